@@ -336,6 +336,12 @@ pub enum GeneratorError {
     /// The learner that samples failed.
     #[error("the learner could not sample")]
     Learner(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The environment that is played in is lost.
+    #[error("the environment is lost: {reason}")]
+    Environment {
+        /// How.
+        reason: String,
+    },
     /// No server answers.
     #[error("no server answers: {}", tried.join("; "))]
     Unreachable {

@@ -192,7 +192,8 @@ fn turns_are_told_where_there_are_any() {
     let path = folder.path().join("step_1.parquet");
     let mut played = group();
     let turn = |end, reward| Turn { end, reward, ..Turn::default() };
-    let episode = Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: true, ..Episode::default() };
+    let episode =
+        Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: true, ..Episode::default() };
     played.trajectories[0].episode = Some(episode);
     write_rollouts_to(File::create(&path).unwrap(), &table(&played)).unwrap();
     let rows: Vec<Value> =

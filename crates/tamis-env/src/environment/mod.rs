@@ -11,6 +11,7 @@ pub mod foreign;
 pub mod frozen_lake;
 pub mod game;
 pub mod kind;
+pub mod names;
 pub mod plain;
 pub mod program;
 pub mod prompting;
@@ -38,6 +39,9 @@ pub enum EnvironmentFault {
     /// It cannot be made, broke down, or said what nobody understands.
     #[error("{0}")]
     Broke(String),
+    /// Nothing is left to play in: no later trajectory fares better.
+    #[error("{0}")]
+    Lost(String),
 }
 
 /// What an answer came to.

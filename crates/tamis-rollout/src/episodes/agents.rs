@@ -218,16 +218,14 @@ impl Agent {
         turn.info.extend(outcome.info);
         let refused = refused.total() + self.num_unanswerable;
         turn.info.insert("num_calls_refused".to_owned(), refused as f64);
-        if outcome.reward.is_none() {
-            turn.info.insert(UNSCORED.to_owned(), 1.0);
-        }
         let is_success = outcome.success.unwrap_or(outcome.reward.is_some_and(|reward| reward > 0.0));
-        Some(told.finish(is_success, is_cut, is_cut))
+        let mut sample = told.finish(is_success, is_cut, is_cut);
+        if let Some(episode) = &mut sample.episode {
+            episode.is_unscored = outcome.reward.is_none();
+        }
+        Some(sample)
     }
 }
-
-/// The number of a last turn where the program gave no reward.
-const UNSCORED: &str = tamis_env::reward::environment::UNSCORED;
 
 impl Episodes<'_> {
     /// Starts the program of a trajectory.
@@ -278,7 +276,7 @@ impl Episodes<'_> {
                         Ok(sample) => GeneratorEvent::Sampled { id, sample },
                         Err(reason) => {
                             let fault = EnvironmentFault::Broke(format!("its program: {reason}"));
-                            self.plays.fail(id, spent, &fault)
+                            self.plays.fail(id, spent, &fault)?
                         }
                     });
                 }

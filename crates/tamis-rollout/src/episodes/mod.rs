@@ -11,6 +11,7 @@
 //! that is over after one answer, and passes through.
 
 mod agents;
+mod conversation;
 mod stage;
 mod told;
 
@@ -20,9 +21,8 @@ use std::time::{Duration, Instant};
 use tamis_core::schedule::Spent;
 
 use tamis_core::caught::catch;
-use tamis_core::group::{Episode, Turn};
 use tamis_core::random::Key;
-use tamis_data::prompt::{Message, Prompt, PromptContent};
+use tamis_data::prompt::{Message, Prompt};
 use tamis_env::environment::context::Context;
 use tamis_env::environment::{Environment, EnvironmentFault, EpisodeEnd};
 
@@ -32,6 +32,8 @@ use crate::generator::{
 };
 use agents::Agent;
 pub use agents::Agents;
+use conversation::{bytes_of, message};
+pub use conversation::{conversation_of, messages_of};
 use stage::Stage;
 use told::Told;
 
@@ -80,6 +82,12 @@ pub trait Worlds: Send + Sync {
     /// # Errors
     /// In words, where it cannot be rendered.
     fn render(&self, conversation: &[Message]) -> Result<Between, String>;
+
+    /// Whether a text of so many bytes may have so few tokens. What has more for sure is not rendered: its tokens would
+    /// be counted for nothing.
+    fn may_fit(&self, _num_bytes: usize, _num_tokens: usize) -> bool {
+        true
+    }
 
     /// What the policy sees of an episode.
     fn context(&self) -> Context {
@@ -159,6 +167,10 @@ impl Play {
                 "what its environment begins with cannot be given to it: {reason}"
             ))
         };
+        let (num_bytes, left) = (bytes_of(&opening), self.room(&Between::default(), limits, true));
+        if !worlds.may_fit(num_bytes, left) {
+            return Err(unseen(format!("its {num_bytes} bytes are more than {left} tokens hold")));
+        }
         let more = worlds.render(&opening).map_err(unseen)?;
         let room = self.room(&more, limits, true);
         if room == 0 {
@@ -217,6 +229,10 @@ impl Play {
         let shown = self.environment.messages();
         self.conversation.push(message("assistant", &answer.text));
         let context = worlds.context();
+        let left = self.room(&Between::default(), limits, !context.is_growing());
+        if !worlds.may_fit(bytes_of(&shown), left) {
+            return Ok(Next::Over(self.finish(true, true)));
+        }
         let unseen = |reason| {
             EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
         };
@@ -276,28 +292,6 @@ impl Play {
 /// Of an environment that broke down on the way.
 fn broken(panic: &str) -> EnvironmentFault {
     EnvironmentFault::Broke(format!("its environment broke down: {panic}"))
-}
-
-fn message(role: &str, content: &str) -> Message {
-    Message { role: role.to_owned(), content: content.to_owned() }
-}
-
-/// The messages of a prompt; bare text is the user's.
-pub fn conversation_of(prompt: &Prompt) -> Vec<Message> {
-    match &prompt.content {
-        PromptContent::Text(text) => vec![message("user", text)],
-        PromptContent::Messages(messages) => messages.clone(),
-    }
-}
-
-/// The messages of an episode: what the policy wrote, and what it was shown after that.
-pub fn messages_of(episode: &Episode) -> Vec<Message> {
-    let of_turn = |turn: &Turn| {
-        let role = if turn.role.is_empty() { "user" } else { &turn.role };
-        let shown = (!turn.observation.is_empty()).then(|| message(role, &turn.observation));
-        std::iter::once(message("assistant", &turn.text)).chain(shown)
-    };
-    episode.turns.iter().flat_map(of_turn).collect()
 }
 
 /// Trajectories that environments have failed.
@@ -412,13 +406,23 @@ impl Plays {
     }
 
     /// Ends a play that its environment has failed.
-    fn fail(&mut self, id: SampleId, spent: Spent, fault: &EnvironmentFault) -> GeneratorEvent {
+    ///
+    /// # Errors
+    /// No other would fare better.
+    fn fail(
+        &mut self,
+        id: SampleId,
+        spent: Spent,
+        fault: &EnvironmentFault,
+    ) -> Result<GeneratorEvent, GeneratorError> {
+        let reason = fault.to_string();
         match fault {
             EnvironmentFault::TimedOut { .. } => self.faults.num_timed_out += 1,
             EnvironmentFault::Broke(_) => self.faults.num_broken += 1,
+            EnvironmentFault::Lost(_) => return Err(GeneratorError::Environment { reason }),
         }
         self.open.remove(&id);
-        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason: fault.to_string(), spent }
+        Ok(GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, spent })
     }
 }
 
@@ -481,7 +485,7 @@ impl Episodes<'_> {
         let Some(slot) = self.plays.open.get_mut(&id) else { return Ok(None) };
         let spent = slot.written;
         Ok(match next {
-            Some(Next::Failed(fault)) => Some(self.plays.fail(id, spent, &fault)),
+            Some(Next::Failed(fault)) => Some(self.plays.fail(id, spent, &fault)?),
             Some(Next::Ask(request)) if !slot.is_given_up => {
                 (slot.play, slot.turn) = (play, Some(request.id.turn));
                 self.generator.submit(request)?;
@@ -544,7 +548,7 @@ impl Episodes<'_> {
             }
             Ok(None) => self.generator.submit(request)?,
             Err(fault) => {
-                let failed = self.plays.fail(id, Spent::default(), &fault);
+                let failed = self.plays.fail(id, Spent::default(), &fault)?;
                 self.plays.told.push(failed);
             }
         }

@@ -3,8 +3,9 @@ use tamis_core::schedule::Spent;
 
 use proptest::prelude::*;
 use serde_json::Map;
-use tamis_core::group::{FinishReason, PolicyVersion, PromptId};
+use tamis_core::group::{FinishReason, PolicyVersion, PromptId, Turn};
 use tamis_core::random::Purpose;
+use tamis_data::prompt::PromptContent;
 use tamis_env::environment::TurnOutcome;
 use tamis_env::environment::context::ContextMode;
 
@@ -54,6 +55,8 @@ struct CountingWorlds {
     is_slow: bool,
     /// Tokens that stand between two turns.
     num_shown: usize,
+    /// Bytes of the longest token; 0: nothing is known of it.
+    longest_token: usize,
 }
 
 impl Worlds for CountingWorlds {
@@ -74,14 +77,20 @@ impl Worlds for CountingWorlds {
         shown: &[Message],
     ) -> Result<Between, String> {
         assert_eq!(conversation.last().map(|last| last.role.as_str()), Some("assistant"));
+        assert_eq!(self.longest_token, 0, "rendered in vain");
         Ok(Between { token_ids: vec![SHOWN; self.num_shown], text: format!("[{}]", shown[0].content) })
     }
 
     fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+        assert_eq!(self.longest_token, 0, "rendered in vain");
         let parts: Vec<String> =
             conversation.iter().map(|message| format!("[{}]", message.content)).collect();
         let text = parts.concat();
         Ok(Between { token_ids: vec![SHOWN; conversation.len()], text })
+    }
+
+    fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
+        self.longest_token == 0 || num_bytes <= num_tokens * self.longest_token
     }
 
     fn context(&self) -> Context {
@@ -382,6 +391,102 @@ fn tokens_of_what_is_given_up_are_told_as_they_were() {
         let aborted = GeneratorEvent::Aborted { id: asked.id, spent: Spent::on_answer(512) };
         assert_eq!(episodes.take(aborted.clone()).expect("taken"), Some(aborted));
     }
+}
+
+/// What no number of tokens that is left can hold is not even rendered: the episode is cut as where its tokens were
+/// counted.
+#[test]
+fn a_text_that_cannot_fit_is_not_rendered() {
+    for mode in [ContextMode::Full, ContextMode::LimitedMultiTurn] {
+        let worlds = || CountingWorlds {
+            context: Context { mode, window: None },
+            longest_token: 1,
+            ..CountingWorlds::default()
+        };
+        // After an answer there is room for five tokens at most, and "turn 1" is six bytes.
+        let ended = play(FakeSettings::faultless(0), worlds(), 6, &[Some(3)]);
+        let sample = sample(&ended[&0]);
+        let episode = sample.episode.as_ref().expect("played");
+        assert_eq!((episode.turns.len(), episode.is_cut), (1, true));
+        assert_eq!(sample.finish_reason, FinishReason::Length);
+        assert_eq!(episode.turns[0].observation, "");
+    }
+}
+
+/// An environment that begins with a text of its own, of so many bytes.
+struct Opening(usize);
+
+impl Environment for Opening {
+    fn observe(&self) -> String {
+        String::new()
+    }
+
+    fn opening(&self) -> Option<Vec<Message>> {
+        Some(vec![message("user", &"x".repeat(self.0))])
+    }
+
+    fn act(&mut self, _text: &str) -> TurnOutcome {
+        TurnOutcome { end: Some(EpisodeEnd::Terminated), ..TurnOutcome::default() }
+    }
+
+    fn is_success(&self) -> bool {
+        true
+    }
+}
+
+/// What is made instead of the environments of a run.
+struct Instead(fn() -> Result<Option<Box<dyn Environment>>, EnvironmentFault>);
+
+impl Worlds for Instead {
+    fn begin(&self, _: &Prompt, _: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+        (self.0)()
+    }
+
+    fn between(&self, _: &[Message], _: &[u32], _: &[Message]) -> Result<Between, String> {
+        Err("it never comes to that".to_owned())
+    }
+
+    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+        assert!(conversation[0].content.len() < 100, "rendered in vain");
+        Ok(Between { token_ids: vec![SHOWN], text: conversation[0].content.clone() })
+    }
+
+    fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
+        num_bytes <= num_tokens
+    }
+}
+
+#[test]
+fn a_beginning_that_cannot_fit_is_not_rendered() {
+    let play = |worlds: Instead| {
+        let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(9), false, 1);
+        let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+        let mut episodes = plays.over(&mut generator);
+        episodes.submit(request(0, Some(1))).expect("taken");
+        loop {
+            if let Some(event) = episodes.next(Wait::Forever).expect("goes on").pop() {
+                return event;
+            }
+        }
+    };
+    let event = play(Instead(|| Ok(Some(Box::new(Opening(1_000_000))))));
+    let GeneratorEvent::Failed { reason, .. } = event else { panic!("{event:?}") };
+    assert_eq!(
+        reason,
+        "what its environment begins with cannot be given to it: its 1000000 bytes are more than 11 tokens hold"
+    );
+    assert!(matches!(play(Instead(|| Ok(Some(Box::new(Opening(2)))))), GeneratorEvent::Sampled { .. }));
+}
+
+/// Where nothing is left to play in, no further group is tried.
+#[test]
+fn an_environment_that_is_lost_ends_the_generation() {
+    let lost = Instead(|| Err(EnvironmentFault::Lost("its workers were lost".to_owned())));
+    let mut plays = Plays::new(Arc::new(lost), TokenLimits::of(9), false, 1);
+    let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+    let ended = plays.over(&mut generator).submit(request(0, Some(1)));
+    let error = ended.expect_err("it is lost").to_string();
+    assert_eq!(error, "the environment is lost: its workers were lost");
 }
 
 /// A slow environment keeps nobody from looking whether the run is still wanted.

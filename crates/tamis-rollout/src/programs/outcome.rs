@@ -68,7 +68,9 @@ fn read_fields(fields: &Map<String, Value>) -> Result<ProgramOutcome, String> {
                 let numbers = value.as_object().ok_or("`info` must be an object of numbers")?;
                 for (name, value) in numbers {
                     if !is_number_name(name) {
-                        return Err(format!("`info` has a number called {name:?}, and metrics are named by {NUMBER_NAME}"));
+                        return Err(format!(
+                            "`info` has a number called {name:?}, and metrics are named by {NUMBER_NAME}"
+                        ));
                     }
                     let number = value.as_f64().or_else(|| value.as_bool().map(f64::from));
                     let number = number.ok_or_else(|| format!("`info.{name}` must be a number"))?;
@@ -121,7 +123,10 @@ mod tests {
             ("{\"reward\": 1, \"success\": 1}", "`success` must be true or false"),
             ("{\"reward\": 1, \"info\": [1]}", "`info` must be an object"),
             ("{\"reward\": 1, \"info\": {\"name\": \"x\"}}", "`info.name` must be a number"),
-            ("{\"reward\": 1, \"info\": {\"two words\": 1}}", "called \"two words\", and metrics are named by 1 to 64"),
+            (
+                "{\"reward\": 1, \"info\": {\"two words\": 1}}",
+                "called \"two words\", and metrics are named by 1 to 64",
+            ),
             ("{\"reward\": 1, \"steps\": 3}", "there is no `steps`: numbers of your own belong under `info`"),
             ("{\"reward\": 1}\n{\"reward\": []}", "got {\"reward\": []}"),
         ] {

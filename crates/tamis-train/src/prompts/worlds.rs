@@ -12,6 +12,7 @@ use tamis_env::environment::kind::{EnvironmentMaker, EnvironmentStyle, World};
 use tamis_env::environment::program::ProgramEnvironmentSettings;
 use tamis_env::environment::tools::{ToolSettings, Toolbox};
 use tamis_env::environment::{Environment, EnvironmentFault};
+use tamis_env::reward::Listener;
 use tamis_env::task::environment::{begin, environment_of};
 use tamis_env::tool::tool_calls;
 use tamis_rollout::programs::{ChatAnswer, ChatFinish, ProgramHost, ProgramSettings, ToolCall, tool_call_id};
@@ -54,18 +55,25 @@ pub struct RunWorlds {
 }
 
 impl RunWorlds {
-    /// Of a configuration; `None` where its prompts are answered once.
+    /// Of a configuration; `None` where its prompts are answered once. `listener`: who hears of what a person should
+    /// look at.
     ///
     /// # Errors
     /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not come up.
-    pub fn of(config: &Config, codec: &Codec) -> Result<Option<Self>, AssembleError> {
+    pub fn of(
+        config: &Config,
+        codec: &Codec,
+        listener: &Arc<dyn Listener>,
+    ) -> Result<Option<Self>, AssembleError> {
         let Some(environment) = config.played() else { return Ok(None) };
         let start = |environment: &EnvironmentConfig| -> Result<Place, AssembleError> {
             let maker = environment.maker();
             Ok(match maker.kind.world() {
                 World::Game(_) => Place::Here(Box::new(maker)),
-                World::Foreign(spec) => Place::Elsewhere(StartedEnvironment::start(environment, &spec)?),
-                World::Tools(settings) => start_tools(environment, settings)?,
+                World::Foreign(spec) => {
+                    Place::Elsewhere(StartedEnvironment::start(environment, &spec, listener)?)
+                }
+                World::Tools(settings) => start_tools(environment, settings, listener)?,
                 World::Program(settings) => Place::Program(Arc::new(start_program(settings)?)),
             })
         };
@@ -181,8 +189,13 @@ impl Place {
     }
 }
 
-fn start_tools(environment: &EnvironmentConfig, settings: &ToolSettings) -> Result<Place, AssembleError> {
-    let started = settings.spec().map(|spec| StartedEnvironment::start(environment, &spec)).transpose()?;
+fn start_tools(
+    environment: &EnvironmentConfig,
+    settings: &ToolSettings,
+    listener: &Arc<dyn Listener>,
+) -> Result<Place, AssembleError> {
+    let start = |spec| StartedEnvironment::start(environment, &spec, listener);
+    let started = settings.spec().map(start).transpose()?;
     let elsewhere = started.as_ref().map(StartedEnvironment::foreign);
     let tools = Toolbox::new(settings, elsewhere, environment.prompting.max_turns).map_err(|error| {
         AssembleError::setting(
@@ -242,6 +255,10 @@ impl Worlds for RunWorlds {
         let (text, token_ids) =
             self.codec.open_conversation(conversation).map_err(|error| error.to_string())?;
         Ok(Between { token_ids, text })
+    }
+
+    fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
+        self.codec.tokenizer().may_fit(num_bytes, num_tokens)
     }
 
     fn context(&self) -> Context {

@@ -27,8 +27,10 @@ use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::warm_start::Example;
 use crate::prompts::worlds::{self, RunWorlds};
+use crate::workers::listener::RunListener;
 use crate::workers::servers::RunSampler;
 use crate::workers::{Workers, logs_of_processes};
+use tamis_env::reward::Listener;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::Loggers;
@@ -200,7 +202,8 @@ impl Run {
         let Scoring { mut scorer, score_names, is_complete, sieve } = scoring;
 
         let codec = of.date_templates(codec);
-        let worlds = RunWorlds::of(&config, &codec)?.map(Arc::new);
+        let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
+        let worlds = RunWorlds::of(&config, &codec, &listener)?.map(Arc::new);
         // Prompts show the tools of their environment.
         let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
         for note in worlds.iter().flat_map(|worlds| worlds.notes()) {

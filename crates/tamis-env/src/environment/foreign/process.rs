@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use super::{
     Body, EnvironmentFault, EnvironmentLine, Introduction, PROTOCOL, body, broke, read_answer,
     read_introduction,
 };
+use crate::reward::Listener;
 
 /// Longest line of an answer.
 const MAX_LINE: u64 = 64 << 20;
@@ -22,6 +23,10 @@ const MAX_LINE: u64 = 64 << 20;
 const STDERR_BYTES: usize = 4096;
 /// Lines of standard error that an error shows.
 const STDERR_LINES: usize = 6;
+/// Lines in a row that may be no answers before a worker counts as one that does not speak the protocol.
+const MOST_STRAY: usize = 100;
+/// Characters of such a line that are shown.
+const STRAY_SHOWN: usize = 200;
 /// Time for a process to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -40,7 +45,7 @@ pub struct WorkerCommand {
     pub num_processes: usize,
     /// Longest time from the start to the answer to `hello`.
     pub startup_timeout: Duration,
-    /// Starts beyond the first of each, in a run.
+    /// Starts beyond the first of each, with no episode in between that came to its end.
     pub max_restarts: usize,
 }
 
@@ -66,7 +71,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(command: &WorkerCommand) -> Result<Self, String> {
+    fn start(command: &WorkerCommand, strays: &Arc<Strays>) -> Result<Self, String> {
         let (program, arguments) =
             command.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut process = Command::new(program);
@@ -112,11 +117,11 @@ impl Worker {
                 }
             }),
         )?;
-        let said = Arc::clone(&stderr);
+        let (said, strays) = (Arc::clone(&stderr), Arc::clone(strays));
         thread(
             "worker-stdout",
             Box::new(move || {
-                hear(stdout, &waiting, &said, &num_silent);
+                hear(stdout, &waiting, (&said, &strays), &num_silent);
                 is_over.store(true, Ordering::SeqCst);
                 // Whoever waits learns that nobody answers any more.
                 lock(&waiting).clear();
@@ -185,45 +190,82 @@ impl Drop for Worker {
     }
 }
 
-/// Gives each answer to whoever waits for it, until the output ends or is none of the protocol's.
-fn hear(stdout: impl Read, waiting: &Waiting, said: &Mutex<Vec<u8>>, num_silent: &AtomicU64) {
+/// Lines of workers that are no answers, as a stray `print` writes them: a person hears of the first.
+struct Strays {
+    listener: Arc<dyn Listener>,
+    is_said: AtomicBool,
+}
+
+impl Strays {
+    fn note(&self, line: &str) {
+        if !self.is_said.swap(true, Ordering::SeqCst) {
+            self.listener.warn(&format!(
+                "a worker of the environment wrote a line to its standard output that is no answer; it is left out, and so are \
+                 further ones without a word (an environment prints to standard error): {line}"
+            ));
+        }
+    }
+}
+
+/// Gives each answer to whoever waits for it, until the output ends or has too much in it that is no answer.
+fn hear(
+    stdout: impl Read,
+    waiting: &Waiting,
+    (said, strays): (&Mutex<Vec<u8>>, &Strays),
+    silent: &AtomicU64,
+) {
     let mut reader = BufReader::new(stdout);
-    let mut line = Vec::new();
+    let (mut line, mut num_stray) = (Vec::new(), 0);
     loop {
         line.clear();
         match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
             Ok(1..) if line.last() == Some(&b'\n') => {}
             _ => return,
         }
-        match serde_json::from_slice::<Body>(&line) {
-            Ok(mut answer) => {
-                num_silent.store(0, Ordering::SeqCst);
-                let id = answer.remove("id").and_then(|id| id.as_u64());
+        let answer = match serde_json::from_slice::<Body>(&line) {
+            Ok(mut answer) => match answer.remove("id").and_then(|id| id.as_u64()) {
+                Some(id) => Ok((id, answer)),
+                None => Err("it has no `id`".to_owned()),
+            },
+            Err(_) if line.trim_ascii().is_empty() => continue,
+            Err(error) => Err(error.to_string()),
+        };
+        match answer {
+            Ok((id, answer)) => {
+                num_stray = 0;
+                silent.store(0, Ordering::SeqCst);
                 // Nobody waits for what comes too late, or was only told.
-                let asker = id.and_then(|id| lock(waiting).remove(&id));
+                let asker = lock(waiting).remove(&id);
                 _ = asker.map(|asker| asker.try_send(answer));
             }
-            Err(_) if line.trim_ascii().is_empty() => {}
-            Err(error) => {
+            Err(reason) => {
+                num_stray += 1;
                 let shown = String::from_utf8_lossy(&line);
-                let words = format!(
-                    "\nit wrote a line that is no answer ({error}): {}\n",
-                    tamis_core::printable::cut_middle(shown.trim_end(), 200)
+                let shown = tamis_core::printable::cut_middle(shown.trim_end(), STRAY_SHOWN);
+                strays.note(&shown);
+                keep(
+                    &mut lock(said),
+                    format!("\nit wrote a line that is no answer ({reason}): {shown}\n").as_bytes(),
                 );
-                lock(said).extend_from_slice(words.as_bytes());
-                return;
+                if num_stray > MOST_STRAY {
+                    return;
+                }
             }
         }
     }
 }
 
+/// Appends to the end of standard error that is kept.
+fn keep(kept: &mut Vec<u8>, more: &[u8]) {
+    kept.extend_from_slice(more);
+    let surplus = kept.len().saturating_sub(STDERR_BYTES);
+    kept.drain(..surplus);
+}
+
 fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut buffer) {
-        let mut kept = lock(kept);
-        kept.extend_from_slice(&buffer[..read]);
-        let surplus = kept.len().saturating_sub(STDERR_BYTES);
-        kept.drain(..surplus);
+        keep(&mut lock(kept), &buffer[..read]);
     }
 }
 
@@ -234,6 +276,8 @@ const MOST_SILENT: u64 = 4;
 #[derive(Default)]
 struct Slot {
     worker: Option<Worker>,
+    /// Whether one was started here, or was to be.
+    was_started: bool,
     /// The last start that failed.
     failed: Option<(Instant, EnvironmentFault)>,
 }
@@ -244,33 +288,61 @@ pub struct Workers {
     slots: Vec<Mutex<Slot>>,
     /// To be told while a worker was being started.
     untold: Mutex<Vec<(u64, &'static str, Body)>>,
-    num_starts: AtomicU64,
+    /// Starts beyond the first of each since an episode came to its end.
+    num_restarts: AtomicUsize,
+    /// What became of the last worker that was lost, or did not start.
+    last_loss: Mutex<String>,
+    strays: Arc<Strays>,
     next: AtomicU64,
 }
 
 impl Workers {
-    /// Starts the first one, and asks it what it is.
+    /// Starts the first one, and asks it what it is; `listener`: who hears of what a person should look at.
     ///
     /// # Errors
     /// It does not start, or says what is no introduction.
-    pub fn start(command: WorkerCommand) -> Result<(Self, Introduction), EnvironmentFault> {
+    pub fn start(
+        command: WorkerCommand,
+        listener: Arc<dyn Listener>,
+    ) -> Result<(Self, Introduction), EnvironmentFault> {
         let slots = (0..command.num_processes.max(1)).map(|_| Mutex::default()).collect();
-        let (num_starts, next, untold) = (AtomicU64::new(0), AtomicU64::new(1), Mutex::default());
-        let workers = Self { command, slots, untold, num_starts, next };
+        let workers = Self {
+            command,
+            slots,
+            untold: Mutex::default(),
+            num_restarts: AtomicUsize::new(0),
+            last_loss: Mutex::default(),
+            strays: Arc::new(Strays { listener, is_said: AtomicBool::new(false) }),
+            next: AtomicU64::new(1),
+        };
         let (worker, introduction) = workers.start_one()?;
-        lock(&workers.slots[0]).worker = Some(worker);
+        *lock(&workers.slots[0]) = Slot { worker: Some(worker), was_started: true, failed: None };
         Ok((workers, introduction))
     }
 
-    fn start_one(&self) -> Result<(Worker, Introduction), EnvironmentFault> {
-        let most = (self.slots.len() + self.command.max_restarts) as u64;
-        if self.num_starts.fetch_add(1, Ordering::SeqCst) >= most {
-            return Err(broke(format!(
-                "its workers were lost {} times, and `environment.max_restarts` allows no more starts",
-                self.command.max_restarts
+    /// Starts a worker in a place, which is a restart where it is not the first there.
+    fn start_in(&self, slot: &mut Slot) -> Result<Worker, EnvironmentFault> {
+        let most = self.command.max_restarts;
+        if std::mem::replace(&mut slot.was_started, true)
+            && self.num_restarts.fetch_add(1, Ordering::SeqCst) >= most
+        {
+            let times = if most == 0 { "once".to_owned() } else { format!("{} times in a row", most + 1) };
+            return Err(EnvironmentFault::Lost(format!(
+                "its workers were lost {times} with no episode in between that came to its end, and \
+                 `environment.max_restarts` ({most}) allows no more; the last time: {}",
+                lock(&self.last_loss)
             )));
         }
-        let mut worker = Worker::start(&self.command).map_err(broke)?;
+        self.start_one().map(|(worker, _)| worker).inspect_err(|fault| self.note_loss(fault.to_string()))
+    }
+
+    /// Notes what became of a worker that is lost.
+    fn note_loss(&self, words: String) {
+        *lock(&self.last_loss) = words;
+    }
+
+    fn start_one(&self) -> Result<(Worker, Introduction), EnvironmentFault> {
+        let mut worker = Worker::start(&self.command, &self.strays).map_err(broke)?;
         let hello = body(json!({"protocol": PROTOCOL, "settings": self.command.settings}));
         let answer = self.call(&mut worker, "hello", hello, self.command.startup_timeout)?;
         Ok((worker, read_introduction(answer)?))
@@ -331,16 +403,20 @@ impl EnvironmentLine for Workers {
         let (waiting, num_silent) = {
             let mut slot = lock(self.slot(place));
             if slot.worker.as_ref().is_none_or(Worker::is_over) {
-                // An episode ends with the worker that it was in.
-                if let (Some(mut gone), true) = (slot.worker.take(), op == "step") {
-                    return Err(broke(gone.end()));
+                if let Some(mut gone) = slot.worker.take() {
+                    let words = gone.end();
+                    self.note_loss(words.clone());
+                    // An episode ends with the worker that it was in.
+                    if op == "step" {
+                        return Err(broke(words));
+                    }
                 }
                 // A start that failed while this waited for it would fail again.
                 if let Some((_, fault)) = slot.failed.as_ref().filter(|(at, _)| *at > came) {
                     return Err(fault.clone());
                 }
-                match self.start_one() {
-                    Ok((worker, _)) => slot.worker = Some(worker),
+                match self.start_in(&mut slot) {
+                    Ok(worker) => slot.worker = Some(worker),
                     Err(fault) => {
                         slot.failed = Some((Instant::now(), fault.clone()));
                         return Err(fault);
@@ -366,6 +442,12 @@ impl EnvironmentLine for Workers {
                     let is_same = |worker: &mut Worker| Arc::ptr_eq(&worker.num_silent, &num_silent);
                     let silent = slot.worker.take_if(is_same);
                     drop(slot);
+                    if silent.is_some() {
+                        self.note_loss(format!(
+                            "a worker answered nothing within {} s, {MOST_SILENT} times in a row",
+                            limit.as_secs_f64()
+                        ));
+                    }
                     drop(silent);
                 }
                 Err(EnvironmentFault::TimedOut { limit })
@@ -376,10 +458,16 @@ impl EnvironmentLine for Workers {
                     slot.worker
                         .as_mut()
                         .filter(|worker| worker.is_over())
-                        .map_or_else(|| "the worker of its environment is gone".to_owned(), Worker::end),
+                        // Another one in its place: what became of it was noted.
+                        .map_or_else(|| lock(&self.last_loss).clone(), Worker::end),
                 ))
             }
         }
+    }
+
+    /// Workers that are lost from here on are lost anew.
+    fn note_ended(&self) {
+        self.num_restarts.store(0, Ordering::SeqCst);
     }
 
     fn tell(&self, place: u64, op: &'static str, asked: Body) {

@@ -48,7 +48,7 @@ tamis_core::settings! {
         timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
         /// Longest time until a fresh process has introduced itself (imports, data).
         startup_timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
-        /// Most restarts of lost processes in a run.
+        /// Most restarts of lost processes, with no episode in between that came to its end. Then the run stops.
         max_restarts: usize = 10, Any, Free;
         /// Working directory of the processes, from which relative paths are taken. Null: the folder of the configuration
         /// file that names the environment, or the current one for the command line.
