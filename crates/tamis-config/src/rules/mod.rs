@@ -6,6 +6,7 @@
 
 mod cluster;
 mod critic;
+mod environments;
 mod filter;
 mod learner;
 mod model;
@@ -58,6 +59,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
     checker.filter();
     checker.schedule();
     checker.objective();
+    checker.penalties();
     checker.train();
     checker.critic();
     checker.lost_signal();

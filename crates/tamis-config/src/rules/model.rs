@@ -218,6 +218,7 @@ impl Checker<'_> {
             ),
             (_, None) => {}
         }
+        self.environments();
         self.more_environments();
         if data.task != Some(TaskKind::Arithmetic) {
             let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];

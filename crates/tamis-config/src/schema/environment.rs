@@ -12,8 +12,8 @@ kinded! {
     pub struct EnvironmentConfig {
         /// Which environment, with the settings of that kind.
         kind: EnvironmentKind;
-        /// Its name in metrics, and the data source of its levels. Null: that of the kind, or what an environment elsewhere
-        /// calls itself.
+        /// Its name in metrics, and the data source of its levels: letters, digits, `_`, `-` and `.`. Null: that of the
+        /// kind, or what an environment elsewhere calls itself.
         name: Option<String> = "null", NotEmpty, Fixed;
         /// How it speaks to the policy.
         style: EnvironmentStyle = "ragen", Any, Fixed;

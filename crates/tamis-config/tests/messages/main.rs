@@ -2,6 +2,7 @@
 //! configuration.
 
 mod critics;
+mod environments;
 mod filters;
 mod foreign_keys;
 mod model_and_data;

@@ -473,7 +473,7 @@ fn a_beginning_that_cannot_fit_is_not_rendered() {
     let GeneratorEvent::Failed { reason, .. } = event else { panic!("{event:?}") };
     assert_eq!(
         reason,
-        "what its environment begins with cannot be given to it: its 1000000 bytes are more than 11 tokens hold"
+        "what its environment begins with cannot be given to it: its 1000000 bytes are more than 9 tokens hold"
     );
     assert!(matches!(play(Instead(|| Ok(Some(Box::new(Opening(2)))))), GeneratorEvent::Sampled { .. }));
 }
