@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tamis_config::{BackendKind, Config, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
+use tamis_env::environment::kind::World;
 use tamis_env::reward::Listener;
 use tamis_rollout::{
     Beginning, DispatchError, Dispatcher, DispatcherSettings, Journalled, OrderLog as _, PreparedPrompt,
@@ -231,7 +232,8 @@ impl Preparation<'_> {
         Err(RunError::Mismatch {
             run: self.directory.path().to_owned(),
             differences: format!(
-                "the training prompts are not those that the run was begun with: {date}a file of data.train has changed"
+                "the training prompts are not those that the run was begun with: {date}{}",
+                what_changed(self.config)
             ),
         })
     }
@@ -495,4 +497,29 @@ fn journal_error(
     checkpoints.reverse();
     let usable = checkpoints.into_iter().map(|checkpoint| checkpoint.path).find(is_usable);
     RunError::JournalDamaged { source: error, usable }
+}
+
+/// What other prompts are made of than before, where the configuration is the same.
+fn what_changed(config: &Config) -> String {
+    let files = "a file of data.train";
+    let Some(environment) = config.played() else { return format!("{files} has changed") };
+    let kind = environment.kind.as_str();
+    match environment.maker().kind.world() {
+        World::Tools(_) => {
+            format!("{files}, or what the tools of `environment` say of themselves, has changed")
+        }
+        World::Program(_) => format!("{files} has changed"),
+        World::Game(_) | World::Foreign(_) => {
+            let key = match kind {
+                "python" => "environment.path",
+                "gymnasium" | "verifiers" => "environment.id",
+                "command" => "environment.argv",
+                "http" => "environment.url",
+                _ => "environment",
+            };
+            let more =
+                if config.more_environments.is_empty() { "" } else { ", or one of more_environments," };
+            format!("the environment ({key}){more} has changed: its levels are others than before")
+        }
+    }
 }
