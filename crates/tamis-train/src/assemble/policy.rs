@@ -190,7 +190,7 @@ impl Limits {
             Some(limit) => Err(AssembleError::setting(
                 format!(
                     "data.max_prompt_length {prompt} and {} {response} make {longest} tokens, {name} reads {limit}",
-                    config.completion_length_key()
+                    config.text_length_key()
                 ),
                 format!("lower one of them so that they sum to at most {limit}"),
             )),
