@@ -94,12 +94,12 @@ pub enum ServerEvent {
     /// The server sleeps, or does not.
     Slept(Result<(), Fault>),
     /// A check came to an end.
-    Checked(Result<Report, Fault>),
+    Checked(Result<ServerReport, Fault>),
 }
 
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Report {
+pub struct ServerReport {
     /// Whether it holds the weights that were published to it last; `None` where none were, or where it
     /// cannot say.
     pub holds_current: Option<bool>,

@@ -30,7 +30,7 @@ use crate::threads::{Parts, Threads};
 use cache::{Cache, CacheShape, Prefix};
 use infer::{InferContext, Item, infer};
 use kept::{Kept, KeptSequences};
-pub use kept::{SequenceName, Turn};
+pub use kept::{SequenceName, TurnPlace};
 pub use request::{
     Completion, CompletionEnd, CompletionProgress, GenerationRequest, RequestError, RequestId, StopCheck,
     TokenMask,
@@ -69,7 +69,7 @@ struct RequestGroup {
     /// Samples that have not finished.
     open: usize,
     /// The place of its samples in sequences of several turns.
-    turn: Option<Turn>,
+    turn: Option<TurnPlace>,
     /// Keys and values that all samples read: those of the prompt, or where a sample has taken it over those
     /// before its own.
     prefix: Prefix,
@@ -216,11 +216,19 @@ impl BatchGenerator {
     ///
     /// One that goes on with its sequences begins before requests that do not: so what is kept is soon used,
     /// and few are enough.
-    pub fn submit_turn(&mut self, request: GenerationRequest, turn: Turn) -> Result<RequestId, RequestError> {
+    pub fn submit_turn(
+        &mut self,
+        request: GenerationRequest,
+        turn: TurnPlace,
+    ) -> Result<RequestId, RequestError> {
         self.queue(request, Some(turn))
     }
 
-    fn queue(&mut self, request: GenerationRequest, turn: Option<Turn>) -> Result<RequestId, RequestError> {
+    fn queue(
+        &mut self,
+        request: GenerationRequest,
+        turn: Option<TurnPlace>,
+    ) -> Result<RequestId, RequestError> {
         request.params.validate()?;
         let (len, limit, vocab_size) =
             (request.prompt.len(), self.config.max_position_embeddings, self.config.vocab_size);

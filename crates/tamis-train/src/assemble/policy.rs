@@ -13,13 +13,13 @@ use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
 use super::{AssembleError, RELATIVE};
-use crate::checkpoint::{Extent, verify};
+use crate::checkpoint::{Coverage, verify};
 use crate::prompts::codec::Codec;
 
 /// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
 pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
     if let Some(path) = config.model.path.as_ref().map(ModelSource::folder).filter(|path| path.is_dir()) {
-        verify(&path, Extent::ForUse)?;
+        verify(&path, Coverage::ForUse)?;
     }
     unverified_codec(config, alphabet)
 }
@@ -249,7 +249,7 @@ pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
 
 /// Loads a checkpoint folder; what tamis saved must be as it was saved.
 pub fn load(path: &Path) -> Result<Model, AssembleError> {
-    verify(path, Extent::ForUse)?;
+    verify(path, Coverage::ForUse)?;
     Ok(Model::load(path)?)
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::{
     BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
-    SequenceName, Threads, Turn,
+    SequenceName, Threads, TurnPlace,
 };
 use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::{
@@ -257,7 +257,7 @@ impl NativeGenerator {
             mask,
         };
         // By their turns and not by what is kept, so that samples end in the same order with and without.
-        let turn = Turn {
+        let turn = TurnPlace {
             sequences: members.iter().map(|member| sequence_of(&member.id)).collect(),
             continues: first.id.turn > 0,
         };

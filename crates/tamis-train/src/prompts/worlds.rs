@@ -14,7 +14,9 @@ use tamis_env::environment::tools::{ToolSettings, Toolbox};
 use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_env::task::environment::{begin, environment_of};
 use tamis_env::tool::tool_calls;
-use tamis_rollout::programs::{ChatAnswer, ChatFinish, ProgramHost, ProgramSettings, ToolCall, tool_call_id};
+use tamis_rollout::programs::{
+    ChatAnswer, ChatFinish, ChatToolCall, ProgramHost, ProgramSettings, tool_call_id,
+};
 use tamis_rollout::{Agents, Between, Plays, TokenLimits, Worlds, conversation_of};
 use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
@@ -349,7 +351,7 @@ impl Agents for RunAgents {
         answer.tool_calls = calls
             .into_iter()
             .enumerate()
-            .map(|(place, call)| ToolCall {
+            .map(|(place, call)| ChatToolCall {
                 id: tool_call_id(index, place),
                 name: call.name,
                 arguments: call.arguments.to_string(),

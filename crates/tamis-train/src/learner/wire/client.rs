@@ -18,7 +18,7 @@ use tamis_rollout::wire::{Call, Fault, FaultClass, HttpAnswer};
 use tamis_run::durable::DiskError;
 
 use super::generator::WireGenerator;
-use super::message::{Message, MessageError};
+use super::message::{MessageError, WireMessage};
 use super::{
     BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
     HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::checkpoint::{Hexadecimal, SaveError, covers};
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::generate::{Generate, Generated};
+use crate::learner::generate::{Generate, GrownSamples};
 use crate::learner::progress::UpdateProgress;
 use crate::learner::rank_balance::RankBalance;
 use crate::learner::texts::{TextPlaces, Texts};
@@ -307,7 +307,12 @@ impl Calls {
     }
 
     /// A call with its number; `stop`: a flag on which it is not waited for any more.
-    pub(super) fn call(&mut self, path: &str, message: &Message, stop: Option<&AtomicBool>) -> Pass<Message> {
+    pub(super) fn call(
+        &mut self,
+        path: &str,
+        message: &WireMessage,
+        stop: Option<&AtomicBool>,
+    ) -> Pass<WireMessage> {
         if let Some(call) = self.abandoned.take() {
             // What became of it concerns nobody any more, only that it came to its end.
             self.exchange(&call, None).map_err(|unanswered| self.unanswered(unanswered))?;
@@ -357,9 +362,9 @@ impl Calls {
     }
 
     /// The message of an answer, or the error that it is.
-    fn read(&self, answer: &HttpAnswer) -> Result<Message, LearnerError> {
+    fn read(&self, answer: &HttpAnswer) -> Result<WireMessage, LearnerError> {
         if answer.status == 200 {
-            let message = Message::read(&answer.content_type, &answer.body);
+            let message = WireMessage::read(&answer.content_type, &answer.body);
             return message.map_err(|error| self.misunderstood(&error));
         }
         let error = serde_json::from_slice(&answer.body).map(|ErrorAnswer { error }| error);
@@ -406,7 +411,7 @@ impl Calls {
         }
     }
 
-    fn settings_of<S: DeserializeOwned>(&self, message: &Message) -> Result<S, LearnerError> {
+    fn settings_of<S: DeserializeOwned>(&self, message: &WireMessage) -> Result<S, LearnerError> {
         message.settings().map_err(|error| self.misunderstood(&error))
     }
 }
@@ -480,7 +485,7 @@ impl WireLearner {
         };
         let mut calls = Calls::new(settings, process, interrupt).map_err(no_address)?;
         let flag = interrupt.flag();
-        let mut ask = |call: &Call| -> Pass<Message> {
+        let mut ask = |call: &Call| -> Pass<WireMessage> {
             let answer = calls.exchange(call, Some(&flag)).map_err(|error| calls.unanswered(error))?;
             Ok(calls.read(&answer)?)
         };
@@ -488,7 +493,7 @@ impl WireLearner {
         if let Some((message, hint)) = known.find_unfit(request, publish) {
             return Err(wrong(message, hint));
         }
-        let (content_type, body) = Message::new(request).to_body();
+        let (content_type, body) = WireMessage::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
         let OpenAnswer { incarnation, dtype, networks, adopted, holds } =
             opened.settings().map_err(no_learner)?;
@@ -532,7 +537,7 @@ impl WireLearner {
     }
 
     /// A call that an interrupt does not give up.
-    fn call(&mut self, path: &str, message: &Message) -> Result<Message, LearnerError> {
+    fn call(&mut self, path: &str, message: &WireMessage) -> Result<WireMessage, LearnerError> {
         let called = lock(&self.calls).call(path, message, None);
         match called {
             Ok(answer) => Ok(answer),
@@ -541,12 +546,12 @@ impl WireLearner {
         }
     }
 
-    fn ask(&mut self, path: &str, request: &impl Serialize) -> Result<Message, LearnerError> {
-        self.call(path, &Message::new(request))
+    fn ask(&mut self, path: &str, request: &impl Serialize) -> Result<WireMessage, LearnerError> {
+        self.call(path, &WireMessage::new(request))
     }
 
     /// A pass, which an interrupt gives up where the step may be.
-    fn pass(&mut self, path: &str, message: &Message) -> Pass<Message> {
+    fn pass(&mut self, path: &str, message: &WireMessage) -> Pass<WireMessage> {
         if self.progress.gives_up() {
             return Err(Halt::Interrupted);
         }
@@ -558,7 +563,7 @@ impl WireLearner {
         &mut self,
         path: &str,
         network: Network,
-        message: &Message,
+        message: &WireMessage,
         num_tokens: usize,
     ) -> Pass<TokenColumns> {
         let mut answer = self.pass(path, message)?;
@@ -577,18 +582,18 @@ impl WireLearner {
     }
 
     /// Counts a pass whose answer says how long each rank computed.
-    fn note_pass(&mut self, answer: &Message) {
+    fn note_pass(&mut self, answer: &WireMessage) {
         if let Some(seconds) = answer.numbers(RANK_SECONDS) {
             self.balance.add_pass(&seconds);
         }
     }
 
-    fn note_networks(&mut self, answer: &Message) -> Result<(), LearnerError> {
+    fn note_networks(&mut self, answer: &WireMessage) -> Result<(), LearnerError> {
         lock(&self.calls).settings_of::<NetworksAnswer>(answer)?.note(&mut self.info);
         Ok(())
     }
 
-    fn norm(&self, answer: &mut Message) -> Result<f64, LearnerError> {
+    fn norm(&self, answer: &mut WireMessage) -> Result<f64, LearnerError> {
         answer.take_f64("grad_norm").map_err(|error| lock(&self.calls).misunderstood(&error))
     }
 }
@@ -602,7 +607,7 @@ impl Learner for WireLearner {
         if let Some(texts) = Texts::of(wave) {
             return Ok(texts.places.spread(&self.forward(network, &texts.wave, sharpness)?));
         }
-        let message = Message::new(&ForwardRequest { network, sharpness, images: None }).with_wave(wave);
+        let message = WireMessage::new(&ForwardRequest { network, sharpness, images: None }).with_wave(wave);
         self.columns("/v1/forward", network, &message, wave.num_tokens())
     }
 
@@ -613,7 +618,7 @@ impl Learner for WireLearner {
             self.held_texts = Some(texts.places.clone());
             return Ok(texts.places.spread(&columns));
         }
-        let message = Message::new(&HoldRequest { network, images: None }).with_wave(wave);
+        let message = WireMessage::new(&HoldRequest { network, images: None }).with_wave(wave);
         self.held = None;
         self.balance.add_wave(wave, self.info.num_ranks);
         let columns = self.columns("/v1/forward_hold", network.into(), &message, wave.num_tokens())?;
@@ -628,7 +633,7 @@ impl Learner for WireLearner {
             Some(texts) => texts.gather(&derivatives),
             None => derivatives,
         };
-        let message = Message::new(&BackwardRequest { discard: false });
+        let message = WireMessage::new(&BackwardRequest { discard: false });
         let message = message.with_derivatives(network.into(), derivatives);
         let answer = self.pass("/v1/backward", &message)?;
         self.note_pass(&answer);
@@ -758,7 +763,7 @@ impl RunLearner for WireLearner {
         self.note_networks(&answer)
     }
 
-    fn generate(&mut self, asked: Generate) -> Pass<Generated> {
+    fn generate(&mut self, asked: Generate) -> Pass<GrownSamples> {
         let flag = self.interrupt.flag();
         super::generator::generate(&mut lock(&self.calls), &asked, Some(&flag))
     }
