@@ -143,10 +143,6 @@ impl RewardSettings for PythonSettings {
         true
     }
 
-    fn check(&self, _context: &RewardContext<'_>) -> Result<(), BuildError> {
-        Ok(())
-    }
-
     fn files(&self) -> Vec<RewardFile> {
         let hint = Some("name the Python file that holds the function");
         let file = RewardFile { key: "path".to_owned(), path: self.path.clone(), hint };
