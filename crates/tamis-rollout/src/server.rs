@@ -7,6 +7,7 @@
 mod checking;
 mod probe;
 mod protocol;
+mod publication;
 mod publishing;
 mod sampling;
 mod sending;
@@ -23,12 +24,12 @@ use tamis_text::tokenizer::Tokenizer;
 
 pub use probe::{FILE as PROBE_FILE, Probe, ProbeError};
 pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
-pub use publishing::HANDLES;
+pub use publication::HANDLES;
 pub use sending::{GRACE, Past, Restart, Sender, TRANSFER};
 pub use settings::{OtherLogprobs, ServerSettings};
 
 use checking::Checking;
-use publishing::{Publishing, Stage};
+use publication::{Publishing, Stage};
 use sampling::{Pending, TurnedAway};
 
 use crate::generator::{AbortScope, InFlight, Publication, Sample, SampleId, SampleRequest, Sampling};

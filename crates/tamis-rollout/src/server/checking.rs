@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::publishing::version_of;
+use super::publication::version_of;
 use super::{ASK_AGAIN, Control, ControlReply, Errand, HttpServer, Protocol, ServerEvent, ServerReport};
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass, vllm};

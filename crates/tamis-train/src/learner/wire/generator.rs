@@ -18,7 +18,7 @@ use tamis_rollout::{
 };
 use tamis_text::tokenizer::Tokenizer;
 
-use super::client::{Calls, SharedCalls, lock};
+use super::calls::{Calls, SharedCalls, lock};
 use super::message::WireMessage;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{
