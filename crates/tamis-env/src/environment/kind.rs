@@ -257,6 +257,26 @@ impl EnvironmentMaker {
         matches!(self.kind.world(), World::Game(_))
     }
 
+    /// Whether a setting of [`Prompting`] changes anything: what is no built-in game has words of its own, and a game
+    /// that speaks plainly has none.
+    pub fn reads_prompting(&self, name: &str) -> bool {
+        match (self.kind.world(), self.style) {
+            (World::Game(_), EnvironmentStyle::Ragen) => true,
+            (World::Game(_), EnvironmentStyle::Plain) => matches!(name, "max_turns" | "format_penalty"),
+            (World::Foreign(_) | World::Tools(_) | World::Program(_), _) => name == "max_turns",
+        }
+    }
+
+    /// Whether there may be something to imitate in its levels: what a script plays, or gold answers.
+    pub fn may_be_imitated(&self) -> bool {
+        !matches!(self.kind, EnvironmentKind::Gymnasium(_))
+    }
+
+    /// Whether it is a program, which plays an episode as it likes.
+    pub fn is_program(&self) -> bool {
+        matches!(self.kind.world(), World::Program(_))
+    }
+
     /// Whether it plays prompts of any task or file, and has none of its own.
     pub fn plays_any_prompt(&self) -> bool {
         matches!(self.kind.world(), World::Tools(_) | World::Program(_))

@@ -81,6 +81,11 @@ pub trait Worlds: Send + Sync {
     /// In words, where it cannot be rendered.
     fn render(&self, conversation: &[Message]) -> Result<Between, String>;
 
+    /// Most tokens of an episode of a prompt, where its environment has a limit of its own.
+    fn limits(&self, _prompt: &Prompt) -> Option<TokenLimits> {
+        None
+    }
+
     /// What the policy sees of an episode.
     fn context(&self) -> Context {
         Context::default()
@@ -134,6 +139,7 @@ struct Slot {
     turn: Option<u32>,
     /// Tokens that the policy has written in it.
     written: Spent,
+    limits: TokenLimits,
     is_given_up: bool,
 }
 
@@ -341,9 +347,10 @@ pub struct Plays {
 }
 
 impl Plays {
-    /// In these environments; `finishes`: whether a trajectory is finished by the weights that it began with whatever a publication says, as
-    /// it must be where a resumed run samples anew and finds no answers in a journal; `num_threads`: slow
-    /// environments that work at the same time.
+    /// In these environments; `limits`: of an episode whose environment has none of its own; `finishes`: whether a
+    /// trajectory is finished by the weights that it began with whatever a publication says, as it must be where a
+    /// resumed run samples anew and finds no answers in a journal; `num_threads`: slow environments that work at the
+    /// same time.
     pub fn new(worlds: Arc<dyn Worlds>, limits: TokenLimits, finishes: bool, num_threads: usize) -> Self {
         let stage = Stage::new(num_threads);
         Self { worlds: Some(worlds), limits, finishes, stage, ..Self::none() }
@@ -435,7 +442,7 @@ impl Episodes<'_> {
             Ok(told) => return Ok(told),
             Err(event) => event,
         };
-        let (worlds, limits) = (self.plays.worlds.clone(), self.plays.limits);
+        let worlds = self.plays.worlds.clone();
         let event = match event {
             GeneratorEvent::Sampled { id, sample } => {
                 let (whole, slot) = match self.plays.find(id) {
@@ -447,6 +454,7 @@ impl Episodes<'_> {
                 };
                 (slot.turn, slot.written) =
                     (None, play.told.written() + Spent::on_answer(sample.token_ids.len() as u64));
+                let limits = slot.limits;
                 if !worlds.is_slow() || slot.is_given_up {
                     let next =
                         if slot.is_given_up { None } else { Some(play.take(&sample, &*worlds, limits)) };
@@ -500,7 +508,7 @@ impl Episodes<'_> {
 
     /// Begins a trajectory, or the answer that is all of one.
     fn begin(&mut self, mut request: SampleRequest) -> Result<(), GeneratorError> {
-        let (id, limits) = (request.id, self.plays.limits);
+        let id = request.id;
         if self.plays.agents.is_some() && request.prompt.is_some() {
             self.begin_agent(request);
             return Ok(());
@@ -509,6 +517,7 @@ impl Episodes<'_> {
             return self.generator.submit(request);
         };
         let luck = request.key.with(LUCK);
+        let limits = worlds.limits(&prompt).unwrap_or(self.plays.limits);
         let make = move |worlds: &dyn Worlds, prompt: &Prompt, request: &mut SampleRequest| {
             let begin = || -> Result<Option<Play>, EnvironmentFault> {
                 let Some(environment) = worlds.begin(prompt, luck)? else { return Ok(None) };
@@ -523,7 +532,7 @@ impl Episodes<'_> {
             catch(begin).unwrap_or_else(|panic| Err(broken(&panic)))
         };
         if worlds.is_slow() {
-            let slot = Slot { play: None, turn: None, written: Spent::default(), is_given_up: false };
+            let slot = Slot { play: None, turn: None, written: Spent::default(), limits, is_given_up: false };
             self.plays.open.insert(id, slot);
             self.plays.stage.work(move || match make(&*worlds, &prompt, &mut request) {
                 Ok(Some(play)) => Worked { id, play: Some(play), next: Next::Ask(request) },
@@ -538,8 +547,8 @@ impl Episodes<'_> {
         match make(&*worlds, &prompt, &mut request) {
             Ok(Some(play)) => {
                 self.generator.submit(request)?;
-                let slot =
-                    Slot { play: Some(play), turn: Some(0), written: Spent::default(), is_given_up: false };
+                let written = Spent::default();
+                let slot = Slot { play: Some(play), turn: Some(0), written, limits, is_given_up: false };
                 self.plays.open.insert(id, slot);
             }
             Ok(None) => self.generator.submit(request)?,

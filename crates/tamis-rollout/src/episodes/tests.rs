@@ -84,6 +84,11 @@ impl Worlds for CountingWorlds {
         Ok(Between { token_ids: vec![SHOWN; conversation.len()], text })
     }
 
+    fn limits(&self, prompt: &Prompt) -> Option<TokenLimits> {
+        let own = prompt.columns.get("max_tokens").and_then(serde_json::Value::as_u64);
+        own.map(|own| TokenLimits::of(own as usize))
+    }
+
     fn context(&self) -> Context {
         self.context
     }
@@ -252,6 +257,31 @@ fn a_trajectory_has_no_more_tokens_than_it_may() {
         assert_eq!(sample.finish_reason == FinishReason::Length, episode.is_cut);
         assert_eq!(sample.loss_mask().last(), Some(&true), "nothing is shown for nobody");
     }
+}
+
+/// Each environment has its own limit, so that of another prompt beside it counts for nothing.
+#[test]
+fn the_limit_is_that_of_the_prompts_own_environment() {
+    let worlds = CountingWorlds { num_shown: 2, ..CountingWorlds::default() };
+    let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(1000), false, 2);
+    let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+    let mut episodes = plays.over(&mut generator);
+    for (group, max_tokens) in [(0, Some(9)), (1, None)] {
+        let mut request = request(group, Some(6));
+        let prompt = Arc::make_mut(request.prompt.as_mut().expect("played"));
+        prompt.columns.extend(max_tokens.map(|most: u64| ("max_tokens".to_owned(), most.into())));
+        episodes.submit(request).expect("taken");
+    }
+    let mut ended = BTreeMap::new();
+    while ended.len() < 2 {
+        for event in episodes.next(Wait::Forever).expect("goes on") {
+            let GeneratorEvent::Sampled { id, sample } = event else { panic!("{event:?}") };
+            ended.insert(id.group, sample);
+        }
+    }
+    let is_cut = |group: u64| ended[&group].episode.as_ref().map(|episode| episode.is_cut);
+    assert_eq!((is_cut(0), is_cut(1)), (Some(true), Some(false)));
+    assert!(ended[&0].token_ids.len() <= 9 && ended[&1].token_ids.len() > 9);
 }
 
 #[test]

@@ -78,7 +78,7 @@ use serde_json::Value;
 pub use self::call::{ChatCall, for_template};
 pub use self::outcome::ProgramOutcome;
 pub use self::refused::RefusedCalls;
-pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ToolCall, tool_call_id};
+pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatToolCall, tool_call_id};
 
 use self::ledger::Ledger;
 use self::supervisor::{Order, Supervisor};

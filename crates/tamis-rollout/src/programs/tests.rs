@@ -195,7 +195,7 @@ print(json.dumps({"reward": 1.0 if text == task["answer"] else 0.0, "success": T
     assert_eq!((first.index, first.tools.len(), first.max_tokens, first.stream), (0, 1, Some(9), false));
     assert_eq!(first.ignored, ["user"]);
     let arguments = "{\"a\": 1, \"b\": 2}".to_owned();
-    let tool_calls = vec![ToolCall { id: tool_call_id(0, 0), name: "add".to_owned(), arguments }];
+    let tool_calls = vec![ChatToolCall { id: tool_call_id(0, 0), name: "add".to_owned(), arguments }];
     let answer = ChatAnswer {
         tool_calls,
         prompt_tokens: 5,
@@ -632,7 +632,7 @@ fn openais_python_client_plays_an_episode() {
     let argv = [&python, &program].map(|path| path.display().to_string()).to_vec();
     let mut owner = Owner::new(ProgramSettings { timeout: LONG, max_calls: 6, ..ProgramSettings::new(argv) });
     owner.begin(&json!({"a": 17, "b": 25}));
-    let add = ToolCall {
+    let add = ChatToolCall {
         id: tool_call_id(0, 0),
         name: "add".to_owned(),
         arguments: "{\"a\": 17, \"b\": 25}".to_owned(),

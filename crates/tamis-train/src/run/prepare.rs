@@ -204,14 +204,11 @@ impl Preparation<'_> {
             (None, _) => {
                 let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
                 let prompts = train.to_vec();
-                let levels = self.config.levels();
-                let played = worlds.filter(|worlds| worlds.has_games()).cloned();
-                let most_tokens = self.config.max_completion_length();
-                Ok(Some(self.interrupt.or_abandon(move || match played {
-                    Some(worlds) => {
-                        Example::played(&codec, (&*worlds, &levels, most_tokens), &prompts, seed, most)
-                    }
-                    None => Example::all(&codec, &prompts, seed, most),
+                let (levels, worlds) = (self.config.levels(), worlds.cloned());
+                let games = worlds.map(|worlds| (worlds, levels));
+                Ok(Some(self.interrupt.or_abandon(move || {
+                    let games = games.as_ref().map(|(worlds, levels)| (&**worlds, &levels[..]));
+                    Example::all(&codec, games, &prompts, seed, most)
                 })??))
             }
         }

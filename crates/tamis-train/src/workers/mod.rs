@@ -6,6 +6,7 @@ use tamis_core::group::{Group, PolicyVersion};
 use tamis_rollout::{Dispatcher, Plays, Publication, Scorer, Weights};
 
 pub mod answers;
+pub(crate) mod evaluation_sampler;
 pub mod listener;
 pub mod order;
 pub(crate) mod published;

@@ -238,8 +238,8 @@ struct Slot {
     failed: Option<(Instant, EnvironmentFault)>,
 }
 
-/// Workers, started when they are first needed and again where one is lost.
-pub struct Workers {
+/// EnvironmentWorkers, started when they are first needed and again where one is lost.
+pub struct EnvironmentWorkers {
     command: WorkerCommand,
     slots: Vec<Mutex<Slot>>,
     /// To be told while a worker was being started.
@@ -248,7 +248,7 @@ pub struct Workers {
     next: AtomicU64,
 }
 
-impl Workers {
+impl EnvironmentWorkers {
     /// Starts the first one, and asks it what it is.
     ///
     /// # Errors
@@ -304,7 +304,7 @@ impl Workers {
     }
 }
 
-impl Workers {
+impl EnvironmentWorkers {
     /// Says what could not be said before.
     fn tell_rest(&self, slot: &Slot, place: u64) {
         let number = |place: u64| place % self.slots.len() as u64;
@@ -317,7 +317,7 @@ impl Workers {
     }
 }
 
-impl EnvironmentLine for Workers {
+impl EnvironmentLine for EnvironmentWorkers {
     fn ask(
         &self,
         place: u64,

@@ -3,7 +3,7 @@ use tamis_core::group::PromptId;
 use tamis_core::random::Purpose;
 use tamis_data::prompt::PromptContent;
 
-use super::process::{WorkerCommand, Workers};
+use super::process::{EnvironmentWorkers, WorkerCommand};
 use super::*;
 
 /// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say something else.
@@ -53,7 +53,7 @@ fn command(program: &str) -> WorkerCommand {
 }
 
 fn counter(limit: Duration, max_turns: usize) -> Foreign {
-    let (workers, introduction) = Workers::start(command(COUNTER)).expect("starts");
+    let (workers, introduction) = EnvironmentWorkers::start(command(COUNTER)).expect("starts");
     Foreign::new(Arc::new(workers), introduction, limit, max_turns)
 }
 
@@ -158,7 +158,7 @@ fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
 #[test]
 fn a_worker_that_hangs_is_started_again() {
     let one = WorkerCommand { num_processes: 1, ..command(COUNTER) };
-    let (workers, introduction) = Workers::start(one).expect("starts");
+    let (workers, introduction) = EnvironmentWorkers::start(one).expect("starts");
     let workers = Arc::new(workers);
     let line: Arc<dyn EnvironmentLine> = workers;
     let patient = Foreign::new(Arc::clone(&line), introduction.clone(), Duration::from_secs(60), 9);
@@ -179,8 +179,9 @@ fn a_worker_that_hangs_is_started_again() {
 
 #[test]
 fn a_worker_that_does_not_come_up_is_told() {
-    let refused =
-        |command: WorkerCommand| Workers::start(command).map(|_| ()).expect_err("refused").to_string();
+    let refused = |command: WorkerCommand| {
+        EnvironmentWorkers::start(command).map(|_| ()).expect_err("refused").to_string()
+    };
     let program = |text: &str| refused(command(text));
     let told = program("import sys; print('no such module', file=sys.stderr); sys.exit(1)");
     assert!(told.contains("exit status: 1") && told.contains("no such module"), "{told}");

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::config::CommandConfig;
-use super::protocol::{self, Introduction, Reply};
+use super::protocol::{self, FunctionIntroduction, Reply};
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardInput;
 
@@ -168,7 +168,7 @@ impl Process {
         columns: Option<&BTreeSet<&str>>,
         config: &CommandConfig,
         goes_on: &dyn Fn(&AnswerWait) -> bool,
-    ) -> Result<Introduction, RewardFailure> {
+    ) -> Result<FunctionIntroduction, RewardFailure> {
         let _ = self.requests.as_ref().map(|queue| queue.send(protocol::introduce(columns)));
         protocol::introduction(&self.next_line(config, goes_on)?)
     }
