@@ -239,9 +239,10 @@ mod tests {
             ["bandit", "countdown", "frozen_lake", "rubik_2x2", "sokoban", "sudoku", "twenty_forty_eight"]
         {
             let levels = levels(kind, 0.5);
-            let alphabet = levels.maker.alphabet(1).unwrap();
-            for (_, turns) in demonstrated(&levels) {
+            for (prompt, turns) in demonstrated(&levels) {
                 assert!(!turns.is_empty(), "{kind}");
+                // A run has the letters of its prompts as well.
+                let alphabet = levels.maker.alphabet(1).unwrap() + prompt.content.question();
                 for (answer, _) in turns {
                     assert!(answer.chars().all(|letter| alphabet.contains(letter)), "{kind}: {answer}");
                 }
