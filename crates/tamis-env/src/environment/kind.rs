@@ -313,11 +313,7 @@ impl EnvironmentMaker {
         let key = Key::new(seed, Purpose::Environment);
         let game = self.game(key, key)?;
         let symbols = game.legend().into_iter().map(|(symbol, _)| symbol);
-        let mut words = vec![self.answer(&[]), "\n0123456789-.".to_owned()];
-        if game.actions().is_empty() {
-            // Answers are written by a rule: expressions.
-            words.push("+*/() ".to_owned());
-        }
+        let mut words = vec![game.letters(), self.answer(&[]), "\n0123456789-.".to_owned()];
         // What is shown after an answer that says nothing, and after one that does.
         let mut environment = self.begin(key, key)?;
         for answer in [String::new(), self.answer(game.actions().get(..1).unwrap_or_default())] {
@@ -327,7 +323,7 @@ impl EnvironmentMaker {
             }
             words.push(environment.observe());
         }
-        Ok(game.actions().into_iter().chain(symbols).chain(words).collect())
+        Ok(symbols.chain(words).collect())
     }
 
     /// An answer with these actions, as the style has it.
