@@ -11,7 +11,7 @@ use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::{Arrival, SampleEnd, Taken};
 use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
-use crate::generator::{GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
+use crate::generator::{FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
 use crate::inbox::Unexpected;
 use crate::record::{Fate, Record};
 
@@ -280,10 +280,10 @@ impl Dispatcher {
             GeneratorEvent::Sampled { id, sample } => {
                 let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
                 let reason = format!("the sample has {given} log-probabilities for {num_tokens} tokens");
-                (id, RequestEnd::Failed(reason, num_tokens as u64))
+                (id, RequestEnd::Failed(FailureKind::Permanent, reason, num_tokens as u64))
             }
-            GeneratorEvent::Failed { id, reason, num_tokens, .. } => {
-                (id, RequestEnd::Failed(reason, num_tokens))
+            GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
+                (id, RequestEnd::Failed(kind, reason, num_tokens))
             }
             GeneratorEvent::Aborted { id, num_tokens } => (id, RequestEnd::Aborted(num_tokens)),
         };
@@ -292,6 +292,9 @@ impl Dispatcher {
             return Ok(());
         }
         self.note(with, &Taken::Sample { id, end: outcome.end() })?;
+        if let RequestEnd::Failed(kind, ..) = &outcome {
+            self.inbox.faults.count(*kind);
+        }
         let group = GroupId(id.group);
         self.arrivals += 1;
         let arrival = self.arrivals;
@@ -322,7 +325,7 @@ impl Dispatcher {
                 if is_on {
                     flight.course = Course::Failed;
                     let reason = match outcome {
-                        RequestEnd::Failed(reason, _) => reason,
+                        RequestEnd::Failed(_, reason, _) => reason,
                         _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
                     };
                     with.observer.warn(&format!("group {} failed: {reason}", group.0));
@@ -384,7 +387,7 @@ fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMembe
 /// The end of a group's request.
 enum RequestEnd {
     Sampled(Sample),
-    Failed(String, u64),
+    Failed(FailureKind, String, u64),
     Aborted(u64),
 }
 
@@ -392,8 +395,8 @@ impl RequestEnd {
     fn end(&self) -> SampleEnd {
         match self {
             Self::Sampled(_) => SampleEnd::Sampled,
-            Self::Failed(reason, num_tokens) => {
-                SampleEnd::Failed { reason: reason.clone(), num_tokens: *num_tokens }
+            Self::Failed(kind, reason, num_tokens) => {
+                SampleEnd::Failed { kind: *kind, reason: reason.clone(), num_tokens: *num_tokens }
             }
             Self::Aborted(num_tokens) => SampleEnd::Aborted { num_tokens: *num_tokens },
         }
@@ -403,7 +406,7 @@ impl RequestEnd {
     fn num_tokens(&self) -> u64 {
         match self {
             Self::Sampled(sample) => sample.token_ids.len() as u64,
-            Self::Failed(_, num_tokens) | Self::Aborted(num_tokens) => *num_tokens,
+            Self::Failed(_, _, num_tokens) | Self::Aborted(num_tokens) => *num_tokens,
         }
     }
 }

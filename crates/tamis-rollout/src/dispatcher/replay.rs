@@ -51,6 +51,9 @@ pub enum SampleEnd {
     Sampled,
     /// The sample could not be completed.
     Failed {
+        /// Who is to blame; an earlier build did not say.
+        #[serde(default)]
+        kind: FailureKind,
         /// The reason.
         reason: String,
         /// Completion tokens spent on it.
@@ -143,9 +146,9 @@ impl Replay {
     /// The next event of the noted order, if it is known without waiting.
     fn next_known(&self) -> Option<Arrival> {
         match self.taken.front()? {
-            Taken::Sample { id, end: SampleEnd::Failed { reason, num_tokens } } => {
-                let (reason, kind) = (reason.clone(), FailureKind::Permanent);
-                let event = GeneratorEvent::Failed { id: *id, kind, reason, num_tokens: *num_tokens };
+            Taken::Sample { id, end: SampleEnd::Failed { kind, reason, num_tokens } } => {
+                let (kind, reason, num_tokens) = (*kind, reason.clone(), *num_tokens);
+                let event = GeneratorEvent::Failed { id: *id, kind, reason, num_tokens };
                 Some(Arrival::Event(event))
             }
             Taken::Sample { id, end: SampleEnd::Aborted { num_tokens } } => {

@@ -115,6 +115,11 @@ impl RunWorlds {
         }
     }
 
+    /// Where a prompt is played.
+    fn place(&self, prompt: &Prompt) -> Option<&Place> {
+        self.places.get(if self.places.len() > 1 { environment_of(prompt) } else { 0 })
+    }
+
     /// Messages as bare text, one after the other.
     fn encode(&self, messages: &[Message], is_beginning: bool) -> Result<Between, String> {
         // Each is a line at least.
@@ -170,6 +175,11 @@ impl Place {
         }
     }
 
+    /// Whether what it says is no function of keys.
+    fn is_elsewhere(&self) -> bool {
+        !matches!(self, Self::Here(_))
+    }
+
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
         match self {
             Self::Here(maker) => begin(maker, prompt, luck)
@@ -215,8 +225,7 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, A
 
 impl Worlds for RunWorlds {
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
-        let number = if self.places.len() > 1 { environment_of(prompt) } else { 0 };
-        match self.places.get(number) {
+        match self.place(prompt) {
             Some(place) => place.begin(prompt, luck),
             None => Ok(None),
         }
@@ -249,7 +258,19 @@ impl Worlds for RunWorlds {
     }
 
     fn is_slow(&self) -> bool {
-        self.places.iter().any(|place| !matches!(place, Place::Here(_)))
+        self.places.iter().any(Place::is_elsewhere)
+    }
+
+    fn take_warnings(&self) -> Vec<String> {
+        let of = |place: &Place| match place {
+            Place::Tools { toolbox, .. } => toolbox.take_warnings(),
+            Place::Here(_) | Place::Elsewhere(_) | Place::Program(_) => Vec::new(),
+        };
+        self.places.iter().flat_map(of).collect()
+    }
+
+    fn is_elsewhere(&self, prompt: &Prompt) -> bool {
+        self.place(prompt).is_some_and(Place::is_elsewhere)
     }
 }
 

@@ -164,7 +164,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let hello = r#"[{"role": "user", "content": "hello"}]"#;
     let told = |event: &GeneratorEvent| match event {
         GeneratorEvent::Failed { reason, kind, .. } => {
-            assert_eq!(*kind, FailureKind::Permanent);
+            assert_eq!(*kind, FailureKind::EnvironmentBroke);
             reason.clone()
         }
         other => panic!("{other:?}"),
