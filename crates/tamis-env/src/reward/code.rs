@@ -471,6 +471,9 @@ impl RewardFunction for CodeReward {
                 outcomes[row] = outcome;
             }
         });
+        for warning in self.sandbox.take_warnings() {
+            self.listener.warn(&format!("the sandbox of a `code` reward: {warning}"));
+        }
         outcomes
     }
 

@@ -6,11 +6,11 @@
 //! the trajectory, which shares its reward. Texts stand in the order in which the calls came.
 
 use std::sync::Arc;
-use tamis_core::schedule::Spent;
 
 use serde_json::Value;
 use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt};
 use tamis_env::environment::EnvironmentFault;
 

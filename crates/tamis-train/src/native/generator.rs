@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
-use tamis_core::schedule::Spent;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::schedule::Spent;
 use tamis_model::{
     BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
     SequenceName, Threads, TurnPlace,

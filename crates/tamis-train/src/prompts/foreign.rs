@@ -164,7 +164,7 @@ impl StartedEnvironment {
         }
         if !introduction.is_deterministic {
             notes.push(format!(
-                "{} does not say that it is deterministic: a resumed run plays anew what was not trained on, and may get other answers",
+                "{} does not say that it is deterministic: a resumed run reads episodes that came to an end from its journal, and an episode that a kill cut off may go otherwise when it is played anew",
                 introduction.name
             ));
         }

@@ -186,6 +186,11 @@ impl Place {
         }
     }
 
+    /// Whether what it says is no function of keys.
+    fn is_elsewhere(&self) -> bool {
+        !matches!(self, Self::Here(_))
+    }
+
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
         match self {
             Self::Here(maker) => begin(maker, prompt, luck)
@@ -269,7 +274,19 @@ impl Worlds for RunWorlds {
     }
 
     fn is_slow(&self) -> bool {
-        self.places.iter().any(|place| !matches!(place, Place::Here(_)))
+        self.places.iter().any(Place::is_elsewhere)
+    }
+
+    fn take_warnings(&self) -> Vec<String> {
+        let of = |place: &Place| match place {
+            Place::Tools { toolbox, .. } => toolbox.take_warnings(),
+            Place::Here(_) | Place::Elsewhere(_) | Place::Program(_) => Vec::new(),
+        };
+        self.places.iter().flat_map(of).collect()
+    }
+
+    fn is_elsewhere(&self, prompt: &Prompt) -> bool {
+        self.place(prompt).is_some_and(Place::is_elsewhere)
     }
 }
 

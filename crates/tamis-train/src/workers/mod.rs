@@ -59,6 +59,7 @@ impl Workers {
     pub(crate) fn begin_step(&mut self, step: u64) {
         self.sampler.begin_step(step);
         self.scorer.begin_step(step);
+        self.plays.begin_step(step);
         if let Some(order) = &mut self.order {
             order.begin_step(step);
         }

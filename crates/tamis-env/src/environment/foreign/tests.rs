@@ -177,6 +177,34 @@ fn a_worker_that_hangs_is_started_again() {
     assert_eq!(begin(&patient, "5").act("one").fault, None);
 }
 
+/// The time that a worker takes to come up is no time of an answer, and has a limit of its own, whoever starts it.
+#[test]
+fn nobody_waits_longer_for_a_worker_than_one_may_take_to_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = format!(
+        "import os, time\nif os.path.exists('once'): time.sleep(600)\nopen('once', 'w').close()\n{COUNTER}"
+    );
+    let command = WorkerCommand {
+        working_dir: Some(folder.path().to_owned()),
+        num_processes: 1,
+        max_restarts: 100,
+        ..command(&slow)
+    };
+    let limit = Duration::from_secs(10);
+    let (workers, introduction) =
+        EnvironmentWorkers::start(WorkerCommand { startup_timeout: limit, ..command }).expect("starts");
+    let foreign = Foreign::new(Arc::new(workers), introduction, Duration::from_secs(600), 9);
+    assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let refused = begin_or_fail(&foreign, "one").fault;
+                assert_eq!(refused, Some(EnvironmentFault::NotStarted { limit }));
+            });
+        }
+    });
+}
+
 #[test]
 fn a_worker_that_does_not_come_up_is_told() {
     let refused = |command: WorkerCommand| {
@@ -193,5 +221,8 @@ fn a_worker_that_does_not_come_up_is_told() {
         startup_timeout: Duration::from_millis(50),
         ..command("import time; time.sleep(60)")
     };
-    assert!(refused(slow).contains("no answer within 0.05 s"));
+    assert!(
+        refused(slow)
+            .contains("no worker of its environment was ready within 0.05 s: `environment.startup_timeout`")
+    );
 }

@@ -18,9 +18,7 @@
 //!
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
-#[cfg(unix)]
 mod config;
-pub mod guard;
 mod process;
 pub mod protocol;
 pub mod python;

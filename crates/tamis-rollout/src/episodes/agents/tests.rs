@@ -1,9 +1,9 @@
 use std::time::Duration;
-use tamis_core::schedule::Spent;
 
 use serde_json::{Map, json};
 use tamis_core::group::{Episode, GroupId, PromptId};
 use tamis_core::random::Purpose;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::PromptContent;
 
 use super::*;
@@ -165,7 +165,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let hello = r#"[{"role": "user", "content": "hello"}]"#;
     let told = |event: &GeneratorEvent| match event {
         GeneratorEvent::Failed { reason, kind, .. } => {
-            assert_eq!(*kind, FailureKind::Permanent);
+            assert_eq!(*kind, FailureKind::EnvironmentBroke);
             reason.clone()
         }
         other => panic!("{other:?}"),
