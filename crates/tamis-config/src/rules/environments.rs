@@ -7,16 +7,13 @@ use tamis_env::environment::names::{NAME, is_name};
 use tamis_env::reward::RewardKind;
 
 use super::Checker;
+use super::model::environment_paths;
 use crate::schema::EnvironmentConfig;
 
 impl Checker<'_> {
     /// Each environment with the path of its section.
     fn sections(&self) -> Vec<(String, EnvironmentConfig)> {
-        let path = |place: usize| match place.checked_sub(1) {
-            None => "environment".to_owned(),
-            Some(place) => format!("more_environments.{place}"),
-        };
-        self.config.environments().enumerate().map(|(place, one)| (path(place), one.clone())).collect()
+        environment_paths().zip(self.config.environments().cloned()).collect()
     }
 
     pub(super) fn environments(&mut self) {

@@ -6,11 +6,11 @@
 //! the trajectory, which shares its reward. Texts stand in the order in which the calls came.
 
 use std::sync::Arc;
-use tamis_core::schedule::Spent;
 
 use serde_json::Value;
 use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt};
 use tamis_env::environment::EnvironmentFault;
 
@@ -77,8 +77,10 @@ pub(super) struct Agent {
     calls: Vec<Asked>,
     /// Tokens of answers that nobody heard.
     lost: Spent,
-    /// Calls for which there was no room, or that cannot be rendered.
+    /// Calls that cannot be rendered.
     num_unanswerable: u64,
+    /// Calls for which there was no room.
+    num_too_long: u64,
 }
 
 impl Agent {
@@ -216,8 +218,9 @@ impl Agent {
         let turn = told.turns.last_mut()?;
         turn.reward = outcome.reward.unwrap_or(0.0);
         turn.info.extend(outcome.info);
-        let refused = refused.total() + self.num_unanswerable;
+        let refused = refused.total() + self.num_unanswerable + self.num_too_long;
         turn.info.insert("num_calls_refused".to_owned(), refused as f64);
+        turn.info.insert("num_calls_too_long".to_owned(), self.num_too_long as f64);
         let is_success = outcome.success.unwrap_or(outcome.reward.is_some_and(|reward| reward > 0.0));
         let mut sample = told.finish(is_success, is_cut, is_cut);
         if let Some(episode) = &mut sample.episode {
@@ -234,7 +237,14 @@ impl Episodes<'_> {
         let episode = agents.host().begin(&agents.task(prompt, request.key.with(LUCK)));
         self.plays.played.insert(
             request.id,
-            Agent { request, episode, calls: Vec::new(), lost: Spent::default(), num_unanswerable: 0 },
+            Agent {
+                request,
+                episode,
+                calls: Vec::new(),
+                lost: Spent::default(),
+                num_unanswerable: 0,
+                num_too_long: 0,
+            },
         );
     }
 
@@ -251,7 +261,10 @@ impl Episodes<'_> {
                     match agent.ask(&*agents, call, chat, self.plays.limits) {
                         Ok(request) => self.generator.submit(request)?,
                         Err(error) => {
-                            agent.num_unanswerable += 1;
+                            match error {
+                                ChatError::TooLong(_) => agent.num_too_long += 1,
+                                _ => agent.num_unanswerable += 1,
+                            }
                             agents.host().answer(call, Err(error));
                         }
                     }

@@ -2,8 +2,8 @@
 //! weights, in this process or another.
 
 use std::collections::HashSet;
-use tamis_core::schedule::Spent;
 
+use tamis_core::schedule::Spent;
 use tamis_rollout::{AbortScope, GeneratorError, GeneratorEvent, SampleId, SamplePurpose, SampleRequest};
 
 /// Samples on their way: those that wait, and the ids of all that have not ended.

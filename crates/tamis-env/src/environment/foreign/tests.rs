@@ -3,7 +3,7 @@ use tamis_core::group::PromptId;
 use tamis_core::random::Purpose;
 use tamis_data::prompt::PromptContent;
 
-use super::process::{WorkerCommand, Workers};
+use super::process::{EnvironmentWorkers, WorkerCommand};
 use super::*;
 use crate::reward::Nobody;
 use crate::reward::listener::Heard;
@@ -64,7 +64,8 @@ fn counter(limit: Duration, max_turns: usize) -> Foreign {
 fn counter_heard(limit: Duration, max_turns: usize) -> (Foreign, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
     let listener: Arc<dyn Listener> = Arc::clone(&heard) as Arc<dyn Listener>;
-    let (workers, introduction) = Workers::start(command(COUNTER), Arc::clone(&listener)).expect("starts");
+    let (workers, introduction) =
+        EnvironmentWorkers::start(command(COUNTER), Arc::clone(&listener)).expect("starts");
     (Foreign::new(Arc::new(workers), introduction, limit, max_turns, listener), heard)
 }
 
@@ -224,7 +225,7 @@ fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
 #[test]
 fn a_worker_that_hangs_is_started_again() {
     let one = WorkerCommand { num_processes: 1, ..command(COUNTER) };
-    let (workers, introduction) = Workers::start(one, nobody()).expect("starts");
+    let (workers, introduction) = EnvironmentWorkers::start(one, nobody()).expect("starts");
     let workers = Arc::new(workers);
     let line: Arc<dyn EnvironmentLine> = workers;
     let patient = Foreign::new(Arc::clone(&line), introduction.clone(), Duration::from_secs(60), 9, nobody());
@@ -243,10 +244,39 @@ fn a_worker_that_hangs_is_started_again() {
     assert_eq!(begin(&patient, "5").act("one").fault, None);
 }
 
+/// The time that a worker takes to come up is no time of an answer, and has a limit of its own, whoever starts it.
+#[test]
+fn nobody_waits_longer_for_a_worker_than_one_may_take_to_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = format!(
+        "import os, time\nif os.path.exists('once'): time.sleep(600)\nopen('once', 'w').close()\n{COUNTER}"
+    );
+    let command = WorkerCommand {
+        working_dir: Some(folder.path().to_owned()),
+        num_processes: 1,
+        max_restarts: 100,
+        ..command(&slow)
+    };
+    let limit = Duration::from_secs(10);
+    let (workers, introduction) =
+        EnvironmentWorkers::start(WorkerCommand { startup_timeout: limit, ..command }, nobody())
+            .expect("starts");
+    let foreign = Foreign::new(Arc::new(workers), introduction, Duration::from_secs(600), 9, nobody());
+    assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let refused = begin_or_fail(&foreign, "one").fault;
+                assert_eq!(refused, Some(EnvironmentFault::NotStarted { limit }));
+            });
+        }
+    });
+}
+
 #[test]
 fn a_worker_that_does_not_come_up_is_told() {
     let refused = |command: WorkerCommand| {
-        Workers::start(command, nobody()).map(|_| ()).expect_err("refused").to_string()
+        EnvironmentWorkers::start(command, nobody()).map(|_| ()).expect_err("refused").to_string()
     };
     let program = |text: &str| refused(command(text));
     let told = program("import sys; print('no such module', file=sys.stderr); sys.exit(1)");
@@ -259,5 +289,8 @@ fn a_worker_that_does_not_come_up_is_told() {
         startup_timeout: Duration::from_millis(50),
         ..command("import time; time.sleep(60)")
     };
-    assert!(refused(slow).contains("no answer within 0.05 s"));
+    assert!(
+        refused(slow)
+            .contains("no worker of its environment was ready within 0.05 s: `environment.startup_timeout`")
+    );
 }

@@ -434,6 +434,8 @@ pub const CATALOGUE: &[Section] = &[
                 "Mean number of those that failed or could not be read."),
             tamis("train/{environment}/num_calls_refused", "calls",
                 "Mean number of a program's calls that were refused."),
+            tamis("train/{environment}/num_calls_too_long", "calls",
+                "Mean number of those for which `environment.max_length` left no room."),
             tamis("train/{environment}/info/{name}", "",
                 "Number that the environment gives by that name, over turns and episodes as above."),
             tamis("train/{environment}/cut_ratio", "share",
