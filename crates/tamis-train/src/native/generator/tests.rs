@@ -314,6 +314,24 @@ fn a_prompt_that_cannot_be_generated_from_fails_alone() {
     assert_eq!(samples(events).len(), 1);
 }
 
+/// What a program asks for, say: a text at which nothing can stop is its own business.
+#[test]
+fn a_sample_whose_stop_text_is_none_fails_alone() {
+    let learner = learner(&Interrupt::new());
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
+    let sampling = sampling(4);
+    let odd = Arc::new(Sampling { stop: vec![String::new()], ..(*sampling).clone() });
+    generator.submit(request(0, 0, &odd)).expect("taken");
+    generator.submit(request(1, 0, &sampling)).expect("taken");
+    let events = all(&mut generator);
+    assert!(matches!(
+        &events[0],
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, .. }
+            if id.group == 0 && reason == "stop string 0 is empty; every text contains it"
+    ));
+    assert_eq!(samples(events).len(), 1);
+}
+
 /// Interrupted, it comes back at once with nothing: who waits looks at the interrupt.
 #[test]
 fn an_interrupt_ends_the_wait() {
