@@ -30,6 +30,7 @@ use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
     SampleId, SampleRequest, Wait,
 };
+use crate::programs::RefusedCalls;
 use agents::Agent;
 pub use agents::Agents;
 use stage::Stage;
@@ -375,6 +376,11 @@ impl Plays {
     /// The trajectories that environments have failed since this was asked last.
     pub fn take_faults(&mut self) -> FaultyEpisodes {
         std::mem::take(&mut self.faults)
+    }
+
+    /// The calls of programs that were refused since this was asked last.
+    pub fn take_refused_calls(&mut self) -> RefusedCalls {
+        self.agents.as_ref().map_or_else(RefusedCalls::default, |agents| agents.host().take_refused())
     }
 
     /// Whether no trajectory is in the middle.
