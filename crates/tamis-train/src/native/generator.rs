@@ -304,6 +304,7 @@ impl NativeGenerator {
         } else {
             let sample = Sample {
                 episode: None,
+                lost: Spent::default(),
                 text: begun.stop.text(&completion.tokens).map_err(|error| engine_error(&error))?,
                 versions: vec![VersionSpan { version: begun.version, start: 0, end: num_tokens as u32 }],
                 entropy: Some(completion.mean_entropy()).filter(|entropy| !entropy.is_nan()),

@@ -110,6 +110,7 @@ impl Open {
         let entropy = self.entropy / self.tokens.len() as f64;
         Ok(Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: self.tokens,
             logprobs: self.logprobs,
             entropy: Some(entropy).filter(|entropy| !entropy.is_nan()),
