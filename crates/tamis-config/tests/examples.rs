@@ -38,7 +38,9 @@ fn every_example_loads() {
 
 #[test]
 fn every_configuration_beside_the_examples_loads() {
-    for name in ["quickstart", "gsm8k_calculator", "bench_step", "smollm2"] {
+    for name in
+        ["quickstart", "gsm8k_calculator", "bench_step", "smollm2", "frozen_lake", "sokoban", "countdown"]
+    {
         let loaded = load(&[folder().join(format!("../{name}.yaml"))], &[])
             .unwrap_or_else(|errors| panic!("{errors}"));
         assert!(loaded.warnings.is_empty(), "{name}: {:?}", loaded.warnings);

@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use tamis_core::schedule::Spent;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::Spent;
 
 use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,

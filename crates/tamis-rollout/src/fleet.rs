@@ -21,9 +21,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tamis_core::schedule::Spent;
 
 use tamis_core::group::PolicyVersion;
+use tamis_core::schedule::Spent;
 
 use crate::clock::{Bell, Clock};
 use crate::generator::{

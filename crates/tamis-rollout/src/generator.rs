@@ -209,14 +209,19 @@ impl Sample {
     }
 }
 
-/// Whether it is of use to ask again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Whether it is of use to ask again, and who is to blame where it is not the generator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// May succeed another time or elsewhere: the connection broke, the server was busy or gave nonsense.
     Transient,
     /// Will fail again: the request itself is refused.
+    #[default]
     Permanent,
+    /// The environment that it was played in gave no answer in time.
+    EnvironmentTimedOut,
+    /// The environment that it was played in broke down, or the program that played it.
+    EnvironmentBroke,
 }
 
 /// An event of a request, or of the generator. Every request comes to exactly one of the first three.

@@ -152,6 +152,7 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     let ended = crash.tamis(&["train", "config.yaml", "run.name=other"]);
     assert_ne!(ended.code, Some(0));
     assert!(ended.stderr.contains("the agent is out"), "{}", ended.shown());
+    assert!(ended.stderr.contains("environment: look at what fails in `program`"), "{}", ended.shown());
 }
 
 /// Roles and contents in lines, and the names of tools at the top.

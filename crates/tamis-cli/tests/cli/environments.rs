@@ -155,7 +155,7 @@ fn every_kind_of_environment_is_played() {
             .replaced("{max_turns: 5}", "{max_turns: 2}")
             .replaced("max_position_embeddings: 256", "max_position_embeddings: 2048")
             .replaced("max_prompt_length: 16", "max_prompt_length: 400")
-            .replaced("steps: 60, batch_size: 32", "steps: 0, batch_size: 32")
+            .replaced("steps: 60, batch_size: 32", "steps: 1, batch_size: 2")
             .replaced("filter: {kind: variance}\n", "")
             .replaced("total_steps: 6", "total_steps: 1");
         let folder = Folder::new().with("config.yaml", &config);

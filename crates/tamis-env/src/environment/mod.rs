@@ -35,6 +35,15 @@ pub enum EnvironmentFault {
         /// The limit.
         limit: Duration,
     },
+    /// No worker of it came up in time.
+    #[error(
+        "no worker of its environment was ready within {} s: `environment.startup_timeout` is how long one may take",
+        limit.as_secs_f64()
+    )]
+    NotStarted {
+        /// The limit.
+        limit: Duration,
+    },
     /// It cannot be made, broke down, or said what nobody understands.
     #[error("{0}")]
     Broke(String),

@@ -100,6 +100,15 @@ impl Toolbox {
         self.protection.clone()
     }
 
+    /// What a person should hear of them since the last call.
+    pub fn take_warnings(&self) -> Vec<String> {
+        let of = |tool: &Box<dyn Tool>| {
+            let warnings = tool.take_warnings().into_iter();
+            warnings.map(|warning| format!("the tool `{}`: {warning}", tool.name())).collect::<Vec<_>>()
+        };
+        self.own.iter().flat_map(of).collect()
+    }
+
     /// A trajectory with them.
     pub fn begin(self: &Arc<Self>, luck: Key) -> Box<dyn Environment> {
         Box::new(ToolEpisode { tools: Arc::clone(self), luck, calls: None, shown: Vec::new(), num_turns: 0 })

@@ -24,6 +24,11 @@ pub trait Tool: Send + Sync {
     /// The tool itself could not do its work. What the model did wrong is an answer.
     fn call(&self, arguments: &Json) -> Result<String, String>;
 
+    /// What a person should hear of it since the last call.
+    fn take_warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Its name in the schema.
     fn name(&self) -> String {
         self.schema()["function"]["name"].as_str().unwrap_or_default().to_owned()

@@ -42,6 +42,10 @@ impl PythonTool {
 }
 
 impl Tool for PythonTool {
+    fn take_warnings(&self) -> Vec<String> {
+        self.sandbox.take_warnings()
+    }
+
     fn schema(&self) -> Json {
         let seconds = self.sandbox.settings().timeout;
         json!({

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 pub struct Line {
     /// Its name.
     pub name: String,
-    /// Whether it is drawn as what others are compared with.
-    pub is_baseline: bool,
+    /// How it is drawn.
+    pub look: Look,
     /// Place, value, and the least and largest value there.
     pub points: Vec<[f64; 4]>,
 }
@@ -22,10 +22,74 @@ const BOTTOM: f64 = 40.0;
 /// Colours that people with the common forms of colour blindness tell apart.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#8c6d31"];
+/// Colours of what others are compared with, which is dashed.
+const BASELINE_COLOURS: [&str; 5] = ["#000000", "#b00020", "#777777", "#1a237e", "#00695c"];
 
-/// The colour of the n-th line.
-pub fn colour(place: usize, is_baseline: bool) -> &'static str {
-    if is_baseline { "#000000" } else { COLOURS[place % COLOURS.len()] }
+/// Colour and stroke of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Colour, as HTML and SVG write it.
+    pub colour: &'static str,
+    /// Stroke.
+    pub stroke: Stroke,
+}
+
+/// Stroke of a line: colours that begin anew have another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stroke {
+    /// Of what is compared.
+    Solid,
+    /// The same, where there are more lines than colours.
+    Dotted,
+    /// Of what others are compared with.
+    Dashed,
+    /// The same, where there are more baselines than colours.
+    DashedAndDotted,
+}
+
+impl Look {
+    /// The looks of lines, of each of which it is said whether others are compared with it: no two alike, up
+    /// to twice as many as there are colours.
+    pub fn of(are_baselines: &[bool]) -> Vec<Self> {
+        let mut counts = [0, 0];
+        let of = |is_baseline: &bool| {
+            let colours: &[&'static str] = if *is_baseline { &BASELINE_COLOURS } else { &COLOURS };
+            let strokes = if *is_baseline {
+                [Stroke::Dashed, Stroke::DashedAndDotted]
+            } else {
+                [Stroke::Solid, Stroke::Dotted]
+            };
+            let count = &mut counts[usize::from(*is_baseline)];
+            let place = *count;
+            *count += 1;
+            Self {
+                colour: colours[place % colours.len()],
+                stroke: strokes[place / colours.len() % strokes.len()],
+            }
+        };
+        are_baselines.iter().map(of).collect()
+    }
+}
+
+impl Stroke {
+    /// The attribute that SVG has for it.
+    fn attribute(self) -> &'static str {
+        match self {
+            Self::Solid => "",
+            Self::Dotted => " stroke-dasharray=\"1.6 2.4\"",
+            Self::Dashed => " stroke-dasharray=\"5 3\"",
+            Self::DashedAndDotted => " stroke-dasharray=\"8 3 1.6 3\"",
+        }
+    }
+}
+
+/// A piece of a line, for a key beside its name.
+pub fn sample(look: Look) -> String {
+    format!(
+        "<svg viewBox=\"0 0 26 6\" width=\"26\" height=\"6\"><line x1=\"0\" x2=\"26\" y1=\"3\" y2=\"3\" stroke=\"{}\" stroke-width=\"2.4\"{}/></svg>",
+        look.colour,
+        look.stroke.attribute()
+    )
 }
 
 /// A text as XML holds it.
@@ -112,8 +176,8 @@ pub fn svg(title: &str, unit: &str, lines: &[Line]) -> String {
         bottom + 32.0,
         escape(unit)
     );
-    for (place, line) in lines.iter().enumerate() {
-        let colour = colour(place, line.is_baseline);
+    for line in lines {
+        let colour = line.look.colour;
         let upper = line.points.iter().map(|point| (point[0], point[3]));
         let lower = line.points.iter().rev().map(|point| (point[0], point[2]));
         let path = |points: &mut dyn Iterator<Item = (f64, f64)>| {
@@ -125,7 +189,7 @@ pub fn svg(title: &str, unit: &str, lines: &[Line]) -> String {
             let band = path(&mut upper.chain(lower));
             let _ = writeln!(text, "<polygon points=\"{band}\" fill=\"{colour}\" opacity=\"0.12\"/>");
         }
-        let dash = if line.is_baseline { " stroke-dasharray=\"5 3\"" } else { "" };
+        let dash = line.look.stroke.attribute();
         let mean = path(&mut line.points.iter().map(|point| (point[0], point[1])));
         let _ = writeln!(
             text,
@@ -152,7 +216,7 @@ mod tests {
     fn a_chart_is_drawn_and_names_are_escaped() {
         let line = Line {
             name: "a<b".to_owned(),
-            is_baseline: true,
+            look: Look::of(&[true])[0],
             points: vec![[1.0, 0.5, 0.4, 0.6], [2.0, 1.0, 1.0, 1.0]],
         };
         let drawn = svg("x & y", "steps", &[line]);
@@ -162,5 +226,19 @@ mod tests {
         );
         assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
         assert!(svg("nothing", "steps", &[]).contains("no values"));
+    }
+
+    #[test]
+    fn lines_are_told_apart() {
+        // Twice the colours of each sort, as they may come in a sweep: a baseline before some others.
+        let are_baselines: Vec<bool> = (0..26).map(|place| place % 13 < 5).collect();
+        let looks = Look::of(&are_baselines);
+        for (place, look) in looks.iter().enumerate() {
+            assert!(!looks[..place].contains(look), "line {place} looks as one before it: {look:?}");
+        }
+        assert_eq!(looks[0], Look { colour: "#000000", stroke: Stroke::Dashed });
+        assert_eq!(looks[5], Look { colour: "#0072b2", stroke: Stroke::Solid });
+        let is_dashed = |look: &Look| matches!(look.stroke, Stroke::Dashed | Stroke::DashedAndDotted);
+        assert_eq!(looks.iter().map(is_dashed).collect::<Vec<_>>(), are_baselines);
     }
 }

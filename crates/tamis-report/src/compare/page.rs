@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::chart::{Line, colour, escape, svg};
+use super::chart::{Line, Look, escape, sample, svg};
 use super::measure::{Choice, Over, curve, value_at};
 use super::{Comparison, Measured};
 
@@ -11,7 +11,7 @@ const MOST_PLACES: usize = 400;
 
 /// The mean of a variant's runs over something, with the least and the largest. Between its measurements a
 /// run has its last value; a place counts once every run has one.
-fn line(variant: &Measured, choice: &Choice, over: Over) -> Line {
+fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
     let curves: Vec<Vec<(f64, f64)>> = variant
         .series
         .iter()
@@ -36,21 +36,18 @@ fn line(variant: &Measured, choice: &Choice, over: Over) -> Line {
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some([at, mean, least, most])
     };
-    Line {
-        name: variant.name.clone(),
-        is_baseline: variant.is_baseline(),
-        points: chosen.filter_map(|(_, at)| point(at)).collect(),
-    }
+    Line { name: variant.name.clone(), look, points: chosen.filter_map(|(_, at)| point(at)).collect() }
 }
 
 impl Comparison {
     /// The page: tables, then each metric over steps, tokens and time.
     pub fn html(&self) -> String {
-        let mut page = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Comparison</title>\n<style>body{font-family:sans-serif;margin:2em;max-width:1400px}table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}.key span{display:inline-block;width:1em;height:.7em;margin:0 .3em 0 1em}svg{margin:1em 1em 0 0}</style></head><body>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest.</p>\n".to_owned();
+        let mut page = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Comparison</title>\n<style>body{font-family:sans-serif;margin:2em;max-width:1400px}table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}.key span{white-space:nowrap;margin-right:1em}.key svg{margin:0;vertical-align:middle}svg{margin:1em 1em 0 0}</style></head><body>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest.</p>\n".to_owned();
         page.push_str("<p class=\"key\">");
-        for (place, variant) in self.variants.iter().enumerate() {
-            let colour = colour(place, variant.is_baseline());
-            let _ = write!(page, "<span style=\"background:{colour}\"></span>{}", escape(&variant.name));
+        let are_baselines: Vec<bool> = self.variants.iter().map(Measured::is_baseline).collect();
+        let looks = Look::of(&are_baselines);
+        for (variant, look) in self.variants.iter().zip(&looks) {
+            let _ = write!(page, "<span>{} {}</span> ", sample(*look), escape(&variant.name));
         }
         page.push_str("</p>\n");
         for table in &self.tables {
@@ -65,8 +62,12 @@ impl Comparison {
             }
             page.push_str("</table>\n");
             for over in Over::ALL {
-                let lines: Vec<Line> =
-                    self.variants.iter().map(|variant| line(variant, &table.choice, over)).collect();
+                let lines: Vec<Line> = self
+                    .variants
+                    .iter()
+                    .zip(&looks)
+                    .map(|(variant, look)| line(variant, *look, &table.choice, over))
+                    .collect();
                 if lines.iter().any(|line| !line.points.is_empty()) {
                     page.push_str(&svg(&table.choice.title(), over.unit(), &lines));
                 }

@@ -57,7 +57,7 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
     assert_eq!(csv.lines().count(), 1 + 2 * 6);
     assert!(csv.contains("filter,base,critic/score/mean,equal_tokens,20,2,"), "{csv}");
     let page = found.html();
-    assert_eq!(page.matches("<svg").count(), 3);
+    assert_eq!(page.matches("<svg xmlns").count(), 3);
     assert!(!page.contains("NaN"), "{page}");
 }
 
@@ -78,4 +78,36 @@ fn a_metric_that_no_run_has_is_noted() {
     let found = compare(&variants_of(&[run]), &["loss".to_owned(), "num_tokens".to_owned()]).unwrap();
     assert_eq!(found.notes, ["no run has the metric `loss`"]);
     assert_eq!(found.tables.len(), 1);
+}
+
+/// Every algorithm of a sweep has a baseline of its own.
+#[test]
+fn baselines_are_told_apart_in_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let variant = |name: &str, baseline: &str, reward: f64| Variant {
+        name: name.to_owned(),
+        baseline: baseline.to_owned(),
+        runs: vec![write(folder.path(), name, &[reward, reward + 0.1], 10.0)],
+    };
+    let variants = [
+        variant("grpo_none", "grpo_none", 0.1),
+        variant("grpo_top_p", "grpo_none", 0.2),
+        variant("ppo_none", "ppo_none", 0.3),
+        variant("ppo_top_p", "ppo_none", 0.4),
+    ];
+    let page = compare(&variants, &[]).unwrap().html();
+    let strokes = |name: &str| {
+        let line = page.lines().find(|line| line.ends_with(&format!("<title>{name}</title></polyline>")));
+        let line = line.unwrap_or_else(|| panic!("no line of {name}: {page}"));
+        let (_, stroke) = line.split_once("stroke=").unwrap();
+        stroke.split_once('>').unwrap().0.to_owned()
+    };
+    let all: Vec<String> = variants.iter().map(|variant| strokes(&variant.name)).collect();
+    for (place, stroke) in all.iter().enumerate() {
+        assert!(!all[..place].contains(stroke), "{all:?}");
+        let key = stroke.replace("1.6", "2.4");
+        assert!(page.contains(&format!("stroke={key}/></svg> {}</span>", variants[place].name)), "{page}");
+    }
+    assert!(all[0].contains("stroke-dasharray") && all[2].contains("stroke-dasharray"), "{all:?}");
+    assert!(!all[1].contains("stroke-dasharray") && !all[3].contains("stroke-dasharray"), "{all:?}");
 }

@@ -11,7 +11,7 @@ use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::{Arrival, SampleEnd, Taken};
 use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
-use crate::generator::{GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
+use crate::generator::{FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
 use crate::inbox::Unexpected;
 use crate::record::{Fate, Record};
 
@@ -280,9 +280,11 @@ impl Dispatcher {
             GeneratorEvent::Sampled { id, sample } => {
                 let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
                 let reason = format!("the sample has {given} log-probabilities for {num_tokens} tokens");
-                (id, RequestEnd::Failed(reason, sample.spent()))
+                (id, RequestEnd::Failed(FailureKind::Permanent, reason, sample.spent()))
             }
-            GeneratorEvent::Failed { id, reason, spent, .. } => (id, RequestEnd::Failed(reason, spent)),
+            GeneratorEvent::Failed { id, kind, reason, spent } => {
+                (id, RequestEnd::Failed(kind, reason, spent))
+            }
             GeneratorEvent::Aborted { id, spent } => (id, RequestEnd::Aborted(spent)),
         };
         if let Err(why) = self.expect(id) {
@@ -290,6 +292,9 @@ impl Dispatcher {
             return Ok(());
         }
         self.note(with, &Taken::Sample { id, end: outcome.end() })?;
+        if let RequestEnd::Failed(kind, ..) = &outcome {
+            self.inbox.faults.count(*kind);
+        }
         let group = GroupId(id.group);
         self.arrivals += 1;
         let arrival = self.arrivals;
@@ -320,7 +325,7 @@ impl Dispatcher {
                 if is_on {
                     flight.course = Course::Failed;
                     let reason = match outcome {
-                        RequestEnd::Failed(reason, _) => reason,
+                        RequestEnd::Failed(_, reason, _) => reason,
                         _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
                     };
                     with.observer.warn(&format!("group {} failed: {reason}", group.0));
@@ -382,7 +387,7 @@ fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMembe
 /// The end of a group's request.
 enum RequestEnd {
     Sampled(Sample),
-    Failed(String, Spent),
+    Failed(FailureKind, String, Spent),
     Aborted(Spent),
 }
 
@@ -390,7 +395,9 @@ impl RequestEnd {
     fn end(&self) -> SampleEnd {
         match self {
             Self::Sampled(_) => SampleEnd::Sampled,
-            Self::Failed(reason, spent) => SampleEnd::Failed { reason: reason.clone(), spent: *spent },
+            Self::Failed(kind, reason, spent) => {
+                SampleEnd::Failed { kind: *kind, reason: reason.clone(), spent: *spent }
+            }
             Self::Aborted(spent) => SampleEnd::Aborted { spent: *spent },
         }
     }
@@ -399,7 +406,7 @@ impl RequestEnd {
     fn spent(&self) -> Spent {
         match self {
             Self::Sampled(sample) => sample.spent(),
-            Self::Failed(_, spent) | Self::Aborted(spent) => *spent,
+            Self::Failed(_, _, spent) | Self::Aborted(spent) => *spent,
         }
     }
 }

@@ -2,10 +2,10 @@
 //! by a resumed run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tamis_core::schedule::Spent;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{GroupId, PolicyVersion};
+use tamis_core::schedule::Spent;
 
 use super::flight::Course;
 use super::{Dependencies, DispatchError, Dispatcher};
@@ -52,6 +52,9 @@ pub enum SampleEnd {
     Sampled,
     /// The sample could not be completed.
     Failed {
+        /// Who is to blame; an earlier build did not say.
+        #[serde(default)]
+        kind: FailureKind,
         /// The reason.
         reason: String,
         /// What was generated for it.
@@ -146,9 +149,9 @@ impl Replay {
     /// The next event of the noted order, if it is known without waiting.
     fn next_known(&self) -> Option<Arrival> {
         match self.taken.front()? {
-            Taken::Sample { id, end: SampleEnd::Failed { reason, spent } } => {
-                let (reason, kind) = (reason.clone(), FailureKind::Permanent);
-                let event = GeneratorEvent::Failed { id: *id, kind, reason, spent: *spent };
+            Taken::Sample { id, end: SampleEnd::Failed { kind, reason, spent } } => {
+                let (kind, reason, spent) = (*kind, reason.clone(), *spent);
+                let event = GeneratorEvent::Failed { id: *id, kind, reason, spent };
                 Some(Arrival::Event(event))
             }
             Taken::Sample { id, end: SampleEnd::Aborted { spent } } => {

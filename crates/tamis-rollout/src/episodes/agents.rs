@@ -12,11 +12,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tamis_core::schedule::Spent;
 
 use serde_json::Value;
 use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt};
 use tamis_env::environment::EnvironmentFault;
 
@@ -309,6 +309,7 @@ impl Agent {
         turn.reward = outcome.reward.unwrap_or(0.0);
         turn.info.extend(outcome.info);
         turn.info.insert("num_calls_refused".to_owned(), refused.total() as f64);
+        turn.info.insert("num_calls_too_long".to_owned(), refused.too_long as f64);
         if outcome.reward.is_none() {
             turn.info.insert(UNSCORED.to_owned(), 1.0);
         }

@@ -1,16 +1,16 @@
 use std::collections::BTreeMap;
-use tamis_core::schedule::Spent;
 
 use proptest::prelude::*;
 use serde_json::Map;
 use tamis_core::group::{FinishReason, PolicyVersion, PromptId};
 use tamis_core::random::Purpose;
-use tamis_env::environment::TurnOutcome;
+use tamis_core::schedule::Spent;
 use tamis_env::environment::context::ContextMode;
+use tamis_env::environment::{EpisodeEnd, TurnOutcome};
 
 use super::*;
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
-use crate::generator::SamplePurpose;
+use crate::generator::{Sample, SamplePurpose};
 
 /// Token of everything that an environment shows.
 const SHOWN: u32 = 1000;
@@ -82,6 +82,11 @@ impl Worlds for CountingWorlds {
             conversation.iter().map(|message| format!("[{}]", message.content)).collect();
         let text = parts.concat();
         Ok(Between { token_ids: vec![SHOWN; conversation.len()], text })
+    }
+
+    fn limits(&self, prompt: &Prompt) -> Option<TokenLimits> {
+        let own = prompt.columns.get("max_tokens").and_then(serde_json::Value::as_u64);
+        own.map(|own| TokenLimits::of(own as usize))
     }
 
     fn context(&self) -> Context {
@@ -254,6 +259,31 @@ fn a_trajectory_has_no_more_tokens_than_it_may() {
     }
 }
 
+/// Each environment has its own limit, so that of another prompt beside it counts for nothing.
+#[test]
+fn the_limit_is_that_of_the_prompts_own_environment() {
+    let worlds = CountingWorlds { num_shown: 2, ..CountingWorlds::default() };
+    let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(1000), false, 2);
+    let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+    let mut episodes = plays.over(&mut generator);
+    for (group, max_tokens) in [(0, Some(9)), (1, None)] {
+        let mut request = request(group, Some(6));
+        let prompt = Arc::make_mut(request.prompt.as_mut().expect("played"));
+        prompt.columns.extend(max_tokens.map(|most: u64| ("max_tokens".to_owned(), most.into())));
+        episodes.submit(request).expect("taken");
+    }
+    let mut ended = BTreeMap::new();
+    while ended.len() < 2 {
+        for event in episodes.next(Wait::Forever).expect("goes on") {
+            let GeneratorEvent::Sampled { id, sample } = event else { panic!("{event:?}") };
+            ended.insert(id.group, sample);
+        }
+    }
+    let is_cut = |group: u64| ended[&group].episode.as_ref().map(|episode| episode.is_cut);
+    assert_eq!((is_cut(0), is_cut(1)), (Some(true), Some(false)));
+    assert!(ended[&0].token_ids.len() <= 9 && ended[&1].token_ids.len() > 9);
+}
+
 #[test]
 fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
     let worlds = CountingWorlds { breaks: true, num_shown: 1, ..CountingWorlds::default() };
@@ -264,7 +294,7 @@ fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
     let GeneratorEvent::Failed { reason, spent, kind, .. } = &ended[&0] else { panic!("{ended:?}") };
     assert_eq!(
         (reason.as_str(), *kind),
-        ("its environment broke down: no such world", FailureKind::Permanent)
+        ("its environment broke down: no such world", FailureKind::EnvironmentBroke)
     );
     assert!(spent.tokens > 0 && spent.turns > 0);
     assert!(matches!(ended[&1], GeneratorEvent::Sampled { .. }));
@@ -410,13 +440,12 @@ fn who_waits_for_ever_is_answered_now_and_then() {
     let mut num_waits = 0;
     loop {
         let events = episodes.next(Wait::Forever).expect("goes on");
-        if let [GeneratorEvent::Failed { spent: Spent { tokens: 0, turns: 0 }, .. }] = &events[..] {
+        if let [GeneratorEvent::Failed { spent: Spent { tokens: 0, turns: 0 }, kind, .. }] = &events[..] {
+            assert_eq!(*kind, FailureKind::EnvironmentTimedOut);
             break;
         }
         assert!(events.is_empty());
         num_waits += 1;
     }
     assert!(num_waits > 1, "{num_waits}");
-    assert_eq!(plays.take_faults(), FaultyEpisodes { num_timed_out: 1, num_broken: 0 });
-    assert_eq!(plays.take_faults().by_metric(), []);
 }

@@ -1,9 +1,9 @@
 //! A server of a fleet, and a request on its way through it.
 
 use std::time::Instant;
-use tamis_core::schedule::Spent;
 
 use tamis_core::group::PolicyVersion;
+use tamis_core::schedule::Spent;
 
 use super::limit::Limit;
 use crate::generator::{SampleId, SampleRequest};

@@ -1,6 +1,7 @@
 //! Chooses a server for each sample, and the time when it is asked for again.
 
 use std::time::Instant;
+
 use tamis_core::schedule::Spent;
 
 use super::member::SampleJob;

@@ -287,7 +287,7 @@ fn read_tools(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reply::{ChatFinish, ToolCall};
+    use super::super::reply::{ChatFinish, ChatToolCall};
     use super::*;
 
     fn read(body: &Value) -> Result<ChatCall, String> {
@@ -390,7 +390,7 @@ mod tests {
     fn a_call_that_goes_on_from_an_answer_is_known_by_its_messages() {
         let user = json!({"role": "user", "content": "1+2"});
         let earlier = ChatCall { messages: vec![user.clone()], ..ChatCall::default() };
-        let tool_calls = vec![ToolCall {
+        let tool_calls = vec![ChatToolCall {
             id: "a".to_owned(),
             name: "add".to_owned(),
             arguments: "{\"a\": 1, \"b\": 2}".to_owned(),

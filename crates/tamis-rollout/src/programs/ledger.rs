@@ -210,7 +210,12 @@ impl Ledger {
             let mut open = self.lock();
             let taken = open.take(call);
             if let (Some(taken), Err(error)) = (&taken, &answer) {
-                let refusal = Refusal::Unanswerable(error.clone().into());
+                let refusal = match error {
+                    ChatError::TooLong(_) => Refusal::TooLong(error.clone().into()),
+                    ChatError::Request(_) | ChatError::Failed(_) => {
+                        Refusal::Unanswerable(error.clone().into())
+                    }
+                };
                 Self::count(&mut open, Some(taken.episode), &refusal);
             }
             taken

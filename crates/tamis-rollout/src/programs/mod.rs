@@ -36,7 +36,8 @@
 //! "info": {"steps": 3}}`, all of it optional, on a line of its own, of which the last counts; or a number as the very
 //! last line. Where there is neither, a reward function has to score the episode. An exit with another code, a signal,
 //! more than the time of an episode, a flood of output, and an end without a single call are failures, with the last
-//! lines of its standard error. Whatever is left of its process group is killed once it has ended.
+//! lines of its standard error. Whatever is left of its process group is killed once it has ended, and on Linux what has
+//! left the group (`setsid`), which is known by `TAMIS_TASK` among the variables that it was started with.
 //!
 //! # What is refused
 //!
@@ -52,7 +53,8 @@
 //! | 413 | longer than a call may be |
 //! | 429 | while as many calls of the episode as may be at once are under way: passes |
 //!
-//! A process that leaves its group (`setsid`) is not found by the end of its episode; its calls are refused. A client
+//! A process that leaves its group and has a clean environment is not found by the end of its episode, nor is one that
+//! left it where tamis itself is killed; its calls are refused. A client
 //! that stops waiting for an answer is told of ([`ProgramEvent::Abandoned`]): OpenAI's does so after ten minutes, and
 //! then makes the call again.
 
@@ -79,7 +81,7 @@ use serde_json::Value;
 pub use self::call::{ChatCall, for_template};
 pub use self::outcome::ProgramOutcome;
 pub use self::refused::RefusedCalls;
-pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ToolCall, tool_call_id};
+pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatToolCall, tool_call_id};
 
 use self::ledger::Ledger;
 use self::supervisor::{Order, Supervisor};

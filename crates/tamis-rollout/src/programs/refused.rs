@@ -23,7 +23,9 @@ pub struct RefusedCalls {
     pub too_large: u64,
     /// That cannot be read, or ask for what is not done.
     pub invalid: u64,
-    /// That were handed on, and that the policy cannot answer: there is no room for them, say.
+    /// For whose conversation or answer there was no room.
+    pub too_long: u64,
+    /// That cannot be answered for another reason: their conversation cannot be rendered, say.
     pub unanswerable: u64,
 }
 
@@ -34,7 +36,7 @@ impl RefusedCalls {
     }
 
     /// With the names of the reasons.
-    pub fn by_reason(&self) -> [(&'static str, u64); 9] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 10] {
         [
             ("unknown_url", self.unknown_url),
             ("foreign_url", self.foreign_url),
@@ -44,6 +46,7 @@ impl RefusedCalls {
             ("at_once", self.at_once),
             ("too_large", self.too_large),
             ("invalid", self.invalid),
+            ("too_long", self.too_long),
             ("unanswerable", self.unanswerable),
         ]
     }
@@ -67,6 +70,7 @@ impl RefusedCalls {
             Refusal::AtOnce(_) => &mut self.at_once,
             Refusal::Request(error) if error.status == 413 => &mut self.too_large,
             Refusal::Request(_) => &mut self.invalid,
+            Refusal::TooLong(_) => &mut self.too_long,
             Refusal::Unanswerable(_) => &mut self.unanswerable,
         };
         *count += 1;
@@ -83,6 +87,7 @@ impl AddAssign for RefusedCalls {
         self.at_once += other.at_once;
         self.too_large += other.too_large;
         self.invalid += other.invalid;
+        self.too_long += other.too_long;
         self.unanswerable += other.unanswerable;
     }
 }
@@ -104,6 +109,8 @@ pub(super) enum Refusal {
     AtOnce(usize),
     /// The call itself is wrong.
     Request(ApiError),
+    /// There is no room for it.
+    TooLong(ApiError),
     /// The policy cannot answer it.
     Unanswerable(ApiError),
 }
@@ -158,7 +165,7 @@ impl Refusal {
                 );
                 ApiError::new(429, "RateLimitError", message).coded("too_many_at_once")
             }
-            Self::Request(error) | Self::Unanswerable(error) => error,
+            Self::Request(error) | Self::TooLong(error) | Self::Unanswerable(error) => error,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::serve::{FINGERPRINT, seconds};
 
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolCall {
+pub struct ChatToolCall {
     /// Id, unique in a conversation; see [`tool_call_id`].
     pub id: String,
     /// Name of the tool.
@@ -46,7 +46,7 @@ pub struct ChatAnswer {
     /// What it says; tool calls have been taken out of it.
     pub text: String,
     /// Tools that it calls.
-    pub tool_calls: Vec<ToolCall>,
+    pub tool_calls: Vec<ChatToolCall>,
     /// Why it ended.
     pub finish: ChatFinish,
     /// Tokens of the prompt.
@@ -147,8 +147,8 @@ impl ChatAnswer {
     }
 }
 
-fn tool_call(call: &ToolCall) -> Value {
-    let ToolCall { id, name, arguments } = call;
+fn tool_call(call: &ChatToolCall) -> Value {
+    let ChatToolCall { id, name, arguments } = call;
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn answers_have_openais_form() {
-        let call = ToolCall { id: "a".to_owned(), name: "add".to_owned(), arguments: "{}".to_owned() };
+        let call = ChatToolCall { id: "a".to_owned(), name: "add".to_owned(), arguments: "{}".to_owned() };
         let answer = ChatAnswer {
             text: String::new(),
             tool_calls: vec![call],

@@ -16,29 +16,29 @@ use crate::{Dependencies, Dispatcher, End, Record, RewardHealth};
 
 /// A journal on a simulated disk, which stays when a process ends.
 #[derive(Clone, Default)]
-struct Disk(Arc<Mutex<Vec<(u64, SampleIdentity, SampleOutcome)>>>);
+pub(crate) struct Disk(Arc<Mutex<Vec<(u64, SampleIdentity, SampleOutcome)>>>);
 
 impl Disk {
-    fn all(&self) -> Vec<(u64, SampleIdentity, SampleOutcome)> {
+    pub(crate) fn all(&self) -> Vec<(u64, SampleIdentity, SampleOutcome)> {
         self.0.lock().expect("lock").clone()
     }
 }
 
 /// The journal of one process.
-struct Memory {
+pub(crate) struct Memory {
     disk: Disk,
     /// Of the process before, not taken yet.
     known: Vec<(u64, SampleIdentity, SampleOutcome)>,
 }
 
 impl Memory {
-    fn open(disk: &Disk, from: usize) -> Self {
+    pub(crate) fn open(disk: &Disk, from: usize) -> Self {
         Self { known: disk.all()[from..].to_vec(), disk: disk.clone() }
     }
 }
 
 impl SampleJournal for Memory {
-    fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome> {
+    fn take(&mut self, _: u64, asked: &SampleIdentity) -> Option<SampleOutcome> {
         let place = self.known.iter().position(|(_, earlier, _)| asked.is_answered_by(earlier))?;
         Some(self.known.remove(place).2)
     }

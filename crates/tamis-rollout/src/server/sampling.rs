@@ -9,7 +9,7 @@ use tamis_text::image_tokens::contract;
 use tamis_text::regex_mask::{RegexMaskError, WholeRegex};
 use tamis_text::stop::StopStrings;
 
-use super::publishing::version_of;
+use super::publication::version_of;
 use super::{ASK_AGAIN, Errand, HttpServer, OtherLogprobs, Protocol, ServerEvent, other_logprobs};
 use crate::generator::{Sample, SamplePurpose, SampleRequest, Sampling, VersionSpan};
 use crate::http::Exchange;

@@ -170,7 +170,7 @@ impl Server for FakeServer {
             Err(Fault::new(FaultClass::Connect, "refused"))
         } else {
             let holds_current = self.published.map(|published| published == self.version);
-            Ok(Report { holds_current, figures: Figures::default() })
+            Ok(ServerReport { holds_current, figures: Figures::default() })
         };
         self.due.push((now + Duration::from_millis(20), ServerEvent::Checked(result)));
     }

@@ -2,8 +2,8 @@
 //! weights, in this process or another.
 
 use std::collections::HashSet;
-use tamis_core::schedule::Spent;
 
+use tamis_core::schedule::Spent;
 use tamis_rollout::{
     AbortScope, FailureKind, GeneratorError, GeneratorEvent, SampleId, SamplePurpose, SampleRequest,
 };

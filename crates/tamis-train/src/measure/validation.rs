@@ -19,7 +19,7 @@ use tamis_rollout::{
 
 use crate::interrupt::{Halt, Interrupt, Interrupted};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 
 /// Sampling of a validation's completions.
 #[derive(Debug, Clone)]
@@ -289,13 +289,13 @@ pub fn sample(
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
             row.answers.get_or_insert_default().push(text.trim().to_owned());
         }
-        if let Some(outcomes) = Summary::of(outcomes) {
+        if let Some(outcomes) = NumberSummary::of(outcomes) {
             successes.entry(source_of(&prompt.prompt.data_source)).or_default().push(outcomes.mean);
         }
         rows.push(row);
     }
     report.accuracy = (report.num_scored > 0).then(|| sum / report.num_scored as f64);
-    let mean = |of_prompts: Vec<f64>| Summary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
+    let mean = |of_prompts: Vec<f64>| NumberSummary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
     report.success_by_source =
         successes.into_iter().map(|(source, of_prompts)| (source.to_owned(), mean(of_prompts))).collect();
     report.outcome = match (report.num_scored, is_accuracy) {

@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
-use tamis_core::schedule::Spent;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::schedule::Spent;
 use tamis_model::{
     BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
-    SequenceName, Threads, Turn,
+    SequenceName, Threads, TurnPlace,
 };
 use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::{
@@ -42,8 +42,8 @@ impl SharedWeights {
     }
 }
 
-/// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works while [`Generator::next`] waits, on the engine's
-/// threads.
+/// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works
+/// while [`Generator::next`] waits, on the engine's threads.
 ///
 /// Members of a group that are submitted one after the other share their prompt's computation, and the next
 /// turn of an episode goes on behind the keys and values of the one before. Samples in flight keep the weights
@@ -264,7 +264,7 @@ impl NativeGenerator {
             mask,
         };
         // By their turns and not by what is kept, so that samples end in the same order with and without.
-        let turn = Turn {
+        let turn = TurnPlace {
             sequences: members.iter().map(|member| sequence_of(&member.id)).collect(),
             continues: first.id.turn > 0,
         };

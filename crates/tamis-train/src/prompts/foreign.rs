@@ -8,7 +8,7 @@ use tamis_config::{Config, EnvironmentConfig};
 use tamis_core::group::PromptId;
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
-use tamis_env::environment::foreign::process::{WorkerCommand, Workers};
+use tamis_env::environment::foreign::process::{EnvironmentWorkers, WorkerCommand};
 use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
 use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LEVEL, Level};
 use tamis_env::environment::kind::EnvironmentStyle;
@@ -77,7 +77,7 @@ impl StartedEnvironment {
                     max_restarts: spec.workers.max_restarts,
                 };
                 let (workers, introduction) =
-                    Workers::start(command).map_err(|error| failed(&error, hint))?;
+                    EnvironmentWorkers::start(command).map_err(|error| failed(&error, hint))?;
                 (Arc::new(workers), introduction, folder)
             }
         };
@@ -164,7 +164,7 @@ impl StartedEnvironment {
         }
         if !introduction.is_deterministic {
             notes.push(format!(
-                "{} does not say that it is deterministic: a resumed run plays anew what was not trained on, and may get other answers",
+                "{} does not say that it is deterministic: a resumed run reads episodes that came to an end from its journal, and an episode that a kill cut off may go otherwise when it is played anew",
                 introduction.name
             ));
         }

@@ -16,7 +16,7 @@ use crate::learner::critic::CriticReport;
 use crate::learner::left_out::LeftOut;
 use crate::learner::update::UpdateReport;
 use tamis_run::metrics::Metrics;
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::Timings;
 
 /// Facts about one step.
@@ -74,7 +74,7 @@ pub(crate) struct CriticFacts {
     pub(crate) report: CriticReport,
     learning_rate: f64,
     explained_variance: Option<f64>,
-    values: Option<Summary>,
+    values: Option<NumberSummary>,
 }
 
 impl CriticFacts {
@@ -95,7 +95,7 @@ impl CriticFacts {
         let trained = old.values().iter().zip(&mask).filter(|(_, on)| **on).map(|(&value, _)| value);
         Self {
             explained_variance: (!explained.is_nan()).then_some(explained),
-            values: Summary::of(trained),
+            values: NumberSummary::of(trained),
             report,
             learning_rate,
         }

@@ -8,6 +8,7 @@ use tamis_core::schedule::Accounting;
 use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Record, Reference};
 
 use super::attempts::Attempts;
+use super::blame::blame_environment;
 use super::step::step;
 use super::step_metrics::StepMetrics;
 use super::untrained::MOST_SKIPPED_UPDATES;
@@ -160,7 +161,10 @@ impl Run {
                         return Err(self.fail_without_rewards(step, missing).into());
                     }
                     let run = self.recorder.directory.path().to_owned();
-                    return Err(RunError::Stopped { diagnosis: diagnosis.clone(), run }.into());
+                    let mut diagnosis = diagnosis.clone();
+                    let faults = self.workers.dispatcher.inbox().take_faults();
+                    blame_environment(&mut diagnosis, faults, &self.recipe.config);
+                    return Err(RunError::Stopped { diagnosis, run }.into());
                 }
             }
         }

@@ -145,8 +145,9 @@ pub(crate) fn step(
     let fates = members.fates(&groups, &left_out, &advantages);
     facts.ignored = workers.dispatcher.inbox().take_ignored();
     facts.server_faults = workers.sampler.take_faults();
-    facts.server_faults.extend(workers.plays.take_faults().by_metric());
+    facts.server_faults.extend(workers.dispatcher.inbox().take_faults().by_metric());
     facts.server_faults.extend(workers.plays.take_refused_calls().by_metric());
+    facts.warnings.extend(workers.plays.take_warnings());
     facts.advantages = credit.shaped.advantages;
     facts.returns = credit.returns;
     facts.final_rewards = columns.final_rewards;
@@ -169,6 +170,7 @@ pub(crate) fn step(
         logs: before.logs.clone(),
         journal: before.journal,
         samples: before.samples,
+        episodes: before.episodes,
         order: before.order,
     };
     let trained = batch.trained.into_iter().zip(fates);

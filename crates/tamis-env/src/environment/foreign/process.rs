@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -15,6 +15,7 @@ use super::{
     Body, EnvironmentFault, EnvironmentLine, Introduction, PROTOCOL, body, broke, read_answer,
     read_introduction,
 };
+use crate::process_group::ProcessGroup;
 
 /// Longest line of an answer.
 const MAX_LINE: u64 = 64 << 20;
@@ -52,7 +53,7 @@ type Waiting = Arc<Mutex<HashMap<u64, SyncSender<Body>>>>;
 
 /// A worker. Dropped, it is given a moment to end, and then killed with all that it started.
 struct Worker {
-    child: Child,
+    group: ProcessGroup,
     requests: Option<Sender<Vec<u8>>>,
     waiting: Waiting,
     is_over: Arc<AtomicBool>,
@@ -61,8 +62,6 @@ struct Worker {
     stderr: Arc<Mutex<Vec<u8>>>,
     /// Hears of the end of standard error.
     stderr_end: Receiver<()>,
-    #[cfg(unix)]
-    guard: Option<crate::reward::command::guard::Guard>,
 }
 
 impl Worker {
@@ -75,10 +74,9 @@ impl Worker {
         }
         process.args(arguments).envs(command.variables.iter().map(|(name, value)| (name, value)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut process, 0);
         let failed = |error: std::io::Error| format!("its worker `{program}` cannot be started: {error}");
-        let mut child = process.spawn().map_err(failed)?;
+        let mut group = ProcessGroup::start(&mut process, None).map_err(failed)?;
+        let child = group.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(mut stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
             return Err("the pipes of its worker are missing".to_owned());
@@ -92,9 +90,7 @@ impl Worker {
             std::thread::Builder::new().name(name.to_owned()).spawn(work).map(|_| ()).map_err(failed)
         };
         let worker = Self {
-            #[cfg(unix)]
-            guard: crate::reward::command::guard::Guard::over(child.id(), None),
-            child,
+            group,
             requests: Some(requests),
             waiting: Arc::clone(&waiting),
             is_over: Arc::clone(&is_over),
@@ -149,7 +145,7 @@ impl Worker {
     fn end(&mut self) -> String {
         let began = Instant::now();
         let status = loop {
-            match self.child.try_wait() {
+            match self.group.try_wait() {
                 Ok(Some(status)) => break status.to_string(),
                 Ok(None) if began.elapsed() < GRACE => std::thread::sleep(Duration::from_millis(2)),
                 _ => break "it closed its output".to_owned(),
@@ -173,15 +169,7 @@ impl Drop for Worker {
         while !self.is_over() && began.elapsed() < GRACE {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // The group is killed before its leader is reaped: its number cannot have been given to others.
-        #[cfg(unix)]
-        if let Ok(group) = i32::try_from(self.child.id()) {
-            let group = nix::unistd::Pid::from_raw(group);
-            _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-            self.guard = None;
-        }
-        _ = self.child.kill();
-        _ = self.child.wait();
+        self.group.end();
     }
 }
 
@@ -238,8 +226,8 @@ struct Slot {
     failed: Option<(Instant, EnvironmentFault)>,
 }
 
-/// Workers, started when they are first needed and again where one is lost.
-pub struct Workers {
+/// EnvironmentWorkers, started when they are first needed and again where one is lost.
+pub struct EnvironmentWorkers {
     command: WorkerCommand,
     slots: Vec<Mutex<Slot>>,
     /// To be told while a worker was being started.
@@ -248,7 +236,7 @@ pub struct Workers {
     next: AtomicU64,
 }
 
-impl Workers {
+impl EnvironmentWorkers {
     /// Starts the first one, and asks it what it is.
     ///
     /// # Errors
@@ -272,8 +260,12 @@ impl Workers {
         }
         let mut worker = Worker::start(&self.command).map_err(broke)?;
         let hello = body(json!({"protocol": PROTOCOL, "settings": self.command.settings}));
-        let answer = self.call(&mut worker, "hello", hello, self.command.startup_timeout)?;
-        Ok((worker, read_introduction(answer)?))
+        let limit = self.command.startup_timeout;
+        match self.call(&mut worker, "hello", hello, limit) {
+            Ok(answer) => Ok((worker, read_introduction(answer)?)),
+            Err(EnvironmentFault::TimedOut { .. }) => Err(EnvironmentFault::NotStarted { limit }),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Asks a worker that nobody else can reach yet.
@@ -302,9 +294,25 @@ impl Workers {
     fn slot(&self, place: u64) -> &Mutex<Slot> {
         &self.slots[(place % self.slots.len() as u64) as usize]
     }
+
+    /// A worker's place, once nobody starts one there, which is no time of an answer: it has a limit of its own.
+    fn await_slot(&self, place: u64) -> Result<MutexGuard<'_, Slot>, EnvironmentFault> {
+        let (began, limit) = (Instant::now(), self.command.startup_timeout);
+        loop {
+            match self.slot(place).try_lock() {
+                Ok(slot) => return Ok(slot),
+                Err(TryLockError::Poisoned(slot)) => return Ok(slot.into_inner()),
+                // Several that were lost one after the other are started one after the other.
+                Err(TryLockError::WouldBlock) if began.elapsed() >= limit => {
+                    return Err(EnvironmentFault::NotStarted { limit });
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
 }
 
-impl Workers {
+impl EnvironmentWorkers {
     /// Says what could not be said before.
     fn tell_rest(&self, slot: &Slot, place: u64) {
         let number = |place: u64| place % self.slots.len() as u64;
@@ -317,7 +325,7 @@ impl Workers {
     }
 }
 
-impl EnvironmentLine for Workers {
+impl EnvironmentLine for EnvironmentWorkers {
     fn ask(
         &self,
         place: u64,
@@ -329,7 +337,7 @@ impl EnvironmentLine for Workers {
         let (asker, answer) = sync_channel(1);
         let came = Instant::now();
         let (waiting, num_silent) = {
-            let mut slot = lock(self.slot(place));
+            let mut slot = self.await_slot(place)?;
             if slot.worker.as_ref().is_none_or(Worker::is_over) {
                 // An episode ends with the worker that it was in.
                 if let (Some(mut gone), true) = (slot.worker.take(), op == "step") {

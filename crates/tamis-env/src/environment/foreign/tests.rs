@@ -3,7 +3,7 @@ use tamis_core::group::PromptId;
 use tamis_core::random::Purpose;
 use tamis_data::prompt::PromptContent;
 
-use super::process::{WorkerCommand, Workers};
+use super::process::{EnvironmentWorkers, WorkerCommand};
 use super::*;
 
 /// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say something else.
@@ -53,7 +53,7 @@ fn command(program: &str) -> WorkerCommand {
 }
 
 fn counter(limit: Duration, max_turns: usize) -> Foreign {
-    let (workers, introduction) = Workers::start(command(COUNTER)).expect("starts");
+    let (workers, introduction) = EnvironmentWorkers::start(command(COUNTER)).expect("starts");
     Foreign::new(Arc::new(workers), introduction, limit, max_turns)
 }
 
@@ -158,7 +158,7 @@ fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
 #[test]
 fn a_worker_that_hangs_is_started_again() {
     let one = WorkerCommand { num_processes: 1, ..command(COUNTER) };
-    let (workers, introduction) = Workers::start(one).expect("starts");
+    let (workers, introduction) = EnvironmentWorkers::start(one).expect("starts");
     let workers = Arc::new(workers);
     let line: Arc<dyn EnvironmentLine> = workers;
     let patient = Foreign::new(Arc::clone(&line), introduction.clone(), Duration::from_secs(60), 9);
@@ -177,10 +177,39 @@ fn a_worker_that_hangs_is_started_again() {
     assert_eq!(begin(&patient, "5").act("one").fault, None);
 }
 
+/// The time that a worker takes to come up is no time of an answer, and has a limit of its own, whoever starts it.
+#[test]
+fn nobody_waits_longer_for_a_worker_than_one_may_take_to_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = format!(
+        "import os, time\nif os.path.exists('once'): time.sleep(600)\nopen('once', 'w').close()\n{COUNTER}"
+    );
+    let command = WorkerCommand {
+        working_dir: Some(folder.path().to_owned()),
+        num_processes: 1,
+        max_restarts: 100,
+        ..command(&slow)
+    };
+    let limit = Duration::from_secs(10);
+    let (workers, introduction) =
+        EnvironmentWorkers::start(WorkerCommand { startup_timeout: limit, ..command }).expect("starts");
+    let foreign = Foreign::new(Arc::new(workers), introduction, Duration::from_secs(600), 9);
+    assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let refused = begin_or_fail(&foreign, "one").fault;
+                assert_eq!(refused, Some(EnvironmentFault::NotStarted { limit }));
+            });
+        }
+    });
+}
+
 #[test]
 fn a_worker_that_does_not_come_up_is_told() {
-    let refused =
-        |command: WorkerCommand| Workers::start(command).map(|_| ()).expect_err("refused").to_string();
+    let refused = |command: WorkerCommand| {
+        EnvironmentWorkers::start(command).map(|_| ()).expect_err("refused").to_string()
+    };
     let program = |text: &str| refused(command(text));
     let told = program("import sys; print('no such module', file=sys.stderr); sys.exit(1)");
     assert!(told.contains("exit status: 1") && told.contains("no such module"), "{told}");
@@ -192,5 +221,8 @@ fn a_worker_that_does_not_come_up_is_told() {
         startup_timeout: Duration::from_millis(50),
         ..command("import time; time.sleep(60)")
     };
-    assert!(refused(slow).contains("no answer within 0.05 s"));
+    assert!(
+        refused(slow)
+            .contains("no worker of its environment was ready within 0.05 s: `environment.startup_timeout`")
+    );
 }

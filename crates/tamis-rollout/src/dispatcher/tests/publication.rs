@@ -1,7 +1,8 @@
 //! Groups in flight over a publication, and what is counted of those that are given up.
 
-use super::*;
 use tamis_core::schedule::Members;
+
+use super::*;
 
 /// A stream whose groups go on generating over a publication.
 fn stream(train_batch_size: usize, group_size: usize) -> Dispatcher {

@@ -1,11 +1,11 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
-use tamis_core::schedule::Spent;
 
 use serde_json::{Map, json};
 use tamis_core::group::{Episode, GroupId, PromptId};
 use tamis_core::random::Purpose;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::PromptContent;
 
 use super::*;
@@ -167,7 +167,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let hello = r#"[{"role": "user", "content": "hello"}]"#;
     let told = |event: &GeneratorEvent| match event {
         GeneratorEvent::Failed { reason, kind, .. } => {
-            assert_eq!(*kind, FailureKind::Permanent);
+            assert_eq!(*kind, FailureKind::EnvironmentBroke);
             reason.clone()
         }
         other => panic!("{other:?}"),
@@ -181,6 +181,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let refused = play(&host(&greedy, |settings| settings.max_calls = 1), 1);
     let (_, episode) = sample(&refused[0]);
     assert_eq!((episode.turns.len(), episode.turns[0].info["num_calls_refused"]), (1, 1.0));
+    assert_eq!(episode.turns[0].info["num_calls_too_long"], 0.0);
     // A conversation that leaves no room is told so, as programs know it.
     let long = r#"
 ask([{"role": "user", "content": "hello"}])
@@ -189,7 +190,8 @@ except urllib.error.HTTPError as error: print(json.dumps({"info": {"status": err
 "#;
     let long = play(&host(long, |_| ()), 1);
     let (_, episode) = sample(&long[0]);
-    assert_eq!(episode.turns[0].info["status"], 400.0);
+    let of = |name: &str| episode.turns[0].info[name];
+    assert_eq!((of("status"), of("num_calls_refused"), of("num_calls_too_long")), (400.0, 1.0, 1.0));
     // It gave no reward: a reward function has to.
     assert_eq!(episode.turns[0].info["unscored"], 1.0);
 }

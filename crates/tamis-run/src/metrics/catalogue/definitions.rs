@@ -230,7 +230,7 @@ pub const CATALOGUE: &[Section] = &[
             \x20 token, in every update).\n\
             - `rollout/program_calls_refused/{reason}`: `unknown_url`, `foreign_url` (the key of another\n\
             \x20 episode), `wrong_key`, `after_end`, `over_limit`, `at_once`, `too_large`, `invalid`,\n\
-            \x20 `unanswerable` (no room, or a conversation that cannot be rendered).\n\
+            \x20 `too_long` (no room), `unanswerable` (a conversation that cannot be rendered).\n\
             - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\
             \x20 what was given up, had failed or is over), `foreign` (never asked for).\n\
             - `rollout/server_faults/{class}`: `timed_out`, `reset`, `server_error`, `stale_weights`,\n\
@@ -439,6 +439,8 @@ pub const CATALOGUE: &[Section] = &[
                 "Mean number of those that failed or could not be read."),
             tamis("train/{environment}/num_calls_refused", "calls",
                 "Mean number of a program's calls that were refused."),
+            tamis("train/{environment}/num_calls_too_long", "calls",
+                "Mean number of those for which `environment.max_length` left no room."),
             tamis("train/{environment}/info/{name}", "",
                 "Number that the environment gives by that name, over turns and episodes as above."),
             tamis("train/{environment}/cut_ratio", "share",

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
-use tamis_core::schedule::Spent;
 
 use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::Spent;
 use tamis_model::{AdamWConfig, Architecture, SaveDtype, TransformerConfig};
 use tamis_rollout::Sampling;
 use tamis_text::regex_mask::WholeRegex;
