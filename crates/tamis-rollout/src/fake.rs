@@ -168,6 +168,7 @@ impl FakeGenerator {
         let ends = spans.iter().skip(1).map(|(_, start)| *start).chain([length]);
         Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: (0..length)
                 .map(|t| request.key.with(3).below(u64::from(t), VOCABULARY) as u32)
                 .collect(),
@@ -251,6 +252,7 @@ impl FakeGenerator {
         }
         let sample = Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: vec![0],
             logprobs: vec![0.0],
             entropy: None,

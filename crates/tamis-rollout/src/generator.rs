@@ -175,6 +175,13 @@ pub struct Sample {
     /// Its turns, where it was played in an environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episode: Option<Episode>,
+    /// What was generated for it beside all of that and is no part of it: answers that its program did not wait for.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub lost: Spent,
+}
+
+fn is_nothing(spent: &Spent) -> bool {
+    *spent == Spent::default()
 }
 
 impl Sample {
@@ -184,10 +191,10 @@ impl Sample {
         self.episode.as_ref().map_or_else(|| vec![true; len], |episode| episode.loss_mask(len))
     }
 
-    /// Its turns and tokens.
+    /// Its turns and tokens, and those that were lost on the way to it.
     pub fn spent(&self) -> Spent {
         let turns = self.episode.as_ref().map_or(1, |episode| episode.turns.len() as u64);
-        Spent { tokens: self.token_ids.len() as u64, turns }
+        self.lost + Spent { tokens: self.token_ids.len() as u64, turns }
     }
 
     /// Number of tokens that the policy wrote: all of them, but for those of an environment.

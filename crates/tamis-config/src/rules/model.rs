@@ -18,6 +18,7 @@ pub(super) fn environment_paths() -> impl Iterator<Item = String> {
 
 impl Checker<'_> {
     pub(super) fn model(&mut self) {
+        self.stop_texts();
         let model = &self.config.model;
         match (&model.path, &model.init) {
             (None, None) => self.missing(
@@ -83,6 +84,17 @@ impl Checker<'_> {
                      above `model.init.max_position_embeddings` ({positions})"
                 ),
                 format!("set `model.init.max_position_embeddings: {sum}`"),
+            );
+        }
+    }
+
+    /// Checks the texts that end a completion.
+    fn stop_texts(&mut self) {
+        if self.config.rollout.stop.iter().any(String::is_empty) {
+            self.error(
+                &["rollout.stop"],
+                "`rollout.stop` has an empty text, which every completion contains",
+                "take it out of `rollout.stop`",
             );
         }
     }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_core::caught::catch;
+use tamis_core::group::{Episode, Turn};
 use tamis_core::random::Key;
 use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
@@ -30,6 +31,7 @@ use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication,
     SampleId, SampleRequest, Wait,
 };
+use crate::programs::RefusedCalls;
 use crate::sample_journal::{Beginning, SampleJournal, SampleMemory};
 use agents::Agent;
 pub use agents::Agents;
@@ -265,6 +267,11 @@ impl Plays {
     /// What a person should hear of the environments since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         self.worlds.as_ref().map_or_else(Vec::new, |worlds| worlds.take_warnings())
+    }
+
+    /// The calls of programs that were refused since this was asked last.
+    pub fn take_refused_calls(&mut self) -> RefusedCalls {
+        self.agents.as_ref().map_or_else(RefusedCalls::default, |agents| agents.host().take_refused())
     }
 
     /// Whether no trajectory is in the middle.

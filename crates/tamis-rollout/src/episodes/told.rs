@@ -29,6 +29,7 @@ impl Told {
             finish_reason: FinishReason::Stop,
             versions: Vec::new(),
             episode: None,
+            lost: Spent::default(),
         };
         let (turns, entropy) = (Vec::new(), Some(0.0));
         Self { sample, turns, context_start: None, num_written: 0, entropy, has_logprobs: true }

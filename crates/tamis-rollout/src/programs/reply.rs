@@ -153,14 +153,17 @@ fn tool_call(call: &ChatToolCall) -> Value {
 }
 
 /// A call that gets no answer of the policy, with the reason in words.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChatError {
     /// The conversation leaves no room for an answer: 400 with the code that programs know,
     /// `context_length_exceeded`.
+    #[error("{0}")]
     TooLong(String),
     /// It asks for what the policy cannot do: 400.
+    #[error("{0}")]
     Request(String),
     /// The policy cannot answer: 500.
+    #[error("{0}")]
     Failed(String),
 }
 

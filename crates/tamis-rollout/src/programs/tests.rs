@@ -213,7 +213,7 @@ print(json.dumps({"reward": 1.0 if text == task["answer"] else 0.0, "success": T
     let info = std::collections::BTreeMap::from([("calls".to_owned(), 2.0)]);
     let expected = ProgramOutcome { reward: Some(1.0), success: Some(true), info };
     assert_eq!((ended, outcome, refused), (episode, Ok(expected), RefusedCalls::default()));
-    assert_eq!((owner.host.num_open(), owner.host.refused().total()), (0, 0));
+    assert_eq!((owner.host.num_open(), owner.host.take_refused().total()), (0, 0));
     let scratch = owner.scratch.path().to_owned();
     soon("an empty folder", || num_entries(&scratch) == 0);
 }
@@ -261,7 +261,36 @@ print(0)
     let (_, outcome, refused) = owner.ended_after("yes");
     let expected = RefusedCalls { invalid: 4, too_large: 2, over_limit: 2, ..RefusedCalls::default() };
     assert_eq!((outcome, refused), (Ok(reward(0.0)), expected));
-    assert_eq!(owner.host.refused(), expected);
+    assert_eq!(owner.host.take_refused(), expected);
+}
+
+#[test]
+fn a_program_all_of_whose_calls_were_refused_is_told_why() {
+    let script = r#"
+user = [{"role": "user", "content": "x"}]
+refused(chat(user, stop=[""]), 400, 400, "`stop`")
+refused(chat(user, n=2), 400, 400, "`n`")
+print(1)
+"#;
+    let mut owner = Owner::of(script);
+    owner.begin(&json!({}));
+    let error = owner.ended().1.unwrap_err();
+    assert!(error.contains("2 were refused, the last one with: `n` is not supported"), "{error}");
+    assert_eq!(owner.host.take_refused().invalid, 2);
+}
+
+#[test]
+fn a_body_is_json_whatever_its_content_type_says() {
+    let script = r#"
+body = json.dumps({"messages": [{"role": "user", "content": "x"}]}).encode()
+request = urllib.request.Request(url + "/chat/completions", body, {"Authorization": "Bearer " + key})
+assert request.get_header("Content-type") is None
+with urllib.request.urlopen(request, timeout=120) as response:
+    print(json.load(response)["choices"][0]["message"]["content"])
+"#;
+    let mut owner = Owner::of(script);
+    owner.begin(&json!({}));
+    assert_eq!(owner.ended_after("3").1, Ok(reward(3.0)));
 }
 
 #[test]
@@ -278,8 +307,10 @@ else:
     refused(chat(user, key=other_key), 401, "foreign_url", "another episode")
     refused(chat(user, url=url.replace("/e/", "/e/0")), 401, "unknown_url")
     refused(chat(user, url=url.split("/e/")[0] + "/v1"), 401, "unknown_url")
-    # A key that is nobody's says nothing.
-    assert chat(user, key="EMPTY")[0] == 200
+    # A key that is nobody's opens no URL, its own neither.
+    refused(chat(user, url=other, key="EMPTY"), 401, "wrong_key", "OPENAI_API_KEY")
+    refused(chat(user, key="EMPTY"), 401, "wrong_key", "OPENAI_API_KEY")
+    assert chat(user)[0] == 200
     print(2)
 "#,
     );
@@ -291,12 +322,16 @@ else:
     let cheat = owner.begin(&json!({"is_victim": false, "file": file}));
     let (episode, outcome, refused) = owner.ended_after("1");
     // It is blamed for what it did with its own key; for the key of the other, that one is.
-    let own = RefusedCalls { foreign_url: 1, unknown_url: 2, ..RefusedCalls::default() };
+    let own = RefusedCalls { foreign_url: 1, unknown_url: 2, wrong_key: 1, ..RefusedCalls::default() };
     assert_eq!((episode, outcome, refused), (cheat, Ok(reward(2.0)), own));
     owner.say(call, "1");
-    let other = RefusedCalls { foreign_url: 1, ..RefusedCalls::default() };
+    let other = RefusedCalls { foreign_url: 1, wrong_key: 1, ..RefusedCalls::default() };
     assert_eq!(owner.ended(), (victim, Ok(reward(1.0)), other));
-    assert_eq!(owner.host.refused().total(), 4);
+    let all = owner.host.take_refused();
+    assert_eq!(all.total(), 6);
+    let of_keys = ("rollout/program_calls_refused/wrong_key".to_owned(), 2);
+    assert!(all.by_metric().contains(&of_keys));
+    assert_eq!(owner.host.take_refused().by_metric(), []);
 }
 
 #[test]
@@ -361,7 +396,7 @@ print(1)
     assert!(!folder.path().join("stays.said").exists());
     if is_found {
         assert!(!folder.path().join("escaped.said").exists());
-        assert_eq!(owner.host.refused(), RefusedCalls { after_end: 1, ..RefusedCalls::default() });
+        assert_eq!(owner.host.take_refused(), RefusedCalls { after_end: 1, ..RefusedCalls::default() });
     }
     assert_eq!(owner.host.take_events(), []);
 }
@@ -538,7 +573,7 @@ import http.client, urllib.parse
 parts = urllib.parse.urlsplit(url)
 connection = http.client.HTTPConnection(parts.netloc)
 body = json.dumps({"messages": [{"role": "user", "content": "first"}]})
-connection.request("POST", parts.path + "/chat/completions", body, {"Content-Type": "application/json"})
+connection.request("POST", parts.path + "/chat/completions", body, {"Authorization": "Bearer " + key})
 while not os.path.exists(task["file"]):
     time.sleep(0.01)
 connection.close()

@@ -209,6 +209,7 @@ impl Server for FakeServer {
                 let versions = vec![VersionSpan { version, start: 0, end: 3 }];
                 let sample = Sample {
                     episode: None,
+                    lost: tamis_core::schedule::Spent::default(),
                     token_ids: vec![1, 2, 3],
                     logprobs: vec![-0.5; 3],
                     entropy: None,

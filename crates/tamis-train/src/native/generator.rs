@@ -13,8 +13,8 @@ use tamis_model::{
 };
 use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::{
-    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
-    SampleId, SamplePurpose, SampleRequest, VersionSpan, Wait, Weights,
+    AbortScope, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample, SampleId,
+    SamplePurpose, SampleRequest, VersionSpan, Wait, Weights,
 };
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::tokenizer::Tokenizer;
@@ -226,7 +226,13 @@ impl NativeGenerator {
         self.has_turns |= first.id.turn > 0;
         let sampling = &first.sampling;
         let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
-        let stop = Arc::new(stop.map_err(|error| engine_error(&error))?);
+        let stop = match stop {
+            Ok(stop) => Arc::new(stop),
+            Err(error) => {
+                self.events.extend(self.queue.fail(&members, &error.to_string()));
+                return Ok(());
+            }
+        };
         let mask = match &sampling.regex {
             Some(regex) => {
                 let mask = self.masks.get(regex, &self.end_token_ids);
@@ -273,18 +279,7 @@ impl NativeGenerator {
                 let begun = Begun { stop, num_open: samples.len(), samples, version: self.version };
                 lane.begun.insert(request, begun);
             }
-            // One prompt that cannot be generated from fails its group, not the run.
-            Err(error) => {
-                for member in members {
-                    self.queue.end(&member.id);
-                    self.events.push(GeneratorEvent::Failed {
-                        id: member.id,
-                        kind: FailureKind::Permanent,
-                        reason: error.to_string(),
-                        spent: Spent::default(),
-                    });
-                }
-            }
+            Err(error) => self.events.extend(self.queue.fail(&members, &error.to_string())),
         }
         Ok(())
     }
@@ -309,6 +304,7 @@ impl NativeGenerator {
         } else {
             let sample = Sample {
                 episode: None,
+                lost: Spent::default(),
                 text: begun.stop.text(&completion.tokens).map_err(|error| engine_error(&error))?,
                 versions: vec![VersionSpan { version: begun.version, start: 0, end: num_tokens as u32 }],
                 entropy: Some(completion.mean_entropy()).filter(|entropy| !entropy.is_nan()),

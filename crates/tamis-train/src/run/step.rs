@@ -146,6 +146,7 @@ pub(crate) fn step(
     facts.ignored = workers.dispatcher.inbox().take_ignored();
     facts.server_faults = workers.sampler.take_faults();
     facts.server_faults.extend(workers.dispatcher.inbox().take_faults().by_metric());
+    facts.server_faults.extend(workers.plays.take_refused_calls().by_metric());
     facts.warnings.extend(workers.plays.take_warnings());
     facts.advantages = credit.shaped.advantages;
     facts.returns = credit.returns;

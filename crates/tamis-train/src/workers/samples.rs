@@ -119,6 +119,7 @@ mod tests {
     fn sampled(text: &str) -> SampleOutcome {
         SampleOutcome::Sampled(Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: vec![3, 1],
             logprobs: vec![-0.1, -1.0 / 3.0],
             entropy: None,

@@ -228,6 +228,9 @@ pub const CATALOGUE: &[Section] = &[
             \x20 filter chose others), `truncated` (`objective.masks`), `shaped` (a shaping took them out),\n\
             \x20 `masked` (no token is the policy's), `rejected` (`objective.correction` rejected every\n\
             \x20 token, in every update).\n\
+            - `rollout/program_calls_refused/{reason}`: `unknown_url`, `foreign_url` (the key of another\n\
+            \x20 episode), `wrong_key`, `after_end`, `over_limit`, `at_once`, `too_large`, `invalid`,\n\
+            \x20 `too_long` (no room), `unanswerable` (a conversation that cannot be rendered).\n\
             - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\
             \x20 what was given up, had failed or is over), `foreign` (never asked for).\n\
             - `rollout/server_faults/{class}`: `timed_out`, `reset`, `server_error`, `stale_weights`,\n\
@@ -235,7 +238,7 @@ pub const CATALOGUE: &[Section] = &[
             \x20 flight. Each attempt was made again, unless it had failed for good.\n\
             - `rollout/server_checks/{class}`: `connect`, `probe`, `refused`, ...\n\
             \n\
-            A figure of the last three is left out where it is 0.",
+            A figure of the last four is left out where it is 0.",
         metrics: &[
             guide("train/num_gen_batches", "rounds", "Generation rounds of the step."),
             guide("train/filter_rate", "share",
@@ -289,6 +292,8 @@ pub const CATALOGUE: &[Section] = &[
             tamis("train/num_dropped/{reason}", "groups", "Groups that the filter dropped for this reason."),
             tamis("rollout/environment_faults/{class}", "trajectories",
                 "Trajectories that their environment failed: `timed_out` or `broken`."),
+            tamis("rollout/program_calls_refused/{reason}", "calls",
+                "Calls of programs that were refused since the step before, those of validation included."),
             tamis("rollout/ignored/{class}", "events",
                 "Events of the generator that nobody waited for, and that are used for nothing."),
             tamis("rollout/server_faults/{class}", "attempts",

@@ -107,6 +107,7 @@ impl Open {
         let entropy = self.entropy / self.tokens.len() as f64;
         Ok(Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: self.tokens,
             logprobs: self.logprobs,
             entropy: Some(entropy).filter(|entropy| !entropy.is_nan()),
@@ -168,7 +169,13 @@ impl WireGenerator {
                 return Err(broken(&"a learner in another process samples without `rollout.regex`"));
             }
             let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
-            let stop = Arc::new(stop.map_err(|error| broken(&error))?);
+            let stop = match stop {
+                Ok(stop) => Arc::new(stop),
+                Err(error) => {
+                    self.events.extend(self.queue.fail(&members, &error.to_string()));
+                    continue;
+                }
+            };
             let mut group = BeginningGroup {
                 prompt: first.prompt_token_ids.to_vec(),
                 drawing: drawing(sampling, self.end_token_ids.clone()),

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::Spent;
 use tamis_model::{AdamWConfig, Architecture, SaveDtype, TransformerConfig};
-use tamis_rollout::Sampling;
+use tamis_rollout::{FailureKind, Sampling};
 use tamis_text::regex_mask::WholeRegex;
 
 use super::*;
@@ -310,6 +310,24 @@ fn a_prompt_that_cannot_be_generated_from_fails_alone() {
         &events[0],
         GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, spent: Spent { tokens: 0, turns: 0 } }
             if id.group == 0 && reason == "the prompt is empty"
+    ));
+    assert_eq!(samples(events).len(), 1);
+}
+
+/// What a program asks for, say: a text at which nothing can stop is its own business.
+#[test]
+fn a_sample_whose_stop_text_is_none_fails_alone() {
+    let learner = learner(&Interrupt::new());
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
+    let sampling = sampling(4);
+    let odd = Arc::new(Sampling { stop: vec![String::new()], ..(*sampling).clone() });
+    generator.submit(request(0, 0, &odd)).expect("taken");
+    generator.submit(request(1, 0, &sampling)).expect("taken");
+    let events = all(&mut generator);
+    assert!(matches!(
+        &events[0],
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, .. }
+            if id.group == 0 && reason == "stop string 0 is empty; every text contains it"
     ));
     assert_eq!(samples(events).len(), 1);
 }
