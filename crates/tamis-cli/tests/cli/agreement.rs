@@ -207,8 +207,8 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["warm_start.learning_rate=1e60"], "single precision"),
     (&["objective.loss.dual_clip=1.000000000001"], "single precision"),
     // The rest.
-    (&["rollout.stop=['']"], "an empty text would end every completion"),
-    (&["rollout.stop=[a, '']"], "an empty text would end every completion"),
+    (&["rollout.stop=['']"], "an empty text, which would end every completion"),
+    (&["rollout.stop=[a, '']"], "an empty text, which would end every completion"),
     (&["filter.metric=nonsense"], "there is no metric `nonsense`"),
     (
         &[

@@ -1,6 +1,5 @@
 //! Rules about environments that prompts are played in.
 
-use tamis_core::advantage::Advantage;
 use tamis_env::environment::context::ContextMode;
 use tamis_env::environment::kind::EnvironmentKind;
 use tamis_env::environment::names::{NAME, is_name};
@@ -44,11 +43,8 @@ impl Checker<'_> {
 
     /// Refuses advantages that are defined for a range of rewards where a penalty of a game is outside of it.
     pub(super) fn penalties(&mut self) {
-        let (name, low) = match &self.config.objective.advantage {
-            Advantage::Bnpo(own) => ("bnpo", own.low),
-            Advantage::BnpoRunning(own) => ("bnpo_running", own.low),
-            _ => return,
-        };
+        let advantage = &self.config.objective.advantage;
+        let (name, Some((low, _))) = (advantage.name(), advantage.reward_range()) else { return };
         let mut counted = self.config.reward.iter().filter(|reward| reward.weight != 0.0);
         let (Some(reward), None) = (counted.next(), counted.next()) else { return };
         if !matches!(reward.kind, RewardKind::Environment(_)) {

@@ -93,7 +93,7 @@ impl Checker<'_> {
         if self.config.rollout.stop.iter().any(String::is_empty) {
             self.error(
                 &["rollout.stop"],
-                "`rollout.stop` has an empty text, which every completion contains",
+                "`rollout.stop` has an empty text, which would end every completion at once",
                 "take it out of `rollout.stop`",
             );
         }

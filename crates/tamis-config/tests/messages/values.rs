@@ -215,7 +215,7 @@ fn temperatures_that_nothing_can_be_sampled_at() {
 #[test]
 fn a_stop_text_is_not_empty() {
     assert_snapshot!(show_errors("rollout: {stop: [a, '']}", &[]), @r#"
-error: `rollout.stop` has an empty text, which every completion contains
+error: `rollout.stop` has an empty text, which would end every completion at once
  --> run.yaml:1:17
   |
 1 | rollout: {stop: [a, '']}

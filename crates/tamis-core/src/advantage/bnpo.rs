@@ -164,6 +164,10 @@ impl AdvantageEstimator for Bnpo {
         &[Column::Components]
     }
 
+    fn reward_range(&self) -> Option<(f64, f64)> {
+        Some((self.low, self.high))
+    }
+
     fn check(&self) -> Result<(), AdvantageError> {
         self.check_ranges()?;
         check_bounds(self.low, self.high)

@@ -121,6 +121,11 @@ pub trait AdvantageEstimator: Named + Ranged {
         None
     }
 
+    /// Least and largest reward that it is defined for; `None`: any.
+    fn reward_range(&self) -> Option<(f64, f64)> {
+        None
+    }
+
     /// Over what the deviation that divides advantages is taken, where a key decides it.
     fn divisor(&self) -> Option<Scale> {
         None

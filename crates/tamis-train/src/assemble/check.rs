@@ -198,16 +198,6 @@ impl Checker<'_> {
                 let tamis_model::SamplingError::Range { name, .. } = &error;
                 self.refuse(&[format!("{section}.{name}"), section.to_owned()], &error.to_string(), None);
             }
-            if let Some(empty) =
-                sampling.stop.iter().position(String::is_empty).filter(|_| section == "rollout")
-            {
-                let message = "an empty text would end every completion at once";
-                self.refuse(
-                    &[format!("rollout.stop[{empty}]"), "rollout.stop".to_owned()],
-                    message,
-                    Some("remove it"),
-                );
-            }
         }
     }
 
