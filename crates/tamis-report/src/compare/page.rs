@@ -2,16 +2,18 @@
 
 use std::fmt::Write as _;
 
-use super::chart::{Line, colour, escape, svg};
 use super::measure::{Choice, Over, curve, value_at};
 use super::{Comparison, Measured};
+use crate::chart::axis::Heading;
+use crate::chart::line::{Line, Point, Range, describe, key, svg};
+use crate::html::{document, escape, head, row};
 
 /// Places at which a line is drawn, at most.
 const MOST_PLACES: usize = 400;
 
 /// The mean of a variant's runs over something, with the least and the largest. Between its measurements a
 /// run has its last value; a place counts once every run has one.
-fn line(variant: &Measured, choice: &Choice, over: Over) -> Line {
+fn line(variant: &Measured, number: usize, choice: &Choice, over: Over) -> Line {
     let curves: Vec<Vec<(f64, f64)>> = variant
         .series
         .iter()
@@ -34,11 +36,13 @@ fn line(variant: &Measured, choice: &Choice, over: Over) -> Line {
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Some([at, mean, least, most])
+        Some(Point { at, value: mean, least, most })
     };
     Line {
         name: variant.name.clone(),
-        is_baseline: variant.is_baseline(),
+        class: String::new(),
+        colour: number,
+        dash: usize::from(variant.is_baseline()),
         points: chosen.filter_map(|(_, at)| point(at)).collect(),
     }
 }
@@ -46,36 +50,47 @@ fn line(variant: &Measured, choice: &Choice, over: Over) -> Line {
 impl Comparison {
     /// The page: tables, then each metric over steps, tokens and time.
     pub fn html(&self) -> String {
-        let mut page = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Comparison</title>\n<style>body{font-family:sans-serif;margin:2em;max-width:1400px}table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}.key span{display:inline-block;width:1em;height:.7em;margin:0 .3em 0 1em}svg{margin:1em 1em 0 0}</style></head><body>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest.</p>\n".to_owned();
-        page.push_str("<p class=\"key\">");
-        for (place, variant) in self.variants.iter().enumerate() {
-            let colour = colour(place, variant.is_baseline());
-            let _ = write!(page, "<span style=\"background:{colour}\"></span>{}", escape(&variant.name));
+        let mut page = "<main>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest; the baseline is dashed.</p>\n".to_owned();
+        page.push_str("<p class=\"legend\">");
+        for (number, variant) in self.variants.iter().enumerate() {
+            page.push_str(&key(&variant.name, number, usize::from(variant.is_baseline())));
         }
         page.push_str("</p>\n");
-        for table in &self.tables {
-            page.push_str("<table>\n");
+        for (number, table) in self.tables.iter().enumerate() {
+            page.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n");
             for (place, line) in self.grid(table).iter().enumerate() {
-                let tag = if place == 0 { "th" } else { "td" };
-                page.push_str("<tr>");
-                for cell in line {
-                    let _ = write!(page, "<{tag}>{}</{tag}>", escape(cell));
-                }
-                page.push_str("</tr>\n");
+                let cells: Vec<String> = line.iter().map(|cell| escape(cell)).collect();
+                page.push_str(&if place == 0 { head(&cells) } else { row(&cells) });
+                page.push('\n');
             }
-            page.push_str("</table>\n");
+            page.push_str("</table></div>\n<div class=\"charts\">\n");
             for over in Over::ALL {
+                let variants = self.variants.iter().enumerate();
                 let lines: Vec<Line> =
-                    self.variants.iter().map(|variant| line(variant, &table.choice, over)).collect();
+                    variants.map(|(number, variant)| line(variant, number, &table.choice, over)).collect();
                 if lines.iter().any(|line| !line.points.is_empty()) {
-                    page.push_str(&svg(&table.choice.title(), over.unit(), &lines));
+                    let title = table.choice.title();
+                    let heading = Heading {
+                        id: &format!("m{number}-{}", over.unit()),
+                        title: &title,
+                        description: &describe(&lines, over.unit()),
+                        unit: over.unit(),
+                    };
+                    let _ = writeln!(
+                        page,
+                        "<figure><figcaption><h3>{} over {}</h3></figcaption>{}</figure>",
+                        escape(&title),
+                        over.unit(),
+                        svg(heading, &lines, Range::default())
+                    );
                 }
             }
+            page.push_str("</div>\n");
         }
         for note in &self.notes {
             let _ = writeln!(page, "<p>note: {}</p>", escape(note));
         }
-        page.push_str("</body></html>\n");
-        page
+        page.push_str("</main>\n");
+        document("Comparison", &page)
     }
 }

@@ -1,0 +1,7 @@
+//! The page of `tamis report`, over made-up runs.
+
+mod fixture;
+mod hostile;
+mod large;
+mod structure;
+mod unusual;
