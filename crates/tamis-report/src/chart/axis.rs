@@ -164,10 +164,26 @@ pub fn figure(value: f64) -> String {
         return trim_exponent(&format!("{value:.2e}"));
     }
     if value.fract() == 0.0 && size < 1e9 || size >= 1000.0 {
-        return fixed(value, 0);
+        return group_digits(&fixed(value, 0));
     }
     let digits = (3 - size.log10().floor() as i32).clamp(0, 7) as usize;
     trim(&format!("{value:.digits$}"))
+}
+
+/// A whole number of more than four digits in groups of three.
+fn group_digits(number: &str) -> String {
+    let digits = number.trim_start_matches('-');
+    if digits.len() < 5 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return number.to_owned();
+    }
+    let mut grouped = number[..number.len() - digits.len()].to_owned();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 fn trim(text: &str) -> String {
@@ -198,8 +214,9 @@ mod tests {
 
     #[test]
     fn numbers_of_tables() {
-        let shown = [0.0, 0.123_456, 12.0, 1234.56, 1e-6, f64::NAN, f64::INFINITY, 1.5e12, -0.5].map(figure);
-        assert_eq!(shown, ["0", "0.1235", "12", "1235", "1e-6", "–", "∞", "2e12", "-0.5"]);
+        let shown =
+            [0.0, 0.123_456, 12.0, 1234.56, 1e-6, f64::NAN, f64::INFINITY, -1_234_567.0, -0.5].map(figure);
+        assert_eq!(shown, ["0", "0.1235", "12", "1235", "1e-6", "–", "∞", "-1,234,567", "-0.5"]);
     }
 
     #[test]

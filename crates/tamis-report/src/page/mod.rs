@@ -42,9 +42,6 @@ pub use steps::StepRange;
 
 use crate::html::{document, escape, text};
 
-/// Places of a chart, at most.
-const MOST_PLACES: usize = 200;
-
 /// What a page is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageOptions {
@@ -96,8 +93,9 @@ pub fn page(options: &PageOptions) -> Result<Page, PageError> {
     }
     let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
     let mut samples: Vec<Vec<SampledStep>> = Vec::new();
+    let shared = samples::shared_steps(&runs);
     for run in &mut runs {
-        let (found, failed) = samples::read(&run.groups, options.num_samples);
+        let (found, failed) = samples::read(&run.groups, &shared, options.num_samples);
         run.notes.extend(failed.into_iter().map(|reason| format!("completions are left out: {reason}")));
         samples.push(found);
     }
@@ -164,8 +162,7 @@ fn render(
     samples: &[Vec<SampledStep>],
     (first, last): (u64, u64),
 ) -> String {
-    // A validation before the first step is a place of its own, unless there is nothing else.
-    let places = Places::new(first, last, MOST_PLACES);
+    let places = Places::of_runs(runs);
     let mut parts = Vec::new();
     let mut body = String::new();
     let add = |id: &str, title: &str, about: &str, content: &str, parts: &mut Vec<(String, String)>| {
@@ -189,15 +186,13 @@ fn render(
         &in_grid(&of(Part::Learning)),
         &mut parts,
     );
-    let sieve = sieve::kept_and_dropped(runs, places)
-        + &sieve::pass_rates(runs, places)
-        + &sieve::heat_maps(runs)
-        + &of(Part::Sieve);
+    let sieve =
+        sieve::kept_and_dropped(runs) + &sieve::pass_rates(runs) + &sieve::heat_maps(runs) + &of(Part::Sieve);
     body += &add("sieve", "The sieve", "", &in_grid(&sieve), &mut parts);
     body += &add("update", "Updates", "", &in_grid(&of(Part::Update)), &mut parts);
     body += &add("length", "Lengths", "", &in_grid(&of(Part::Length)), &mut parts);
     body += &add("freshness", "Lag and weights", "", &in_grid(&of(Part::Freshness)), &mut parts);
-    let time = time::of_runs(runs, places) + &of(Part::Time);
+    let time = time::of_runs(runs) + &of(Part::Time);
     body += &add("time", "Where the time went", "", &in_grid(&time), &mut parts);
     body += &add("samples", "Completions", "", &completions(runs, samples, options), &mut parts);
     body += &add(

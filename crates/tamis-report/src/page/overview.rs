@@ -87,7 +87,7 @@ fn facts(run: &Run) -> Vec<Fact> {
     let seconds = ["timing_s/step", "perf/time_per_step", "step_time"].into_iter().find_map(sum);
     add("Time in steps", seconds.map(duration));
     add("Began", run.times.as_ref().map(|(first, _)| when(first)));
-    add("Last said something", run.times.as_ref().map(|(_, last)| when(last)));
+    add("Last line of its log", run.times.as_ref().map(|(_, last)| when(last)));
     add("Model", model(run));
     let get = |key: &str| run.settings.get(key).filter(|value| *value != "null").map(text);
     add("Preset", get("preset"));

@@ -1,6 +1,10 @@
 //! The places of a chart: steps, or where there are too many for one, as many steps to a place as it takes.
 
+use super::run::Run;
 use crate::chart::line::Point;
+
+/// Places of a chart, at most.
+const MOST: usize = 200;
 
 /// Equal runs of steps, from the first on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +22,18 @@ impl Places {
         let num_steps = last.saturating_sub(first).saturating_add(1);
         let width = num_steps.div_ceil(most.max(1) as u64).max(1);
         Self { first, width, count: num_steps.div_ceil(width) as usize }
+    }
+
+    /// For charts of several runs, or of one.
+    pub(crate) fn of_runs(runs: &[Run]) -> Self {
+        let steps = || runs.iter().flat_map(Run::steps);
+        Self::new(steps().min().unwrap_or(0), steps().max().unwrap_or(0), MOST)
+    }
+
+    /// For charts of one run. Its validation before the first step has nothing that they show.
+    pub(crate) fn of_run(run: &Run) -> Self {
+        let steps = || run.steps().filter(|step| *step > 0);
+        Self::new(steps().min().unwrap_or(0), steps().max().unwrap_or(0), MOST)
     }
 
     /// The place of a step; `None` outside.

@@ -1,7 +1,7 @@
 //! Groups that a page shows in full: which ones, and their texts.
 //!
 //! The choice depends on the run's files alone, never on chance: the same files give the same page. Steps are
-//! taken evenly, the first and the last among them. Of a step every kind of verdict gets its turn, the
+//! taken evenly, the first and the last among them, and of several runs some that all of them have. Of a step every kind of verdict gets its turn, the
 //! commonest first; within a kind an order of prompts decides that is the same in every run, so that runs of
 //! the same prompts show the same ones where they can. Of large groups the members are taken evenly by reward.
 
@@ -10,6 +10,7 @@ use tamis_data::records::RecordError;
 use tamis_data::rollouts::fixed_columns;
 
 use super::groups::{GroupFacts, Groups, StepGroups, evenly};
+use super::run::Run;
 
 /// Steps whose groups are shown, at most.
 const MOST_STEPS: usize = 12;
@@ -107,10 +108,35 @@ pub(crate) struct SampledStep {
     pub(crate) groups: Vec<SampledGroup>,
 }
 
+/// Steps of which every one of several runs has groups, evenly: these are shown of each, so that they stand
+/// beside each other. None of a single run.
+pub(crate) fn shared_steps(runs: &[Run]) -> Vec<u64> {
+    let [first, others @ ..] = runs else { return Vec::new() };
+    let has = |run: &Run, wanted: u64| {
+        run.groups.steps.iter().any(|step| step.step == wanted && !step.groups.is_empty())
+    };
+    let steps = first.groups.steps.iter().map(|step| step.step);
+    let shared: Vec<u64> = steps.filter(|step| runs.iter().all(|run| has(run, *step))).collect();
+    if others.is_empty() {
+        return Vec::new();
+    }
+    evenly(shared.len(), MOST_STEPS / 2).into_iter().filter_map(|place| shared.get(place).copied()).collect()
+}
+
+/// Places of the steps that are shown of a run: the shared ones, and others evenly.
+fn choose(steps: &[&StepGroups], shared: &[u64], most: usize) -> Vec<usize> {
+    let place_of = |wanted: &u64| steps.iter().position(|step| step.step == *wanted);
+    let mut chosen: Vec<usize> = shared.iter().filter_map(place_of).take(most).collect();
+    chosen.extend(evenly(steps.len(), most - chosen.len()));
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
 /// Reads what is shown of a run: `most` groups in full. Reasons for which a step is missing follow.
-pub(crate) fn read(groups: &Groups, most: usize) -> (Vec<SampledStep>, Vec<String>) {
+pub(crate) fn read(groups: &Groups, shared: &[u64], most: usize) -> (Vec<SampledStep>, Vec<String>) {
     let with_groups: Vec<&StepGroups> = groups.steps.iter().filter(|step| !step.groups.is_empty()).collect();
-    let chosen = evenly(with_groups.len(), MOST_STEPS.min(most));
+    let chosen = choose(&with_groups, shared, MOST_STEPS.min(most));
     let (mut steps, mut failed) = (Vec::new(), Vec::new());
     for (number, &place) in chosen.iter().enumerate() {
         let Some(step) = with_groups.get(place) else { continue };

@@ -114,9 +114,10 @@ fn has_value(run: &Run, name: &str, places: Places) -> Vec<bool> {
 }
 
 /// Groups kept and dropped by cause, step by step, of each run.
-pub(crate) fn kept_and_dropped(runs: &[Run], places: Places) -> String {
+pub(crate) fn kept_and_dropped(runs: &[Run]) -> String {
     let mut html = String::new();
     for (place, run) in runs.iter().enumerate() {
+        let places = Places::of_run(run);
         let is_there = has_value(run, "groups/trained", places);
         if !is_there.contains(&true) {
             continue;
@@ -182,10 +183,11 @@ fn histogram(groups: &[GroupFacts], num_intervals: usize) -> Option<Vec<f64>> {
 
 /// The histogram of pass rates of all generated groups, step by step, of each run: as the run measured it, or
 /// where it did not, from its rollouts.
-pub(crate) fn pass_rates(runs: &[Run], places: Places) -> String {
+pub(crate) fn pass_rates(runs: &[Run]) -> String {
     const OF_ROLLOUTS: usize = 4;
     let mut html = String::new();
     for (place, run) in runs.iter().enumerate() {
+        let places = Places::of_run(run);
         let is_there = has_value(run, "diagnostics/pass_rate/none", places);
         let num_intervals = run
             .series
@@ -219,7 +221,7 @@ pub(crate) fn pass_rates(runs: &[Run], places: Places) -> String {
                         .collect::<Vec<f64>>(),
                 );
             }
-            (columns, "counted in the rollout files")
+            (columns, "Counted in the rollout files")
         };
         if !columns.iter().flatten().any(|share| *share > 0.0) {
             continue;
@@ -331,9 +333,6 @@ fn heat_map(
         let cell = |place: usize| cells.get(place).map(|&(value, is_hatched)| Cell { value, is_hatched });
         columns.push((step.step as f64, shown.into_iter().filter_map(cell).collect::<Vec<Cell>>()));
     }
-    let mut distances: Vec<f64> = columns.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-    distances.sort_by(f64::total_cmp);
-    let width = distances.first().copied().unwrap_or(1.0);
     let name = run.groups.score_name();
     let title = titled(&format!("Groups by their mean {name}"), run, is_one);
     let id = format!("heat{place}");
@@ -374,7 +373,7 @@ fn heat_map(
         class: &format!("r{place}"),
         title: &title,
         legend: &legend,
-        svg: &heat::svg(heading, &columns, width, range),
+        svg: &heat::svg(heading, &columns, range),
         about: &about,
         columns: &numbers,
         numbers: &rows,

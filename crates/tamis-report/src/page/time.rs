@@ -21,6 +21,9 @@ pub(crate) fn duration(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "–".to_owned();
     }
+    if seconds > 0.0 && seconds < 0.1 {
+        return format!("{} ms", number(1e3 * seconds));
+    }
     if seconds < 60.0 {
         return format!("{} s", number(seconds));
     }
@@ -68,12 +71,12 @@ fn stages(run: &Run) -> Vec<(String, f64)> {
 }
 
 /// Stages as stacked columns, and a table of their sums, of each run.
-pub(crate) fn of_runs(runs: &[Run], places: Places) -> String {
+pub(crate) fn of_runs(runs: &[Run]) -> String {
     let mut html = String::new();
     for (place, run) in runs.iter().enumerate() {
         let stages = stages(run);
         if !stages.is_empty() {
-            html += &of_run(run, place, &stages, places, runs.len() == 1);
+            html += &of_run(run, place, &stages, Places::of_run(run), runs.len() == 1);
         }
     }
     html
@@ -170,7 +173,7 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], places: Places, is_
 fn table(run: &Run, place: usize, stages: &[(String, f64)], total: f64, is_one: bool) -> String {
     let of = if is_one { String::new() } else { format!(": {}", escape(&run.name)) };
     let mut html = format!(
-        "<figure class=\"chart r{place}\"><figcaption><h3>Time in all{of}</h3></figcaption><div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Time in all{of}\"><table>{}",
+        "<figure class=\"chart r{place}\"><figcaption><h3>Time in all{of}</h3></figcaption><div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Time in all{of}\"><table class=\"times\">{}",
         head(&["stage".to_owned(), "time".to_owned(), "share".to_owned(), String::new()])
     );
     let measured: f64 = stages.iter().map(|(_, sum)| sum).sum();
@@ -180,16 +183,13 @@ fn table(run: &Run, place: usize, stages: &[(String, f64)], total: f64, is_one: 
     }
     for (name, sum) in &rows {
         let share = sum / total.max(f64::MIN_POSITIVE);
-        let bar =
-            format!("<meter min=\"0\" max=\"1\" value=\"{:.4}\">{}</meter>", share.min(1.0), percent(share));
+        let bar = format!(
+            "<svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"s0\" width=\"{:.1}\" height=\"8\"/></svg>",
+            100.0 * share.min(1.0)
+        );
         html += &row(&[escape(name), duration(*sum), percent(share), bar]);
     }
-    html += &row(&[
-        "steps, validation and checkpoints as far as they are in them".to_owned(),
-        duration(total),
-        String::new(),
-        String::new(),
-    ]);
+    html += &row(&["<strong>all steps</strong>".to_owned(), duration(total), String::new(), String::new()]);
     let parts = run
         .series
         .names()
@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn times_as_they_are_said() {
         assert_eq!(
-            [0.25, 59.0, 61.0, 3725.0, f64::NAN].map(duration),
-            ["0.25 s", "59 s", "1 min 01 s", "1 h 02 min", "–"]
+            [0.0025, 0.25, 59.0, 61.0, 3725.0, f64::NAN].map(duration),
+            ["2.5 ms", "0.25 s", "59 s", "1 min 01 s", "1 h 02 min", "–"]
         );
         assert_eq!(percent(0.1234), "12.3 %");
     }
