@@ -5,8 +5,8 @@
 //! cargo run --release -p tamis-report --example made_run -- --page report.html FOLDER...
 //! ```
 //!
-//! The first 100 steps of 125 groups of 8 are 100,000 trajectories, of about 300 tokens each. Some completions are
-//! hostile: they would set `window.hostile` in a browser that ran them.
+//! 100 steps of 125 groups of 8 are 100,000 trajectories, of about 300 tokens each. Some completions are hostile:
+//! they would set `window.hostile` in a browser that ran them.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -29,6 +29,47 @@ impl Point {
     }
 }
 
+/// Number of the colour of text, which a line of [`NUM_COLOURS`] others may have too.
+const INK: usize = NUM_COLOURS;
+/// Colours of what others are compared with.
+const BASELINE_COLOURS: [usize; 5] = [INK, 3, 7, 6, 2];
+
+/// Colour and stroke of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Number of its colour.
+    pub colour: usize,
+    /// Number of its dashes: 0 drawn through, 1 dashed, 2 dotted, 3 dashed and dotted.
+    pub dash: usize,
+}
+
+impl Look {
+    /// The looks of lines, of each of which it is said whether others are compared with it, and is dashed then:
+    /// no two alike, up to twice as many as there are colours.
+    pub fn of(are_baselines: &[bool]) -> Vec<Self> {
+        let mut counts = [0, 0];
+        let of = |is_baseline: &bool| {
+            let count = &mut counts[usize::from(*is_baseline)];
+            let place = *count;
+            *count += 1;
+            if *is_baseline {
+                let num_colours = BASELINE_COLOURS.len();
+                let dash = if place / num_colours % 2 == 0 { 1 } else { 3 };
+                Self { colour: BASELINE_COLOURS[place % num_colours], dash }
+            } else {
+                Self { colour: place % NUM_COLOURS, dash: if place / NUM_COLOURS % 2 == 0 { 0 } else { 2 } }
+            }
+        };
+        are_baselines.iter().map(of).collect()
+    }
+
+    /// Classes of what has it.
+    fn classes(self) -> String {
+        let Self { colour, dash } = self;
+        format!("c{} d{}", if colour == INK { INK } else { colour % NUM_COLOURS }, dash % 4)
+    }
+}
+
 /// One line, with a band around it.
 #[derive(Debug, Clone)]
 pub struct Line {
@@ -36,10 +77,8 @@ pub struct Line {
     pub name: String,
     /// Further classes of its parts; empty: none.
     pub class: String,
-    /// Number of its colour.
-    pub colour: usize,
-    /// Number of its dashes; 0: drawn through.
-    pub dash: usize,
+    /// How it is drawn.
+    pub look: Look,
     /// Its points, in order of their places.
     pub points: Vec<Point>,
 }
@@ -82,14 +121,8 @@ pub fn svg(heading: Heading<'_>, lines: &[Line], range: Range) -> String {
     let frame = Frame::new(places.unwrap_or((0.0, 1.0)), (y0, y1));
     let mut svg = frame.open(heading);
     for line in lines {
-        let _ = write!(
-            svg,
-            "<g class=\"{} c{} d{}\">{}</g>",
-            escape(&line.class),
-            line.colour % NUM_COLOURS,
-            line.dash % 4,
-            draw(line, &frame)
-        );
+        let class = format!("{} {}", escape(&line.class), line.look.classes());
+        let _ = write!(svg, "<g class=\"{}\">{}</g>", class.trim(), draw(line, &frame));
     }
     svg.push_str("</svg>");
     svg
@@ -147,11 +180,10 @@ fn draw(line: &Line, frame: &Frame) -> String {
 }
 
 /// The entry of a line in a legend.
-pub fn key(name: &str, colour: usize, dash: usize) -> String {
+pub fn key(name: &str, look: Look) -> String {
     format!(
-        "<span><svg class=\"key\" viewBox=\"0 0 26 8\" aria-hidden=\"true\"><g class=\"c{} d{}\"><path class=\"line\" d=\"M1 4H25\"/></g></svg>{}</span> ",
-        colour % NUM_COLOURS,
-        dash % 4,
+        "<span><svg class=\"key\" viewBox=\"0 0 26 8\" aria-hidden=\"true\"><g class=\"{}\"><path class=\"line\" d=\"M1 4H25\"/></g></svg>{}</span> ",
+        look.classes(),
         escape(name)
     )
 }
@@ -185,7 +217,7 @@ mod tests {
 
     fn line(points: &[(f64, f64)]) -> Line {
         let points = points.iter().map(|&(at, value)| Point::one(at, value)).collect();
-        Line { name: "a<b".to_owned(), class: String::new(), colour: 1, dash: 0, points }
+        Line { name: "a<b".to_owned(), class: String::new(), look: Look { colour: 1, dash: 0 }, points }
     }
 
     #[test]
@@ -224,6 +256,19 @@ mod tests {
             describe(&[line(&[(1.0, 1.0), (3.0, f64::INFINITY)])], "step"),
             "a<b: 1 at step 1, ∞ at step 3, between 1 and ∞."
         );
+    }
+
+    #[test]
+    fn lines_are_told_apart() {
+        // Twice the colours of each sort, as they may come in a sweep: a baseline before some others.
+        let are_baselines: Vec<bool> = (0..26).map(|place| place % 13 < 5).collect();
+        let looks = Look::of(&are_baselines);
+        for (place, look) in looks.iter().enumerate() {
+            assert!(!looks[..place].contains(look), "line {place} looks as one before it: {look:?}");
+        }
+        assert_eq!((looks[0].classes(), looks[5].classes()), ("c8 d1".to_owned(), "c0 d0".to_owned()));
+        let is_dashed = |look: &Look| look.dash % 2 == 1;
+        assert_eq!(looks.iter().map(is_dashed).collect::<Vec<_>>(), are_baselines);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::measure::{Choice, Over, curve, value_at};
 use super::{Comparison, Measured};
 use crate::chart::axis::Heading;
-use crate::chart::line::{Line, Point, Range, describe, key, svg};
+use crate::chart::line::{Line, Look, Point, Range, describe, key, svg};
 use crate::html::{document, escape, head, row};
 
 /// Places at which a line is drawn, at most.
@@ -13,7 +13,7 @@ const MOST_PLACES: usize = 400;
 
 /// The mean of a variant's runs over something, with the least and the largest. Between its measurements a
 /// run has its last value; a place counts once every run has one.
-fn line(variant: &Measured, number: usize, choice: &Choice, over: Over) -> Line {
+fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
     let curves: Vec<Vec<(f64, f64)>> = variant
         .series
         .iter()
@@ -41,8 +41,7 @@ fn line(variant: &Measured, number: usize, choice: &Choice, over: Over) -> Line 
     Line {
         name: variant.name.clone(),
         class: String::new(),
-        colour: number,
-        dash: usize::from(variant.is_baseline()),
+        look,
         points: chosen.filter_map(|(_, at)| point(at)).collect(),
     }
 }
@@ -50,10 +49,12 @@ fn line(variant: &Measured, number: usize, choice: &Choice, over: Over) -> Line 
 impl Comparison {
     /// The page: tables, then each metric over steps, tokens and time.
     pub fn html(&self) -> String {
-        let mut page = "<main>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest; the baseline is dashed.</p>\n".to_owned();
+        let mut page = "<main>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest; baselines are dashed.</p>\n".to_owned();
         page.push_str("<p class=\"legend\">");
-        for (number, variant) in self.variants.iter().enumerate() {
-            page.push_str(&key(&variant.name, number, usize::from(variant.is_baseline())));
+        let are_baselines: Vec<bool> = self.variants.iter().map(Measured::is_baseline).collect();
+        let looks = Look::of(&are_baselines);
+        for (variant, look) in self.variants.iter().zip(&looks) {
+            page.push_str(&key(&variant.name, *look));
         }
         page.push_str("</p>\n");
         for (number, table) in self.tables.iter().enumerate() {
@@ -65,9 +66,9 @@ impl Comparison {
             }
             page.push_str("</table></div>\n<div class=\"charts\">\n");
             for over in Over::ALL {
-                let variants = self.variants.iter().enumerate();
+                let variants = self.variants.iter().zip(&looks);
                 let lines: Vec<Line> =
-                    variants.map(|(number, variant)| line(variant, number, &table.choice, over)).collect();
+                    variants.map(|(variant, look)| line(variant, *look, &table.choice, over)).collect();
                 if lines.iter().any(|line| !line.points.is_empty()) {
                     let title = table.choice.title();
                     let heading = Heading {

@@ -57,7 +57,7 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
     assert_eq!(csv.lines().count(), 1 + 2 * 6);
     assert!(csv.contains("filter,base,critic/score/mean,equal_tokens,20,2,"), "{csv}");
     let page = found.html();
-    assert_eq!(page.matches("<svg").count(), 3);
+    assert_eq!(page.matches("<figure>").count(), 3);
     assert!(!page.contains("NaN"), "{page}");
 }
 
@@ -78,4 +78,35 @@ fn a_metric_that_no_run_has_is_noted() {
     let found = compare(&variants_of(&[run]), &["loss".to_owned(), "num_tokens".to_owned()]).unwrap();
     assert_eq!(found.notes, ["no run has the metric `loss`"]);
     assert_eq!(found.tables.len(), 1);
+}
+
+/// Every algorithm of a sweep has a baseline of its own.
+#[test]
+fn baselines_are_told_apart_in_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let variant = |name: &str, baseline: &str, reward: f64| Variant {
+        name: name.to_owned(),
+        baseline: baseline.to_owned(),
+        runs: vec![write(folder.path(), name, &[reward, reward + 0.1], 10.0)],
+    };
+    let variants = [
+        variant("grpo_none", "grpo_none", 0.1),
+        variant("grpo_top_p", "grpo_none", 0.2),
+        variant("ppo_none", "ppo_none", 0.3),
+        variant("ppo_top_p", "ppo_none", 0.4),
+    ];
+    let page = compare(&variants, &[]).unwrap().html();
+    let look = |name: &str| {
+        let key = page.split("<g class=\"").find(|rest| rest.contains(&format!("</svg>{name}</span>")));
+        let key = key.unwrap_or_else(|| panic!("no key of {name}: {page}"));
+        key.split('"').next().unwrap().to_owned()
+    };
+    let all: Vec<String> = variants.iter().map(|variant| look(&variant.name)).collect();
+    for (place, look) in all.iter().enumerate() {
+        assert!(!all[..place].contains(look), "{all:?}");
+        // In the key, and a line in each of the three charts.
+        assert_eq!(page.matches(&format!("<g class=\"{look}\">")).count(), 4, "{look} in {page}");
+    }
+    let are_dashed: Vec<bool> = all.iter().map(|look| look.ends_with("d1")).collect();
+    assert_eq!(are_dashed, [true, false, true, false], "{all:?}");
 }

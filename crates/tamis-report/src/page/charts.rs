@@ -7,7 +7,7 @@ use super::figures::{FIGURES, Figure, Part};
 use super::places::Places;
 use super::run::Run;
 use crate::chart::axis::{Heading, figure as number};
-use crate::chart::line::{Line, Point, Range, describe, key, svg};
+use crate::chart::line::{Line, Look, Point, Range, describe, key, svg};
 use crate::html::escape;
 
 /// Lines of one chart, at most: more cannot be told apart.
@@ -94,8 +94,7 @@ fn draw(figure: &Figure, number_of_figure: usize, runs: &[Run], places: Places) 
                 line: Line {
                     name: full,
                     class: format!("r{place}"),
-                    colour: if is_one { dash } else { place },
-                    dash,
+                    look: Look { colour: if is_one { dash } else { place }, dash },
                     points: found.iter().copied().flatten().collect(),
                 },
                 run: place,
@@ -117,7 +116,7 @@ fn draw(figure: &Figure, number_of_figure: usize, runs: &[Run], places: Places) 
     let legend: String = drawn
         .iter()
         .map(|drawn| {
-            let entry = key(&drawn.line.name, drawn.line.colour, drawn.line.dash);
+            let entry = key(&drawn.line.name, drawn.line.look);
             entry.replacen("<span>", &format!("<span class=\"r{}\">", drawn.run), 1)
         })
         .collect();

@@ -1,15 +1,15 @@
 //! `tamis report`: everything about a run, or several beside each other, in one HTML file.
 //!
 //! ```text
-//! run directory -> Run (run.rs): metrics.jsonl -> Series     charts.rs by figures.rs, time.rs, accounting.rs, every.rs
-//!                                config.yaml   -> Settings   settings_table.rs
-//!                                rollouts/     -> Groups     sieve.rs: what became of groups, heat map
-//!                                              -> samples    cards.rs: completions side by side
+//! run directory -> Run (run.rs)   metrics.jsonl -> Series     charts.rs by figures.rs, time.rs, accounting.rs, every.rs
+//!                                 config.yaml   -> Settings   settings_table.rs
+//!                                 rollouts/     -> Groups     sieve.rs: what became of groups, heat map
+//!                                               -> samples    cards.rs: completions side by side
 //! ```
 //!
 //! The page needs nothing else: style and script are in it, and it asks nobody for anything. Without its script
-//! all of it can be read. It is a function of the files: the same runs give the same bytes. What is too much for
-//! a page is thinned evenly, and the page says where.
+//! all of it can be read. It is a function of the files: the same runs give the same bytes. What is too much
+//! for a page is thinned evenly, and the page says where.
 
 mod accounting;
 mod cards;

@@ -1,4 +1,4 @@
-//! Runs that lack something, or are not what one expects: each has a page, or an error that says what is missing.
+//! Runs that lack something: each has a page, or an error that says what is missing.
 
 use std::path::PathBuf;
 
