@@ -25,6 +25,7 @@
     plot.tabIndex = 0;
     plot.setAttribute("role", "slider");
     plot.setAttribute("aria-label", figure.querySelector("h3").textContent + ", by step");
+    plot.setAttribute("aria-describedby", svg.querySelector("desc").id);
     plot.setAttribute("aria-valuemin", places[0]);
     plot.setAttribute("aria-valuemax", places[places.length - 1]);
     plot.setAttribute("aria-valuenow", places[0]);
@@ -48,7 +49,7 @@
       cursor.remove();
       readout.textContent = "";
     };
-    plot.addEventListener("pointermove", (event) => {
+    const point = (event) => {
       const box = svg.getBoundingClientRect();
       const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
       const step = low + ((x - left) / (right - left)) * (high - low);
@@ -57,7 +58,9 @@
         if (Math.abs(place - step) < Math.abs(places[nearest] - step)) nearest = number;
       });
       show(nearest);
-    });
+    };
+    plot.addEventListener("pointermove", point);
+    plot.addEventListener("pointerdown", point);
     plot.addEventListener("pointerleave", () => {
       if (document.activeElement !== plot) hide();
     });
@@ -107,7 +110,7 @@
   forth.addEventListener("click", () => move(1));
   // A link to a group leads to its step.
   const follow = () => {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = location.hash && document.getElementById(location.hash.slice(1));
     const step = target && target.closest("section.step");
     if (!step) return;
     slider.value = steps.indexOf(step);

@@ -135,7 +135,7 @@ fn files(run: &Run) -> String {
     let in_files = verdicts.iter().find(|(name, _)| *name == "trained").map_or(0, |(_, count)| *count);
     let in_metrics: f64 = run
         .values("trajectories/trained")
-        .filter(|(step, _)| run.groups.steps.iter().any(|groups| groups.step == *step))
+        .filter(|(step, _)| run.groups.of_step(*step).is_some())
         .map(|(_, count)| count)
         .sum();
     if run.has("trajectories/trained") && (in_metrics - in_files as f64).abs() > 0.5 {

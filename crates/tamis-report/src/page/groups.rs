@@ -58,7 +58,7 @@ impl StepGroups {
 /// What the rollout files of a run hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Groups {
-    /// By step.
+    /// In the order of steps.
     pub(crate) steps: Vec<StepGroups>,
     /// Files that could not be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, String)>,
@@ -85,6 +85,11 @@ impl Groups {
             }
         }
         found
+    }
+
+    /// The groups of a step.
+    pub(crate) fn of_step(&self, step: u64) -> Option<&StepGroups> {
+        self.steps.get(self.steps.binary_search_by_key(&step, |groups| groups.step).ok()?)
     }
 
     /// Trajectories by verdict, the commonest first.

@@ -190,8 +190,7 @@ fn note_rollouts(
     for (file, reason) in &groups.unreadable {
         notes.push(format!("`{}` cannot be read and is left out: {reason}", file.display()));
     }
-    let has = |step: u64| groups.steps.iter().any(|groups| groups.step == step);
-    let missing = series.rows.iter().filter(|row| row.step > 0 && !has(row.step)).count();
+    let missing = series.rows.iter().filter(|row| row.step > 0 && groups.of_step(row.step).is_none()).count();
     if missing > 0 && !groups.steps.is_empty() && range.contains(series.rows.last().map_or(0, |row| row.step))
     {
         let plural = if missing == 1 { "step has" } else { "steps have" };

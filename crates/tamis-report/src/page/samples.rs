@@ -112,15 +112,12 @@ pub(crate) struct SampledStep {
 /// Steps of which every one of several runs has groups, evenly: these are shown of each, so that they stand
 /// beside each other. None of a single run.
 pub(crate) fn shared_steps(runs: &[Run]) -> Vec<u64> {
-    let [first, others @ ..] = runs else { return Vec::new() };
-    let has = |run: &Run, wanted: u64| {
-        run.groups.steps.iter().any(|step| step.step == wanted && !step.groups.is_empty())
-    };
-    let steps = first.groups.steps.iter().map(|step| step.step);
-    let shared: Vec<u64> = steps.filter(|step| runs.iter().all(|run| has(run, *step))).collect();
-    if others.is_empty() {
+    let Some((first, others)) = runs.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Vec::new();
-    }
+    };
+    let has = |run: &Run, step: u64| run.groups.of_step(step).is_some_and(|step| !step.groups.is_empty());
+    let steps = first.groups.steps.iter().filter(|step| !step.groups.is_empty()).map(|step| step.step);
+    let shared: Vec<u64> = steps.filter(|step| others.iter().all(|run| has(run, *step))).collect();
     evenly(shared.len(), MOST_STEPS / 2).into_iter().filter_map(|place| shared.get(place).copied()).collect()
 }
 

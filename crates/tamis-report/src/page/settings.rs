@@ -84,8 +84,10 @@ fn collect(node: &Node, key: &str, lines: &[&str], into: &mut BTreeMap<String, S
 }
 
 fn text(node: &Node) -> String {
+    if node.is_null() {
+        return "null".to_owned();
+    }
     match &node.value {
-        Value::Scalar { text, plain: true } if text.is_empty() => "null".to_owned(),
         Value::Scalar { text, .. } => text.clone(),
         Value::List(items) => format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(", ")),
         Value::Map(_) => "{}".to_owned(),
