@@ -251,9 +251,10 @@ pub(crate) struct ReportArguments {
     /// The steps to tell about: 10..50, 10.., ..50 or 10 [default: all].
     #[arg(long, value_name = "STEPS", allow_hyphen_values = true)]
     pub(crate) steps: Option<StepRange>,
-    /// Groups of each run to show with their completions, spread over at most 12 steps; 0 for none.
-    #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u16).range(..=2000))]
-    pub(crate) samples: u16,
+    /// Groups of each run to show with their completions, spread over at most 12 steps; 0 for none [default: 48,
+    /// and 6 of a step].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=2000))]
+    pub(crate) samples: Option<u16>,
     /// Title of the page [default: the names of the runs].
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,

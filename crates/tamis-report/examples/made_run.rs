@@ -218,7 +218,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let [_, out, runs @ ..] = words.as_slice() else { return Err("--page FILE FOLDER...".into()) };
         let begin = Instant::now();
         let runs = runs.iter().map(PathBuf::from).collect();
-        let made = page(&PageOptions { runs, steps: StepRange::ALL, num_samples: 48, title: None })?;
+        let made = page(&PageOptions { runs, steps: StepRange::ALL, num_samples: None, title: None })?;
         let seconds = begin.elapsed().as_secs_f64();
         std::fs::write(out, &made.html)?;
         println!(

@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
     let options = PageOptions {
         runs: arguments.runs.clone(),
         steps: arguments.steps.unwrap_or(StepRange::ALL),
-        num_samples: usize::from(arguments.samples),
+        num_samples: arguments.samples.map(usize::from),
         title: arguments.title.clone(),
     };
     let out = out(arguments);

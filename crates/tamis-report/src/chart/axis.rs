@@ -178,7 +178,7 @@ fn group_digits(number: &str) -> String {
     }
     let mut grouped = number[..number.len() - digits.len()].to_owned();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -223,7 +223,7 @@ mod tests {
     fn a_range_of_one_number_is_widened() {
         let frame = Frame::new((5.0, 5.0), (0.25, 0.25));
         let (top, bottom) = frame.edges();
-        assert!((frame.y(0.25) - (top + bottom) / 2.0).abs() < 1e-9);
+        assert!((frame.y(0.25) - f64::midpoint(top, bottom)).abs() < 1e-9);
         assert!(frame.x(5.0) > LEFT && frame.x(5.0) < WIDTH);
     }
 }

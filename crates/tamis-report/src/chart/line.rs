@@ -54,10 +54,13 @@ impl Look {
             *count += 1;
             if *is_baseline {
                 let num_colours = BASELINE_COLOURS.len();
-                let dash = if place / num_colours % 2 == 0 { 1 } else { 3 };
+                let dash = if (place / num_colours).is_multiple_of(2) { 1 } else { 3 };
                 Self { colour: BASELINE_COLOURS[place % num_colours], dash }
             } else {
-                Self { colour: place % NUM_COLOURS, dash: if place / NUM_COLOURS % 2 == 0 { 0 } else { 2 } }
+                Self {
+                    colour: place % NUM_COLOURS,
+                    dash: if (place / NUM_COLOURS).is_multiple_of(2) { 0 } else { 2 },
+                }
             }
         };
         are_baselines.iter().map(of).collect()

@@ -57,7 +57,7 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
         "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Account\"><table>{}",
         head(&cells)
     );
-    let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| number(value));
+    let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
     let mut line = |name: String, [groups, trajectories, tokens]: [Option<f64>; 3]| {
         let share = trajectories.map_or_else(String::new, |count| percent(count / generated));
         html.push_str(&row(&[name, shown(groups), shown(trajectories), share, shown(tokens)]));

@@ -49,8 +49,8 @@ pub struct PageOptions {
     pub runs: Vec<PathBuf>,
     /// The steps to tell about.
     pub steps: StepRange,
-    /// Groups of each run that are shown with their completions.
-    pub num_samples: usize,
+    /// Groups of each run that are shown with their completions; `None`: 48, of few steps fewer.
+    pub num_samples: Option<usize>,
     /// Title; `None`: the names of the runs.
     pub title: Option<String>,
 }
@@ -194,7 +194,7 @@ fn render(
     body += &add("freshness", "Lag and weights", "", &in_grid(&of(Part::Freshness)), &mut parts);
     let time = time::of_runs(runs) + &of(Part::Time);
     body += &add("time", "Where the time went", "", &in_grid(&time), &mut parts);
-    body += &add("samples", "Completions", "", &completions(runs, samples, options), &mut parts);
+    body += &add("samples", "Completions", "", &completions(runs, samples), &mut parts);
     body += &add(
         "account",
         "Accounting",
@@ -251,7 +251,7 @@ fn render(
 }
 
 /// Completions of all runs, step by step.
-fn completions(runs: &[Run], samples: &[Vec<SampledStep>], options: &PageOptions) -> String {
+fn completions(runs: &[Run], samples: &[Vec<SampledStep>]) -> String {
     let mut steps: Vec<u64> = samples.iter().flatten().map(|step| step.step).collect();
     steps.sort_unstable();
     steps.dedup();
@@ -262,10 +262,9 @@ fn completions(runs: &[Run], samples: &[Vec<SampledStep>], options: &PageOptions
     let shown: usize = samples.iter().flatten().map(|step| step.groups.len()).sum();
     let all: usize = runs.iter().flat_map(|run| &run.groups.steps).map(|step| step.groups.len()).sum();
     let mut html = format!(
-        "<p class=\"lead\">{shown} of {all} groups, at {} steps, evenly, {} groups a run at most (<code>--samples</code>): of every step each kind of verdict in turn. Texts of more than {} characters lose their middle. All of them: <code>tamis rollouts RUN --step N</code>.</p>\n\
+        "<p class=\"lead\">{shown} of {all} groups (<code>--samples</code>), at {}, evenly; of every step each kind of verdict in turn. Texts of more than {} characters lose their middle. All of them: <code>tamis rollouts RUN --step N</code>.</p>\n\
          <div class=\"controls\" hidden><label for=\"step\">Step</label><button type=\"button\" id=\"back\" aria-label=\"Earlier step\">◀</button><input type=\"range\" id=\"step\" min=\"0\" max=\"{}\" value=\"{}\"><button type=\"button\" id=\"forth\" aria-label=\"Later step\">▶</button><output id=\"step-shown\" for=\"step\"></output><label>Show <select id=\"verdict\"><option value=\"\">all groups<option value=\"trained\">trained<option value=\"other\">not trained on</select></label></div>\n",
-        steps.len(),
-        options.num_samples,
+        if steps.len() == 1 { "one step".to_owned() } else { format!("{} steps", steps.len()) },
         look.longest,
         steps.len() - 1,
         steps.len() - 1

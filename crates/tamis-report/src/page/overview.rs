@@ -86,8 +86,8 @@ fn facts(run: &Run) -> Vec<Fact> {
     add("Tokens generated", sum("tokens/generated").map(number));
     let seconds = ["timing_s/step", "perf/time_per_step", "step_time"].into_iter().find_map(sum);
     add("Time in steps", seconds.map(duration));
-    add("Began", run.times.as_ref().map(|(first, _)| when(first)));
-    add("Last line of its log", run.times.as_ref().map(|(_, last)| when(last)));
+    add("Began", run.log.as_ref().map(|log| when(&log.times.0)));
+    add("Last line of its log", run.log.as_ref().map(|log| when(&log.times.1)));
     add("Model", model(run));
     let get = |key: &str| run.settings.get(key).filter(|value| *value != "null").map(text);
     add("Preset", get("preset"));
@@ -143,6 +143,18 @@ pub(crate) fn of_runs(runs: &[Run]) -> String {
             html.push_str(&row(&cells));
         }
         html.push_str("</table></div>");
+    }
+    for (place, run) in runs.iter().enumerate() {
+        if let (RunState::Failed, Some(error)) =
+            (run.state, run.log.as_ref().and_then(|log| log.error.as_ref()))
+        {
+            let of = if runs.len() == 1 { String::new() } else { format!("{}: ", escape(&run.name)) };
+            let _ = write!(
+                html,
+                "<details class=\"ended r{place}\" open><summary>{of}what it ended with</summary><pre>{}</pre></details>",
+                text(error)
+            );
+        }
     }
     let notes: Vec<String> = runs
         .iter()

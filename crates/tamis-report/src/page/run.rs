@@ -28,8 +28,8 @@ pub(crate) struct Run {
     pub(crate) settings: Settings,
     /// Its groups.
     pub(crate) groups: Groups,
-    /// When it began and when it last said something, as its log has it.
-    pub(crate) times: Option<(String, String)>,
+    /// What its log says.
+    pub(crate) log: Option<LogFacts>,
     /// How far it is.
     pub(crate) state: RunState,
     /// What the reader should know about its files.
@@ -43,6 +43,8 @@ pub(crate) enum RunState {
     Finished,
     /// An early stop ended it.
     StoppedEarly,
+    /// An error ended it.
+    Failed,
     /// A process works in it.
     Running,
     /// It has not come to its last step.
@@ -57,6 +59,7 @@ impl RunState {
         match self {
             Self::Finished => "finished",
             Self::StoppedEarly => "stopped early",
+            Self::Failed => "ended with an error",
             Self::Running => "running",
             Self::Unfinished => "unfinished",
             Self::Unknown => "",
@@ -100,8 +103,12 @@ impl Run {
                 "the run was resumed; what its log had said beyond the checkpoint is in `{SUPERSEDED}`"
             ));
         }
-        let times = if is_folder { times(&path.join(RUN_LOG)) } else { None };
-        let state = state(path, is_folder, &settings, &series, last_step);
+        let log = if is_folder { LogFacts::read(&path.join(RUN_LOG)) } else { None };
+        let has_error = log.as_ref().is_some_and(|log| log.error.is_some());
+        let state = match state(path, is_folder, &settings, &series, last_step) {
+            RunState::Unfinished | RunState::Unknown if has_error => RunState::Failed,
+            state => state,
+        };
         Ok(Self {
             name: name(path),
             path: path.to_owned(),
@@ -109,7 +116,7 @@ impl Run {
             last_step,
             settings,
             groups,
-            times,
+            log,
             state,
             notes,
         })
@@ -198,17 +205,41 @@ fn note_rollouts(
     }
 }
 
-/// The times at which the first and the last line of a log begin.
-fn times(log: &Path) -> Option<(String, String)> {
-    let bytes = tamis_file::read(log, MOST_LOG).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    let time = |line: &str| {
-        let first = line.split_whitespace().next()?;
-        (first.len() >= 19 && first.as_bytes().get(10) == Some(&b'T')).then(|| first.to_owned())
-    };
-    let first = text.lines().find_map(time)?;
-    let last = text.lines().rev().find_map(time)?;
-    Some((first, last))
+/// What the log of a run says about the run as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogFacts {
+    /// When its first and its last line were written.
+    pub(crate) times: (String, String),
+    /// The error that it ends with.
+    pub(crate) error: Option<String>,
+}
+
+impl LogFacts {
+    fn read(log: &Path) -> Option<Self> {
+        Self::parse(&String::from_utf8_lossy(&tamis_file::read(log, MOST_LOG).ok()?))
+    }
+
+    /// Lines are `TIME KIND TEXT`; what a run ends with is the last lines of the kind `error`.
+    fn parse(log: &str) -> Option<Self> {
+        let parts = |line: &str| {
+            let (time, rest) = line.split_once(' ')?;
+            let is_time = time.len() >= 19 && time.as_bytes().get(10) == Some(&b'T');
+            let (kind, text) = rest.split_once(' ').unwrap_or((rest, ""));
+            is_time.then(|| (time.to_owned(), kind.to_owned(), text.to_owned()))
+        };
+        let first = log.lines().find_map(parts)?;
+        let mut error: Vec<String> = Vec::new();
+        for (_, kind, text) in log.lines().rev().filter_map(parts) {
+            if kind != "error" {
+                break;
+            }
+            error.push(text);
+        }
+        let (last, ..) = log.lines().rev().find_map(parts)?;
+        error.reverse();
+        let error = (!error.is_empty()).then(|| error.join("\n"));
+        Some(Self { times: (first.0, last), error })
+    }
 }
 
 fn state(path: &Path, is_folder: bool, settings: &Settings, series: &Series, last: Option<u64>) -> RunState {
@@ -223,5 +254,23 @@ fn state(path: &Path, is_folder: bool, settings: &Settings, series: &Series, las
         Some(total) if last.is_some_and(|last| last >= total) => RunState::Finished,
         Some(_) => RunState::Unfinished,
         None => RunState::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_log_ends_with() {
+        let line = |second: u32, rest: &str| format!("2026-11-26T12:47:{second:02}.174Z {rest}\n");
+        let log = [line(1, "info begins"), line(2, "error an old one"), line(3, "info goes on")].concat();
+        let facts = LogFacts::parse(&log).unwrap();
+        assert_eq!(facts.times.0, "2026-11-26T12:47:01.174Z");
+        assert_eq!((facts.times.1.as_str(), facts.error), ("2026-11-26T12:47:03.174Z", None));
+        let log = log + &line(4, "error the run ends") + &line(4, "error   hint: x") + "2026-11-2";
+        let facts = LogFacts::parse(&log).unwrap();
+        assert_eq!(facts.error.as_deref(), Some("the run ends\n  hint: x"));
+        assert_eq!(LogFacts::parse("no log\n"), None);
     }
 }

@@ -13,6 +13,9 @@ use tamis_data::rollouts::fixed_columns;
 use super::groups::{GroupFacts, Groups, StepGroups, evenly};
 use super::run::Run;
 
+/// Groups that are shown in full unless somebody says how many: of a run, and of a step.
+const USUAL: usize = 48;
+const USUAL_OF_STEP: usize = 6;
 /// Steps whose groups are shown, at most.
 const MOST_STEPS: usize = 12;
 /// Members of a group that are shown, at most.
@@ -131,9 +134,14 @@ fn choose(steps: &[&StepGroups], shared: &[u64], most: usize) -> Vec<usize> {
     chosen
 }
 
-/// Reads what is shown of a run: `most` groups in full. Reasons for which a step is missing follow.
-pub(crate) fn read(groups: &Groups, shared: &[u64], most: usize) -> (Vec<SampledStep>, Vec<String>) {
+/// Reads what is shown of a run: so many groups in full. Reasons for which a step is missing follow.
+pub(crate) fn read(
+    groups: &Groups,
+    shared: &[u64],
+    num_groups: Option<usize>,
+) -> (Vec<SampledStep>, Vec<String>) {
     let with_groups: Vec<&StepGroups> = groups.steps.iter().filter(|step| !step.groups.is_empty()).collect();
+    let most = num_groups.unwrap_or_else(|| USUAL.min(USUAL_OF_STEP * with_groups.len()));
     let chosen = choose(&with_groups, shared, MOST_STEPS.min(most));
     let (mut steps, mut failed) = (Vec::new(), Vec::new());
     for (number, &place) in chosen.iter().enumerate() {

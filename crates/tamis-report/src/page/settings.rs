@@ -114,11 +114,11 @@ pub(crate) fn differences<'a>(runs: &[&'a Settings]) -> Vec<(&'a str, Vec<Option
     keys.sort_unstable();
     keys.dedup();
     let of = |key: &'a str| (key, runs.iter().map(|run| run.0.get(key)).collect::<Vec<_>>());
-    let value = |setting: &Option<&'a Setting>| setting.map(|setting| setting.value.as_str());
+    let value = |setting: Option<&'a Setting>| setting.map(|setting| setting.value.as_str());
     keys.into_iter()
         .filter(|key| !["run.name", "run.dir"].contains(key))
         .map(of)
-        .filter(|(_, settings)| settings.windows(2).any(|pair| value(&pair[0]) != value(&pair[1])))
+        .filter(|(_, settings)| settings.windows(2).any(|pair| value(pair[0]) != value(pair[1])))
         .collect()
 }
 

@@ -46,15 +46,17 @@ pub(crate) fn words(cause: &str) -> String {
     cause.replace('_', " ")
 }
 
-fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
-    entries
-        .map(|(name, class)| {
-            format!(
-                "<span><svg class=\"key\" viewBox=\"0 0 16 10\" aria-hidden=\"true\"><rect width=\"16\" height=\"10\" class=\"{class}\"/></svg>{}</span> ",
-                escape(&name)
-            )
-        })
-        .collect()
+/// The legend of layers: name, and the class that fills it.
+pub(crate) fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
+    let mut legend = String::new();
+    for (name, class) in entries {
+        let _ = write!(
+            legend,
+            "<span><svg class=\"key\" viewBox=\"0 0 16 10\" aria-hidden=\"true\"><rect width=\"16\" height=\"10\" class=\"{class}\"/></svg>{}</span> ",
+            escape(&name)
+        );
+    }
+    legend
 }
 
 fn titled(title: &str, run: &Run, is_one: bool) -> String {
@@ -67,7 +69,7 @@ fn stacked(
     title: &str,
     class: &str,
     places: Places,
-    layers: Vec<Layer>,
+    layers: &[Layer],
     whole: f64,
     about: &str,
 ) -> String {
@@ -82,7 +84,7 @@ fn stacked(
         .collect();
     let description = format!("{}.", sums.join("; "));
     let heading = Heading { id, title, description: &description, unit: "step" };
-    let svg = stack::svg(heading, &at, places.width as f64, &layers, whole);
+    let svg = stack::svg(heading, &at, places.width as f64, layers, whole);
     let columns: Vec<(String, usize)> = layers.iter().map(|layer| (layer.name.clone(), 0)).collect();
     let has =
         |place: usize| layers.iter().any(|layer| layer.sizes.get(place).is_some_and(|size| !size.is_nan()));
@@ -152,7 +154,7 @@ pub(crate) fn kept_and_dropped(runs: &[Run]) -> String {
             &titled("Groups kept and dropped", run, runs.len() == 1),
             &format!("r{place}"),
             places,
-            layers,
+            &layers,
             0.0,
             &format!(
                 "Every group that ended in the step, by where it ended: <code>groups/…</code>, <code>train/num_dropped/…</code>. Trained is at the bottom.{per_place}"
@@ -177,7 +179,9 @@ fn histogram(groups: &[GroupFacts], num_intervals: usize) -> Option<Vec<f64>> {
         };
         counts[place] += 1.0;
     }
-    counts.iter_mut().for_each(|count| *count /= rates.len() as f64);
+    for count in &mut counts {
+        *count /= rates.len() as f64;
+    }
     Some(counts)
 }
 
@@ -198,7 +202,7 @@ pub(crate) fn pass_rates(runs: &[Run]) -> String {
             })
             .max()
             .unwrap_or(OF_ROLLOUTS);
-        let interval = |number: usize| format!("{}_of_{num_intervals}", number);
+        let interval = |number: usize| format!("{number}_of_{num_intervals}");
         let (columns, source) = if is_there.contains(&true) {
             // Intervals are counted from 1; a run that counts from 0 has `0_of_`.
             let first = usize::from(!run.has(&format!("diagnostics/pass_rate/{}", interval(0))));
@@ -248,7 +252,7 @@ pub(crate) fn pass_rates(runs: &[Run]) -> String {
             &titled("Pass rates of groups", run, runs.len() == 1),
             &format!("r{place}"),
             places,
-            layers,
+            &layers,
             1.0,
             &format!(
                 "Share of all generated groups by the share of their members that are correct; groups at the two ends teach nothing by outcome. {source}"
@@ -343,9 +347,7 @@ fn heat_map(
         number(range.1)
     );
     let heading = Heading { id: &id, title: &title, description: &description, unit: "step" };
-    let mut about = format!(
-        "Each cell is a group: a column is a step, its groups from the lowest mean at the bottom to the highest at the top, in per cent of the groups. Hatched groups were not trained on."
-    );
+    let mut about = "Each cell is a group: a column is a step, its groups from the lowest mean at the bottom to the highest at the top, in per cent of the groups. Hatched groups were not trained on.".to_owned();
     if columns.len() < num_steps {
         let _ = write!(about, " Thinned: {} of {num_steps} steps, evenly.", columns.len());
     }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::charts::Frame;
 use super::places::Places;
 use super::run::Run;
+use super::sieve::legend;
 use crate::chart::axis::{Heading, figure as number};
 use crate::chart::stack::{self, Layer};
 use crate::html::{escape, head, row};
@@ -139,17 +140,7 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], places: Places, is_
             (places.at(place), places.name(place), layers.iter().map(cell).collect())
         })
         .collect();
-    let legend: String = layers
-        .iter()
-        .rev()
-        .map(|layer| {
-            format!(
-                "<span><svg class=\"key\" viewBox=\"0 0 16 10\" aria-hidden=\"true\"><rect width=\"16\" height=\"10\" class=\"{}\"/></svg>{}</span> ",
-                layer.fill,
-                escape(&layer.name)
-            )
-        })
-        .collect();
+    let legend = legend(layers.iter().rev().map(|layer| (layer.name.clone(), layer.fill.clone())));
     let class = format!("r{place}");
     let columns: Vec<(String, usize)> = layers.iter().map(|layer| (layer.name.clone(), place)).collect();
     let overlap = total

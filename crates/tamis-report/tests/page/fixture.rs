@@ -1,5 +1,6 @@
 //! Run directories as a run leaves them.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ pub(crate) fn played(index: u32, turns: &[(&str, &str, &str)], won: bool) -> Tra
         reward: if place + 1 == turns.len() { f64::from(u8::from(won)) } else { -0.1 },
         ..Turn::default()
     };
-    trajectory.text = turns.iter().map(|(text, observation, _)| format!("{text}{observation}")).collect();
+    trajectory.text = turns.iter().flat_map(|(text, observation, _)| [*text, *observation]).collect();
     trajectory.episode =
         Some(Episode { turns: turns.iter().enumerate().map(turn).collect(), is_success: won, is_cut: false });
     trajectory
@@ -102,12 +103,13 @@ pub(crate) fn run(parent: &Path, name: &str, num_steps: u64) -> PathBuf {
     let mut metrics = String::new();
     for step in 1..=num_steps {
         let share = step as f64 / num_steps as f64;
-        metrics += &format!(
+        let _ = writeln!(
+            metrics,
             "{{\"step\":{step},\"critic/score/mean\":0.5,\"all/critic/score/mean\":{share},\"all/pass_rate\":{share},\
              \"train/pass_rate\":0.5,\"actor/entropy\":{},\"actor/grad_norm\":1.5,\"actor/pg_clipfrac\":0.01,\
              \"groups/generated\":2,\"groups/trained\":1,\"groups/dropped\":1,\"train/num_dropped/all_wrong\":1,\
              \"trajectories/generated\":4,\"trajectories/trained\":2,\"trajectories/dropped\":2,\
-             \"tokens/generated\":40,\"tokens/trained\":20,\"timing_s/gen\":1,\"timing_s/update_actor\":2,\"timing_s/step\":3.5}}\n",
+             \"tokens/generated\":40,\"tokens/trained\":20,\"timing_s/gen\":1,\"timing_s/update_actor\":2,\"timing_s/step\":3.5}}",
             1.0 - share / 2.0
         );
         let groups = [
@@ -141,5 +143,5 @@ pub(crate) fn made(runs: &[PathBuf]) -> Page {
 
 /// As [`made`], or why there is none.
 pub(crate) fn try_made(runs: &[PathBuf]) -> Result<Page, PageError> {
-    page(&PageOptions { runs: runs.to_vec(), steps: StepRange::ALL, num_samples: 48, title: None })
+    page(&PageOptions { runs: runs.to_vec(), steps: StepRange::ALL, num_samples: None, title: None })
 }

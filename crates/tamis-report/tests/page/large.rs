@@ -38,7 +38,7 @@ fn a_hundred_thousand_trajectories() {
     for said in [
         "There are 250 steps: each point of a chart is the mean of 2 of them",
         "Thinned: 120 of 250 steps, evenly.",
-        "48 of 12500 groups, at 12 steps",
+        "48 of 12500 groups (<code>--samples</code>), at 12 steps, evenly",
         "24 of the step&#39;s 50 groups",
     ] {
         assert!(page.html.contains(said) || page.html.contains(&said.replace("&#39;", "'")), "{said}");

@@ -126,7 +126,7 @@ fn some_steps_alone() {
     let options = |steps: &str, num_samples| PageOptions {
         runs: vec![path.clone()],
         steps: steps.parse().unwrap(),
-        num_samples,
+        num_samples: Some(num_samples),
         title: Some("Mine & yours".to_owned()),
     };
     let found = page(&options("3..5", 2)).unwrap();
@@ -140,6 +140,22 @@ fn some_steps_alone() {
         "{error}"
     );
     assert!(error.to_string().ends_with("has steps up to 9"), "{error}");
+}
+
+#[test]
+fn an_error_that_ended_a_run_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 2);
+    let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
+    std::fs::write(path.join("config.yaml"), settings.replace("total_steps: 2", "total_steps: 9")).unwrap();
+    std::fs::write(
+        path.join("run.log"),
+        "2026-11-26T12:00:00.000Z info begins\n2026-11-26T12:01:00.000Z error the disk is <full>\n",
+    )
+    .unwrap();
+    let html = made(&[path]).html;
+    assert!(html.contains("ended with an error, 2 of 9 steps"));
+    assert!(html.contains("<pre>the disk is &lt;full&gt;</pre>") && html.contains("2026-11-26 12:01 UTC"));
 }
 
 #[test]
