@@ -7,6 +7,7 @@
 //!
 //! 100 steps of 125 groups of 8 are 100,000 trajectories, of about 300 tokens each. Some completions are hostile:
 //! they would set `window.hostile` in a browser that ran them.
+#![allow(clippy::print_stdout, reason = "a program says what it measured")]
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -53,7 +54,7 @@ fn trajectory(plan: &Plan, group: u64, index: u64, pass_rate: f64) -> Trajectory
     let num_tokens = 100 + (random(key, 2) % 400) as usize;
     let words = |number: u64| WORDS[(random(key, 10 + number) % 16) as usize];
     let mut text: Vec<&str> = (0..num_tokens as u64 * 3 / 4).map(words).collect();
-    if random(key, 3) % 16 == 0 {
+    if random(key, 3).is_multiple_of(16) {
         text.insert(0, HOSTILE);
     }
     let mut text = text.join(" ");
@@ -83,7 +84,11 @@ fn trajectory(plan: &Plan, group: u64, index: u64, pass_rate: f64) -> Trajectory
         logprobs: (0..num_tokens as u64).map(|token| -(share(key, 100 + token) as f32)).collect(),
         entropy: None,
         loss_mask: vec![true; num_tokens],
-        finish_reason: if random(key, 6) % 20 == 0 { FinishReason::Length } else { FinishReason::Stop },
+        finish_reason: if random(key, 6).is_multiple_of(20) {
+            FinishReason::Length
+        } else {
+            FinishReason::Stop
+        },
         versions: (PolicyVersion(1), PolicyVersion(1)),
         scores: [("acc".to_owned(), Score::of(f64::from(u8::from(passes))))].into(),
         reward: f64::from(u8::from(passes)),
