@@ -4,18 +4,18 @@
     cargo build --release
     python3 bench/games.py start frozen_lake sokoban       # two models in runs/games, about a minute each
     tamis sweep configs/sweeps/games_frozen_lake.yaml
-    python3 bench/games.py table runs/games/frozen_lake
-    python3 bench/games.py chart runs/games/frozen_lake docs/frozen_lake.svg --over steps
+    python3 bench/games.py table runs/games/frozen_lake games_frozen_lake
+    python3 bench/games.py chart runs/games/frozen_lake games_frozen_lake docs/frozen_lake.svg --over steps
 
-Both take what the comparison at a sweep's end has written: a table with the success at validations, what was generated and how many groups were
+Both take what the comparison at a sweep's end has written (the results and the name of the sweep's file): a table with the success at validations, what was generated and how many groups were
 kept; a chart with the names of its lines. Needs python3's standard library alone.
 """
 
 import argparse
 import csv
 import html
-import itertools
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -29,10 +29,7 @@ STARTS = {
     "frozen_lake": ["model.init.num_layers=2", "environment.prompting.max_turns=10", "warm_start.steps=250", "data.gen_batch_size=32"],
     "sokoban": [],
 }
-CHART = re.compile(r"<svg .*?</svg>", re.DOTALL)
-# A baseline is drawn black with a dash; where there are several, each has its own colour here.
-BASELINE = re.compile(r'(<polygon [^>]*fill="#000000"[^>]*>\s*)?<polyline [^>]*stroke="#000000"[^>]*>')
-BASELINE_COLOURS = ["#000000", "#b00020", "#777777"]
+CHART = re.compile(r"<svg xmlns.*?</svg>", re.DOTALL)
 LINE = re.compile(r'<polyline [^>]*stroke="(#\w+)" stroke-width="1.6"([^>]*)><title>(.*?)</title>')
 
 
@@ -47,6 +44,12 @@ def start(program, game):
     print(f"the model is in {folder / name / 'checkpoints/step_0'}")
 
 
+def shorten(names):
+    """Names without the words that all begin with."""
+    common = os.path.commonprefix(names).rpartition("_")[0]
+    return [name[len(common):].lstrip("_") or name for name in names]
+
+
 def chart(page, metric, over):
     """The chart of a metric over steps, tokens or seconds, with a legend."""
     unit = {"steps": "steps", "tokens": "tokens", "seconds": "s"}[over]
@@ -54,18 +57,14 @@ def chart(page, metric, over):
         title = re.search(r'font-size="13">(.*?)</text>', drawn).group(1)
         if html.unescape(title) != metric or f'text-anchor="end">{unit}</text>' not in drawn:
             continue
-        colours = itertools.cycle(BASELINE_COLOURS)
-        drawn = BASELINE.sub(lambda found: found.group().replace("#000000", next(colours)), drawn)
         lines = LINE.findall(drawn)
-        common = min((name for _, _, name in lines), key=len)
-        while not all(name.startswith(common) for _, _, name in lines):
-            common = common[:-1]
+        names = shorten([name for _, _, name in lines])
         height = 300 + 18 * ((len(lines) + 2) // 3)
         legend = []
-        for place, (colour, dash, name) in enumerate(lines):
+        for place, ((colour, dash, _), name) in enumerate(zip(lines, names)):
             x, y = 60 + 190 * (place % 3), 310 + 18 * (place // 3)
             legend.append(f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"{dash}/>'
-                          f'<text x="{x + 23}" y="{y + 4}">{name[len(common.rpartition("_")[0]):].lstrip("_") or name}</text>')
+                          f'<text x="{x + 23}" y="{y + 4}">{name}</text>')
         drawn = drawn.replace('viewBox="0 0 640 300"', f'viewBox="0 0 640 {height}"').replace('height="300"', f'height="{height}"')
         drawn = re.sub(r"(<svg [^>]*>)", rf'\1\n<rect width="640" height="{height}" fill="#fff"/>', drawn, count=1)
         return drawn.replace("</svg>", "\n".join(legend) + "\n</svg>\n")
@@ -86,19 +85,19 @@ def shares(folder, variant):
     return [statistics.mean(column) for column in zip(*found)]
 
 
-def table(folder, runs):
+def table(folder, sweep):
     cells = {}
-    for row in csv.DictReader((folder / "comparison.csv").open()):
+    for row in csv.DictReader((folder / f"comparison_{sweep}.csv").open()):
         if row["metric"].startswith("val-core/"):
             spread = f" ± {100 * float(row['spread']):.1f}" if row["spread"] else ""
             cells.setdefault(row["variant"], {})[row["measure"]] = (f"{100 * float(row['mean']):.1f}{spread}", row["up_to"])
     tokens = next(iter(cells.values()))["equal_tokens"][1]
-    print(f"| run | before | after | mean over the steps | at {float(tokens) / 1e3:.0f}k tokens | groups generated | kept | mixed | tokens |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for variant, measures in cells.items():
-        first, generated, kept, mixed, num_tokens = shares(runs, variant)
+    print(f"| run | before | after | mean | equal tokens ({float(tokens) / 1e3:.0f}k) | groups | kept | mixed | tokens |")
+    print("|" + " --- |" * 9)
+    for (variant, measures), name in zip(cells.items(), shorten(list(cells))):
+        first, generated, kept, mixed, num_tokens = shares(folder, variant)
         values = [measures[measure][0] for measure in ("last", "area", "equal_tokens")]
-        print(f"| {variant} | {100 * first:.1f} | {' | '.join(values)} | {generated:.0f} | {100 * kept:.0f} % | {100 * mixed:.0f} % | {num_tokens / 1e3:.0f}k |")
+        print(f"| `{name}` | {100 * first:.1f} | {' | '.join(values)} | {generated:.0f} | {100 * kept:.0f} % | {100 * mixed:.0f} % | {num_tokens / 1e3:.0f}k |")
 
 
 def main():
@@ -108,21 +107,23 @@ def main():
     starting = commands.add_parser("start", help="train warm starts")
     starting.add_argument("games", nargs="+", choices=STARTS)
     drawing = commands.add_parser("chart", help="take a chart out of a comparison")
-    drawing.add_argument("folder", type=pathlib.Path)
+    drawing.add_argument("folder", type=pathlib.Path, help="results of the sweep")
+    drawing.add_argument("sweep", help="name of its file, without .yaml")
     drawing.add_argument("out", type=pathlib.Path)
     drawing.add_argument("--metric", default="validation")
     drawing.add_argument("--over", choices=("steps", "tokens", "seconds"), default="steps")
     tabling = commands.add_parser("table", help="print a comparison as a table")
-    tabling.add_argument("folder", type=pathlib.Path)
-    tabling.add_argument("--runs", type=pathlib.Path, help="folder of the runs, where the comparison is elsewhere")
+    tabling.add_argument("folder", type=pathlib.Path, help="results of the sweep")
+    tabling.add_argument("sweep", help="name of its file, without .yaml")
     options = parser.parse_args()
     if options.command == "start":
         for game in options.games:
             start(options.program, game)
     elif options.command == "table":
-        table(options.folder, options.runs or options.folder)
+        table(options.folder, options.sweep)
     else:
-        options.out.write_text(chart((options.folder / "comparison.html").read_text(), options.metric, options.over))
+        page = (options.folder / f"comparison_{options.sweep}.html").read_text()
+        options.out.write_text(chart(page, options.metric, options.over))
 
 
 if __name__ == "__main__":

@@ -1,40 +1,26 @@
 """An agent with one tool, for any server that speaks OpenAI's API: the model has to call `add` with the task's numbers.
 
 tamis runs it for each episode of configs/agent.yaml; its URL, key and model come by environment variables. Against another
-server: `OPENAI_BASE_URL=... OPENAI_API_KEY=... python examples/agent.py <<< '{"messages": [{"role": "user", "content":
-"3+4"}], "sum": 7}'`.
+server: `OPENAI_BASE_URL=... OPENAI_API_KEY=... TAMIS_MODEL=gpt-5-mini python examples/agent.py <<< '{"messages": [{"role":
+"user", "content": "3+4"}], "sum": 7}'`.
 """
 
 import json
 import os
 import sys
+from contextlib import suppress
+from functools import partial
 
-from openai import OpenAI
+from openai import OpenAI, pydantic_function_tool
+from pydantic import create_model
 
-NUMBER = {"type": "integer"}
-ADD = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Adds two numbers.",
-        "parameters": {"type": "object", "properties": {"a": NUMBER, "b": NUMBER}, "required": ["a", "b"]},
-    },
-}
-
-
-def add(a, b):
-    return a + b
-
-
-task = json.loads(sys.stdin.readline())
-client, model, messages = OpenAI(), os.environ.get("TAMIS_MODEL", "gpt-5-mini"), task["messages"]
-results = []
-while not results and len(messages) < 4:
-    answer = client.chat.completions.create(model=model, messages=messages, tools=[ADD]).choices[0].message
-    messages += [answer, {"role": "user", "content": "Call add."}]
+Add = create_model("add", a=int, b=int)
+ask = partial(OpenAI().chat.completions.create, model=os.environ["TAMIS_MODEL"], tools=[pydantic_function_tool(Add)])
+task, sums = json.loads(sys.stdin.readline()), []
+while not sums and len(task["messages"]) < 4:
+    answer = ask(messages=task["messages"]).choices[0].message
+    task["messages"] += [answer, {"role": "user", "content": "Call add."}]
     for call in answer.tool_calls or []:
-        try:
-            results.append(add(**json.loads(call.function.arguments)))
-        except TypeError as error:  # arguments that are none
-            results.append(str(error))
-print(json.dumps({"reward": float(results == [task["sum"]]), "info": {"num_tool_calls": len(results)}}))
+        with suppress(ValueError):  # arguments that are none
+            sums.append(sum(dict(Add.model_validate_json(call.function.arguments)).values()))
+print(json.dumps({"reward": float(sums == [task["sum"]]), "info": {"num_tool_calls": len(sums)}}))

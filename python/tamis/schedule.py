@@ -85,6 +85,10 @@ class Scored:
     """Completion tokens of all members."""
     num_lost_tokens: int = 0
     """Completion tokens of attempts at members that were given up and made again."""
+    num_turns: int = 0
+    """Turns of the policy in all members."""
+    num_lost_turns: int = 0
+    """Turns of attempts that were given up and made again."""
     is_identical_in_text: bool = False
     """Whether all members' texts are the same."""
 
@@ -95,6 +99,7 @@ class Failed:
 
     group: int
     num_tokens: int = 0
+    num_turns: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ class Aborted:
 
     group: int
     num_tokens: int = 0
+    num_turns: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,8 @@ class Trained:
     """Members of the step's groups that bore no loss."""
     tokens: int = 0
     """Their completion tokens."""
+    turns: int = 0
+    """Their turns."""
 
 
 @dataclass(frozen=True)
@@ -258,16 +266,18 @@ def _to_mapping(event: Event) -> Any:
             facts = {
                 "num_tokens": event.num_tokens,
                 "num_lost_tokens": event.num_lost_tokens,
+                "num_turns": event.num_turns,
+                "num_lost_turns": event.num_lost_turns,
                 "is_identical_in_text": event.is_identical_in_text,
             }
             values = [_number(value) for value in event.values]
             return {"scored": {"group": event.group, "values": values, "facts": facts}}
-        case Failed(group, num_tokens):
-            return {"failed": {"group": group, "num_tokens": num_tokens}}
-        case Aborted(group, num_tokens):
-            return {"aborted": {"group": group, "num_tokens": num_tokens}}
-        case Trained(left_out, tokens):
-            return {"trained": {"left_out": left_out, "tokens": tokens}}
+        case Failed(group, num_tokens, num_turns):
+            return {"failed": {"group": group, "num_tokens": num_tokens, "num_turns": num_turns}}
+        case Aborted(group, num_tokens, num_turns):
+            return {"aborted": {"group": group, "num_tokens": num_tokens, "num_turns": num_turns}}
+        case Trained(left_out, tokens, turns):
+            return {"trained": {"left_out": left_out, "tokens": tokens, "turns": turns}}
         case Published(version):
             return {"published": {"version": version}}
         case Cancelled():
@@ -365,7 +375,7 @@ class Scheduler:
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """Where every group of the closed steps went: each place with its groups, trajectories and tokens."""
+        """Where every group of the closed steps went: each place with its groups, trajectories, turns and tokens."""
         return self._machine.totals()
 
     @property

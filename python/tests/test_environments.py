@@ -39,10 +39,12 @@ def needs(package):
 class Worker:
     """A process, asked by requests whose answers may come in any order."""
 
-    def __init__(self, folder):
-        environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}
+    def __init__(self, folder, python=sys.executable):
+        # What an environment starts finds its files as well.
+        path = os.pathsep.join([str(PACKAGE), str(folder)])
+        environment = {**os.environ, "PYTHONPATH": path, "HOME": str(folder), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tamis.environments"],
+            [python, "-m", "tamis.environments"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=environment,
         )  # fmt: skip
         self._answers, self._changed, self._is_over, self._num_asked = {}, threading.Condition(), False, 0

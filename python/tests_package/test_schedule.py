@@ -44,7 +44,7 @@ def test_one_step_by_hand():
     judged, _, ready = scheduler.handle(Scored(1, [1.0, None], num_tokens=4))
     assert judged == Judged(1, kept=False, reason="unscored")
     scheduler.handle(Dispatched([2]))
-    judged, _, ready = scheduler.handle(Scored(2, [1.0, 0.0], num_tokens=5))
+    judged, _, ready = scheduler.handle(Scored(2, [1.0, 0.0], num_tokens=5, num_turns=7))
     assert judged == Judged(2, kept=True) and isinstance(ready, StepReady)
     assert ready.close.trained == [2] and ready.close.report["text"]
     assert any("keep" in name or "filter" in name for name in ready.close.report["metrics"])
@@ -52,7 +52,7 @@ def test_one_step_by_hand():
     assert scheduler.handle(Published(1)) == []
     assert scheduler.progress["steps"] == 1
     totals = scheduler.totals
-    assert totals["generated"] == {"groups": 3, "trajectories": 6, "tokens": 18}
+    assert totals["generated"] == {"groups": 3, "trajectories": 6, "turns": 7, "tokens": 18}
     assert totals["dropped"]["groups"] == 2 and totals["trained"]["tokens"] == 5
 
 

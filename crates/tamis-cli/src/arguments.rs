@@ -170,7 +170,7 @@ pub(crate) struct SweepArguments {
     /// A metric to compare by; may be given several times [default: accuracy at validations, and mean reward].
     #[arg(long, value_name = "NAME")]
     pub(crate) metric: Vec<String>,
-    /// Folder of comparison.csv, .md and .html [default: the sweep's results; of other runs none is written].
+    /// Folder of the comparison's .csv, .md and .html [default: the sweep's results; of other runs none is written].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }

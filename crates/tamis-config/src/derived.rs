@@ -1,6 +1,8 @@
 //! Numbers and facts that follow from several keys of a configuration, among them the values of keys that
 //! follow another key where nobody sets them.
 
+use std::cmp::Reverse;
+
 use serde_json::Value as Json;
 use tamis_core::advantage::Column;
 use tamis_core::correction::CorrectionPreset;
@@ -263,25 +265,39 @@ impl Config {
         self.environments().enumerate().map(number).collect()
     }
 
-    /// The key that bounds [`Self::max_completion_length`].
-    pub fn completion_length_key(&self) -> &'static str {
-        if self.played().is_some() { "environment.max_length" } else { "rollout.max_response_length" }
+    /// The key that bounds [`Self::max_text_length`].
+    pub fn text_length_key(&self) -> String {
+        let lengths = self.environments().map(|environment| self.max_episode_text_length(environment));
+        // The first of the longest.
+        let longest = lengths.enumerate().min_by_key(|&(_, length)| Reverse(length));
+        match longest {
+            None => "rollout.max_response_length".to_owned(),
+            Some((0, _)) => "environment.max_length".to_owned(),
+            Some((number, _)) => format!("more_environments[{}].max_length", number - 1),
+        }
     }
 
-    /// Most tokens after a prompt: those of an answer, or of all turns with what the environment writes.
+    /// Most tokens after a prompt: those of an answer, or of all turns with what the environment writes, in the
+    /// environment whose episodes may be longest.
     pub fn max_completion_length(&self) -> usize {
         let of_answer = self.rollout.max_response_length;
         self.environments().map(|environment| self.max_episode_length(environment)).max().unwrap_or(of_answer)
     }
 
-    /// Most tokens that the policy sees at once, beyond those of a prompt: where it sees a window of turns, fewer than
-    /// those of an episode.
+    /// Most tokens that the policy sees at once, beyond those of a prompt, in the environment that shows most.
     pub fn max_text_length(&self) -> usize {
-        let whole = self.max_completion_length();
-        let Some(environment) = self.played().filter(|environment| environment.context != ContextMode::Full)
-        else {
+        let of_answer = self.rollout.max_response_length;
+        let lengths = self.environments().map(|environment| self.max_episode_text_length(environment));
+        lengths.max().unwrap_or(of_answer)
+    }
+
+    /// Most tokens of an episode that the policy sees at once, beyond those of a prompt: where it sees a window of
+    /// turns, fewer than all.
+    pub fn max_episode_text_length(&self, environment: &EnvironmentConfig) -> usize {
+        let whole = self.max_episode_length(environment);
+        if environment.context == ContextMode::Full {
             return whole;
-        };
+        }
         let max_turns = environment.prompting.max_turns;
         let num_seen = environment.max_context_window.unwrap_or(max_turns).min(max_turns);
         let of_turn = self.rollout.max_response_length.saturating_add(self.data.max_prompt_length);
@@ -289,7 +305,7 @@ impl Config {
     }
 
     /// Most tokens of an episode after its prompt.
-    fn max_episode_length(&self, environment: &EnvironmentConfig) -> usize {
+    pub fn max_episode_length(&self, environment: &EnvironmentConfig) -> usize {
         let of_answer = self.rollout.max_response_length;
         let of_turn = of_answer.saturating_add(self.data.max_prompt_length);
         let of_turns = environment.prompting.max_turns.saturating_mul(of_turn);

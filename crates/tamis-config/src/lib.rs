@@ -4,6 +4,7 @@
 //! ([`table`]), the embedded defaults, the JSON Schema, the reference page and `explain`.
 
 mod algorithm;
+mod argument_folder;
 pub mod catalogue;
 mod define;
 mod derived;
@@ -35,6 +36,7 @@ pub mod tree;
 pub mod value;
 pub mod yaml;
 
+pub use argument_folder::take_argument_from;
 pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use foreign::{ForeignOutcome, Note, Owner};
 pub use generate::{explain, json_schema};

@@ -38,7 +38,9 @@ fn every_example_loads() {
 
 #[test]
 fn every_configuration_beside_the_examples_loads() {
-    for name in ["quickstart", "gsm8k_calculator", "bench_step", "smollm2"] {
+    for name in
+        ["quickstart", "gsm8k_calculator", "bench_step", "smollm2", "frozen_lake", "sokoban", "countdown"]
+    {
         let loaded = load(&[folder().join(format!("../{name}.yaml"))], &[])
             .unwrap_or_else(|errors| panic!("{errors}"));
         assert!(loaded.warnings.is_empty(), "{name}: {:?}", loaded.warnings);
@@ -82,7 +84,13 @@ fn common_settings_of_the_filter() {
 /// The presets of the common recipes set the values that their authors released.
 #[test]
 fn presets_are_the_released_recipes() {
-    let divided = Grpo { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Zero };
+    let divided = Grpo {
+        scale: Scale::Group,
+        ddof: 1,
+        epsilon: 1e-6,
+        singleton: SingletonAdvantage::Zero,
+        ..Grpo::default()
+    };
     let undivided = Grpo { scale: Scale::None, ..divided };
     let clip = |clip_high, dual_clip| {
         let log_ratio_limit = Some(20.0);

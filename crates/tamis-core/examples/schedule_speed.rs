@@ -12,7 +12,7 @@ use std::time::Instant;
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, ScheduleError, ScheduleSettings, Scheduler, StreamingSettings, Surplus,
+    Command, Event, GroupFacts, ScheduleError, ScheduleSettings, Scheduler, Spent, StreamingSettings, Surplus,
 };
 
 /// Groups of 8 of which about half are kept, in random order of completion, one event a member.
@@ -60,7 +60,9 @@ fn events_per_second(in_flight: usize) -> Result<f64, ScheduleError> {
                 Command::Abort { groups } => {
                     let gone: std::collections::BTreeSet<GroupId> = groups.iter().copied().collect();
                     flying.retain(|group| !gone.contains(group));
-                    pending.extend(groups.into_iter().map(|group| Event::Aborted { group, num_tokens: 0 }));
+                    pending.extend(
+                        groups.into_iter().map(|group| Event::Aborted { group, spent: Spent::on_answer(0) }),
+                    );
                 }
                 Command::StepClosed(_) => {
                     steps += 1;
@@ -69,7 +71,7 @@ fn events_per_second(in_flight: usize) -> Result<f64, ScheduleError> {
                     pending.extend([
                         Event::BeginStep,
                         Event::Published { version },
-                        Event::Trained { left_out: 0, tokens: 0 },
+                        Event::Trained { left_out: 0, tokens: 0, turns: 0 },
                     ]);
                 }
                 _ => {}

@@ -20,7 +20,7 @@ use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
     Command, Event, FillOrder, GroupFacts, OnLimit, RoundLimit, RoundSize, ScheduleError, ScheduleSettings,
-    Scheduler, StreamingSettings, Surplus,
+    Scheduler, Spent, StreamingSettings, Surplus,
 };
 
 const GROUPS: usize = 128;
@@ -186,8 +186,11 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                     }
                     Command::Abort { groups } => {
                         server.abort(&groups);
-                        events
-                            .extend(groups.into_iter().map(|group| Event::Aborted { group, num_tokens: 0 }));
+                        events.extend(
+                            groups
+                                .into_iter()
+                                .map(|group| Event::Aborted { group, spent: Spent::on_answer(0) }),
+                        );
                     }
                     Command::Train { groups, .. } => {
                         let share = groups.len() as f64 / GROUPS as f64;
@@ -231,12 +234,12 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                 continue;
             }
             let values = samples.iter().map(|sample| sample.1).collect();
-            let num_tokens = samples.iter().map(|sample| sample.0 as u64).sum();
+            let spent = samples.iter().map(|sample| Spent::on_answer(sample.0 as u64)).sum();
             server.open.remove(&group);
             events.push_back(Event::Scored {
                 group,
                 values,
-                facts: GroupFacts { num_tokens, is_identical_in_text: false, ..GroupFacts::default() },
+                facts: GroupFacts { spent, ..GroupFacts::default() },
             });
         } else {
             is_closed = false;
@@ -246,7 +249,7 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                 began = (server.clock, server.generated, server.busy);
             }
             let published = Event::Published { version: PolicyVersion(version) };
-            events.extend([Event::Trained { left_out: 0, tokens: 0 }, published, Event::BeginStep]);
+            events.extend([Event::Trained { left_out: 0, tokens: 0, turns: 0 }, published, Event::BeginStep]);
         }
     }
 }

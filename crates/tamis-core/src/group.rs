@@ -159,6 +159,9 @@ pub struct Episode {
     pub is_success: bool,
     /// Whether a limit (of turns, actions, tokens) ended it, and not the environment.
     pub is_cut: bool,
+    /// Whether its environment gave no reward: a reward function has to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unscored: bool,
 }
 
 impl Episode {
@@ -231,6 +234,11 @@ impl Trajectory {
     /// Whether the sampler said the log-probability of every token.
     pub fn has_logprobs(&self) -> bool {
         self.logprobs.iter().all(|logprob| !logprob.is_nan())
+    }
+
+    /// Answers of the policy in it: one, where it was not played in an environment.
+    pub fn num_turns(&self) -> usize {
+        self.episode.as_ref().map_or(1, |episode| episode.turns.len())
     }
 
     /// Place of the last token of each turn; of one without tokens that of the token before it. Empty where there is

@@ -10,7 +10,7 @@ use ureq::http::StatusCode;
 use crate::cache::{CachedRepository, disk, make_folder};
 use crate::digest::Digest;
 use crate::error::HubError;
-use crate::progress::Progress;
+use crate::progress::DownloadProgress;
 use crate::request::{Client, FileFacts, status_error};
 
 /// Bytes that a broken download must have brought for its attempts to count anew.
@@ -27,7 +27,7 @@ pub(crate) struct Download<'d> {
     pub(crate) name: &'d str,
     pub(crate) commit: &'d str,
     pub(crate) pauses: &'d [Duration],
-    pub(crate) progress: &'d dyn Progress,
+    pub(crate) progress: &'d dyn DownloadProgress,
     /// Bytes of the files before this one.
     pub(crate) before: u64,
 }

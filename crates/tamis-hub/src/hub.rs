@@ -9,7 +9,7 @@ use crate::download::{Download, patiently};
 use crate::error::HubError;
 use crate::listing::Listing;
 use crate::model_files::{CONFIGURATION, SINGLE, SINGLE_INDEX, shards, small_files};
-use crate::progress::Progress;
+use crate::progress::DownloadProgress;
 use crate::repository::{Repository, RepositoryKind, is_commit};
 use crate::request::{Client, plain, status_error};
 use crate::settings::HubSettings;
@@ -91,7 +91,7 @@ impl Hub {
         id: &str,
         revision: Option<&str>,
         extent: Extent,
-        progress: &dyn Progress,
+        progress: &dyn DownloadProgress,
     ) -> Result<FoundModel, HubError> {
         let repository = Repository { kind: RepositoryKind::Model, id: id.to_owned() };
         let cached = CachedRepository::new(&self.settings.cache, &repository);
@@ -134,7 +134,7 @@ impl Hub {
         &self,
         id: &str,
         revision: Option<&str>,
-        progress: &dyn Progress,
+        progress: &dyn DownloadProgress,
     ) -> Result<PathBuf, HubError> {
         let repository = Repository { kind: RepositoryKind::Model, id: id.to_owned() };
         let cached = CachedRepository::new(&self.settings.cache, &repository);
@@ -163,7 +163,7 @@ impl Hub {
         revision: Option<&str>,
         wanted: WantedSplit<'_>,
         extent: Extent,
-        progress: &dyn Progress,
+        progress: &dyn DownloadProgress,
     ) -> Result<FoundSplit, HubError> {
         let found = self.split_at(id, revision.unwrap_or(MAIN), wanted, extent, progress);
         match found {
@@ -190,7 +190,7 @@ impl Hub {
         revision: &str,
         wanted: WantedSplit<'_>,
         extent: Extent,
-        progress: &dyn Progress,
+        progress: &dyn DownloadProgress,
     ) -> Result<FoundSplit, HubError> {
         let repository = Repository { kind: RepositoryKind::Dataset, id: id.to_owned() };
         let cached = CachedRepository::new(&self.settings.cache, &repository);
@@ -233,7 +233,7 @@ impl Hub {
         &self,
         repository: &Repository,
         revision: &str,
-        progress: &dyn Progress,
+        progress: &dyn DownloadProgress,
         in_cache: impl Fn() -> Option<(T, Vec<String>)>,
         online: impl FnOnce(&Listing) -> Result<T, HubError>,
     ) -> Result<T, HubError> {
@@ -291,7 +291,7 @@ impl Hub {
         cached: &CachedRepository,
         listing: &Listing,
         files: &[String],
-        progress: &dyn Progress,
+        progress: &dyn DownloadProgress,
     ) -> Result<(), HubError> {
         let missing = cached.missing(&listing.commit, files);
         if missing.is_empty() {

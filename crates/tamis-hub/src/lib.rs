@@ -27,8 +27,8 @@ mod token;
 
 pub use error::{HubError, Kind};
 pub use hub::{Extent, FoundModel, FoundSplit, Hub};
-pub use progress::Progress;
+pub use progress::DownloadProgress;
 pub use repository::{Repository, RepositoryKind, is_commit};
 pub use settings::HubSettings;
 pub use splits::WantedSplit;
-pub use token::Token;
+pub use token::HubToken;

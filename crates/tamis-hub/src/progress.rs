@@ -1,7 +1,7 @@
 //! What a download tells while it goes on.
 
 /// Hears of a download.
-pub trait Progress {
+pub trait DownloadProgress {
     /// A download begins, of so many bytes where that is known.
     fn begin(&self, name: &str, bytes: Option<u64>);
 

@@ -10,7 +10,7 @@ use ureq::{Agent, Body};
 
 use crate::error::HubError;
 use crate::settings::HubSettings;
-use crate::token::Token;
+use crate::token::HubToken;
 
 /// Redirects of one request, at most.
 const MAX_REDIRECTS: usize = 6;
@@ -44,7 +44,7 @@ pub(crate) struct FileFacts {
 pub(crate) struct Client {
     agent: OnceLock<Agent>,
     endpoint: String,
-    token: Option<Token>,
+    token: Option<HubToken>,
     silence: Duration,
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::token::Token;
+use crate::token::HubToken;
 
 /// Bytes of a file with a token, at most.
 const MAX_TOKEN: u64 = 64 << 10;
@@ -17,7 +17,7 @@ pub struct HubSettings {
     /// Folder of the cache.
     pub cache: PathBuf,
     /// The user's token.
-    pub token: Option<Token>,
+    pub token: Option<HubToken>,
     /// The variable that forbids the network, where one does.
     pub offline: Option<&'static str>,
     /// Pauses before each further attempt, after a failure that may pass.
@@ -53,8 +53,8 @@ impl HubSettings {
         let token = if is_true(&"HF_HUB_DISABLE_IMPLICIT_TOKEN") {
             None
         } else {
-            let of_variable = |name: &str| text(name).and_then(|value| Token::new(&value));
-            let of_file = || Token::new(&tamis_file::read_text(&token_file, MAX_TOKEN).ok()?);
+            let of_variable = |name: &str| text(name).and_then(|value| HubToken::new(&value));
+            let of_file = || HubToken::new(&tamis_file::read_text(&token_file, MAX_TOKEN).ok()?);
             of_variable("HF_TOKEN").or_else(|| of_variable("HUGGING_FACE_HUB_TOKEN")).or_else(of_file)
         };
         let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
@@ -113,11 +113,11 @@ mod tests {
             let home = ("HF_HOME", home.path().to_str().expect("a name"));
             of(&[&[home], variables].concat()).token
         };
-        assert_eq!(token(&[]), Token::new("hf_file"));
-        assert_eq!(token(&[("HUGGING_FACE_HUB_TOKEN", "hf_old")]), Token::new("hf_old"));
+        assert_eq!(token(&[]), HubToken::new("hf_file"));
+        assert_eq!(token(&[("HUGGING_FACE_HUB_TOKEN", "hf_old")]), HubToken::new("hf_old"));
         assert_eq!(
             token(&[("HUGGING_FACE_HUB_TOKEN", "hf_old"), ("HF_TOKEN", "hf_new")]),
-            Token::new("hf_new")
+            HubToken::new("hf_new")
         );
         assert_eq!(token(&[("HF_TOKEN_PATH", "/nowhere")]), None);
         assert_eq!(token(&[("HF_TOKEN", "hf_new"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]), None);

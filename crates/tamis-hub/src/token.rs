@@ -4,9 +4,9 @@ use std::fmt;
 
 /// A token that the hub knows the user by.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct HubToken(String);
 
-impl Token {
+impl HubToken {
     /// Of a text, without the white space around it; `None` where nothing is left, or what no header carries.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -20,9 +20,9 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for HubToken {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Token(..)")
+        formatter.write_str("HubToken(..)")
     }
 }
 
@@ -32,11 +32,11 @@ mod tests {
 
     #[test]
     fn a_token_is_trimmed_and_never_shown() {
-        let token = Token::new(" hf_secret\n").expect("a token");
+        let token = HubToken::new(" hf_secret\n").expect("a token");
         assert_eq!(token.header(), "Bearer hf_secret");
-        assert_eq!(format!("{token:?}"), "Token(..)");
-        assert_eq!(Token::new(" \n"), None);
-        assert_eq!(Token::new("two words"), None);
-        assert_eq!(Token::new("hf_\u{e9}"), None);
+        assert_eq!(format!("{token:?}"), "HubToken(..)");
+        assert_eq!(HubToken::new(" \n"), None);
+        assert_eq!(HubToken::new("two words"), None);
+        assert_eq!(HubToken::new("hf_\u{e9}"), None);
     }
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     Architecture, BatchGenerator, GenerationRequest, GeneratorSettings, Model, RequestId, SamplingParams,
-    SequenceName, Threads, TransformerConfig, Turn,
+    SequenceName, Threads, TransformerConfig, TurnPlace,
 };
 
 const PROMPT: usize = 100;
@@ -83,7 +83,7 @@ fn play(
         };
         let sequences =
             members.iter().map(|&member| SequenceName { kind: 0, group, member: member as u32 }).collect();
-        let id = generator.submit_turn(request, Turn { sequences, continues: turn > 0 });
+        let id = generator.submit_turn(request, TurnPlace { sequences, continues: turn > 0 });
         if let Ok(id) = id {
             asked.insert(id, (group, members, turn, prompt));
         }

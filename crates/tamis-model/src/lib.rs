@@ -33,7 +33,7 @@ pub use config::{Architecture, ConfigError, Llama3Scaling, OutputHead, Transform
 pub use generation::{
     Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
     GeneratorSettings, RequestError, RequestId, SamplingError, SamplingParams, SequenceName, StopCheck,
-    TokenMask, Turn,
+    TokenMask, TurnPlace,
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;

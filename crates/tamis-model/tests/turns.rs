@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     Architecture, BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model,
-    RequestId, SamplingParams, Sequence, SequenceName, SimdLevel, Threads, TransformerConfig, Turn,
+    RequestId, SamplingParams, Sequence, SequenceName, SimdLevel, Threads, TransformerConfig, TurnPlace,
     Workspace, score,
 };
 
@@ -87,7 +87,7 @@ fn play(
                   (group, members, turn, prompt): (u64, Vec<usize>, usize, Vec<u32>)| {
         let keys = members.iter().map(|&member| key(group, member, turn)).collect();
         let sequences = members.iter().map(|&member| name(group, member)).collect();
-        let turn_of = Turn { sequences, continues: turn > 0 };
+        let turn_of = TurnPlace { sequences, continues: turn > 0 };
         let id = generator.submit_turn(request(&prompt, keys, play.max_new_tokens), turn_of).unwrap();
         asked.insert(id, (group, members, turn, prompt));
     };
@@ -199,7 +199,7 @@ fn answer(
     let keys = vec![Key::new(4, Purpose::Rollout).with(prompt.len() as u64)];
     let mut request = request(prompt, keys, 5);
     request.params.stop_token_ids.clear();
-    let turn = Turn { sequences: vec![name], continues: prompt.len() > 70 };
+    let turn = TurnPlace { sequences: vec![name], continues: prompt.len() > 70 };
     generator.submit_turn(request, turn).unwrap();
     generator.run(threads, model).pop().unwrap()
 }
@@ -242,7 +242,7 @@ fn what_is_kept_takes_the_place_of_what_runs() {
     let group = |generator: &mut BatchGenerator, group: u64, members: usize| {
         let keys = (0..members as u64).map(|member| Key::new(4, Purpose::Rollout).with(member)).collect();
         let sequences = (0..members).map(|member| name(group, member)).collect();
-        generator.submit_turn(request(&prompt, keys, 6), Turn { sequences, continues: false }).unwrap()
+        generator.submit_turn(request(&prompt, keys, 6), TurnPlace { sequences, continues: false }).unwrap()
     };
     group(&mut generator, 0, 3);
     generator.run(&threads, &model);
@@ -284,7 +284,7 @@ fn a_next_turn_goes_before_a_first_one() {
     let settings = GeneratorSettings { max_sequences: 1, ..GeneratorSettings::default() };
     let mut generator = BatchGenerator::new(model.config(), settings);
     let mut submit = |group: u64, continues: bool| {
-        let turn = Turn { sequences: vec![name(group, 0)], continues };
+        let turn = TurnPlace { sequences: vec![name(group, 0)], continues };
         let keys = vec![Key::new(4, Purpose::Rollout).with(group)];
         generator.submit_turn(request(&[1, 2, 3], keys, 3), turn).unwrap()
     };
@@ -303,7 +303,7 @@ fn a_turn_goes_on_by_other_weights() {
     let prompt: Vec<u32> = (0..30).collect();
     let keys: Vec<Key> = (0..3).map(|member| Key::new(4, Purpose::Rollout).with(member)).collect();
     let sequences: Vec<_> = (0..3).map(|member| name(0, member)).collect();
-    let first = Turn { sequences: sequences.clone(), continues: false };
+    let first = TurnPlace { sequences: sequences.clone(), continues: false };
     let mut first_request = request(&prompt, keys.clone(), 8);
     first_request.params.stop_token_ids.clear();
     generator.submit_turn(first_request, first).unwrap();
@@ -312,7 +312,7 @@ fn a_turn_goes_on_by_other_weights() {
     let mut next = |prompt: Vec<u32>, keys: Vec<Key>, sequences: Vec<SequenceName>| {
         let mut request = request(&prompt, keys, 12);
         request.params.stop_token_ids.clear();
-        let id = generator.submit_turn(request, Turn { sequences, continues: true }).unwrap();
+        let id = generator.submit_turn(request, TurnPlace { sequences, continues: true }).unwrap();
         prompts.insert(id, prompt);
     };
     let after = |member: usize| {

@@ -115,7 +115,7 @@ impl Machine {
         to_python(py, &json!(self.scheduler.progress()))
     }
 
-    /// Accounting of the groups of all closed steps: each place with its groups, trajectories and tokens.
+    /// Accounting of the groups of all closed steps: each place with its groups, trajectories, turns and tokens.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &json!(self.scheduler.totals()))
     }

@@ -31,7 +31,8 @@ use tamis_core::filter::Metric;
 use tamis_core::group::{PolicyVersion, PromptId};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    OnLimit, RoundLimit, RoundReport, RoundSize, ScheduleSettings, Scheduler, StreamingSettings, Surplus,
+    Members, OnLimit, RoundLimit, RoundReport, RoundSize, ScheduleSettings, Scheduler, StreamingSettings,
+    Surplus,
 };
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::{NamedReward, RewardFunction, RewardInput, RewardOutcome, Rewards};
@@ -265,7 +266,7 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
                 found.groups_a_step += collected.report.accounting.generated.groups as f64;
                 found.max_lag = found.max_lag.max(collected.report.max_lag);
             }
-            dispatcher.note_trained(0, 0).unwrap();
+            dispatcher.note_trained(Members::default()).unwrap();
         }
         if step == warm_up {
             begun = Instant::now();

@@ -155,9 +155,11 @@ fn run(
         for event in events {
             let (id, outcome) = match event {
                 GeneratorEvent::Sampled { id, sample } if id.purpose == purpose => (id, Ok(sample)),
-                GeneratorEvent::Failed { id, reason, .. } if id.purpose == purpose => (id, Err(reason)),
+                GeneratorEvent::Failed { id, kind, reason, .. } if id.purpose == purpose => {
+                    (id, Err((Some(kind), reason)))
+                }
                 GeneratorEvent::Aborted { id, .. } if id.purpose == purpose => {
-                    (id, Err("it was given up".to_owned()))
+                    (id, Err((None, "it was given up".to_owned())))
                 }
                 event => {
                     inbox.of_groups.push_back(event);
@@ -173,7 +175,11 @@ fn run(
             };
             match outcome {
                 Ok(sample) => row.samples[id.member as usize] = Some(sample),
-                Err(reason) => {
+                Err((kind, reason)) => {
+                    // A validation stands between two steps, and is no part of what either of them counts.
+                    if let Some(kind) = kind.filter(|_| purpose != SamplePurpose::Validation) {
+                        inbox.faults.count(kind);
+                    }
                     if row.failure.is_none() && row.is_open() {
                         generator.abort(AbortScope::Group { purpose, group: id.group });
                     }

@@ -94,6 +94,9 @@ impl EnvironmentLine for EnvironmentServer {
         self.call(op, asked, limit, true)
     }
 
+    /// A server is not started again from here.
+    fn note_ended(&self) {}
+
     fn tell(&self, _place: u64, op: &'static str, asked: Body) {
         _ = self.call(op, asked, CLOSE, false);
     }

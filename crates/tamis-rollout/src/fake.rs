@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::Spent;
 
 use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
@@ -167,6 +168,7 @@ impl FakeGenerator {
         let ends = spans.iter().skip(1).map(|(_, start)| *start).chain([length]);
         Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: (0..length)
                 .map(|t| request.key.with(3).below(u64::from(t), VOCABULARY) as u32)
                 .collect(),
@@ -246,10 +248,11 @@ impl FakeGenerator {
             _ => SampleId { attempt: near.attempt + 1000, ..near },
         };
         if self.draw() < 0.5 {
-            return GeneratorEvent::Aborted { id, num_tokens: 7 };
+            return GeneratorEvent::Aborted { id, spent: Spent::on_answer(7) };
         }
         let sample = Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: vec![0],
             logprobs: vec![0.0],
             entropy: None,
@@ -268,7 +271,7 @@ impl FakeGenerator {
                 id,
                 kind,
                 reason: "the fake server says no".to_owned(),
-                num_tokens: u64::from(Self::length(&flight.request) / 2),
+                spent: Spent::on_answer(u64::from(Self::length(&flight.request) / 2)),
             },
             None => GeneratorEvent::Sampled { id, sample: self.sample(flight) },
         }
@@ -317,18 +320,18 @@ impl FakeGenerator {
         self.now += 1000;
         for id in hanging {
             let Some(flight) = self.in_flight.remove(&id) else { continue };
-            let num_tokens = u64::from(Self::length(&flight.request) / 2);
+            let spent = Spent::on_answer(u64::from(Self::length(&flight.request) / 2));
             let reason = "no answer in time".to_owned();
             self.schedule(
                 self.now,
-                GeneratorEvent::Failed { id, kind: FailureKind::Transient, reason, num_tokens },
+                GeneratorEvent::Failed { id, kind: FailureKind::Transient, reason, spent },
             );
         }
     }
 
     fn give_up(&mut self, id: SampleId) {
         let Some(flight) = self.in_flight.remove(&id) else { return };
-        let num_tokens = u64::from(self.progress(&flight));
+        let spent = Spent::on_answer(u64::from(self.progress(&flight)));
         if self.happens(self.settings.faults.late) {
             let (event, at) = (self.outcome(&flight), self.now + 1 + self.delay());
             self.schedule(at, event);
@@ -337,7 +340,7 @@ impl FakeGenerator {
                 return;
             }
         }
-        self.schedule(self.now, GeneratorEvent::Aborted { id, num_tokens });
+        self.schedule(self.now, GeneratorEvent::Aborted { id, spent });
     }
 }
 
@@ -367,7 +370,7 @@ impl Generator for FakeGenerator {
         self.waiting = kept;
         let given_up: Vec<SampleRequest> = given_up;
         for request in given_up {
-            self.schedule(self.now, GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
+            self.schedule(self.now, GeneratorEvent::Aborted { id: request.id, spent: Spent::default() });
         }
     }
 

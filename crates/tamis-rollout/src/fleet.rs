@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tamis_core::group::PolicyVersion;
+use tamis_core::schedule::Spent;
 
 use crate::clock::{Bell, Clock};
 use crate::generator::{
@@ -304,8 +305,10 @@ impl Fleet {
             ServerEvent::Aborted { id, num_tokens } => {
                 let Some(task) = self.end_attempt(place, id) else { return Ok(()) };
                 self.attempts.remove(&task.id);
-                self.events
-                    .push(GeneratorEvent::Aborted { id: task.id, num_tokens: task.spent + num_tokens });
+                self.events.push(GeneratorEvent::Aborted {
+                    id: task.id,
+                    spent: task.spent + Spent::on_answer(num_tokens),
+                });
             }
             ServerEvent::Failed { id, fault } => {
                 let Some(task) = self.end_attempt(place, id) else { return Ok(()) };
@@ -404,7 +407,7 @@ impl Generator for Fleet {
             turned_away: None,
             member: None,
             avoid: None,
-            spent: 0,
+            spent: Spent::default(),
             is_given_up: false,
         };
         self.attempts.insert(id, attempt);
@@ -432,7 +435,7 @@ impl Generator for Fleet {
             } else if let Some(task) = self.tasks.remove(&attempt) {
                 // Places in the queues that lead nowhere are passed over.
                 self.attempts.remove(&task.id);
-                self.events.push(GeneratorEvent::Aborted { id: task.id, num_tokens: task.spent });
+                self.events.push(GeneratorEvent::Aborted { id: task.id, spent: task.spent });
             }
         }
         if let AbortScope::Sample(_) = what {

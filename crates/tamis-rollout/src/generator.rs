@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tamis_core::group::{Episode, FinishReason, GroupId, PolicyVersion};
 use tamis_core::random::Key;
 pub use tamis_core::schedule::InFlight;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::Prompt;
 use thiserror::Error;
 
@@ -174,6 +175,13 @@ pub struct Sample {
     /// Its turns, where it was played in an environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episode: Option<Episode>,
+    /// What was generated for it beside all of that and is no part of it: answers that its program did not wait for.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub lost: Spent,
+}
+
+fn is_nothing(spent: &Spent) -> bool {
+    *spent == Spent::default()
 }
 
 impl Sample {
@@ -181,6 +189,12 @@ impl Sample {
     pub fn loss_mask(&self) -> Vec<bool> {
         let len = self.token_ids.len();
         self.episode.as_ref().map_or_else(|| vec![true; len], |episode| episode.loss_mask(len))
+    }
+
+    /// Its turns and tokens, and those that were lost on the way to it.
+    pub fn spent(&self) -> Spent {
+        let turns = self.episode.as_ref().map_or(1, |episode| episode.turns.len() as u64);
+        self.lost + Spent { tokens: self.token_ids.len() as u64, turns }
     }
 
     /// Number of tokens that the policy wrote: all of them, but for those of an environment.
@@ -195,14 +209,19 @@ impl Sample {
     }
 }
 
-/// Whether it is of use to ask again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Whether it is of use to ask again, and who is to blame where it is not the generator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// May succeed another time or elsewhere: the connection broke, the server was busy or gave nonsense.
     Transient,
     /// Will fail again: the request itself is refused.
+    #[default]
     Permanent,
+    /// The environment that it was played in gave no answer in time.
+    EnvironmentTimedOut,
+    /// The environment that it was played in broke down, or the program that played it.
+    EnvironmentBroke,
 }
 
 /// An event of a request, or of the generator. Every request comes to exactly one of the first three.
@@ -223,15 +242,15 @@ pub enum GeneratorEvent {
         kind: FailureKind,
         /// Why, for a person; where it failed is named.
         reason: String,
-        /// Completion tokens spent on it, as far as known.
-        num_tokens: u64,
+        /// What was generated for it, as far as known.
+        spent: Spent,
     },
     /// The sample was given up, by [`Generator::abort`] or a publication that does not wait.
     Aborted {
         /// Id of the sample.
         id: SampleId,
-        /// Completion tokens spent on it, as far as known.
-        num_tokens: u64,
+        /// What was generated for it, as far as known.
+        spent: Spent,
     },
     /// Answer to [`Generator::publish`]: whatever is submitted from now on is sampled by this version.
     Published {
@@ -329,6 +348,12 @@ pub enum GeneratorError {
     /// The learner that samples failed.
     #[error("the learner could not sample")]
     Learner(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The environment that is played in is lost.
+    #[error("the environment is lost: {reason}")]
+    Environment {
+        /// How.
+        reason: String,
+    },
     /// No server answers.
     #[error("no server answers: {}", tried.join("; "))]
     Unreachable {

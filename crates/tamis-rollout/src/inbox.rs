@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::generator::{GeneratorEvent, SamplePurpose};
+use crate::generator::{FailureKind, GeneratorEvent, SamplePurpose};
 
 /// Why nobody waits for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,34 @@ impl Ignored {
     }
 }
 
+/// Trajectories that environments have failed, of those of a step that somebody waited for: also where a resumed run
+/// has read that from a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FaultyEpisodes {
+    /// In time.
+    pub num_timed_out: u64,
+    /// Otherwise.
+    pub num_broken: u64,
+}
+
+impl FaultyEpisodes {
+    /// One more, where an environment is to blame.
+    pub fn count(&mut self, kind: FailureKind) {
+        match kind {
+            FailureKind::EnvironmentTimedOut => self.num_timed_out += 1,
+            FailureKind::EnvironmentBroke => self.num_broken += 1,
+            FailureKind::Transient | FailureKind::Permanent => {}
+        }
+    }
+
+    /// Those that there were, by metric.
+    pub fn by_metric(self) -> Vec<(String, u64)> {
+        let classes = [("timed_out", self.num_timed_out), ("broken", self.num_broken)];
+        let named = classes.map(|(class, count)| (format!("rollout/environment_faults/{class}"), count));
+        named.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
 /// Events of a run's generator that were not used at once: whoever samples a list of prompts
 /// ([`crate::complete`]) leaves here the events of groups that generate beside it.
 #[derive(Debug, Default)]
@@ -60,6 +88,8 @@ pub struct Inbox {
     pub(crate) of_groups: VecDeque<GeneratorEvent>,
     /// Events for nobody since [`Inbox::take_ignored`].
     pub(crate) ignored: Ignored,
+    /// Trajectories that environments have failed since [`Inbox::take_faults`].
+    pub(crate) faults: FaultyEpisodes,
     /// Prompts of each purpose so far.
     pub(crate) num_prompts: BTreeMap<SamplePurpose, u64>,
 }
@@ -68,5 +98,10 @@ impl Inbox {
     /// Returns the number of events since the last call that nobody waited for.
     pub fn take_ignored(&mut self) -> Ignored {
         std::mem::take(&mut self.ignored)
+    }
+
+    /// Returns the trajectories since the last call that environments have failed.
+    pub fn take_faults(&mut self) -> FaultyEpisodes {
+        std::mem::take(&mut self.faults)
     }
 }

@@ -15,7 +15,7 @@ use tamis_env::reward::{Listener, RewardFailure, RewardFunction, RewardInput, Re
 
 use crate::asking::{AfterFault, AskLimits, ConnectError, ScoringServers};
 use crate::http::{Address, Exchange};
-use crate::prompt_template::Template;
+use crate::prompt_template::PromptTemplate;
 use crate::wire::{Call, Fault, FaultClass, Finish, openai};
 
 /// Number of characters that a message shows of an answer without a score.
@@ -33,7 +33,7 @@ pub struct JudgeSetup {
     /// System message for the judge; `None` sends none.
     pub system: Option<String>,
     /// Template of the judge's prompt.
-    pub template: Template,
+    pub template: PromptTemplate,
     /// Finds the score in its answer: the last match counts, its first group where there is one.
     pub pattern: Regex,
     /// Scores of what is found, where that is a word: capital letters make no difference.

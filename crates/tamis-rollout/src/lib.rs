@@ -45,10 +45,10 @@ pub use generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
     SampleId, SamplePurpose, SampleRequest, Sampling, VersionSpan, Wait, Weights,
 };
-pub use inbox::{Ignored, Inbox, Unexpected};
+pub use inbox::{FaultyEpisodes, Ignored, Inbox, Unexpected};
 pub use record::{Collected, End, Fate, Generation, Record, metric_values};
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
-pub use sample_journal::{Beginning, Journalled, SampleIdentity, SampleJournal, SampleOutcome};
+pub use sample_journal::{Beginning, Journalled, SampleIdentity, SampleJournal, SampleMemory, SampleOutcome};
 pub use scorer::{
     Answer, AnswerJournal, AnswerJournalError, MemberId, ScoreError, ScoreEvent, ScoreRequest, Scorer,
 };

@@ -7,17 +7,17 @@ use tamis_env::reward::RewardInput;
 /// A text with names of what is filled in, in braces: `{prompt}`, `{completion}`, `{ground_truth}`,
 /// `{data_source}`, and columns of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct PromptTemplate {
     /// Text and the name after it, in turn; the last has none.
     parts: Vec<(String, Option<String>)>,
 }
 
-impl Template {
+impl PromptTemplate {
     /// Reads a template; braces around anything but a name stand for themselves.
     ///
     /// ```
-    /// use tamis_rollout::prompt_template::Template;
-    /// let template = Template::new("Rate {completion} as {\"score\": n} for {prompt}.");
+    /// use tamis_rollout::prompt_template::PromptTemplate;
+    /// let template = PromptTemplate::new("Rate {completion} as {\"score\": n} for {prompt}.");
     /// assert_eq!(template.names().collect::<Vec<_>>(), ["completion", "prompt"]);
     /// ```
     pub fn new(text: &str) -> Self {

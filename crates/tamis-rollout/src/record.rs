@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tamis_core::filter::{DropReason, ExtraColumns, FinalReward, Metric, MetricError};
 use tamis_core::group::{Group, GroupId};
 use tamis_core::ragged::Ragged;
-use tamis_core::schedule::{Diagnosis, RunEnd, SkipReason, StepReport};
+use tamis_core::schedule::{Diagnosis, RunEnd, SkipReason, Spent, StepReport};
 use tamis_env::reward::Logged;
 
 use crate::source::PreparedPrompt;
@@ -88,8 +88,24 @@ pub struct Generation {
     /// Completion tokens that were generated for it: of its members, and of attempts at them that came to
     /// nothing.
     pub num_tokens: u64,
+    /// Turns of the policy that they belong to.
+    #[serde(default)]
+    pub num_turns: u64,
     /// The place of its last sample among all samples of the run: by rounds groups are judged in this order.
     pub arrival: u64,
+}
+
+impl Generation {
+    /// Its turns and tokens.
+    pub fn spent(&self) -> Spent {
+        Spent { tokens: self.num_tokens, turns: self.num_turns }
+    }
+
+    /// Adds what was generated for one more sample.
+    pub fn spend(&mut self, spent: Spent) {
+        let Spent { tokens, turns } = self.spent() + spent;
+        (self.num_tokens, self.num_turns) = (tokens, turns);
+    }
 }
 
 /// The filter's metric of each member of a group \[G\], NaN where it has none; `final_rewards` are those

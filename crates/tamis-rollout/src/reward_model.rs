@@ -25,7 +25,7 @@ use tamis_env::reward::{Listener, Logged, RewardFailure, RewardFunction, RewardI
 
 use crate::asking::{AfterFault, AskLimits, ConnectError, ScoringServers};
 use crate::http::{Address, Exchange};
-use crate::prompt_template::Template;
+use crate::prompt_template::PromptTemplate;
 use crate::wire::{Call, Fault, FaultClass, HttpAnswer};
 
 /// Text that a server is asked about where a run begins.
@@ -47,7 +47,7 @@ pub enum ModelInput {
     /// Messages always.
     Chat,
     /// A text of one's own.
-    Text(Template),
+    Text(PromptTemplate),
 }
 
 impl ModelInput {
@@ -56,7 +56,7 @@ impl ModelInput {
         match template {
             AUTO_TEMPLATE => Self::Auto,
             CHAT_TEMPLATE => Self::Chat,
-            text => Self::Text(Template::new(text)),
+            text => Self::Text(PromptTemplate::new(text)),
         }
     }
 

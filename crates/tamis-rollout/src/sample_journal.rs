@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use tamis_core::group::PolicyVersion;
 use tamis_core::random::Key;
+use tamis_core::schedule::Spent;
 
 use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
@@ -58,15 +59,17 @@ pub enum SampleOutcome {
         kind: FailureKind,
         /// The reason.
         reason: String,
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
 }
 
 /// Keeps the samples of generators whose answers may differ when asked again.
 pub trait SampleJournal: Send {
-    /// Returns the recorded result that was not taken yet: nothing is asked for twice.
-    fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome>;
+    /// Returns the recorded result that was not taken yet: nothing is asked for twice. `step`: the one in which
+    /// it is asked for; a measurement is that of its step, whatever weights two steps have in common.
+    fn take(&mut self, step: u64, asked: &SampleIdentity) -> Option<SampleOutcome>;
 
     /// Records what came in a step durably, before any of it is used.
     fn put(&mut self, step: u64, outcomes: &[(SampleIdentity, SampleOutcome)]) -> Result<(), GeneratorError>;
@@ -91,15 +94,93 @@ pub struct Beginning {
     pub next_group: u64,
 }
 
-/// A generator whose answers are journalled before anybody hears of them: a run that is killed at any instant
-/// and resumed has the samples it had, and asks for the rest.
-pub struct Journalled<G> {
-    generator: G,
+/// What a process remembers of samples that cannot be had twice: the results that one before it came to, and the
+/// requests whose results are still to be recorded.
+pub struct SampleMemory {
     journal: Box<dyn SampleJournal>,
     step: u64,
     version: PolicyVersion,
     next_group: u64,
     asked: HashMap<SampleId, SampleIdentity>,
+}
+
+impl SampleMemory {
+    /// From where the process takes up its run.
+    pub fn new(journal: Box<dyn SampleJournal>, at: Beginning) -> Self {
+        let Beginning { version, step, next_group } = at;
+        Self { journal, step, version, next_group, asked: HashMap::new() }
+    }
+
+    /// From now on what comes belongs to this step.
+    pub fn set_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// From now on requests are sampled by this version.
+    pub fn set_version(&mut self, version: PolicyVersion) {
+        self.version = version;
+    }
+
+    /// The end that a request came to before, as it was recorded; where it came to none, its end will be.
+    pub fn recall(&mut self, request: &SampleRequest) -> Option<GeneratorEvent> {
+        let id = request.id;
+        let was_in_flight = id.purpose == SamplePurpose::Rollout && id.group < self.next_group;
+        let asked = SampleIdentity { id, key: request.key, version: self.version, was_in_flight };
+        let Some(outcome) = self.journal.take(self.step, &asked) else {
+            self.asked.insert(id, asked);
+            return None;
+        };
+        Some(match outcome {
+            SampleOutcome::Sampled(sample) => GeneratorEvent::Sampled { id, sample },
+            SampleOutcome::Failed { kind, reason, spent } => {
+                GeneratorEvent::Failed { id, kind, reason, spent }
+            }
+        })
+    }
+
+    /// Records the ends of requests among some events, which nobody has heard of yet.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn record(&mut self, events: &[GeneratorEvent]) -> Result<(), GeneratorError> {
+        let mut outcomes = Vec::new();
+        for event in events {
+            let (id, outcome) = match event {
+                GeneratorEvent::Sampled { id, sample } => (id, SampleOutcome::Sampled(sample.clone())),
+                GeneratorEvent::Failed { id, kind, reason, spent } => {
+                    let (kind, reason, spent) = (*kind, reason.clone(), *spent);
+                    (id, SampleOutcome::Failed { kind, reason, spent })
+                }
+                GeneratorEvent::Aborted { id, .. } => {
+                    self.asked.remove(id);
+                    continue;
+                }
+                GeneratorEvent::Published { .. } => continue,
+            };
+            // The second answer to a request, or one to none, is used by nobody.
+            if let Some(asked) = self.asked.remove(id) {
+                outcomes.push((asked, outcome));
+            }
+        }
+        if outcomes.is_empty() { Ok(()) } else { self.journal.put(self.step, &outcomes) }
+    }
+
+    /// See [`SampleJournal::settle`].
+    pub fn settle(&mut self, next: u64) -> u64 {
+        self.journal.settle(next)
+    }
+
+    /// See [`SampleJournal::shorten`].
+    pub fn shorten(&mut self, position: u64) -> Result<(), GeneratorError> {
+        self.journal.shorten(position)
+    }
+}
+
+/// A generator whose answers are journalled before anybody hears of them: a run that is killed at any instant
+/// and resumed has the samples it had, and asks for the rest.
+pub struct Journalled<G> {
+    generator: G,
+    memory: SampleMemory,
     /// Read back, and not yet returned.
     recorded: VecDeque<GeneratorEvent>,
 }
@@ -107,16 +188,7 @@ pub struct Journalled<G> {
 impl<G: Generator> Journalled<G> {
     /// Around a generator that samples by the version of the beginning.
     pub fn new(generator: G, journal: Box<dyn SampleJournal>, at: Beginning) -> Self {
-        let Beginning { version, step, next_group } = at;
-        Self {
-            generator,
-            journal,
-            step,
-            version,
-            next_group,
-            asked: HashMap::new(),
-            recorded: VecDeque::new(),
-        }
+        Self { generator, memory: SampleMemory::new(journal, at), recorded: VecDeque::new() }
     }
 
     /// The generator that is journalled.
@@ -131,36 +203,25 @@ impl<G: Generator> Journalled<G> {
 
     /// From now on what comes belongs to this step.
     pub fn set_step(&mut self, step: u64) {
-        self.step = step;
+        self.memory.set_step(step);
     }
 
     /// See [`SampleJournal::settle`].
     pub fn settle(&mut self, next: u64) -> u64 {
-        self.journal.settle(next)
+        self.memory.settle(next)
     }
 
     /// See [`SampleJournal::shorten`].
     pub fn shorten(&mut self, position: u64) -> Result<(), GeneratorError> {
-        self.journal.shorten(position)
+        self.memory.shorten(position)
     }
 }
 
 impl<G: Generator> Generator for Journalled<G> {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
-        let id = request.id;
-        let was_in_flight = id.purpose == SamplePurpose::Rollout && id.group < self.next_group;
-        let asked = SampleIdentity { id, key: request.key, version: self.version, was_in_flight };
-        match self.journal.take(&asked) {
-            Some(SampleOutcome::Sampled(sample)) => {
-                self.recorded.push_back(GeneratorEvent::Sampled { id, sample });
-            }
-            Some(SampleOutcome::Failed { kind, reason, num_tokens }) => {
-                self.recorded.push_back(GeneratorEvent::Failed { id, kind, reason, num_tokens });
-            }
-            None => {
-                self.generator.submit(request)?;
-                self.asked.insert(id, asked);
-            }
+        match self.memory.recall(&request) {
+            Some(recorded) => self.recorded.push_back(recorded),
+            None => self.generator.submit(request)?,
         }
         Ok(())
     }
@@ -172,38 +233,15 @@ impl<G: Generator> Generator for Journalled<G> {
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
         self.generator.publish(weights, in_flight)?;
         // Whatever is asked for from now on is sampled by them.
-        self.version = weights.version;
+        self.memory.set_version(weights.version);
         Ok(())
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
         // Of what was read back nothing goes with a generator that is lost.
         let new = self.generator.next(if self.recorded.is_empty() { wait } else { Wait::No })?;
-        let mut events: Vec<GeneratorEvent> = self.recorded.drain(..).collect();
-        let mut outcomes = Vec::new();
-        for event in &new {
-            let (id, outcome) = match event {
-                GeneratorEvent::Sampled { id, sample } => (id, SampleOutcome::Sampled(sample.clone())),
-                GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
-                    let (kind, reason, num_tokens) = (*kind, reason.clone(), *num_tokens);
-                    (id, SampleOutcome::Failed { kind, reason, num_tokens })
-                }
-                GeneratorEvent::Aborted { id, .. } => {
-                    self.asked.remove(id);
-                    continue;
-                }
-                GeneratorEvent::Published { .. } => continue,
-            };
-            // The second answer to a request, or one to none, is used by nobody.
-            if let Some(asked) = self.asked.remove(id) {
-                outcomes.push((asked, outcome));
-            }
-        }
-        if !outcomes.is_empty() {
-            self.journal.put(self.step, &outcomes)?;
-        }
-        events.extend(new);
-        Ok(events)
+        self.memory.record(&new)?;
+        Ok(self.recorded.drain(..).chain(new).collect())
     }
 
     fn load(&self) -> Load {
@@ -213,4 +251,4 @@ impl<G: Generator> Generator for Journalled<G> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

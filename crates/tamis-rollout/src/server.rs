@@ -7,6 +7,7 @@
 mod checking;
 mod probe;
 mod protocol;
+mod publication;
 mod publishing;
 mod sampling;
 mod sending;
@@ -23,12 +24,12 @@ use tamis_text::tokenizer::Tokenizer;
 
 pub use probe::{FILE as PROBE_FILE, Probe, ProbeError};
 pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
-pub use publishing::HANDLES;
+pub use publication::HANDLES;
 pub use sending::{GRACE, Past, Restart, Sender, TRANSFER};
 pub use settings::{OtherLogprobs, ServerSettings};
 
 use checking::Checking;
-use publishing::{Publishing, Stage};
+use publication::{Publishing, Stage};
 use sampling::{Pending, TurnedAway};
 
 use crate::generator::{AbortScope, InFlight, Publication, Sample, SampleId, SampleRequest, Sampling};
@@ -94,12 +95,12 @@ pub enum ServerEvent {
     /// The server sleeps, or does not.
     Slept(Result<(), Fault>),
     /// A check came to an end.
-    Checked(Result<Report, Fault>),
+    Checked(Result<ServerReport, Fault>),
 }
 
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Report {
+pub struct ServerReport {
     /// Whether it holds the weights that were published to it last; `None` where none were, or where it
     /// cannot say.
     pub holds_current: Option<bool>,

@@ -18,7 +18,7 @@ use tamis_rollout::GeneratorError;
 use tamis_rollout::asking::ConnectError;
 use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeSetup};
-use tamis_rollout::prompt_template::Template;
+use tamis_rollout::prompt_template::PromptTemplate;
 
 fn settings(url: &str) -> JudgeSetup {
     JudgeSetup {
@@ -26,7 +26,7 @@ fn settings(url: &str) -> JudgeSetup {
         model: None,
         key: None,
         system: None,
-        template: Template::new("{completion}"),
+        template: PromptTemplate::new("{completion}"),
         pattern: Regex::new(r"-?[0-9]+(?:\.[0-9]+)?").unwrap(),
         verdicts: Vec::new(),
         min_score: None,
@@ -111,7 +111,7 @@ fn a_judge_is_told_what_its_template_names() {
     let judge = judge(JudgeSetup {
         key: Some("secret".to_owned()),
         system: Some("You grade.".to_owned()),
-        template: Template::new(
+        template: PromptTemplate::new(
             "{prompt} -> {completion} ({ground_truth}, {data_source}, {rubric}) {\"score\": 1} {",
         ),
         parameters,

@@ -306,6 +306,20 @@ impl Tokenizer {
         self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)
     }
 
+    /// Bytes of the longest token, as the vocabulary spells it: a text of more than so many for each of a number of
+    /// tokens has more tokens.
+    pub fn longest_token(&self) -> usize {
+        self.inner.get_vocab(true).keys().map(String::len).max().unwrap_or(1)
+    }
+
+    /// Whether a text of so many bytes may have so few tokens, as far as can be told without its tokens.
+    pub fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
+        /// What is no longer is not looked into: each token of it may be one of a few characters.
+        const USUAL: usize = 16;
+        num_bytes <= num_tokens.saturating_mul(USUAL)
+            || num_bytes <= num_tokens.saturating_mul(self.longest_token())
+    }
+
     /// Id of a token by its exact text.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)

@@ -52,7 +52,7 @@ use thiserror::Error;
 use crate::template::TemplateError;
 use crate::tokenizer::TokenizerError;
 
-pub use check::{Difference, Probe, check_template};
+pub use check::{ConversationForm, Difference, check_template};
 pub use continuation::{Continuation, TurnTemplate};
 
 /// A conversation could not be continued.

@@ -393,6 +393,11 @@ impl RunError {
                  name them in rollout.servers; a run that had \
                  begun goes on with --resume".to_owned(),
             ),
+            Self::Dispatch(DispatchError::Generator(GeneratorError::Environment { .. })) => Some(
+                "mend what it says, or let it happen more often (environment.max_restarts); a run that had begun goes on with \
+                 --resume"
+                    .to_owned(),
+            ),
             Self::Learner(error) => error.hint(),
             Self::LostAgain { reasons, last, .. } => {
                 let is_same = reasons.windows(2).all(|pair| pair[0] == pair[1]);

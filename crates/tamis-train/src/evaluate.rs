@@ -22,9 +22,9 @@ use crate::learner::LearnerError;
 use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
 use crate::measure::validation_metrics::{SourceResult, results_by_source};
 use crate::prompts::worlds::{self, RunWorlds};
+use crate::workers::evaluation_sampler::EvaluationSampler;
 use crate::workers::listener::RunListener;
 use crate::workers::logs_of_processes;
-use crate::workers::servers::EvaluationSampler;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 use tamis_run::metrics::Metrics;
@@ -66,6 +66,9 @@ pub struct EvaluationReport {
     pub num_samples: usize,
     /// Prompts that could not be generated from.
     pub num_failed: usize,
+    /// Why the first of them could not.
+    #[serde(skip)]
+    pub first_failure: Option<String>,
     /// Figures by the names that they have in `metrics.jsonl`, in JSON one object.
     #[serde(serialize_with = "as_object")]
     pub metrics: Vec<(String, f64)>,
@@ -222,7 +225,7 @@ fn evaluate_in(
         rewards::rewards(config, (&Disk::new(), folder), &listener, interrupt, &[&prompts])
             .map_err(|error| error.halt().map(EvaluateError::from))?,
     );
-    let worlds = RunWorlds::of(config, &codec)?.map(Arc::new);
+    let worlds = RunWorlds::of(config, &codec, &listener)?.map(Arc::new);
     let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
     for note in worlds.iter().flat_map(|worlds| worlds.notes()) {
         progress.say(&note);
@@ -284,6 +287,7 @@ fn evaluate_in(
         num_prompts: report.num_prompts,
         num_samples: settings.n,
         num_failed: report.num_failed,
+        first_failure: report.first_failure,
         metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         sources,
         samples: report.shown,

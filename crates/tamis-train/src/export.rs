@@ -8,7 +8,7 @@ use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
 
 use crate::assemble::policy::save_dtype;
-use crate::checkpoint::{self, ChecksumError, Extent, SaveError, SummedFolder};
+use crate::checkpoint::{self, ChecksumError, Coverage, SaveError, SummedFolder};
 use crate::native;
 use tamis_run::durable::{Disk, DiskError};
 
@@ -90,7 +90,7 @@ pub fn export(
     if target.exists() {
         return Err(ExportError::Exists { folder: target.to_owned() });
     }
-    checkpoint::verify(source, Extent::ForUse)?;
+    checkpoint::verify(source, Coverage::ForUse)?;
     let tokenizer = Tokenizer::load(source)?;
     let mut model = native::read_model(source)?;
     if untie {

@@ -5,7 +5,9 @@ at once. As data flows:
 
     server          a line becomes a request, its call runs beside those of other episodes (threads), a line answers
     of_gymnasium    an environment of Gymnasium whose observations and actions can be put into text (spaces, board)
-    of_verifiers    an environment of verifiers, whose own loop plays and asks the policy as its model (tool_calls)
+    of_verifiers    an environment of verifiers to 0.3, whose own loop plays and asks the policy as its model (tool_calls)
+    of_tasksets     a taskset of verifiers from 0.4 on, whose own loop plays and asks the policy by a URL (chat_harness)
+    rollout         both of these by `reset` and `step`
     of_python       a user's class of a few lines
     of_tools        Python functions that a model calls as tools
     protocol        settings, levels, messages and outcomes, checked; errors with their hints

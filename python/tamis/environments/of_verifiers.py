@@ -1,4 +1,4 @@
-"""`kind: verifiers`: an environment of the package verifiers, 0.1.14 to 0.3, as the Environments Hub has them.
+"""`kind: verifiers` with the package verifiers 0.1.14 to 0.3: environments of `load_environment` (of_tasksets has 0.4).
 
     id     its id, as `verifiers.load_environment` takes it; or FILE.py:NAME, MODULE:NAME of a function that makes one
     args   keyword arguments for it
@@ -29,26 +29,18 @@ verifiers has no seed. All episodes are on one event loop, as in verifiers: a fu
 holds up the others of its process. A reward function that raises scores 0, as there, and says so on standard error.
 """
 
-import asyncio
 import json
 import threading
 
-try:
-    from verifiers.clients import Client
-    from verifiers.types import Response, ResponseMessage, ToolCall
-except ModuleNotFoundError as missing:
-    if not (missing.name or "").startswith("verifiers."):
-        raise
-    Client = None
-
 import verifiers
+from verifiers.clients import Client
+from verifiers.types import Response, ResponseMessage, ToolCall
 
-from .protocol import HELD_OUT, Outcome, Refused, Settings, as_messages, as_reply, load_named, shown, told
+from .protocol import HELD_OUT, Outcome, Refused, Settings, load_named, shown, told
+from .rollout import Rollout, conversation
 from .tool_calls import split_calls
 
 MODEL = "policy"
-# How long a rollout that is given up may take to put away what it holds.
-PATIENCE = 30.0
 
 
 class Kind:
@@ -57,12 +49,6 @@ class Kind:
     def __init__(self, settings):
         self._id, args = settings.text("id"), settings.object("args")
         settings.finish()
-        if Client is None:
-            raise Refused(
-                f"verifiers {verifiers.__version__} has no environments that a policy can be put into: from 0.4 on its "
-                "tasks are played by programs that call a model's URL",
-                "install `verifiers>=0.1.14,<0.4` for the environments of `load_environment`",
-            )
         try:
             if ":" in self._id:
                 self.environment = load_named(self._id, "id")(**args)
@@ -154,7 +140,7 @@ class Kind:
         return episode, None if messages == conversation(row["prompt"]) else messages
 
 
-class Policy(Client or object):
+class Policy(Client):
     """The model of one rollout: what it is asked becomes the rollout's next event, its response the next answer."""
 
     def __init__(self, episode, tools):
@@ -198,16 +184,12 @@ class Policy(Client or object):
         """There is nothing to be closed."""
 
 
-class Episode:
-    """One rollout, at the point where it waits for the policy or is over."""
+class Episode(Rollout):
+    """One rollout of the environment."""
 
     def __init__(self, kind, row):
         self._kind, self._row = kind, row
-        # Conversations that an answer is asked for; None once the rollout has ended.
-        self._events, self._answer = asyncio.Queue(), None
-        self._seen = []
-        self._rollout = asyncio.ensure_future(self._play())
-        self._rollout.add_done_callback(lambda _: self._events.put_nowait(None))
+        super().__init__()
 
     async def _play(self):
         environment = self._kind.environment
@@ -219,39 +201,6 @@ class Episode:
         await environment.rubric.score_rollout(state)
         await environment.rubric.cleanup(state)
         return state
-
-    async def ask(self, messages):
-        """Called by the rollout: waits for the policy's answer to a conversation."""
-        if self._answer is not None and not self._answer.done():
-            raise Refused("the environment asks the policy for two answers at once", "take one that asks in turns")
-        self._answer = asyncio.get_running_loop().create_future()
-        self._events.put_nowait(messages)
-        return await self._answer
-
-    async def begin(self):
-        """What the first answer is asked for with."""
-        messages = await self._events.get()
-        if messages is None:
-            self._rollout.result()
-            raise Refused("the rollout ended before it asked for an answer", "look at the environment's `is_completed`")
-        self._seen = messages
-        return messages
-
-    async def step(self, text):
-        """Gives the policy's answer, and plays on until the next is asked for."""
-        if not self._answer.done():  # otherwise its time was over
-            self._answer.set_result(text)
-        messages = await self._events.get()
-        if messages is None:
-            return self._outcome(self._rollout.result())
-        num_seen = len(self._seen)
-        is_continued = messages[:num_seen] == self._seen and len(messages) > num_seen
-        if not (is_continued and messages[num_seen]["role"] == "assistant"):
-            hint = "tamis trains on conversations that grow; this environment changes what was said before"
-            raise Refused("the environment rewrites the conversation", hint)
-        self._seen, reply = messages, messages[num_seen + 1 :]
-        reply = [{"role": message["role"], "content": message["content"]} for message in reply]
-        return Outcome(as_reply(reply, "the environment's response"), 0.0)
 
     def _outcome(self, state):
         environment = self._kind.environment
@@ -267,47 +216,6 @@ class Episode:
             success=reward >= getattr(environment, "pass_threshold", 0.5),
             info={name: value for name, value in (state.get("metrics") or {}).items() if value is not None},
         )
-
-    async def close(self):
-        """Ends the rollout; it puts away what it holds."""
-        self._rollout.cancel()
-        await asyncio.wait([self._rollout], timeout=PATIENCE)
-        if self._rollout.done() and not self._rollout.cancelled():
-            # Somebody has seen it, or nobody needs to.
-            self._rollout.exception()
-
-
-def conversation(messages):
-    """Messages of verifiers, dicts or objects, as the wire has them."""
-    found = []
-    for message in [messages] if isinstance(messages, str) else messages:
-        if isinstance(message, str):
-            message = {"role": "user", "content": message}
-        values = message if isinstance(message, dict) else message.model_dump()
-        one = {"role": values.get("role"), "content": _text(values.get("content"))}
-        if values.get("tool_calls"):
-            one["tool_calls"] = [_call(call) for call in values["tool_calls"]]
-        found.append(one)
-    return as_messages(found, "the conversation")
-
-
-def _text(content):
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    parts = [part if isinstance(part, dict) else part.model_dump() for part in content]
-    if not all(part.get("type") == "text" for part in parts):
-        raise Refused("a message has parts that are no text", "images in environments are not supported")
-    return "".join(part["text"] for part in parts)
-
-
-def _call(call):
-    if isinstance(call, str):  # as some data sets hold it
-        call = json.loads(call)
-    function = call.get("function") or {"name": call["name"], "arguments": call["arguments"]}
-    function = {name: function[name] for name in ("name", "arguments")}
-    return {"id": call.get("id"), "type": "function", "function": function}
 
 
 def _tool(tool):

@@ -8,6 +8,7 @@ until it returns, if ever; the pool gets another in its place.
 
 import asyncio
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -125,6 +126,8 @@ class Server:
         threads = Threads(settings.count("num_threads", 32))
         name, package = KINDS[kind]
         try:
+            if kind == "verifiers" and importlib.util.find_spec("verifiers.clients") is None:  # from 0.4 on
+                name = ".of_tasksets"
             module = importlib.import_module(name, __package__)
         except ImportError as error:
             missing = error.name or package

@@ -116,9 +116,16 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     } else {
         show(&as_text(&checkpoint, &loaded.config, &evaluation))?;
     }
-    if let Some(path) = &arguments.samples {
+    let nothing = why_nothing(&evaluation);
+    if let Some(path) = arguments.samples.as_ref().filter(|_| !evaluation.all_samples.is_empty()) {
         write_samples(path, &evaluation.all_samples).map_err(|error| Failure::of(FAILED, &error, None))?;
         progress.say(&format!("wrote {} samples to {}", evaluation.all_samples.len(), path.display()));
+    }
+    if let Some(reason) = nothing {
+        return Err(Failure::new(
+            FAILED,
+            format!("error: nothing was evaluated, and nothing is kept: {reason}"),
+        ));
     }
     // What a server's own model says is no figure of the checkpoint.
     if loaded.config.rollout.backend == BackendKind::OpenAi {
@@ -131,6 +138,19 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         Err(error) => progress.warn(&format!("not kept in the run: failed to {error}: {}", error.cause)),
     }
     Ok(0)
+}
+
+/// Why there is no figure at all; `None` where there is one.
+fn why_nothing(evaluation: &EvaluationReport) -> Option<String> {
+    let EvaluationReport { num_prompts, num_failed, .. } = evaluation;
+    if evaluation.sources.iter().any(|source| !source.figures.is_empty()) {
+        return None;
+    }
+    if num_failed < num_prompts {
+        return Some("no reward function answered any completion".to_owned());
+    }
+    let reason = evaluation.first_failure.as_deref().unwrap_or("there were none");
+    Some(format!("no prompt could be generated from: {reason}"))
 }
 
 /// Refuses to take its servers away from a run that is sampling at them: they would be given the weights of
@@ -251,7 +271,9 @@ fn as_text(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
         plural(evaluation.num_samples)
     );
     if evaluation.num_failed > 0 {
-        let _ = writeln!(text, "{} prompts could not be generated from", evaluation.num_failed);
+        let (count, reason) = (evaluation.num_failed, evaluation.first_failure.as_deref());
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        let _ = writeln!(text, "{count} prompt{} could not be generated from{reason}", plural(count));
     }
     for source in &evaluation.sources {
         table(source, &mut text);

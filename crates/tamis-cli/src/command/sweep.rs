@@ -46,6 +46,9 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         say(&format!("the sweep of {kept} goes on (`--date {}` begins another)", month_and_day()));
     }
     let date = arguments.date.clone().or(kept).unwrap_or_else(month_and_day);
+    // Sweeps that share a folder, and parts of one, each have a comparison of their own.
+    let part = arguments.only.as_deref().filter(|part| *part != "all");
+    let name = part.map_or_else(|| identity.clone(), |part| format!("{identity}_{part}"));
     let options = PlanOptions {
         date: date.clone(),
         base: arguments.base.clone(),
@@ -59,7 +62,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         return Ok(0);
     }
     if arguments.compare {
-        compare_plan(arguments, &plan)?;
+        compare_plan(arguments, &plan, &name)?;
         return Ok(0);
     }
     let interrupt = Interrupt::new();
@@ -72,7 +75,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         say("interrupted: the same command goes on");
         return Ok(INTERRUPTED);
     }
-    compare_plan(arguments, &plan)?;
+    compare_plan(arguments, &plan, &name)?;
     Ok(tell_failed(&outcome))
 }
 
@@ -105,7 +108,8 @@ fn tell_failed(outcome: &Outcome) -> u8 {
     FAILED
 }
 
-fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan) -> Result<(), Failure> {
+/// Compares the runs of a sweep, or of a part of it; `name` is that of the files.
+fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan, name: &str) -> Result<(), Failure> {
     let mut variants: Vec<Variant> = Vec::new();
     for run in &plan.runs {
         match variants.iter_mut().find(|variant| variant.name == run.variant) {
@@ -122,7 +126,7 @@ fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan) -> Result<(), Fail
     if found.variants.is_empty() {
         return Ok(());
     }
-    write(&found, arguments.out.as_deref().unwrap_or(&plan.results))
+    write(&found, arguments.out.as_deref().unwrap_or(&plan.results), &format!("comparison_{name}"))
 }
 
 fn compare_others(arguments: &SweepArguments, paths: &[PathBuf]) -> Result<u8, Failure> {
@@ -133,7 +137,7 @@ fn compare_others(arguments: &SweepArguments, paths: &[PathBuf]) -> Result<u8, F
     let found = of_variants(arguments, &variants_of(paths))?;
     show(&found.text())?;
     if let Some(folder) = &arguments.out {
-        write(&found, folder)?;
+        write(&found, folder, "comparison")?;
     }
     Ok(0)
 }
@@ -147,17 +151,14 @@ fn of_variants(arguments: &SweepArguments, variants: &[Variant]) -> Result<Compa
 }
 
 /// Writes the comparison's files.
-fn write(found: &Comparison, folder: &Path) -> Result<(), Failure> {
+fn write(found: &Comparison, folder: &Path, name: &str) -> Result<(), Failure> {
     let disk = Disk::new();
     let failed = |error| Failure::of(FAILED, &error, None);
     disk.create_folder(folder).map_err(failed)?;
-    for (name, text) in [
-        ("comparison.csv", found.csv()),
-        ("comparison.md", found.markdown()),
-        ("comparison.html", found.html()),
-    ] {
-        disk.write_file(&folder.join(name), text.as_bytes()).map_err(failed)?;
+    let file = |suffix: &str| folder.join(format!("{name}.{suffix}"));
+    for (suffix, text) in [("csv", found.csv()), ("md", found.markdown()), ("html", found.html())] {
+        disk.write_file(&file(suffix), text.as_bytes()).map_err(failed)?;
     }
-    say(&format!("comparison: {}", folder.join("comparison.html").display()));
+    say(&format!("comparison: {}", file("html").display()));
     Ok(())
 }

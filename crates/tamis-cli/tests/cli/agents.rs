@@ -79,6 +79,13 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     again.tamis(&["train", "config.yaml", "train.total_steps=1"]).succeeds();
     again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
     expected.assert_same(&Left::by(&again.join("runs/tiny")));
+    // Another class under the same name is no other file of data.
+    again.write("counter.py", &COUNTER.replaced("return f\"go {", "return f\"went {"));
+    let changed = again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]);
+    assert_eq!(changed.code, Some(4), "{}", changed.shown());
+    let said =
+        "begun with: the environment (environment.path) has changed: its levels are others than before\n";
+    assert!(changed.stderr.contains(said), "{}", changed.shown());
     // What it lacks is told before anything is generated.
     for (setting, said) in [
         ("environment.path=counter.py:Nobody", "has no function or class `Nobody`"),
@@ -88,6 +95,36 @@ fn a_python_class_is_played_in_workers_and_resumed() {
         assert_eq!(broken.code, Some(2), "{}", broken.shown());
         assert!(broken.stderr.contains(said), "{}", broken.shown());
     }
+}
+
+/// Where every episode takes its worker along, nothing can be measured, and a run ends with that and not with empty rounds.
+#[test]
+fn an_environment_that_always_dies_ends_a_run_by_name() {
+    let environment = "kind: python, path: counter.py:Counter, args: {longest: 5}, style: plain, train_size: 16, val_size: 4";
+    let config =
+        config("task: environment", environment, "steps: 0").replaced("total_steps: 3", "total_steps: 1");
+    let folder = Folder::new().with("config.yaml", &config).with("counter.py", COUNTER);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let dies = COUNTER
+        .replaced("import random", "import os, random, sys")
+        .replaced("self.turns += 1", "print('bye', file=sys.stderr, flush=True); os._exit(3)");
+    folder.write("counter.py", &dies);
+    let measured = folder.tamis(&["eval", "runs/tiny"]);
+    assert_eq!(measured.code, Some(1), "{}", measured.shown());
+    let said = "error: nothing was evaluated, and nothing is kept: no prompt could be generated from: the worker of its \
+         environment is gone (exit status: 3)";
+    assert!(measured.stderr.contains(said), "{}", measured.shown());
+    assert!(!folder.join("runs/tiny/evaluations").exists(), "{}", measured.shown());
+    let resume = ["train", "--resume", "runs/tiny", "train.total_steps=3", "environment.max_restarts=1"];
+    let ended = folder.tamis(&resume);
+    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let said = "the environment is lost: its workers were lost 2 times in a row with no episode in between that came to its end, \
+         and `environment.max_restarts` (1) allows no more; the last time: the worker of its environment is gone (exit status: 3)";
+    assert!(
+        ended.stderr.contains(said) && ended.stderr.contains("hint: mend what it says"),
+        "{}",
+        ended.shown()
+    );
 }
 
 /// Asks twice: for anything, and again with what came of it; the first call of an episode is what its prompt is.
@@ -152,6 +189,7 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     let ended = crash.tamis(&["train", "config.yaml", "run.name=other"]);
     assert_ne!(ended.code, Some(0));
     assert!(ended.stderr.contains("the agent is out"), "{}", ended.shown());
+    assert!(ended.stderr.contains("environment: look at what fails in `program`"), "{}", ended.shown());
 }
 
 /// Roles and contents in lines, and the names of tools at the top.

@@ -90,8 +90,8 @@ error: `data.train`: train.jsonl, line 5: `question` is empty
     folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
 exit code 2
-error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth
-  hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)
+error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play
+  hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`
 ");
     let wrong = of_file().replaced("train.jsonl", "train.parquet");
     folder.write("train.parquet", "PAR1 or so");

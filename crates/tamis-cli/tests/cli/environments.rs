@@ -69,6 +69,9 @@ fn episodes_are_trained_on_as_they_were_played() {
         num_rows += 1;
     }
     assert!(num_turns > num_rows && num_rows > 0, "{num_turns} turns in {num_rows} episodes");
+    // Every turn is accounted for.
+    let told = steps.iter().filter_map(|row| row["turns/generated"].as_f64()).sum::<f64>();
+    assert_eq!(told as usize, num_turns);
     // Boards are shown turn by turn, as they stand.
     let shown = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=8"]).succeeds().stdout;
     assert!(shown.contains("    turn 1   "), "{shown}");
@@ -152,7 +155,7 @@ fn every_kind_of_environment_is_played() {
             .replaced("{max_turns: 5}", "{max_turns: 2}")
             .replaced("max_position_embeddings: 256", "max_position_embeddings: 2048")
             .replaced("max_prompt_length: 16", "max_prompt_length: 400")
-            .replaced("steps: 60, batch_size: 32", "steps: 0, batch_size: 32")
+            .replaced("steps: 60, batch_size: 32", "steps: 1, batch_size: 2")
             .replaced("filter: {kind: variance}\n", "")
             .replaced("total_steps: 6", "total_steps: 1");
         let folder = Folder::new().with("config.yaml", &config);

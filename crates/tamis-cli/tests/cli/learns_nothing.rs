@@ -365,7 +365,14 @@ fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
     train(&folder, SCORES, &[&NO_FILTER[..], &[("  total_steps: 6", "  total_steps: 2")]].concat())
         .succeeds();
     folder.write("judge.py", &judge("{'score': None}"));
-    let ended = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=0"]).succeeds();
+    let ended = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=0"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let said =
+        "error: nothing was evaluated, and nothing is kept: no reward function answered any completion";
+    assert!(ended.stderr.contains(said), "{}", ended.shown());
+    // Nothing that looks like a result is left.
+    let kept = folder.join("runs/tiny/evaluations");
+    assert!(!kept.exists() && !ended.stderr.contains("kept in"), "{}", ended.shown());
     let table: Vec<&str> =
         ended.stdout.lines().filter(|line| !line.contains("tokens") && !line.contains("cut at")).collect();
     insta::assert_snapshot!(table.join("\n"), @r"
@@ -376,7 +383,8 @@ fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
       nothing was scored: no reward function answered any completion
       unscored                     8
     ");
-    let json = folder.tamis(&["eval", "runs/tiny", "--json"]).succeeds();
+    let json = folder.tamis(&["eval", "runs/tiny", "--json"]);
+    assert_eq!(json.code, Some(1), "{}", json.shown());
     let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert!(!json["metrics"].to_string().contains("mean@"), "{json}");
 }

@@ -13,6 +13,7 @@ mod algorithms;
 mod config_command;
 mod data_messages;
 mod elsewhere;
+mod environment_kills;
 mod environments;
 mod eval_command;
 mod filter_command;

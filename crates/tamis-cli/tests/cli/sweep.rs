@@ -78,10 +78,10 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
         assert!(ended.stderr.contains(&format!("{run}: finished, step 2/2  reward ")), "{}", ended.stderr);
     }
     assert!(ended.stdout.contains("\nn4 (baseline)  ") && ended.stdout.contains(" ±"), "{}", ended.stdout);
-    let csv = folder.read("results/comparison.csv");
+    let csv = folder.read("results/comparison_small.csv");
     assert_eq!(csv.lines().count(), 1 + 2 * 2 * 6, "{csv}");
-    assert!(folder.read("results/comparison.html").matches("<svg").count() >= 4);
-    assert!(folder.read("results/comparison.md").starts_with("# Comparison\n"));
+    assert!(folder.read("results/comparison_small.html").matches("<svg xmlns").count() >= 4);
+    assert!(folder.read("results/comparison_small.md").starts_with("# Comparison\n"));
 
     let before = folder.read("results/n2_seed1/metrics.jsonl");
     let again = folder.tamis(&["sweep", "small.yaml"]).succeeds();
@@ -99,6 +99,57 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     let other = folder.tamis(&["sweep", "small.yaml"]);
     assert_eq!(other.code, Some(4), "{}", other.shown());
     assert!(other.stderr.contains("rollout.temperature: 1.0 in the run, 0.5 now"), "{}", other.stderr);
+}
+
+/// Sweeps that share runs and their folder, and a part of one.
+#[test]
+fn each_sweep_in_a_folder_has_its_own_comparison() {
+    let part = SWEEP.replaced("seeds: [1, 2]", "seeds: [1]\nonly: {four: {rollout.n: 4}}");
+    let folder = Folder::tiny().with("small.yaml", &part).with(
+        "other.yaml",
+        &part.replaced("[2, 4]", "[4, 3]").replaced("only: {four: {rollout.n: 4}}\n", ""),
+    );
+    folder.tamis(&["sweep", "small.yaml"]).succeeds();
+    let small = folder.read("results/comparison_small.csv");
+    let ended = folder.tamis(&["sweep", "other.yaml"]).succeeds();
+    assert!(ended.stderr.contains("comparison: results/comparison_other.html"), "{}", ended.stderr);
+    let ended = folder.tamis(&["sweep", "small.yaml", "--only", "four"]).succeeds();
+    assert!(ended.stderr.contains("comparison: results/comparison_small_four.html"), "{}", ended.stderr);
+    assert_eq!(folder.read("results/comparison_small.csv"), small);
+    let variants = |file: &str| {
+        let text = folder.read(file);
+        let mut found: Vec<String> =
+            text.lines().skip(1).filter_map(|line| Some(line.split_once(',')?.0.to_owned())).collect();
+        found.dedup();
+        found.sort();
+        found.dedup();
+        found
+    };
+    assert_eq!(variants("results/comparison_small.csv"), ["n2", "n4"]);
+    assert_eq!(variants("results/comparison_other.csv"), ["n3", "n4"]);
+    assert_eq!(variants("results/comparison_small_four.csv"), ["n4"]);
+}
+
+/// The model of a sweep in a folder of its own, begun elsewhere: what its runs are given, they find.
+#[test]
+fn a_path_in_a_sweep_is_taken_from_its_folder() {
+    let sweep = SWEEP
+        .replaced("base: tiny.yaml", "base: ../tiny.yaml")
+        .replaced(
+            "set: [",
+            "set: [model.init=null, model.path=../results/n4/checkpoints/step_2, warm_start.steps=0, ",
+        )
+        .replaced("seeds: [1, 2]", "seeds: [7]")
+        .replaced("name: 'n", "name: 'from_n");
+    let first =
+        SWEEP.replaced("seeds: [1, 2]", "seeds: [7]").replaced("set: [", "set: [checkpoint.save_freq=2, ");
+    let folder = Folder::tiny().with("first.yaml", &first).with("sweeps/from.yaml", &sweep);
+    folder.tamis(&["sweep", "first.yaml"]).succeeds();
+    folder.tamis(&["sweep", "sweeps/from.yaml"]).succeeds();
+    let config = folder.read("results/from_n2/config.yaml");
+    let model = config.lines().find(|line| line.trim_start().starts_with("path:")).unwrap_or_default();
+    assert!(model.contains("results/n4/checkpoints/step_2"), "{model}");
+    assert!(!model.contains("path: .."), "a run can be resumed from anywhere: {model}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn checkpoints_are_whole(run: &Path) {
         if entry.path().extension().is_some_and(|extension| extension == "tmp") {
             continue;
         }
-        tamis_train::checkpoint::verify(&entry.path(), tamis_train::checkpoint::Extent::Whole)
+        tamis_train::checkpoint::verify(&entry.path(), tamis_train::checkpoint::Coverage::Whole)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         tamis_train::run::RunState::read(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
         tamis_train::native::read_model(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));

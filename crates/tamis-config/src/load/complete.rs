@@ -4,6 +4,7 @@
 use super::defaults::default_tree;
 use crate::source::SourceKind;
 use crate::tree::{MapEntry, Node, Value};
+use std::path::Path;
 use tamis_env::reward::RewardKind;
 use tamis_env::task::TaskKind;
 
@@ -63,31 +64,35 @@ const STARTED_ENVIRONMENTS: [(&str, &str); 6] = [
 pub(super) fn complete_working_folders(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else { return };
     for MapEntry { key, node, .. } in entries {
-        match (key.as_str(), &mut node.value) {
-            ("reward", Value::List(items)) => {
-                for item in items {
-                    complete_working_folder(item, &STARTED);
-                }
+        complete_working_folders_of(key, node, None);
+    }
+}
+
+/// The same of the value of one key; `folder` is what is said in place of the folder of its file.
+pub(crate) fn complete_working_folders_of(key: &str, value: &mut Node, folder: Option<&Path>) {
+    let kinds: &[(&str, &str)] = match key.split('.').next() {
+        Some("reward") => &STARTED,
+        Some("environment" | "more_environments") => &STARTED_ENVIRONMENTS,
+        _ => return,
+    };
+    match &mut value.value {
+        Value::List(items) => {
+            for item in items {
+                complete_working_folder(item, kinds, folder);
             }
-            ("more_environments", Value::List(items)) => {
-                for item in items {
-                    complete_working_folder(item, &STARTED_ENVIRONMENTS);
-                }
-            }
-            ("environment", _) => complete_working_folder(node, &STARTED_ENVIRONMENTS),
-            _ => {}
         }
+        _ => complete_working_folder(value, kinds, folder),
     }
 }
 
 /// The same of one, and of those that it names by data source.
-fn complete_working_folder(started: &mut Node, kinds: &[(&str, &str)]) {
+fn complete_working_folder(started: &mut Node, kinds: &[(&str, &str)], folder: Option<&Path>) {
     let Value::Map(entries) = &mut started.value else { return };
     if let Some(sources) = entries.iter_mut().find(|entry| entry.key == "sources")
         && let Value::Map(sources) = &mut sources.node.value
     {
         for source in sources {
-            complete_working_folder(&mut source.node, kinds);
+            complete_working_folder(&mut source.node, kinds, folder);
         }
     }
     let Some(Node { value: Value::Scalar { text: own, .. }, .. }) = started.get("kind") else { return };
@@ -96,10 +101,11 @@ fn complete_working_folder(started: &mut Node, kinds: &[(&str, &str)]) {
     if started.get("working_dir").is_some_and(|folder| !folder.is_null()) {
         return;
     }
-    let folder = match &argv.origin.source.kind {
-        SourceKind::File(file) => file.parent().map(|folder| folder.to_string_lossy().into_owned()),
+    let of_file = match &argv.origin.source.kind {
+        SourceKind::File(file) => file.parent(),
         _ => None,
     };
+    let folder = folder.or(of_file).map(|folder| folder.to_string_lossy().into_owned());
     let folder = folder.filter(|folder| !folder.is_empty()).unwrap_or_else(|| ".".to_owned());
     let origin = default_tree().origin.clone();
     let Value::Map(entries) = &mut started.value else { return };

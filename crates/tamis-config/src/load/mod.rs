@@ -27,6 +27,7 @@ use crate::tree::Node;
 use layers::Layers;
 
 pub(crate) use apply::apply;
+pub(crate) use complete::complete_working_folders_of;
 pub(crate) use file::read_source;
 pub use loaded::Loaded;
 pub(crate) use unread::drop_unread;

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod critic;
+mod environments;
 mod filter;
 mod learner;
 mod model;
@@ -58,6 +59,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
     checker.filter();
     checker.schedule();
     checker.objective();
+    checker.penalties();
     checker.train();
     checker.critic();
     checker.lost_signal();
@@ -115,9 +117,14 @@ impl Checker<'_> {
 
     /// Whether a user set a key to something else than its default.
     fn is_asked_for(&self, key: &str) -> bool {
+        // In a list as in a tree, and as in the table of keys.
+        let place = key.replace('[', ".").replace(']', "");
+        let without_number =
+            |part: &'_ str| part.trim_start_matches(|letter: char| letter.is_ascii_digit()).to_owned();
+        let key: String = key.split_inclusive('[').map(without_number).collect();
         // A key of a kind has the kind's default.
-        let kind = key.rsplit_once('.').and_then(|(section, name)| {
-            let kind = self.tree.at(&format!("{section}.kind"))?.as_text()?;
+        let kind = place.rsplit_once('.').zip(key.rsplit_once('.')).and_then(|((at, _), (section, name))| {
+            let kind = self.tree.at(&format!("{at}.kind"))?.as_text()?;
             Some(format!("{section}<{kind}>.{name}"))
         });
         let is_it = |path: &str| path == key || Some(path) == kind.as_deref();
@@ -127,7 +134,7 @@ impl Checker<'_> {
                 .is_some_and(|default| default.to_json() == node.to_json())
         };
         self.tree
-            .at(key)
+            .at(&place)
             .is_some_and(|node| node.origin.is_from_user() && !node.is_null() && !is_default(node))
     }
 }

@@ -9,9 +9,16 @@ use crate::schema::EnvironmentConfig;
 
 use super::Checker;
 use super::validation::validation_prompts;
+use crate::table;
+
+/// Where the environments of a configuration stand, in their order.
+pub(super) fn environment_paths() -> impl Iterator<Item = String> {
+    std::iter::once("environment".to_owned()).chain((0..).map(|place| format!("more_environments[{place}]")))
+}
 
 impl Checker<'_> {
     pub(super) fn model(&mut self) {
+        self.stop_texts();
         let model = &self.config.model;
         match (&model.path, &model.init) {
             (None, None) => self.missing(
@@ -66,17 +73,28 @@ impl Checker<'_> {
         }
         let prompt = self.config.data.max_prompt_length;
         let response = self.config.max_text_length();
-        let key = self.config.completion_length_key();
+        let key = self.config.text_length_key();
         let positions = init.max_position_embeddings;
         let sum = prompt.saturating_add(response);
         if sum > positions {
             self.error(
-                &["model.init.max_position_embeddings", key, "data.max_prompt_length"],
+                &["model.init.max_position_embeddings", &key, "data.max_prompt_length"],
                 format!(
                     "`data.max_prompt_length` ({prompt}) and `{key}` ({response}) make {sum}, \
                      above `model.init.max_position_embeddings` ({positions})"
                 ),
                 format!("set `model.init.max_position_embeddings: {sum}`"),
+            );
+        }
+    }
+
+    /// Checks the texts that end a completion.
+    fn stop_texts(&mut self) {
+        if self.config.rollout.stop.iter().any(String::is_empty) {
+            self.error(
+                &["rollout.stop"],
+                "`rollout.stop` has an empty text, which every completion contains",
+                "take it out of `rollout.stop`",
             );
         }
     }
@@ -100,12 +118,76 @@ impl Checker<'_> {
                 "warm_start.test_freq",
             ];
             self.warn_ignored(&keys, "`warm_start.steps` is 0");
-        } else if config.warm_start.target_accuracy.is_some() && !config.has_validation_data() {
+            let games = config.environments().zip(environment_paths());
+            for (_, path) in games.filter(|(environment, _)| environment.maker().is_game()) {
+                self.warn_ignored(&[&format!("{path}.expert_prob")], "`warm_start.steps` is 0");
+            }
+            return;
+        }
+        self.warm_start_in_environments();
+        if config.warm_start.target_accuracy.is_some() && !config.has_validation_data() {
             self.error(
                 &["warm_start.target_accuracy"],
                 "`warm_start.target_accuracy` is measured on validation prompts, and there are none",
                 validation_prompts(config),
             );
+        }
+    }
+
+    /// A warm start in environments: a script plays built-in games, and of other levels gold answers are imitated.
+    fn warm_start_in_environments(&mut self) {
+        let config = self.config;
+        let all = config.environments().zip(environment_paths());
+        let trained = all.filter(|(environment, _)| environment.train_size > 0);
+        let (shown, unshown): (Vec<_>, Vec<_>) =
+            trained.partition(|(environment, _)| environment.maker().may_be_imitated());
+        for (environment, path) in unshown {
+            let kind = environment.kind.as_str();
+            let nothing = "neither a script that plays it nor gold answers";
+            let hint = "set `warm_start.steps: 0`, or begin with a model that can play";
+            if shown.is_empty() {
+                self.error(
+                    &["warm_start.steps", &format!("{path}.kind")],
+                    format!("`warm_start` has nothing to imitate: `{kind}` has {nothing}"),
+                    hint,
+                );
+            } else {
+                self.warn(
+                    &["warm_start.steps", &format!("{path}.kind")],
+                    format!("`warm_start` shows nothing of `{kind}`, which has {nothing}"),
+                    hint,
+                );
+            }
+        }
+    }
+
+    /// Settings of environments that nothing reads.
+    fn environment_settings(&mut self) {
+        let config = self.config;
+        for (environment, path) in config.environments().zip(environment_paths()) {
+            let (maker, kind) = (environment.maker(), environment.kind.as_str());
+            let reason = if maker.is_game() {
+                format!("`{path}.style` is plain: the state is shown alone, and an answer is one action")
+            } else {
+                format!("`{path}.kind` {kind} has words of its own")
+            };
+            let names =
+                table::keys().iter().filter_map(|key| key.path.strip_prefix("environment.prompting."));
+            let unread: Vec<String> = names
+                .filter(|name| !maker.reads_prompting(name))
+                .map(|name| format!("{path}.prompting.{name}"))
+                .collect();
+            let unread: Vec<&str> = unread.iter().map(String::as_str).collect();
+            self.warn_ignored(&unread, &reason);
+            if maker.is_program() && environment.max_length.is_some() {
+                let reason =
+                    format!("`{path}.max_length` is set, and a program itself says when an episode is over");
+                self.warn_ignored(&[&format!("{path}.prompting.max_turns")], &reason);
+            }
+            if maker.foreign().is_some() {
+                let reason = format!("no script plays `{path}.kind` {kind}");
+                self.warn_ignored(&[&format!("{path}.expert_prob")], &reason);
+            }
         }
     }
 
@@ -138,7 +220,7 @@ impl Checker<'_> {
         }
         let key = Key::new(self.config.run.seed, Purpose::Environment);
         for (place, environment) in self.config.more_environments.iter().enumerate() {
-            let (maker, path) = (environment.maker(), format!("more_environments.{place}"));
+            let (maker, path) = (environment.maker(), format!("more_environments[{place}]"));
             if maker.plays_any_prompt() {
                 let message =
                     format!("`{}` plays the prompts of a task or a file, and stands alone", environment.kind);
@@ -218,7 +300,9 @@ impl Checker<'_> {
             ),
             (_, None) => {}
         }
+        self.environments();
         self.more_environments();
+        self.environment_settings();
         if data.task != Some(TaskKind::Arithmetic) {
             let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
             self.warn_ignored(&keys, "`data.task` is not `arithmetic`");

@@ -9,10 +9,11 @@ use crate::hub_name::ModelSource;
 section! {
     /// Where the critic's weights begin.
     pub struct CriticModelConfig {
-        /// Folder of a checkpoint in the Hugging Face layout, or a name on a hub as in `model.path`: a critic (`...ForTokenClassification` with one
-        /// label, `score.weight` and `score.bias`), or a language model, whose layers it takes under a value
-        /// head of zeros. Its tokens must be those of the policy. Null: the layers of the policy as
-        /// reinforcement learning begins (after the warm start, where there is one), under such a head.
+        /// Folder of a checkpoint in the Hugging Face layout, or a name on a hub as in `model.path`: a critic
+        /// (`...ForTokenClassification` with one label, `score.weight` and `score.bias`), or a language
+        /// model, whose layers it takes under a value head of zeros. Its tokens must be those of the policy.
+        /// Null: the layers of the policy as reinforcement learning begins (after the warm start, where there
+        /// is one), under such a head.
         path: Option<ModelSource> = "null", NotEmpty, Fixed;
     }
 }

@@ -12,8 +12,8 @@ kinded! {
     pub struct EnvironmentConfig {
         /// Which environment, with the settings of that kind.
         kind: EnvironmentKind;
-        /// Its name in metrics, and the data source of its levels. Null: that of the kind, or what an environment elsewhere
-        /// calls itself.
+        /// Its name in metrics, and the data source of its levels: letters, digits, `_`, `-` and `.`. Null: that of the
+        /// kind, or what an environment elsewhere calls itself.
         name: Option<String> = "null", NotEmpty, Fixed;
         /// How it speaks to the policy.
         style: EnvironmentStyle = "ragen", Any, Fixed;
@@ -28,8 +28,9 @@ kinded! {
         /// Number of held-out levels.
         val_size: usize = "256", Between(0.0, 1e7), Fixed;
         /// Most tokens of a trajectory after its prompt, those of the environment included. Null: as many as all
-        /// turns may have, where each observation is no longer than `data.max_prompt_length`. The largest of a run's
-        /// environments counts for all.
+        /// turns may have, where each observation is no longer than `data.max_prompt_length`. Where there
+        /// are several environments, each has its own; what follows the length of a completion elsewhere, such as the
+        /// limit of `soft_overlong`, takes the largest.
         max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// How often the script that `warm_start` imitates does what a perfect player would, where the game knows
         /// that; otherwise it does anything.

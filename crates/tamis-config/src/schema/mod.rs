@@ -86,7 +86,7 @@ section! {
         /// Further environments beside `environment`, in the same run, each with levels of its own; one with
         /// `train_size: 0` is validated in alone.
         more_environments: Vec<EnvironmentConfig> = "[]", Any, Fixed;
-        /// A supervised phase before reinforcement learning.
+        /// A supervised phase before reinforcement learning, on gold answers or what a script plays in games.
         warm_start: WarmStartConfig = "{}", Any, Fixed;
         /// How completions are sampled.
         rollout: RolloutConfig = "{}", Any, Fixed;

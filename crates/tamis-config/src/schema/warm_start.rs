@@ -4,7 +4,8 @@ use crate::define::section;
 
 section! {
     /// A supervised phase before reinforcement learning, for models from random weights: cross-entropy on the
-    /// gold answers.
+    /// gold answers, or on episodes that a script plays in built-in games. An environment elsewhere, tools and a program
+    /// are shown by gold answers alone, where their prompts have any.
     pub struct WarmStartConfig {
         /// Optimizer updates of the warm start, at most. 0: no warm start.
         steps: usize = "0", Any, Fixed;

@@ -427,7 +427,7 @@ custom_envs.WebShop.max_tokens=3 has no effect: the environments of this run are
 agent_proxy.max_turn=3 -> environment.prompting.max_turns: 3, more_environments.0.prompting.max_turns: 3, more_environments.1.prompting.max_turns: 3, more_environments.2.prompting.max_turns: 3
 agent_proxy.enable_think=False -> environment.prompting.think: false, more_environments.0.prompting.think: false, more_environments.1.prompting.think: false, more_environments.2.prompting.think: false
 agent_proxy.action_sep=; -> environment.prompting.action_separator: ";", more_environments.0.prompting.action_separator: ";", more_environments.1.prompting.action_separator: ";", more_environments.2.prompting.action_separator: ";"
-agent_proxy.context_window_mode=single_turn -> environment.context: single_turn, more_environments.0.context: single_turn, more_environments.1.context: single_turn, more_environments.2.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
+agent_proxy.context_window_mode=single_turn -> environment.context: single_turn, more_environments.0.context: single_turn, more_environments.1.context: single_turn, more_environments.2.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation of grpo; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
 agent_proxy.max_context_window=2 -> environment.max_context_window: 2, more_environments.0.max_context_window: 2, more_environments.1.max_context_window: 2, more_environments.2.max_context_window: 2
 agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2, more_environments.0.prompting.max_actions_per_turn: 2, more_environments.1.prompting.max_actions_per_turn: 2, more_environments.2.prompting.max_actions_per_turn: 2 (RAGEN's default)
 agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
@@ -687,23 +687,23 @@ agent_proxy.max_context_window=5 has no effect: RAGEN's mode full does not read 
 "#);
     assert_snapshot!(of(&[&window("5")]), @"agent_proxy.max_context_window=5 has no effect: RAGEN's mode full does not read it");
     assert_snapshot!(of(&[&limited, &window("3")]), @r#"
-agent_proxy.context_window_mode=limited_multi_turn -> environment.context: limited_multi_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn)
+agent_proxy.context_window_mode=limited_multi_turn -> environment.context: limited_multi_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation of grpo)
 agent_proxy.max_context_window=3 -> environment.max_context_window: 3
 "#);
     assert_snapshot!(of(&[&limited, &window("-1"), summary]), @r#"
-agent_proxy.context_window_mode=limited_multi_turn -> environment.context: limited_multi_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn)
+agent_proxy.context_window_mode=limited_multi_turn -> environment.context: limited_multi_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation of grpo)
 agent_proxy.max_context_window=-1 -> environment.max_context_window: null
 agent_proxy.enable_summary_memory=True has no effect: no turn is out of sight
 "#);
     assert_snapshot!(of(&[&single, &window("1")]), @r#"
-agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
+agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation of grpo; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
 agent_proxy.max_context_window=1 -> environment.max_context_window: 1
 "#);
-    assert_snapshot!(of(&[&single]), @"agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)");
-    assert_snapshot!(of(&[without]), @"agent_proxy.without_history=True -> environment.context: limited_multi_turn, environment.max_context_window: 1 (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn)");
+    assert_snapshot!(of(&[&single]), @"agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation of grpo; earlier turns are told by what was answered, where RAGEN tells states and rewards too)");
+    assert_snapshot!(of(&[without]), @"agent_proxy.without_history=True -> environment.context: limited_multi_turn, environment.max_context_window: 1 (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation of grpo)");
     assert_snapshot!(of(&[without, &single, &window("4")]), @r#"
 agent_proxy.without_history=True -> environment.max_context_window: 1
-agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
+agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation of grpo; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
 agent_proxy.max_context_window=4 has no effect: agent_proxy.without_history says that it is one turn
 "#);
     assert_snapshot!(of(&[without, &mode("full")]), @"error: `agent_proxy.without_history=True` of RAGEN cannot be followed: agent_proxy.context_window_mode is full, which shows the whole episode: give one of the two");

@@ -2,6 +2,8 @@
 //! configuration.
 
 mod critics;
+mod environment_rules;
+mod environments;
 mod filters;
 mod foreign_keys;
 mod model_and_data;
@@ -24,6 +26,10 @@ fn try_load(yaml: &str, arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
     let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
     load_sources(&[source], &arguments)
+}
+
+fn load(yaml: &str, arguments: &[&str]) -> Loaded {
+    try_load(yaml, arguments).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// The warnings and errors of a text and overrides over a configuration that is sound.

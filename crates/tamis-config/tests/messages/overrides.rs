@@ -199,7 +199,7 @@ fn unknown_keys_of_sections_with_a_kind() {
       |
     1 | objective.advantage.tolerance=1
       | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-      hint: the keys here are kind, scale, ddof, epsilon, singleton
+      hint: the keys here are kind, scale, ddof, epsilon, singleton, statistics
 
     1 error in the configuration
     ");

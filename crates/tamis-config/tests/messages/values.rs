@@ -211,3 +211,17 @@ fn temperatures_that_nothing_can_be_sampled_at() {
         assert_eq!(first(sound), "");
     }
 }
+
+#[test]
+fn a_stop_text_is_not_empty() {
+    assert_snapshot!(show_errors("rollout: {stop: [a, '']}", &[]), @r#"
+error: `rollout.stop` has an empty text, which every completion contains
+ --> run.yaml:1:17
+  |
+1 | rollout: {stop: [a, '']}
+  |                 ^^^^^^^
+  hint: take it out of `rollout.stop`
+
+1 error in the configuration
+"#);
+}

@@ -60,6 +60,26 @@ pub struct AdvantageBatch<'a> {
     pub generated: Option<Generated<'a>>,
 }
 
+/// Marks the last unmasked token of every turn; where it is not known of which turn a token is \[T\], each run of
+/// unmasked tokens is one.
+pub(super) fn turn_ends(mask_t: &[bool], turns_t: Option<&[u32]>, ends: &mut Vec<usize>) {
+    ends.clear();
+    let mut previous: Option<usize> = None;
+    for t in (0..mask_t.len()).filter(|&t| mask_t[t]) {
+        if let Some(before) = previous {
+            let is_new = match turns_t {
+                Some(turns_t) => turns_t[before] != turns_t[t],
+                None => before + 1 < t,
+            };
+            if is_new {
+                ends.push(before);
+            }
+        }
+        previous = Some(t);
+    }
+    ends.extend(previous);
+}
+
 impl<'a> AdvantageBatch<'a> {
     /// A batch of outcome rewards alone.
     pub fn of_rewards(rewards: &'a Ragged<f64>) -> Self {
@@ -155,6 +175,15 @@ impl<'a> AdvantageBatch<'a> {
             }
         }
         Cow::Owned(scored)
+    }
+
+    /// Number of turns of trajectory i that have an unmasked token; 0 where no mask is given.
+    pub(crate) fn num_turns(&self, i: usize) -> usize {
+        let mut ends = Vec::new();
+        if let Some(mask) = self.mask {
+            turn_ends(mask.row(i), self.turns.map(|turns| turns.row(i)), &mut ends);
+        }
+        ends.len()
     }
 
     /// Whether all lengths fit together, all needed columns are there, and what will be read is finite.

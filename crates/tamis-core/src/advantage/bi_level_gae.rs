@@ -1,5 +1,6 @@
 //! GAE on two levels: over the turns of an episode, then over the tokens within each turn.
 
+use super::batch::turn_ends;
 use super::credit::credit;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
@@ -81,25 +82,6 @@ settings! {
         /// Token that a reward on a masked token (tool or environment output) counts for.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
-}
-
-/// Marks the last unmasked token of every turn.
-fn turn_ends(mask_t: &[bool], turns_t: Option<&[u32]>, ends: &mut Vec<usize>) {
-    ends.clear();
-    let mut previous: Option<usize> = None;
-    for t in (0..mask_t.len()).filter(|&t| mask_t[t]) {
-        if let Some(before) = previous {
-            let is_new = match turns_t {
-                Some(turns_t) => turns_t[before] != turns_t[t],
-                None => before + 1 < t,
-            };
-            if is_new {
-                ends.push(before);
-            }
-        }
-        previous = Some(t);
-    }
-    ends.extend(previous);
 }
 
 impl BiLevelGae {

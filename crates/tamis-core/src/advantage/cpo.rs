@@ -199,7 +199,7 @@ impl AdvantageEstimator for Cpo {
         let gold = batch.tokens(Column::GoldLogprobs, self.name())?;
         let entropy =
             if self.reads_entropy() { Some(batch.tokens(Column::Entropy, self.name())?) } else { None };
-        let mut advantages = self.grpo.of(batch.rewards);
+        let mut advantages = self.grpo.of_batch(batch);
         let mut per_token = Ragged::default();
         let mut i = 0;
         for (group, rewards_g) in batch.rewards.rows().enumerate() {

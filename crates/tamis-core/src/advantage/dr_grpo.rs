@@ -56,6 +56,6 @@ impl AdvantageEstimator for DrGrpo {
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
         let grpo = Grpo { scale: Scale::None, singleton: self.singleton, ..Grpo::default() };
-        Ok(Estimate::per_trajectory(grpo.of(batch.rewards), state))
+        Ok(Estimate::per_trajectory(grpo.of_batch(batch), state))
     }
 }

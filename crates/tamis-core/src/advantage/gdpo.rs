@@ -81,15 +81,16 @@ pub(super) fn normalised_sum(
     epsilon: f64,
     singleton: SingletonAdvantage,
 ) -> Result<Ragged<f64>, AdvantageError> {
-    let grpo = Grpo { scale: Scale::Group, ddof: 1, epsilon, singleton };
+    let grpo = Grpo { scale: Scale::Group, ddof: 1, epsilon, singleton, ..Grpo::default() };
     let mut sums = match batch.components {
-        None => grpo.of(batch.rewards),
+        None => grpo.of(batch.rewards, None),
         Some(components) => {
             let mut total = vec![0.0; batch.num_trajectories()];
             for component in components {
                 let fine = component.weight.is_finite();
                 in_range("component weight", component.weight, fine, "a finite number")?;
-                for (total, advantage) in total.iter_mut().zip(grpo.of(&batch.component(component)).values())
+                for (total, advantage) in
+                    total.iter_mut().zip(grpo.of(&batch.component(component), None).values())
                 {
                     *total += component.weight * advantage;
                 }

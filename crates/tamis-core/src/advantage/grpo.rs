@@ -4,7 +4,8 @@ use super::per_group::per_group;
 use super::singleton::zero_where_not_finite;
 use super::statistics::Moments;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Scale, SingletonAdvantage,
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Scale,
+    SingletonAdvantage, StatisticsUnit,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
@@ -21,6 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
         "unscored members are outside the statistics and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
         "a group of one gets 0, or its raw reward with `singleton: raw`",
+        "with `statistics: turn` a member counts once for each of its turns, and at least once",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=grpo"),
@@ -44,7 +46,8 @@ settings! {
     /// al., "Understanding R1-Zero-like training" (Dr. GRPO), arXiv 2503.20783. The paper leaves `ddof` and
     /// `epsilon` open; the named constructors give what each package computes.
     ///
-    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`. Linear in the number of
+    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`; by turns also the mask `[B][T]`, and
+    /// turns `[B][T]` where given, otherwise each run of unmasked tokens is one. Linear in the number of
     /// trajectories.
     ///
     /// Degenerate cases:
@@ -52,6 +55,7 @@ settings! {
     /// - a uniform group (max == min of its scored members) gets exactly 0;
     /// - a group of several members of which at most one is scored gets 0;
     /// - a group of one member follows [`SingletonAdvantage`];
+    /// - by turns ([`StatisticsUnit::Turn`]) a member without any token of the policy counts once;
     /// - [`Scale::Batch`] with fewer than `ddof + 1` scored rewards in the batch gives 0.
     ///
     /// # Differs from
@@ -82,18 +86,32 @@ settings! {
         epsilon: f64 = 1e-6, NonNegative;
         /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
+        /// Unit that counts once in mean and deviation: an episode, or each of its turns.
+        statistics: StatisticsUnit = StatisticsUnit::Episode;
     }
 }
 
 impl Grpo {
     /// The form of verl's `grpo`: sample deviation, epsilon 1e-6, a singleton keeps its raw reward.
     pub fn verl() -> Self {
-        Self { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Raw }
+        Self {
+            scale: Scale::Group,
+            ddof: 1,
+            epsilon: 1e-6,
+            singleton: SingletonAdvantage::Raw,
+            statistics: StatisticsUnit::Episode,
+        }
     }
 
     /// The form of TRL's default: sample deviation, epsilon 1e-4, a singleton gets 0.
     pub fn trl() -> Self {
-        Self { scale: Scale::Group, ddof: 1, epsilon: 1e-4, singleton: SingletonAdvantage::Zero }
+        Self {
+            scale: Scale::Group,
+            ddof: 1,
+            epsilon: 1e-4,
+            singleton: SingletonAdvantage::Zero,
+            statistics: StatisticsUnit::Episode,
+        }
     }
 
     /// Dr. GRPO: centred, not divided.
@@ -101,11 +119,24 @@ impl Grpo {
         Self { scale: Scale::None, ..Self::verl() }
     }
 
-    /// Advantages of rewards `[P][G]` that have been checked.
-    pub(crate) fn of(&self, rewards: &Ragged<f64>) -> Ragged<f64> {
+    /// Advantages `[P][G]` of a batch that has been checked.
+    pub(crate) fn of_batch(&self, batch: &AdvantageBatch<'_>) -> Ragged<f64> {
+        let turns: Option<Vec<usize>> = (self.statistics == StatisticsUnit::Turn)
+            .then(|| (0..batch.num_trajectories()).map(|i| batch.num_turns(i).max(1)).collect());
+        self.of(batch.rewards, turns.as_deref())
+    }
+
+    /// Advantages of rewards `[P][G]` that have been checked, in whose statistics each counts as often as
+    /// `weights` \[B\] says; once without any.
+    pub(crate) fn of(&self, rewards: &Ragged<f64>, weights: Option<&[usize]>) -> Ragged<f64> {
+        let weighted = |rewards: &[f64], weights: &[usize]| {
+            Moments::weighted(|| rewards.iter().copied().zip(weights.iter().copied()))
+        };
         // Of the whole batch, so that it is computed once; unused under the other scales.
         let batch_deviation = match self.scale {
-            Scale::Batch => Moments::of(rewards.values()).deviation(self.ddof),
+            Scale::Batch => weights
+                .map_or_else(|| Moments::of(rewards.values()), |weights| weighted(rewards.values(), weights))
+                .deviation(self.ddof),
             Scale::Group | Scale::None => 0.0,
         };
         let divisor_of = |deviation: f64| match self.scale {
@@ -117,7 +148,10 @@ impl Grpo {
             rewards,
             |reward| self.singleton.advantage(reward) / divisor_of(1.0),
             |group| {
-                let (mean, divisor) = (group.moments.mean, divisor_of(group.moments.deviation(self.ddof)));
+                let moments = weights.map_or(group.moments, |weights| {
+                    weighted(group.rewards, &weights[group.first..group.first + group.rewards.len()])
+                });
+                let (mean, divisor) = (moments.mean, divisor_of(moments.deviation(self.ddof)));
                 move |reward| (reward - mean) / divisor
             },
         );
@@ -130,6 +164,20 @@ impl AdvantageEstimator for Grpo {
         (self.scale == Scale::Batch).then_some(WholeStep::BatchScale)
     }
 
+    fn needs(&self) -> &'static [Column] {
+        match self.statistics {
+            StatisticsUnit::Episode => &[],
+            StatisticsUnit::Turn => &[Column::Mask],
+        }
+    }
+
+    fn uses(&self) -> &'static [Column] {
+        match self.statistics {
+            StatisticsUnit::Episode => &[],
+            StatisticsUnit::Turn => &[Column::Turns],
+        }
+    }
+
     fn divisor(&self) -> Option<Scale> {
         Some(self.scale)
     }
@@ -139,6 +187,6 @@ impl AdvantageEstimator for Grpo {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        Ok(Estimate::per_trajectory(self.of(batch.rewards), state))
+        Ok(Estimate::per_trajectory(self.of_batch(batch), state))
     }
 }

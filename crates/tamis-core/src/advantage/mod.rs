@@ -37,6 +37,7 @@ mod rloo;
 mod scale;
 mod singleton;
 pub(crate) mod statistics;
+mod statistics_unit;
 mod tir_optimal_token_baseline;
 mod whitening;
 
@@ -68,6 +69,7 @@ pub use remax::Remax;
 pub use rloo::Rloo;
 pub use scale::Scale;
 pub use singleton::SingletonAdvantage;
+pub use statistics_unit::StatisticsUnit;
 pub use tir_optimal_token_baseline::TirOptimalTokenBaseline;
 
 /// The catalogue's entries of this module.

@@ -1,30 +1,96 @@
 //! Accounting of every generated group.
 
-use std::ops::AddAssign;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A number of groups, of the trajectories in them and of their completion tokens.
+use crate::group::Trajectory;
+
+/// What was generated: completion tokens, and the turns of the policy that they belong to.
+///
+/// A turn is one answer of the policy, whole or begun: a trajectory of a single turn has one, and what was
+/// given up before its first token has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Spent {
+    /// Completion tokens.
+    #[serde(rename = "num_tokens")]
+    pub tokens: u64,
+    /// Turns of the policy.
+    #[serde(rename = "num_turns", default)]
+    pub turns: u64,
+}
+
+impl Spent {
+    /// A whole trajectory.
+    pub fn of(trajectory: &Trajectory) -> Self {
+        Self { tokens: trajectory.token_ids.len() as u64, turns: trajectory.num_turns() as u64 }
+    }
+
+    /// One answer, as far as it came.
+    pub fn on_answer(tokens: u64) -> Self {
+        Self { tokens, turns: u64::from(tokens > 0) }
+    }
+
+    /// What is over of it after that much, at least nothing.
+    #[must_use]
+    pub fn beyond(self, other: Self) -> Self {
+        let (tokens, turns) =
+            (self.tokens.saturating_sub(other.tokens), self.turns.saturating_sub(other.turns));
+        Self { tokens, turns }
+    }
+}
+
+impl Add for Spent {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        // Numbers that a driver made up are no reason to stop.
+        let tokens = self.tokens.saturating_add(other.tokens);
+        Self { tokens, turns: self.turns.saturating_add(other.turns) }
+    }
+}
+
+impl AddAssign for Spent {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Spent {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Add::add)
+    }
+}
+
+/// A number of groups, of the trajectories in them, of their turns and of their completion tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Count {
     /// Groups.
     pub groups: u64,
     /// Trajectories.
     pub trajectories: u64,
+    /// Turns of the policy in them.
+    #[serde(default)]
+    pub turns: u64,
     /// Completion tokens.
     pub tokens: u64,
 }
 
 impl Count {
-    /// `groups` groups of `group_size` members, with so many tokens in all.
-    pub fn of(groups: usize, group_size: usize, tokens: u64) -> Self {
-        Self { groups: groups as u64, trajectories: (groups * group_size) as u64, tokens }
+    /// `groups` groups of `group_size` members, for which so much was generated in all.
+    pub fn of(groups: usize, group_size: usize, spent: Spent) -> Self {
+        let Spent { tokens, turns } = spent;
+        Self { groups: groups as u64, trajectories: (groups * group_size) as u64, turns, tokens }
     }
+}
 
-    /// Tokens of groups that are counted already.
-    pub fn tokens(tokens: u64) -> Self {
-        Self { tokens, ..Self::default() }
+impl AddAssign<Spent> for Count {
+    /// Adds what was generated for groups that are counted already.
+    fn add_assign(&mut self, spent: Spent) {
+        self.turns += spent.turns;
+        self.tokens += spent.tokens;
     }
 }
 
@@ -32,22 +98,32 @@ impl AddAssign for Count {
     fn add_assign(&mut self, other: Self) {
         self.groups += other.groups;
         self.trajectories += other.trajectories;
+        self.turns += other.turns;
         self.tokens += other.tokens;
     }
 }
 
-/// Every group ends in exactly one place, and so does every trajectory and every token: generated + carried
-/// in + in flight in = trained + left out + dropped + surplus + stale + failed + aborted + carried out + in
-/// flight out.
+/// Members of groups, with what they wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Members {
+    /// Their number.
+    pub trajectories: u64,
+    /// Their turns and completion tokens.
+    pub spent: Spent,
+}
+
+/// Every group ends in exactly one place, and so does every trajectory, every turn and every token: generated +
+/// carried in + in flight in = trained + left out + dropped + surplus + stale + failed + aborted + carried out +
+/// in flight out.
 ///
 /// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups.
-/// How many tokens a group costs is known when it is complete, has failed or has been given up: its tokens
-/// count as generated in the step in which they are told, and what is in flight has none so far. The tokens
-/// of a group that stops after the step that gave it up are counted in the next one, or in the run where
-/// there is none.
+/// How many turns and tokens a group costs is known when it is complete, has failed or has been given up: they
+/// count as generated in the step in which they are told, and what is in flight has none so far. Those of a
+/// group that stops after the step that gave it up are counted in the next one, or in the run where there is
+/// none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accounting {
-    /// Dispatched in this step; of tokens, told in it.
+    /// Dispatched in this step; of turns and tokens, told in it.
     pub generated: Count,
     /// Kept in an earlier step and carried into this one.
     pub carried_in: Count,
@@ -84,7 +160,7 @@ pub struct Accounting {
      carried out or left in flight"
 )]
 pub struct Unbalanced {
-    /// `groups`, `trajectories` or `tokens`.
+    /// `groups`, `trajectories`, `turns` or `tokens`.
     pub unit: &'static str,
     /// Generated + carried in + in flight in.
     pub come: u64,
@@ -93,7 +169,7 @@ pub struct Unbalanced {
 }
 
 impl Accounting {
-    /// Whether the identity holds, in groups, in trajectories and in tokens.
+    /// Whether the identity holds, in groups, in trajectories, in turns and in tokens.
     ///
     /// # Errors
     /// [`Unbalanced`] with both sides.
@@ -101,6 +177,7 @@ impl Accounting {
         for (unit, number) in [
             ("groups", (|count| count.groups) as fn(Count) -> u64),
             ("trajectories", |count| count.trajectories),
+            ("turns", |count| count.turns),
             ("tokens", |count| count.tokens),
         ] {
             let come = number(self.generated) + number(self.carried_in) + number(self.in_flight_in);
@@ -125,23 +202,24 @@ impl Accounting {
         Ok(())
     }
 
-    /// Moves so many members of trained groups, and so many of their tokens, from trained to left out; at
-    /// most as many as were trained.
-    pub fn leave_out(&mut self, trajectories: u64, tokens: u64) {
+    /// Moves so many members of trained groups, with so many of their turns and tokens, from trained to left
+    /// out; at most as many as were trained.
+    pub fn leave_out(&mut self, members: Members) {
+        fn shift(number: u64, from: &mut u64, to: &mut u64) {
+            let moved = number.min(*from);
+            *from -= moved;
+            *to += moved;
+        }
         let (trained, left_out) = (&mut self.trained, &mut self.left_out);
-        let moved = trajectories.min(trained.trajectories);
-        trained.trajectories -= moved;
-        left_out.trajectories += moved;
-        let moved = tokens.min(trained.tokens);
-        trained.tokens -= moved;
-        left_out.tokens += moved;
+        shift(members.trajectories, &mut trained.trajectories, &mut left_out.trajectories);
+        shift(members.spent.turns, &mut trained.turns, &mut left_out.turns);
+        shift(members.spent.tokens, &mut trained.tokens, &mut left_out.tokens);
     }
 
-    /// A group that was given up has stopped, after so many tokens, or an attempt at a member that is made
-    /// again.
-    pub(super) fn stop_aborted(&mut self, tokens: u64) {
-        self.generated.tokens += tokens;
-        self.aborted.tokens += tokens;
+    /// A group that was given up has stopped, after so much, or an attempt at a member that is made again.
+    pub(super) fn stop_aborted(&mut self, spent: Spent) {
+        self.generated += spent;
+        self.aborted += spent;
     }
 
     /// Appends the next step's accounting: what this one carried out or left in flight must be what that one
@@ -182,55 +260,62 @@ impl Accounting {
 mod tests {
     use super::*;
 
+    /// Groups of which each member has written two turns.
+    fn count(groups: usize, group_size: usize, tokens: u64) -> Count {
+        Count::of(groups, group_size, Spent { tokens, turns: 2 * (groups * group_size) as u64 })
+    }
+
     #[test]
     fn what_is_lost_is_found() {
         let mut accounting = Accounting {
-            generated: Count::of(10, 4, 100),
-            carried_in: Count::of(2, 4, 20),
-            trained: Count::of(5, 4, 50),
-            dropped: Count::of(4, 4, 40),
-            carried_out: Count::of(2, 4, 20),
+            generated: count(10, 4, 100),
+            carried_in: count(2, 4, 20),
+            trained: count(5, 4, 50),
+            dropped: count(4, 4, 40),
+            carried_out: count(2, 4, 20),
             ..Accounting::default()
         };
         insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated, carried in or in flight before, but 11 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
-        accounting.stale = Count { groups: 1, trajectories: 3, tokens: 10 };
+        accounting.stale = Count { trajectories: 3, ..count(1, 4, 10) };
         insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated, carried in or in flight before, but 47 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
-        accounting.stale = Count::of(1, 4, 9);
+        accounting.stale = Count { turns: 7, ..count(1, 4, 10) };
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"96 turns were generated, carried in or in flight before, but 95 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
+        accounting.stale = count(1, 4, 9);
         insta::assert_snapshot!(accounting.check().unwrap_err(), @"120 tokens were generated, carried in or in flight before, but 119 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
-        accounting.stale = Count::of(1, 4, 10);
+        accounting.stale = count(1, 4, 10);
         assert_eq!(accounting.check(), Ok(()));
     }
 
     #[test]
     fn members_left_out_are_not_trained_and_stay_accounted_for() {
         let mut accounting = Accounting {
-            generated: Count::of(3, 4, 30),
-            trained: Count::of(2, 4, 20),
-            dropped: Count::of(1, 4, 10),
+            generated: count(3, 4, 30),
+            trained: count(2, 4, 20),
+            dropped: count(1, 4, 10),
             ..Accounting::default()
         };
-        accounting.leave_out(5, 15);
+        accounting.leave_out(Members { trajectories: 5, spent: Spent { tokens: 15, turns: 10 } });
         assert_eq!(accounting.check(), Ok(()));
-        assert_eq!(accounting.trained, Count { groups: 2, trajectories: 3, tokens: 5 });
-        assert_eq!(accounting.left_out, Count { groups: 0, trajectories: 5, tokens: 15 });
+        assert_eq!(accounting.trained, Count { groups: 2, trajectories: 3, turns: 6, tokens: 5 });
+        assert_eq!(accounting.left_out, Count { groups: 0, trajectories: 5, turns: 10, tokens: 15 });
         // More than there are is all there are.
-        accounting.leave_out(9, 99);
+        accounting.leave_out(Members { trajectories: 9, spent: Spent { tokens: 99, turns: 99 } });
         assert_eq!(accounting.check(), Ok(()));
-        assert_eq!((accounting.trained.trajectories, accounting.trained.tokens), (0, 0));
+        assert_eq!(accounting.trained, Count { groups: 2, ..Count::default() });
     }
 
     #[test]
     fn carried_groups_cancel_over_steps() {
         let first = Accounting {
-            generated: Count::of(6, 2, 60),
-            trained: Count::of(4, 2, 40),
-            carried_out: Count::of(2, 2, 20),
+            generated: count(6, 2, 60),
+            trained: count(4, 2, 40),
+            carried_out: count(2, 2, 20),
             ..Accounting::default()
         };
         let second = Accounting {
-            generated: Count::of(2, 2, 20),
-            carried_in: Count::of(2, 2, 20),
-            trained: Count::of(4, 2, 40),
+            generated: count(2, 2, 20),
+            carried_in: count(2, 2, 20),
+            trained: count(4, 2, 40),
             ..Accounting::default()
         };
         let mut run = Accounting::default();
@@ -240,7 +325,7 @@ mod tests {
         assert_eq!(run.check(), Ok(()));
         assert_eq!(
             (run.generated, run.trained, run.carried_out),
-            (Count::of(8, 2, 80), Count::of(8, 2, 80), Count::default())
+            (count(8, 2, 80), count(8, 2, 80), Count::default())
         );
     }
 }

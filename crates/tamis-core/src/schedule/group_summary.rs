@@ -2,17 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Spent;
 use crate::filter::GroupStatistics;
 use crate::group::Group;
 
 /// Facts about a completed group beside the metric of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GroupFacts {
-    /// Completion tokens of all members.
-    pub num_tokens: u64,
+    /// Turns and completion tokens of all members.
+    #[serde(flatten)]
+    pub spent: Spent,
     /// Completion tokens of attempts at members that were given up and made again.
     #[serde(default)]
     pub num_lost_tokens: u64,
+    /// Turns of such attempts.
+    #[serde(default)]
+    pub num_lost_turns: u64,
     /// Whether all members' texts are the same.
     pub is_identical_in_text: bool,
 }
@@ -21,10 +26,15 @@ impl GroupFacts {
     /// Of a group.
     pub fn of(group: &Group) -> Self {
         Self {
-            num_tokens: group.num_tokens() as u64,
-            num_lost_tokens: 0,
+            spent: group.trajectories.iter().map(Spent::of).sum(),
             is_identical_in_text: group.is_identical_in_text(),
+            ..Self::default()
         }
+    }
+
+    /// What was generated for attempts at members that were given up and made again.
+    pub fn lost(&self) -> Spent {
+        Spent { tokens: self.num_lost_tokens, turns: self.num_lost_turns }
     }
 }
 
@@ -37,8 +47,9 @@ pub struct GroupSummary {
     pub num_scored: u32,
     /// Members that are correct; `None` where the metric does not say.
     pub num_correct: Option<u32>,
-    /// Completion tokens of all members.
-    pub num_tokens: u64,
+    /// Turns and completion tokens of all members.
+    #[serde(flatten)]
+    pub spent: Spent,
     /// Mean of the metric; `None` where no member has one.
     pub mean: Option<f64>,
     /// Standard deviation, ddof 0.
@@ -62,7 +73,7 @@ impl GroupSummary {
             num_trajectories: statistics.size as u32,
             num_scored: statistics.num_scored as u32,
             num_correct: statistics.num_correct.map(|correct| correct as u32),
-            num_tokens: facts.num_tokens,
+            spent: facts.spent,
             mean: finite(statistics.mean),
             std: finite(statistics.std),
             min: finite(statistics.min),

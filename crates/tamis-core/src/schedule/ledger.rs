@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Accounting, Count, FillOrder, GroupSummary, ScheduleError, Unbalanced};
+use super::{Accounting, Count, FillOrder, GroupSummary, Members, ScheduleError, Spent, Unbalanced};
 use crate::group::{GroupId, PolicyVersion};
 
 /// A group that is being generated.
@@ -26,14 +26,14 @@ pub(super) enum GroupOutcome {
     /// All members were scored.
     Scored(GroupSummary),
     /// The group failed for good.
-    Failed { num_tokens: u64 },
+    Failed(Spent),
 }
 
 impl GroupOutcome {
-    fn num_tokens(&self) -> u64 {
+    fn spent(&self) -> Spent {
         match self {
-            Self::Scored(summary) => summary.num_tokens,
-            Self::Failed { num_tokens } => *num_tokens,
+            Self::Scored(summary) => summary.spent,
+            Self::Failed(spent) => *spent,
         }
     }
 }
@@ -115,18 +115,18 @@ impl Ledger {
         }
     }
 
-    /// One group with so many tokens.
-    fn one(&self, tokens: u64) -> Count {
-        Count::of(1, self.group_size, tokens)
+    /// One group for which so much was generated.
+    fn one(&self, spent: Spent) -> Count {
+        Count::of(1, self.group_size, spent)
     }
 
     fn count<'a>(&self, kept: impl Iterator<Item = &'a Kept>) -> Count {
-        let (mut groups, mut tokens) = (0, 0);
+        let (mut groups, mut spent) = (0, Spent::default());
         for kept in kept {
             groups += 1;
-            tokens += kept.summary.num_tokens;
+            spent += kept.summary.spent;
         }
-        Count::of(groups, self.group_size, tokens)
+        Count::of(groups, self.group_size, spent)
     }
 
     /// Groups in flight that may still be dropped.
@@ -198,7 +198,7 @@ impl Ledger {
     pub(super) fn scored(&self, group: GroupId) -> Option<&GroupSummary> {
         match &self.finished(group)?.outcome {
             GroupOutcome::Scored(summary) => Some(summary),
-            GroupOutcome::Failed { .. } => None,
+            GroupOutcome::Failed(_) => None,
         }
     }
 
@@ -219,7 +219,7 @@ impl Ledger {
         let flight = Flight { version, epoch, range: None, is_certain: false };
         self.in_flight.extend(groups.iter().map(|&group| (group, flight)));
         self.last_group = groups.last().copied().or(self.last_group);
-        self.step.generated += Count::of(groups.len(), self.group_size, 0);
+        self.step.generated += Count::of(groups.len(), self.group_size, Spent::default());
     }
 
     /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric
@@ -246,7 +246,7 @@ impl Ledger {
     /// A group in flight is complete, or has failed.
     pub(super) fn finish(&mut self, group: GroupId, outcome: GroupOutcome) {
         let Some(Flight { version, epoch, .. }) = self.land(group) else { return };
-        self.step.generated += Count::tokens(outcome.num_tokens());
+        self.step.generated += outcome.spent();
         let arrival = self.arrivals;
         self.arrivals += 1;
         self.finished.insert(group, Finished { version, epoch, arrival, outcome });
@@ -270,11 +270,11 @@ impl Ledger {
             }
             GroupOutcome::Scored(summary) => {
                 self.gone.insert(group);
-                self.step.dropped += self.one(summary.num_tokens);
+                self.step.dropped += self.one(summary.spent);
             }
-            GroupOutcome::Failed { num_tokens } => {
+            GroupOutcome::Failed(spent) => {
                 self.gone.insert(group);
-                self.step.failed += self.one(num_tokens);
+                self.step.failed += self.one(spent);
             }
         }
         self.release();
@@ -336,12 +336,12 @@ impl Ledger {
                 None => {
                     self.land(group.id);
                     self.aborting.insert(group.id);
-                    self.step.aborted += self.one(0);
+                    self.step.aborted += self.one(Spent::default());
                 }
                 Some(outcome) => {
                     self.finished.remove(&group.id);
-                    let one = self.one(outcome.num_tokens());
-                    let is_failed = matches!(outcome, GroupOutcome::Failed { .. });
+                    let one = self.one(outcome.spent());
+                    let is_failed = matches!(outcome, GroupOutcome::Failed(_));
                     *(if is_failed { &mut self.step.failed } else { &mut self.step.aborted }) += one;
                 }
             }
@@ -355,17 +355,17 @@ impl Ledger {
         self.gone.range((Bound::Excluded(group), Bound::Unbounded)).copied()
     }
 
-    /// Counts tokens of attempts that were given up and made again.
-    pub(super) fn spend(&mut self, num_tokens: u64) {
-        self.step.stop_aborted(num_tokens);
+    /// Counts attempts that were given up and made again.
+    pub(super) fn spend(&mut self, spent: Spent) {
+        self.step.stop_aborted(spent);
     }
 
-    /// The last word of a group that was given up, and the tokens it cost: in the present step, or in the run
-    /// where it has ended.
-    pub(super) fn end_abort(&mut self, group: GroupId, num_tokens: u64, is_ended: bool) {
+    /// The last word of a group that was given up, and what it cost: in the present step, or in the run where
+    /// it has ended.
+    pub(super) fn end_abort(&mut self, group: GroupId, spent: Spent, is_ended: bool) {
         if self.aborting.remove(&group) {
             let accounting = if is_ended { &mut self.totals } else { &mut self.step };
-            accounting.stop_aborted(num_tokens);
+            accounting.stop_aborted(spent);
         }
     }
 
@@ -374,8 +374,8 @@ impl Ledger {
         let all = || self.ready.iter().chain(self.waiting.values());
         let carried: Vec<GroupId> = all().map(|kept| kept.id).collect();
         let carried_out = self.count(all());
-        let tokens = self.finished.values().map(|group| group.outcome.num_tokens()).sum();
-        let in_flight_out = Count::of(self.in_flight.len() + self.finished.len(), self.group_size, tokens);
+        let spent = self.finished.values().map(|group| group.outcome.spent()).sum();
+        let in_flight_out = Count::of(self.in_flight.len() + self.finished.len(), self.group_size, spent);
         let closed = Accounting { carried_out, in_flight_out, ..self.step };
         closed.check()?;
         self.totals.append(&closed);
@@ -386,8 +386,8 @@ impl Ledger {
     }
 
     /// Counts members of a closed step's batch as left out instead of trained.
-    pub(super) fn leave_out(&mut self, trajectories: u64, tokens: u64) {
-        self.totals.leave_out(trajectories, tokens);
+    pub(super) fn leave_out(&mut self, members: Members) {
+        self.totals.leave_out(members);
     }
 }
 

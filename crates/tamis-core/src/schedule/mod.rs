@@ -46,7 +46,7 @@ mod streaming;
 mod tally;
 pub mod yields;
 
-pub use accounting::{Accounting, Count, Unbalanced};
+pub use accounting::{Accounting, Count, Members, Spent, Unbalanced};
 pub use diagnosis::{Diagnosis, Recommendation, SkipReason, StopCause};
 pub use group_summary::{GroupFacts, GroupSummary};
 pub use mini_batch::mini_batches;

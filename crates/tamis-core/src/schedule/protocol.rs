@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Diagnosis, GroupFacts, RoundReport, SettingsError, SkipReason, StepReport, Unbalanced};
+use super::{Diagnosis, GroupFacts, RoundReport, SettingsError, SkipReason, Spent, StepReport, Unbalanced};
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 
@@ -57,15 +57,17 @@ pub enum Event {
     Failed {
         /// The group.
         group: GroupId,
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
     /// A group that was to be given up has stopped.
     Aborted {
         /// The group.
         group: GroupId,
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
     /// The step was trained.
     Trained {
@@ -75,6 +77,9 @@ pub enum Event {
         /// Their completion tokens.
         #[serde(default)]
         tokens: u64,
+        /// Their turns.
+        #[serde(default)]
+        turns: u64,
     },
     /// Weights were published: groups that are dispatched from now on are sampled by them.
     Published {
@@ -264,10 +269,10 @@ pub enum ScheduleError {
         /// Verdicts.
         actual: usize,
     },
-    /// More members or tokens were left out than the batch has.
+    /// More members, turns or tokens were left out than the batch has.
     #[error("{left_out} {unit} were left out of a batch of {trained}")]
     LeftOut {
-        /// `members` or `tokens`.
+        /// `members`, `turns` or `tokens`.
         unit: &'static str,
         /// Left out.
         left_out: u64,

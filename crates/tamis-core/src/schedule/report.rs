@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Accounting, Tally};
+use super::{Accounting, Members, Tally};
 use crate::figure::fixed;
 
 /// One generation round. `Display` is its line in the log.
@@ -60,13 +60,13 @@ impl StepReport {
         self.batch.groups > 0 && self.batch.groups < self.target as u64
     }
 
-    /// Counts members of the batch that bear no loss, with their completion tokens, as left out instead of
+    /// Counts members of the batch that bear no loss, with their turns and tokens, as left out instead of
     /// trained. Whoever trains knows them: what the filter did not choose, what has no score, what a mask
     /// takes out.
-    pub fn leave_out(&mut self, trajectories: u64, tokens: u64) {
-        self.accounting.leave_out(trajectories, tokens);
-        self.batch.trajectories = self.batch.trajectories.saturating_sub(trajectories);
-        self.batch.tokens = self.batch.tokens.saturating_sub(tokens);
+    pub fn leave_out(&mut self, members: Members) {
+        self.accounting.leave_out(members);
+        self.batch.trajectories = self.batch.trajectories.saturating_sub(members.trajectories);
+        self.batch.tokens = self.batch.tokens.saturating_sub(members.spent.tokens);
     }
 
     /// Metrics of the step, by name; what is undefined (a mean over no group) is left out.
@@ -86,6 +86,7 @@ impl StepReport {
     /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only; `in_flight_in` and `in_flight_out` where groups may be in flight over the end of a step |
     /// | `tokens/generated`, `tokens/trained` | completion tokens |
     /// | `tokens/failed`, `tokens/aborted` | completion tokens of groups that failed or were given up, where there are any |
+    /// | `turns/generated`, `turns/trained`, `turns/failed`, `turns/aborted` | the same of the policy's turns |
     /// | `schedule/max_lag` | greatest lag of a trained group |
     pub fn metrics(&self) -> Vec<(String, f64)> {
         let (all, batch) = (&self.all, &self.batch);
@@ -121,6 +122,11 @@ impl StepReport {
         put("tokens/trained", Some(places.trained.tokens as f64));
         for (name, count) in [("tokens/failed", places.failed), ("tokens/aborted", places.aborted)] {
             put(name, Some(count.tokens as f64).filter(|tokens| *tokens > 0.0));
+        }
+        put("turns/generated", Some(places.generated.turns as f64));
+        put("turns/trained", Some(places.trained.turns as f64));
+        for (name, count) in [("turns/failed", places.failed), ("turns/aborted", places.aborted)] {
+            put(name, Some(count.turns as f64).filter(|turns| *turns > 0.0));
         }
         put("schedule/max_lag", Some(self.max_lag as f64));
         metrics

@@ -9,8 +9,8 @@ use super::ledger::{GroupOutcome, Ledger};
 use super::round_limit::adaptive;
 use super::round_size::KeepRate;
 use super::{
-    Command, Diagnosis, GroupSummary, OnExhausted, Progress, RoundLimit, RunEnd, ScheduleError,
-    ScheduleSettings, SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
+    Command, Count, Diagnosis, GroupSummary, Members, OnExhausted, Progress, RoundLimit, RunEnd,
+    ScheduleError, ScheduleSettings, SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
 use crate::filter::{GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
@@ -21,7 +21,12 @@ use crate::group::{GroupId, PolicyVersion};
 pub(super) enum Phase {
     Idle,
     Open,
-    Training { trajectories: u64, tokens: u64 },
+    Training {
+        trajectories: u64,
+        #[serde(default)]
+        turns: u64,
+        tokens: u64,
+    },
     Ended,
 }
 
@@ -291,8 +296,8 @@ impl ScheduleRun {
                 commands.push(Command::Judged { group, verdict });
                 alone.add_judged(verdict, &summary);
             }
-            (GroupOutcome::Failed { num_tokens }, _) => {
-                alone.add_failed(self.settings.group_size, num_tokens);
+            (GroupOutcome::Failed(spent), _) => {
+                alone.add_failed(self.settings.group_size, spent);
             }
             // It stays unsettled until the filter has judged it.
             (GroupOutcome::Scored(_), None) => return alone,
@@ -324,8 +329,8 @@ impl ScheduleRun {
         for group in self.ledger.give_up(is_unwanted) {
             let group_size = self.settings.group_size;
             let mut alone = Tally::default();
-            if let Some(GroupOutcome::Failed { num_tokens }) = group.outcome {
-                alone.add_failed(group_size, num_tokens);
+            if let Some(GroupOutcome::Failed(spent)) = group.outcome {
+                alone.add_failed(group_size, spent);
             } else {
                 alone.add_aborted(group_size);
                 self.step.aborted.push(group.id);
@@ -357,22 +362,26 @@ impl ScheduleRun {
     /// Closes a step that is trained.
     pub(super) fn close_trained(&mut self, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
         let close = self.close(true, commands)?;
-        let trained = close.report.accounting.trained;
-        self.phase = Phase::Training { trajectories: trained.trajectories, tokens: trained.tokens };
+        let Count { trajectories, turns, tokens, .. } = close.report.accounting.trained;
+        self.phase = Phase::Training { trajectories, turns, tokens };
         Ok(close)
     }
 
     /// The step was trained.
-    pub(super) fn note_trained(&mut self, left_out: u64, tokens: u64) -> Result<(), ScheduleError> {
-        let Phase::Training { trajectories, tokens: all } = self.phase else {
+    pub(super) fn note_trained(&mut self, members: Members) -> Result<(), ScheduleError> {
+        let Phase::Training { trajectories, turns, tokens } = self.phase else {
             return self.expect(false, "trained");
         };
-        for (unit, left_out, trained) in [("members", left_out, trajectories), ("tokens", tokens, all)] {
+        for (unit, left_out, trained) in [
+            ("members", members.trajectories, trajectories),
+            ("turns", members.spent.turns, turns),
+            ("tokens", members.spent.tokens, tokens),
+        ] {
             if left_out > trained {
                 return Err(ScheduleError::LeftOut { unit, left_out, trained });
             }
         }
-        self.ledger.leave_out(left_out, tokens);
+        self.ledger.leave_out(members);
         self.progress.steps += 1;
         self.skipped_in_a_row = 0;
         self.since_trained = Tally::default();

@@ -7,8 +7,8 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, ScheduleRun};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Command, Event, FillOrder, GroupSummary, Progress, RunEnd, ScheduleError, ScheduleSettings,
-    StreamingSettings, Surplus,
+    Accounting, Command, Event, FillOrder, GroupSummary, Members, Progress, RunEnd, ScheduleError,
+    ScheduleSettings, Spent, StreamingSettings, Surplus,
 };
 use crate::filter::GroupStatistics;
 use crate::group::GroupId;
@@ -19,7 +19,7 @@ use crate::group::GroupId;
 /// ```
 /// use tamis_core::filter::Verdict;
 /// use tamis_core::group::{GroupId, PolicyVersion};
-/// use tamis_core::schedule::{Command, Event, GroupFacts, ScheduleSettings, Scheduler};
+/// use tamis_core::schedule::{Command, Event, GroupFacts, ScheduleSettings, Scheduler, Spent};
 ///
 /// let mut scheduler = Scheduler::rounds(ScheduleSettings::new(1, 2))?;
 /// let drawn = scheduler.handle(Event::BeginStep)?;
@@ -27,12 +27,12 @@ use crate::group::GroupId;
 ///
 /// let group = GroupId(0);
 /// scheduler.handle(Event::Dispatched { groups: vec![group], version: PolicyVersion(0), exhausted: false })?;
-/// let facts = GroupFacts { num_tokens: 9, is_identical_in_text: false, ..GroupFacts::default() };
+/// let facts = GroupFacts { spent: Spent { tokens: 9, turns: 2 }, ..GroupFacts::default() };
 /// let commands = scheduler.handle(Event::Scored { group, values: vec![1.0, 0.0], facts })?;
 /// let [judged, Command::RoundComplete(round), Command::StepReady(step)] = &commands[..] else { unreachable!() };
 /// assert_eq!(*judged, Command::Judged { group, verdict: Verdict::Kept });
 /// assert_eq!((round.tally.kept, &step.trained[..]), (1, &[group][..]));
-/// scheduler.handle(Event::Trained { left_out: 0, tokens: 0 })?;
+/// scheduler.handle(Event::Trained { left_out: 0, tokens: 0, turns: 0 })?;
 /// scheduler.handle(Event::Published { version: PolicyVersion(1) })?;
 /// assert_eq!(scheduler.progress().steps, 1);
 /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
@@ -221,7 +221,7 @@ impl Scheduler {
                 }
             }
             Event::Scored { group, values, facts } => {
-                if self.ends_abort(group, facts.num_tokens.saturating_add(facts.num_lost_tokens)) {
+                if self.ends_abort(group, facts.spent + facts.lost()) {
                     return Ok(commands);
                 }
                 let run = &mut self.run;
@@ -231,24 +231,26 @@ impl Scheduler {
                     let actual = values.len();
                     return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
                 }
-                run.ledger.spend(facts.num_lost_tokens);
+                run.ledger.spend(facts.lost());
                 let statistics = GroupStatistics::of(&values, run.settings.metric.outcome_scale());
                 let summary = GroupSummary::of(&statistics, facts);
                 self.finished(group, GroupOutcome::Scored(summary), &mut commands)?;
             }
-            Event::Failed { group, num_tokens } => {
-                if self.ends_abort(group, num_tokens) {
+            Event::Failed { group, spent } => {
+                if self.ends_abort(group, spent) {
                     return Ok(commands);
                 }
                 self.run.ledger.flight(group)?;
-                self.finished(group, GroupOutcome::Failed { num_tokens }, &mut commands)?;
+                self.finished(group, GroupOutcome::Failed(spent), &mut commands)?;
             }
-            Event::Aborted { group, num_tokens } => {
-                if !self.ends_abort(group, num_tokens) {
+            Event::Aborted { group, spent } => {
+                if !self.ends_abort(group, spent) {
                     return Err(ScheduleError::UnknownGroup { group: group.0 });
                 }
             }
-            Event::Trained { left_out, tokens } => run.note_trained(left_out, tokens)?,
+            Event::Trained { left_out, tokens, turns } => {
+                run.note_trained(Members { trajectories: left_out, spent: Spent { tokens, turns } })?;
+            }
             Event::Published { version } => run.note_published(version)?,
             Event::Cancelled => {
                 run.expect(!matches!(run.phase, Phase::Training { .. } | Phase::Ended), "cancelled")?;
@@ -265,10 +267,10 @@ impl Scheduler {
     }
 
     /// Takes the last word of a group that was given up, whatever it is.
-    fn ends_abort(&mut self, group: GroupId, num_tokens: u64) -> bool {
+    fn ends_abort(&mut self, group: GroupId, spent: Spent) -> bool {
         let is_aborting = self.run.ledger.is_aborting(group);
         let is_ended = self.is_ended();
-        self.run.ledger.end_abort(group, num_tokens, is_ended);
+        self.run.ledger.end_abort(group, spent, is_ended);
         is_aborting
     }
 
@@ -303,7 +305,7 @@ mod tests {
                 Event::BeginStep,
                 Event::Dispatched { groups: vec![group], version: PolicyVersion(0), exhausted: false },
                 Event::Scored { group, values: vec![1.0, 0.0], facts: GroupFacts::default() },
-                Event::Trained { left_out: 0, tokens: 0 },
+                Event::Trained { left_out: 0, tokens: 0, turns: 0 },
                 Event::Published { version: PolicyVersion(1) },
             ];
             for event in events {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::GroupSummary;
+use super::{GroupSummary, Spent};
 use crate::filter::{DropReason, Verdict};
 
 /// Verdicts on the groups of a round, a step or an epoch, and the statistics of their metric.
@@ -76,7 +76,7 @@ impl Tally {
     pub fn add_judged(&mut self, verdict: Verdict, summary: &GroupSummary) {
         self.groups += 1;
         self.trajectories += u64::from(summary.num_trajectories);
-        self.tokens += summary.num_tokens;
+        self.tokens += summary.spent.tokens;
         let scored = u64::from(summary.num_scored);
         self.scored += scored;
         self.identical_in_text += u64::from(summary.is_identical_in_text);
@@ -111,11 +111,11 @@ impl Tally {
         *place += 1;
     }
 
-    /// Adds a group whose generation failed for good, with the tokens spent on it.
-    pub fn add_failed(&mut self, group_size: usize, num_tokens: u64) {
+    /// Adds a group whose generation failed for good, with what was generated for it.
+    pub fn add_failed(&mut self, group_size: usize, spent: Spent) {
         self.groups += 1;
         self.trajectories += group_size as u64;
-        self.tokens += num_tokens;
+        self.tokens += spent.tokens;
         self.failed += 1;
     }
 

@@ -150,7 +150,7 @@ mod tests {
                 num_trajectories: n as u32,
                 num_scored: n as u32,
                 num_correct: statistics.num_correct.map(|correct| correct as u32),
-                num_tokens: 0,
+                spent: crate::schedule::Spent::default(),
                 mean: Some(statistics.mean),
                 std: Some(statistics.std),
                 min: None,

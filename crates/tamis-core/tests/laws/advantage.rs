@@ -28,7 +28,13 @@ fn estimator() -> impl Strategy<Value = Grpo> {
         prop_oneof![Just(1e-6), Just(1e-4), Just(0.0)],
         prop_oneof![Just(SingletonAdvantage::Raw), Just(SingletonAdvantage::Zero)],
     )
-        .prop_map(|(scale, ddof, epsilon, singleton)| Grpo { scale, ddof, epsilon, singleton })
+        .prop_map(|(scale, ddof, epsilon, singleton)| Grpo {
+            scale,
+            ddof,
+            epsilon,
+            singleton,
+            ..Grpo::default()
+        })
 }
 
 /// Rewards as they occur: right or wrong, in tenths, anything; some unscored.

@@ -199,7 +199,8 @@ fn turns_are_told_where_there_are_any() {
         role: if end == 1 { "tool".to_owned() } else { String::new() },
         ..Turn::default()
     };
-    let episode = Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: true, is_cut: false };
+    let episode =
+        Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: true, ..Episode::default() };
     played.trajectories[0].episode = Some(episode);
     write_rollouts_to(File::create(&path).unwrap(), &table(&played)).unwrap();
     let rows: Vec<Value> =

@@ -17,6 +17,7 @@
 
 mod file;
 mod row;
+mod script;
 mod solver;
 
 use std::path::PathBuf;
@@ -84,6 +85,9 @@ settings! {
         max_target: u64 = 99, Between(0.0, 1e9);
         /// Operators of the solution that is drawn, with equal probability; an answer may use all four.
         operators: Vec<CountdownOperator> = vec![CountdownOperator::Add, CountdownOperator::Subtract], NotEmpty;
+        /// How often the script that `warm_start` imitates leaves numbers out where it does not write a solution
+        /// (`expert_prob`); otherwise it puts any of `operators` between the numbers, as they are shown.
+        short_prob: f64 = 0.3, Between(0.0, 1.0);
     }
 }
 
@@ -141,14 +145,22 @@ pub enum CountdownError {
 #[derive(Debug, Clone)]
 pub struct Countdown {
     row: CountdownRow,
+    /// What the script of a warm start writes answers with.
+    operators: Vec<CountdownOperator>,
+    short_prob: f64,
     /// What the answer earned.
     score: Option<f64>,
 }
 
 impl Countdown {
-    /// The task of a row.
+    /// The task of a row, with the default operators.
     pub fn from_row(row: CountdownRow) -> Self {
-        Self { row, score: None }
+        Self::with_settings(row, &CountdownSettings::default())
+    }
+
+    fn with_settings(row: CountdownRow, settings: &CountdownSettings) -> Self {
+        let CountdownSettings { operators, short_prob, .. } = settings;
+        Self { row, operators: operators.clone(), short_prob: *short_prob, score: None }
     }
 
     /// The task of a start.
@@ -156,10 +168,12 @@ impl Countdown {
     /// # Errors
     /// A number outside its range, an empty range, no operator, targets that nothing makes.
     pub fn new(settings: &CountdownSettings, start: Key) -> Result<Self, CountdownError> {
-        let Some(path) = &settings.file else { return Ok(Self::from_row(draw(settings, start)?.0)) };
+        let Some(path) = &settings.file else {
+            return Ok(Self::with_settings(draw(settings, start)?.0, settings));
+        };
         let rows = file::rows(path, &settings.operators)?;
         let place = start.with(TASK).below(0, rows.len() as u64);
-        Ok(Self::from_row(rows[place as usize].clone()))
+        Ok(Self::with_settings(rows[place as usize].clone(), settings))
     }
 
     /// The task.
@@ -186,6 +200,7 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
         max_target,
         ref operators,
         file: _,
+        short_prob: _,
     } = settings;
     for (key, value, other, least) in [
         ("max_numbers", max_numbers as u64, "min_numbers", min_numbers as u64),
@@ -248,6 +263,10 @@ impl Game for Countdown {
         Vec::new()
     }
 
+    fn letters(&self) -> String {
+        "0123456789+-*/() ".to_owned()
+    }
+
     fn observe(&self) -> String {
         match self.score {
             None => self.row.to_string(),
@@ -260,6 +279,14 @@ impl Game for Countdown {
         let reward = self.row.score(action);
         self.score = Some(reward);
         Some(Played { reward, is_over: true, is_effective: reward > 0.0 })
+    }
+
+    fn expert(&self) -> Option<String> {
+        script::solution(&self.row, &self.operators)
+    }
+
+    fn guess(&self, draw: Key) -> Option<String> {
+        Some(script::guess(&self.row, &self.operators, self.short_prob, draw))
     }
 
     fn is_success(&self) -> bool {
@@ -401,6 +428,7 @@ mod tests {
                 min_target: 1,
                 max_target: 1_000_000_000,
                 operators,
+                short_prob: 0.3,
             })
     }
 

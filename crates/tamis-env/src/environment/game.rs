@@ -1,5 +1,7 @@
 //! Worlds with named actions.
 
+use tamis_core::random::Key;
+
 /// What an action did.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Played {
@@ -21,6 +23,11 @@ pub trait Game: Send {
     /// the instruction gives (`place 3 at 1 2`).
     fn actions(&self) -> Vec<String>;
 
+    /// Characters that actions are written with.
+    fn letters(&self) -> String {
+        self.actions().concat()
+    }
+
     /// The state as text, without a line break at its end.
     fn observe(&self) -> String;
 
@@ -31,6 +38,13 @@ pub trait Game: Send {
     /// An action by which a perfect player goes on; `None` where the game does not know one.
     fn expert(&self) -> Option<String> {
         None
+    }
+
+    /// An action of a player who knows how actions are written and nothing else; `None` where there is none. Counter
+    /// 0 of the key is not used.
+    fn guess(&self, draw: Key) -> Option<String> {
+        let actions = self.actions();
+        actions.get(draw.below(1, actions.len() as u64) as usize).cloned()
     }
 
     /// Whether it is won.

@@ -257,6 +257,26 @@ impl EnvironmentMaker {
         matches!(self.kind.world(), World::Game(_))
     }
 
+    /// Whether a setting of [`Prompting`] changes anything: what is no built-in game has words of its own, and a game
+    /// that speaks plainly has none.
+    pub fn reads_prompting(&self, name: &str) -> bool {
+        match (self.kind.world(), self.style) {
+            (World::Game(_), EnvironmentStyle::Ragen) => true,
+            (World::Game(_), EnvironmentStyle::Plain) => matches!(name, "max_turns" | "format_penalty"),
+            (World::Foreign(_) | World::Tools(_) | World::Program(_), _) => name == "max_turns",
+        }
+    }
+
+    /// Whether there may be something to imitate in its levels: what a script plays, or gold answers.
+    pub fn may_be_imitated(&self) -> bool {
+        !matches!(self.kind, EnvironmentKind::Gymnasium(_))
+    }
+
+    /// Whether it is a program, which plays an episode as it likes.
+    pub fn is_program(&self) -> bool {
+        matches!(self.kind.world(), World::Program(_))
+    }
+
     /// Whether it plays prompts of any task or file, and has none of its own.
     pub fn plays_any_prompt(&self) -> bool {
         matches!(self.kind.world(), World::Tools(_) | World::Program(_))
@@ -293,11 +313,7 @@ impl EnvironmentMaker {
         let key = Key::new(seed, Purpose::Environment);
         let game = self.game(key, key)?;
         let symbols = game.legend().into_iter().map(|(symbol, _)| symbol);
-        let mut words = vec![self.answer(&[]), "\n0123456789-.".to_owned()];
-        if game.actions().is_empty() {
-            // Answers are written by a rule: expressions.
-            words.push("+*/() ".to_owned());
-        }
+        let mut words = vec![game.letters(), self.answer(&[]), "\n0123456789-.".to_owned()];
         // What is shown after an answer that says nothing, and after one that does.
         let mut environment = self.begin(key, key)?;
         for answer in [String::new(), self.answer(game.actions().get(..1).unwrap_or_default())] {
@@ -307,7 +323,7 @@ impl EnvironmentMaker {
             }
             words.push(environment.observe());
         }
-        Ok(game.actions().into_iter().chain(symbols).chain(words).collect())
+        Ok(symbols.chain(words).collect())
     }
 
     /// An answer with these actions, as the style has it.

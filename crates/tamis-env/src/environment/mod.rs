@@ -11,6 +11,7 @@ pub mod foreign;
 pub mod frozen_lake;
 pub mod game;
 pub mod kind;
+pub mod names;
 pub mod plain;
 pub mod program;
 pub mod prompting;
@@ -35,9 +36,21 @@ pub enum EnvironmentFault {
         /// The limit.
         limit: Duration,
     },
+    /// No worker of it came up in time.
+    #[error(
+        "no worker of its environment was ready within {} s: `environment.startup_timeout` is how long one may take",
+        limit.as_secs_f64()
+    )]
+    NotStarted {
+        /// The limit.
+        limit: Duration,
+    },
     /// It cannot be made, broke down, or said what nobody understands.
     #[error("{0}")]
     Broke(String),
+    /// Nothing is left to play in: no later trajectory fares better.
+    #[error("{0}")]
+    Lost(String),
 }
 
 /// What an answer came to.

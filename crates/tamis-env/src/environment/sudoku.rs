@@ -186,6 +186,11 @@ impl Sudoku {
         self.box_size * self.box_size
     }
 
+    /// The action that puts a number into a cell.
+    fn placement(&self, cell: usize, number: u64) -> String {
+        format!("place {number} at {} {}", cell / self.side() + 1, cell % self.side() + 1)
+    }
+
     /// The empty cell that a placement is right for.
     fn target(&self, Placement { row, column, number }: Placement) -> Option<usize> {
         let range = 1..=self.side();
@@ -204,6 +209,10 @@ impl Game for Sudoku {
 
     fn actions(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn letters(&self) -> String {
+        "0123456789, place at".to_owned()
     }
 
     fn observe(&self) -> String {
@@ -243,6 +252,18 @@ impl Game for Sudoku {
         let is_over = self.is_success();
         let reward = PLACEMENT_REWARD + if is_over { COMPLETION_REWARD } else { 0.0 };
         Some(Played { reward, is_over, is_effective: true })
+    }
+
+    fn expert(&self) -> Option<String> {
+        let cell = self.cells.iter().position(|&number| number == 0)?;
+        Some(self.placement(cell, self.solution[cell].into()))
+    }
+
+    /// Any number in any empty cell.
+    fn guess(&self, draw: Key) -> Option<String> {
+        let empty: Vec<usize> = (0..self.cells.len()).filter(|&cell| self.cells[cell] == 0).collect();
+        let cell = *empty.get(draw.below(1, empty.len() as u64) as usize)?;
+        Some(self.placement(cell, 1 + draw.below(2, self.side() as u64)))
     }
 
     fn is_success(&self) -> bool {
@@ -437,6 +458,28 @@ mod tests {
         assert!(!puzzle.is_success());
         assert_eq!(puzzle.play("4,4,4"), Some(Played { reward: 11.0, is_over: true, is_effective: true }));
         assert!(puzzle.is_success());
+    }
+
+    #[test]
+    fn an_expert_completes_it_and_others_fill_empty_cells_with_anything() {
+        let mut puzzle = example();
+        let mut guessed: Vec<String> =
+            (0..200).map(|i| puzzle.guess(Key::new(i, Purpose::Task)).unwrap()).collect();
+        guessed.sort();
+        guessed.dedup();
+        let at = |place: &str, number: usize| format!("place {number} at {place}");
+        let mut expected: Vec<String> = (1..=4).flat_map(|n| [at("1 2", n), at("4 4", n)]).collect();
+        expected.sort();
+        assert_eq!(guessed, expected);
+        let mut written = Vec::new();
+        while let Some(action) = puzzle.expert() {
+            puzzle.play(&action);
+            written.push(action);
+        }
+        assert_eq!(written, ["place 1 at 1 2", "place 4 at 4 4"]);
+        assert!(puzzle.is_success());
+        assert_eq!(puzzle.guess(Key::new(0, Purpose::Task)), None);
+        assert!(guessed.concat().chars().all(|letter| puzzle.letters().contains(letter)));
     }
 
     #[test]

@@ -100,6 +100,15 @@ impl Toolbox {
         self.protection.clone()
     }
 
+    /// What a person should hear of them since the last call.
+    pub fn take_warnings(&self) -> Vec<String> {
+        let of = |tool: &Box<dyn Tool>| {
+            let warnings = tool.take_warnings().into_iter();
+            warnings.map(|warning| format!("the tool `{}`: {warning}", tool.name())).collect::<Vec<_>>()
+        };
+        self.own.iter().flat_map(of).collect()
+    }
+
     /// A trajectory with them.
     pub fn begin(self: &Arc<Self>, luck: Key) -> Box<dyn Environment> {
         Box::new(ToolEpisode { tools: Arc::clone(self), luck, calls: None, shown: Vec::new(), num_turns: 0 })
@@ -123,7 +132,7 @@ impl ToolEpisode {
     fn call(&mut self, name: &str, arguments: &Value) -> Result<(String, bool), EnvironmentFault> {
         if let Some(tool) = self.tools.own.iter().find(|tool| tool.name() == name) {
             return Ok(match tool.call(arguments) {
-                Ok(said) => (said, false),
+                Ok(answer) => (answer.text, answer.is_failure),
                 Err(error) => return Err(EnvironmentFault::Broke(format!("the tool `{name}`: {error}"))),
             });
         }
@@ -163,12 +172,13 @@ impl Environment for ToolEpisode {
         self.shown.clone()
     }
 
-    /// `info`: `num_tool_calls`, and `num_failed_calls` of them, those that cannot be read included.
+    /// `info`: `num_tool_calls`, and `num_failed_calls` of them, those that cannot be read or are over the limit of an
+    /// answer included. Calls of the last turn are not made, and not counted.
     fn act(&mut self, text: &str) -> TurnOutcome {
         self.shown.clear();
         self.num_turns += 1;
         let calls = tool_calls(text);
-        let (num_calls, mut num_failed) = (calls.len(), 0);
+        let (mut num_calls, mut num_failed) = (0, 0);
         let end = if calls.is_empty() {
             Some(EpisodeEnd::Terminated)
         } else {
@@ -186,6 +196,7 @@ impl Environment for ToolEpisode {
                 };
                 match made {
                     Ok((content, failed)) => {
+                        num_calls += 1;
                         num_failed += usize::from(failed);
                         self.shown.push(Message { role: "tool".to_owned(), content });
                     }
@@ -209,6 +220,7 @@ mod tests {
     use tamis_core::random::Purpose;
 
     use super::*;
+    use crate::tool::ToolAnswer;
 
     /// Adds; fails as a tool does where it cannot.
     struct Add;
@@ -218,9 +230,11 @@ mod tests {
             serde_json::json!({"type": "function", "function": {"name": "add", "description": "", "parameters": {}}})
         }
 
-        fn call(&self, arguments: &Value) -> Result<String, String> {
+        fn call(&self, arguments: &Value) -> Result<ToolAnswer, String> {
+            let said = |text: String, is_failure| Ok(ToolAnswer { text, is_failure });
             match (arguments["a"].as_i64(), arguments["b"].as_i64()) {
-                (Some(a), Some(b)) => Ok((a + b).to_string()),
+                (Some(a), Some(b)) => said((a + b).to_string(), false),
+                (None, Some(_)) if arguments["a"].is_string() => said("TypeError".to_owned(), true),
                 _ => Err("it fell over".to_owned()),
             }
         }
@@ -267,9 +281,15 @@ mod tests {
 
     #[test]
     fn turns_end_and_a_tool_that_cannot_work_fails_the_trajectory() {
-        let mut episode = begin(2, 8);
+        let mut episode = begin(3, 8);
         assert_eq!(episode.act(&call("add", "1")).end, None);
-        assert_eq!(episode.act(&call("add", "1")).end, Some(EpisodeEnd::Truncated));
+        let failed = episode.act(&call("add", "\"x\""));
+        assert_eq!((failed.end, episode.observe().as_str()), (None, "TypeError"));
+        assert_eq!(failed.info, [("num_tool_calls".into(), 1.0), ("num_failed_calls".into(), 1.0)]);
+        // Calls that are not made are not counted.
+        let last = episode.act(&call("add", "1"));
+        assert_eq!(last.end, Some(EpisodeEnd::Truncated));
+        assert_eq!(last.info, [("num_tool_calls".into(), 0.0), ("num_failed_calls".into(), 0.0)]);
         let fault = begin(2, 8).act(&call("add", "null")).fault.map(|fault| fault.to_string());
         assert_eq!(fault.as_deref(), Some("the tool `add`: it fell over"));
     }

@@ -121,10 +121,6 @@ impl RewardSettings for CodeSettings {
         true
     }
 
-    fn check(&self, _context: &RewardContext<'_>) -> Result<(), BuildError> {
-        Ok(())
-    }
-
     fn files(&self) -> Vec<RewardFile> {
         let path = self.sandbox.python.0.clone();
         vec![RewardFile { key: "python".to_owned(), path, hint: None }]
@@ -475,6 +471,9 @@ impl RewardFunction for CodeReward {
                 outcomes[row] = outcome;
             }
         });
+        for warning in self.sandbox.take_warnings() {
+            self.listener.warn(&format!("the sandbox of a `code` reward: {warning}"));
+        }
         outcomes
     }
 

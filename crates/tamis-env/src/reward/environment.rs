@@ -7,9 +7,6 @@ use tamis_core::group::Score;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
 
-/// Number about a last turn by which a program says that it gave no reward.
-pub const UNSCORED: &str = "unscored";
-
 tamis_core::settings! {
     /// `score` is the sum of the rewards of an episode's turns, with the reward of each as its part; `acc` is 1
     /// where the environment calls it solved, else 0. No answer for a completion that was played in no
@@ -32,7 +29,7 @@ impl RewardFunction for EnvironmentReward {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
             let Some(episode) = input.episode else { return RewardOutcome::NoAnswer };
-            if episode.turns.iter().any(|turn| turn.info.contains_key(UNSCORED)) {
+            if episode.is_unscored {
                 return RewardOutcome::NoAnswer;
             }
             let rewards = episode.rewards();
@@ -64,12 +61,33 @@ mod tests {
         };
         let turn = |reward| Turn { reward, ..Turn::default() };
         let episode =
-            Episode { turns: vec![turn(-0.5), turn(0.0), turn(2.0)], is_success: true, is_cut: false };
+            Episode { turns: vec![turn(-0.5), turn(0.0), turn(2.0)], is_success: true, ..Episode::default() };
         let played = RewardInput { episode: Some(&episode), ..RewardInput::text(&prompt, "x") };
         let outcomes = EnvironmentReward::default().score(&[played, RewardInput::text(&prompt, "x")]);
         let RewardOutcome::Scored(scores) = &outcomes[0] else { panic!("{outcomes:?}") };
         assert_eq!(scores["score"].per_turn.as_deref(), Some(&[-0.5, 0.0, 2.0][..]));
         assert_eq!((scores["score"].value, scores["acc"].value), (1.5, 1.0));
+        assert_eq!(outcomes[1], RewardOutcome::NoAnswer);
+    }
+
+    /// Whatever numbers an environment gives, none of them takes its reward away.
+    #[test]
+    fn no_answer_is_what_the_episode_says_and_no_name_of_a_number() {
+        let prompt = Prompt {
+            id: PromptId(0),
+            content: PromptContent::Text("S".to_owned()),
+            ground_truth: None,
+            data_source: String::new(),
+            columns: Map::new(),
+            images: Vec::new(),
+        };
+        let info = BTreeMap::from([("unscored".to_owned(), 1.0)]);
+        let scored =
+            Episode { turns: vec![Turn { reward: 1.0, info, ..Turn::default() }], ..Episode::default() };
+        let unscored = Episode { is_unscored: true, ..scored.clone() };
+        let input = |episode| RewardInput { episode: Some(episode), ..RewardInput::text(&prompt, "x") };
+        let outcomes = EnvironmentReward::default().score(&[input(&scored), input(&unscored)]);
+        assert!(matches!(outcomes[0], RewardOutcome::Scored(_)), "{outcomes:?}");
         assert_eq!(outcomes[1], RewardOutcome::NoAnswer);
     }
 }

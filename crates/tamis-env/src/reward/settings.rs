@@ -35,12 +35,13 @@ pub trait RewardSettings {
         false
     }
 
-    /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`.
+    /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`. Of an
+    /// external one that is nothing, where it does not say otherwise.
     ///
     /// # Errors
     /// As [`Self::build`].
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
-        self.build(context).map(drop)
+        if self.is_external() { Ok(()) } else { self.build(context).map(drop) }
     }
 
     /// Conflicts between values that are each allowed. `path` is the place of the settings (`reward[0]`),

@@ -27,7 +27,7 @@ use thiserror::Error;
 pub use protection::{Layer, Protection};
 pub use settings::{Required, SandboxSettings};
 
-use server::{Place, Server};
+use server::{Place, Server, Warnings};
 
 /// A sandbox cannot be made, or could not do its work. Wrong code is never an error.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -156,6 +156,7 @@ pub struct Sandbox {
     place: Place,
     protection: Protection,
     idle: Mutex<Vec<Server>>,
+    warnings: Warnings,
 }
 
 impl Sandbox {
@@ -171,17 +172,23 @@ impl Sandbox {
     pub(crate) fn without(settings: &SandboxSettings, without: &[&str]) -> Result<Self, SandboxError> {
         let executable = server::find_executable(&settings.python)?;
         let place = Place { executable, without: without.iter().map(|&part| part.to_owned()).collect() };
-        let (server, protection) = Server::start(settings, &place)?;
+        let warnings = Warnings::default();
+        let (server, protection) = Server::start(settings, &place, &warnings)?;
         if !protection.fulfils(settings.required) {
             let protection = protection.to_string();
             return Err(SandboxError::Unprotected { required: settings.required, protection });
         }
-        Ok(Self { settings: settings.clone(), place, protection, idle: Mutex::new(vec![server]) })
+        Ok(Self { settings: settings.clone(), place, protection, idle: Mutex::new(vec![server]), warnings })
     }
 
     /// What is in force.
     pub fn protection(&self) -> &Protection {
         &self.protection
+    }
+
+    /// What a person should hear since the last call: of folders that cannot be emptied, say.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.warnings.take()
     }
 
     /// Its settings.
@@ -234,7 +241,7 @@ impl Sandbox {
     }
 
     fn start(&self) -> Result<Server, SandboxError> {
-        let (server, protection) = Server::start(&self.settings, &self.place)?;
+        let (server, protection) = Server::start(&self.settings, &self.place, &self.warnings)?;
         if protection.is_same(&self.protection) {
             return Ok(server);
         }

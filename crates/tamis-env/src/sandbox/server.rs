@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -60,19 +61,44 @@ struct Frame {
     bytes: Vec<u8>,
 }
 
+/// What a person should hear of the harnesses of a sandbox, once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Warnings(Arc<Mutex<Vec<String>>>);
+
+/// Warnings that are kept until somebody takes them: the first ones tell enough.
+const MOST_WARNINGS: usize = 16;
+
+impl Warnings {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, warning: String) {
+        let mut warnings = self.lock();
+        if warnings.len() < MOST_WARNINGS && !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// Those since the last call.
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lock())
+    }
+}
+
 /// A folder that is removed when it is dropped.
 #[derive(Debug)]
-struct Folder(PathBuf);
+struct Folder(PathBuf, Warnings);
 
 impl Folder {
-    fn make() -> Result<Self, SandboxError> {
+    fn make(warnings: &Warnings) -> Result<Self, SandboxError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parent = std::env::temp_dir();
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!("tamis-sandbox-{}-{number}", std::process::id()));
             match std::fs::create_dir(&path) {
-                Ok(()) => return Ok(Self(path)),
+                Ok(()) => return Ok(Self(path, warnings.clone())),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let reason = format!("no folder {}: {error}", path.display());
@@ -85,7 +111,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        match std::fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                self.1.push(format!("{} cannot be removed ({error})", self.0.display()));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -102,8 +133,9 @@ impl Server {
     pub(super) fn start(
         settings: &SandboxSettings,
         place: &Place,
+        warnings: &Warnings,
     ) -> Result<(Self, Protection), SandboxError> {
-        let folder = Folder::make()?;
+        let folder = Folder::make(warnings)?;
         let fail =
             |reason: String| SandboxError::Start { python: place.executable.display().to_string(), reason };
         // The harness works in another folder.
@@ -137,6 +169,7 @@ impl Server {
         let pipes = (child.stdin.take(), child.stdout.take());
         let (sender, frames) = channel();
         let (jobs, queue) = channel();
+        let warnings = warnings.clone();
         let mut server = Self { child, jobs: Some(jobs), frames, _folder: folder };
         let (Some(stdin), Some(stdout)) = pipes else { return Err(fail("its pipes are missing".to_owned())) };
         let start_thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -144,7 +177,7 @@ impl Server {
             started.map_err(|error| fail(error.to_string()))
         };
         start_thread("sandbox-jobs", Box::new(move || write_jobs(stdin, &queue)))?;
-        start_thread("sandbox-frames", Box::new(move || read_frames(stdout, &sender)))?;
+        start_thread("sandbox-frames", Box::new(move || read_frames(stdout, &sender, &warnings)))?;
         let frame = match server.frames.recv_timeout(STARTUP) {
             Ok(frame) => frame,
             Err(RecvTimeoutError::Timeout) => {
@@ -271,7 +304,7 @@ fn write_jobs(mut stdin: ChildStdin, jobs: &Receiver<Vec<u8>>) {
     }
 }
 
-fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>) {
+fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>, warnings: &Warnings) {
     loop {
         let mut head = [0; 5];
         if stdout.read_exact(&mut head).is_err() {
@@ -283,7 +316,12 @@ fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>) {
             return;
         }
         let mut bytes = vec![0; length];
-        if stdout.read_exact(&mut bytes).is_err() || frames.send(Frame { kind, bytes }).is_err() {
+        if stdout.read_exact(&mut bytes).is_err() {
+            return;
+        }
+        if kind == b'w' {
+            warnings.push(String::from_utf8_lossy(&bytes).into_owned());
+        } else if frames.send(Frame { kind, bytes }).is_err() {
             return;
         }
     }

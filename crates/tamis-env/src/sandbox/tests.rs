@@ -492,6 +492,19 @@ fn a_working_folder_is_emptied_whatever_is_in_it() {
     }
 }
 
+/// What cannot be emptied is told, and costs nobody else anything.
+#[test]
+fn a_working_folder_that_cannot_be_emptied_is_told() {
+    let Ok(sandbox) = Sandbox::without(&settings(), &["namespaces", "landlock", "own user"]) else { return };
+    let gone = run(&sandbox, "import os, shutil\nshutil.rmtree(os.getcwd())");
+    assert_eq!(gone.exit, Exit::Exited(0), "{}", gone.stderr);
+    // It is heard of before the next job ends.
+    assert_eq!(print(&sandbox, "import os; print(os.listdir('.'))"), "[]");
+    let told = sandbox.take_warnings();
+    assert!(matches!(&told[..], [one] if one.contains("cannot be emptied (FileNotFoundError")), "{told:?}");
+    assert!(sandbox.take_warnings().is_empty());
+}
+
 /// Three that died while they waited are no reason to give a job up.
 #[test]
 fn a_harness_that_died_idle_is_no_attempt() {

@@ -121,7 +121,7 @@ impl EnvironmentLevels {
     }
 
     /// Turns of a script that plays a prompt's level: each answer, and what is shown after it, `None` after the last.
-    /// Empty where the game lists no actions.
+    /// Empty where the game has none to play.
     pub fn demonstrate(&self, prompt: &Prompt, key: Key) -> Vec<(String, Option<String>)> {
         let mut turns = Vec::new();
         let Some(start) = start_of(prompt) else { return turns };
@@ -131,12 +131,10 @@ impl EnvironmentLevels {
         else {
             return turns;
         };
-        let actions = game.actions();
         for turn in 0_u64.. {
             let draw = key.with(1).with(turn);
-            let anything = || actions.get(draw.below(1, actions.len() as u64) as usize).cloned();
-            let expert = game.expert().filter(|_| draw.uniform(0) < self.expert_prob);
-            let Some(action) = expert.or_else(anything) else { break };
+            let expert = if draw.uniform(0) < self.expert_prob { game.expert() } else { None };
+            let Some(action) = expert.or_else(|| game.guess(draw)) else { break };
             let answer = self.maker.answer(std::slice::from_ref(&action));
             game.play(&action);
             let is_over = environment.act(&answer).end.is_some();
@@ -201,5 +199,68 @@ impl Task for EnvironmentTask {
             }
         }
         Ok(TaskPrompts { train, held_out, notes, alphabet })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::kind::{EnvironmentKind, EnvironmentStyle};
+    use crate::environment::prompting::Prompting;
+
+    fn levels(kind: &str, expert_prob: f64) -> EnvironmentLevels {
+        let kind: EnvironmentKind = serde_json::from_value(serde_json::json!({"kind": kind})).unwrap();
+        let prompting = Prompting { max_turns: 8, ..Prompting::default() };
+        EnvironmentLevels {
+            maker: EnvironmentMaker { kind, style: EnvironmentStyle::Plain, prompting },
+            name: None,
+            number: 0,
+            context: Context::default(),
+            train_size: 8,
+            val_size: 0,
+            expert_prob,
+        }
+    }
+
+    /// Each prompt of some training levels with what a script plays there.
+    fn demonstrated(levels: &EnvironmentLevels) -> Vec<(Prompt, Vec<(String, Option<String>)>)> {
+        let (prompts, _) = levels.side(1, Split::Train, levels.train_size).unwrap();
+        let key = Key::new(1, Purpose::WarmStart);
+        let play = |prompt: Prompt| {
+            let turns = levels.demonstrate(&prompt, key.with(prompt.id.0));
+            (prompt, turns)
+        };
+        prompts.into_iter().map(play).collect()
+    }
+
+    #[test]
+    fn a_script_plays_every_game_in_letters_of_its_alphabet() {
+        for kind in
+            ["bandit", "countdown", "frozen_lake", "rubik_2x2", "sokoban", "sudoku", "twenty_forty_eight"]
+        {
+            let levels = levels(kind, 0.5);
+            for (prompt, turns) in demonstrated(&levels) {
+                assert!(!turns.is_empty(), "{kind}");
+                // A run has the letters of its prompts as well.
+                let alphabet = levels.maker.alphabet(1).unwrap() + prompt.content.question();
+                for (answer, _) in turns {
+                    assert!(answer.chars().all(|letter| alphabet.contains(letter)), "{kind}: {answer}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_expert_solves_what_is_written_by_a_rule() {
+        for kind in ["countdown", "sudoku"] {
+            for (prompt, turns) in demonstrated(&levels(kind, 1.0)) {
+                let maker = levels(kind, 1.0).maker;
+                let mut played = begin(&maker, &prompt, Key::new(0, Purpose::Environment)).unwrap().unwrap();
+                for (answer, _) in &turns {
+                    played.act(answer);
+                }
+                assert!(played.is_success(), "{kind}: {turns:?}");
+            }
+        }
     }
 }

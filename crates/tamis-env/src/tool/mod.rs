@@ -12,6 +12,15 @@ use serde_json::Value as Json;
 pub use calls::{ToolCall, ToolCallError, tool_calls};
 pub use python::{PythonTool, PythonToolSettings};
 
+/// What a tool says to a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolAnswer {
+    /// For the model.
+    pub text: String,
+    /// Whether the call failed, by what the model wrote.
+    pub is_failure: bool,
+}
+
 /// Something that a model may call.
 pub trait Tool: Send + Sync {
     /// Its description in OpenAI's form, as chat templates take it:
@@ -22,7 +31,12 @@ pub trait Tool: Send + Sync {
     ///
     /// # Errors
     /// The tool itself could not do its work. What the model did wrong is an answer.
-    fn call(&self, arguments: &Json) -> Result<String, String>;
+    fn call(&self, arguments: &Json) -> Result<ToolAnswer, String>;
+
+    /// What a person should hear of it since the last call.
+    fn take_warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Its name in the schema.
     fn name(&self) -> String {

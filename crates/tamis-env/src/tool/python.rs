@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
 
-use super::Tool;
+use super::{Tool, ToolAnswer};
 use crate::sandbox::{Code, Exit, Sandbox, SandboxError, SandboxSettings};
 
 /// Lines of a traceback that the model is shown.
@@ -42,6 +42,10 @@ impl PythonTool {
 }
 
 impl Tool for PythonTool {
+    fn take_warnings(&self) -> Vec<String> {
+        self.sandbox.take_warnings()
+    }
+
     fn schema(&self) -> Json {
         let seconds = self.sandbox.settings().timeout;
         json!({
@@ -63,9 +67,11 @@ impl Tool for PythonTool {
         })
     }
 
-    fn call(&self, arguments: &Json) -> Result<String, String> {
+    /// A program that ends with another code than 0, as a traceback does, or at a limit is a call that failed.
+    fn call(&self, arguments: &Json) -> Result<ToolAnswer, String> {
         let Some(code) = arguments["code"].as_str() else {
-            return Ok("TypeError: python() needs the argument 'code', a string".to_owned());
+            let text = "TypeError: python() needs the argument 'code', a string".to_owned();
+            return Ok(ToolAnswer { text, is_failure: true });
         };
         let execution = self.sandbox.run(&Code::new(code)).map_err(|error| error.to_string())?;
         let mut answer = execution.stdout;
@@ -90,11 +96,12 @@ impl Tool for PythonTool {
             let _ = write!(answer, "\n[{} bytes of output were left out]", execution.truncated);
         }
         let answer = shorten(answer.trim_end(), self.max_answer);
-        Ok(match execution.exit {
+        let text = match execution.exit {
             Exit::Exited(0) if answer.is_empty() => "[no output: use print to see a result]".to_owned(),
             Exit::Exited(code) if answer.is_empty() => format!("[no output, exit code {code}]"),
             _ => answer,
-        })
+        };
+        Ok(ToolAnswer { text, is_failure: !matches!(execution.exit, Exit::Exited(0)) })
     }
 }
 
@@ -133,8 +140,9 @@ mod tests {
         let text =
             "<tool_call>\n{\"name\": \"python\", \"arguments\": {\"code\": \"print(2**10)\"}}\n</tool_call>";
         let calls = tool_calls(text);
-        assert_eq!(tool.call(&calls[0].as_ref().unwrap().arguments).unwrap(), "1024");
-        let run = |code: &str| tool.call(&json!({ "code": code })).unwrap();
+        let sum = ToolAnswer { text: "1024".to_owned(), is_failure: false };
+        assert_eq!(tool.call(&calls[0].as_ref().unwrap().arguments).unwrap(), sum);
+        let run = |code: &str| tool.call(&json!({ "code": code })).unwrap().text;
         insta::assert_snapshot!(run("x = 1"), @"[no output: use print to see a result]");
         insta::assert_snapshot!(run("import sys; sys.exit(3)"), @"[no output, exit code 3]");
         insta::assert_snapshot!(run("print('so far')\nint('x')"), @r#"
@@ -148,13 +156,28 @@ mod tests {
         insta::assert_snapshot!(run("import os; os.kill(os.getpid(), 11)"), @"RuntimeError: the program was killed by signal 11");
         let long = run("print('a' * 150 + 'b' * 151)");
         assert_eq!(long, format!("{}\n[101 characters left out]\n{}", "a".repeat(100), "b".repeat(100)));
-        insta::assert_snapshot!(tool.call(&json!({"source": "1"})).unwrap(), @"TypeError: python() needs the argument 'code', a string");
+        insta::assert_snapshot!(tool.call(&json!({"source": "1"})).unwrap().text, @"TypeError: python() needs the argument 'code', a string");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_a_call_that_failed() {
+        let Some(tool) = tool(Duration::from_secs(120)) else { return };
+        let fails = |arguments: Json| tool.call(&arguments).unwrap().is_failure;
+        for code in ["print(1)", "import sys; print('x', file=sys.stderr)", "raise SystemExit"] {
+            assert!(!fails(json!({ "code": code })), "{code}");
+        }
+        let killed = "import os; os.kill(os.getpid(), 11)";
+        for code in ["int('x')", "import sys; sys.exit(3)", "x = bytearray(10**11)", "1 +", killed] {
+            assert!(fails(json!({ "code": code })), "{code}");
+        }
+        assert!(fails(json!({"source": "1"})) && fails(json!({"code": 1})) && fails(json!({})));
     }
 
     #[test]
     fn a_limit_is_told() {
         let Some(tool) = tool(Duration::from_millis(500)) else { return };
         let answer = tool.call(&json!({"code": "while True: pass"})).unwrap();
-        insta::assert_snapshot!(answer, @"TimeoutError: the program ran longer than 500ms");
+        assert!(answer.is_failure);
+        insta::assert_snapshot!(answer.text, @"TimeoutError: the program ran longer than 500ms");
     }
 }

@@ -15,7 +15,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use support::{FakeHub, Fault, SIGNATURE, commit, git_sha1, sha256};
-use tamis_hub::{Extent, FoundModel, Hub, HubError, HubSettings, Kind, Progress, Token, WantedSplit};
+use tamis_hub::{
+    DownloadProgress, Extent, FoundModel, Hub, HubError, HubSettings, HubToken, Kind, WantedSplit,
+};
 
 const MODEL: &str = "models/org/tiny";
 const DATA: &str = "datasets/org/sums";
@@ -46,7 +48,7 @@ impl Heard {
     }
 }
 
-impl Progress for Heard {
+impl DownloadProgress for Heard {
     fn begin(&self, name: &str, bytes: Option<u64>) {
         self.put(format!("begin {name} {bytes:?}"));
     }
@@ -87,7 +89,7 @@ impl Place {
         HubSettings {
             endpoint: self.hub.endpoint.clone(),
             cache: self.cache.path().to_owned(),
-            token: Token::new(TOKEN),
+            token: HubToken::new(TOKEN),
             offline: None,
             pauses: vec![Duration::ZERO; 2],
             silence: Duration::from_millis(400),

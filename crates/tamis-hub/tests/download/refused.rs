@@ -69,7 +69,7 @@ fn a_hub_that_is_not_there() {
 fn who_may_not_see_it_is_told_what_to_do() {
     let place = Place::new();
     let stranger = || HubSettings { token: None, ..place.settings() };
-    let other = || HubSettings { token: Token::new("hf_other"), ..place.settings() };
+    let other = || HubSettings { token: HubToken::new("hf_other"), ..place.settings() };
     let missing = |settings| Hub::new(settings).model("org/tniy", None, Extent::Files, &place.heard);
     insta::assert_snapshot!(failure(&place, missing(stranger())), @r#"
 there is no model `org/tniy` on HUB

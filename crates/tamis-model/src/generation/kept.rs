@@ -27,7 +27,7 @@ pub struct SequenceName {
 
 /// The place of a request's samples in sequences of several turns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
+pub struct TurnPlace {
     /// The sequence of each sample, as many as the request has keys.
     pub sequences: Vec<SequenceName>,
     /// Whether the sequences have begun.

@@ -13,6 +13,7 @@ mod cache;
 mod infer;
 mod kept;
 mod request;
+mod running;
 mod sampling;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,12 +30,13 @@ use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
 use cache::{Cache, CacheShape, Prefix};
 use infer::{InferContext, Item, infer};
-use kept::{Kept, KeptSequences};
-pub use kept::{SequenceName, Turn};
+use kept::KeptSequences;
+pub use kept::{SequenceName, TurnPlace};
 pub use request::{
     Completion, CompletionEnd, CompletionProgress, GenerationRequest, RequestError, RequestId, StopCheck,
     TokenMask,
 };
+use running::{Masked, RequestGroup, Running, extend};
 pub use sampling::{Alternatives, SamplingError, SamplingParams};
 
 /// Tokens of prompts computed in one go.
@@ -56,83 +58,6 @@ pub struct GeneratorSettings {
 impl Default for GeneratorSettings {
     fn default() -> Self {
         Self { max_sequences: 256, max_cached_tokens: usize::MAX, shares_prompts: false }
-    }
-}
-
-/// A request with its prompt's cache.
-struct RequestGroup {
-    request: GenerationRequest,
-    /// Samples that have not started, in order.
-    queue: VecDeque<usize>,
-    /// Whether the prompt is computed, or will be in this step.
-    is_begun: bool,
-    /// Samples that have not finished.
-    open: usize,
-    /// The place of its samples in sequences of several turns.
-    turn: Option<Turn>,
-    /// Keys and values that all samples read: those of the prompt, or where a sample has taken it over those
-    /// before its own.
-    prefix: Prefix,
-    /// The rest of the prompt's, until they are computed.
-    cache: Cache,
-    /// Whether the only sample has taken the rest of the prompt over.
-    is_taken: bool,
-    /// Logits after the prompt, once computed \[V\].
-    logits: Vec<f32>,
-}
-
-impl RequestGroup {
-    /// Positions that the prompt takes.
-    fn cached(&self) -> usize {
-        if self.is_begun { self.request.prompt.len() } else { 0 }
-    }
-
-    /// Whether it goes on with sequences that have begun.
-    fn continues(&self) -> bool {
-        self.turn.as_ref().is_some_and(|turn| turn.continues)
-    }
-
-    /// The prompt's tokens that are not computed.
-    fn rest(&self) -> &[u32] {
-        &self.request.prompt[self.prefix.len() + self.cache.len..]
-    }
-
-    /// What is computed of a sample that has ended, for the next turn of its sequence.
-    fn keep(&self, running: &mut Running) -> Option<Kept> {
-        let name = *self.turn.as_ref()?.sequences.get(running.sample)?;
-        let computed = &running.tokens[..running.tokens.len() - 1];
-        let tokens = [&self.request.prompt[..], computed].concat();
-        Some(Kept { name, tokens, prefix: self.prefix.clone(), own: std::mem::take(&mut running.cache) })
-    }
-
-    fn release(&mut self, free: &mut Vec<Floats>) {
-        self.prefix.release(free);
-        self.cache.release(free);
-    }
-}
-
-struct Running {
-    request: RequestId,
-    sample: usize,
-    cache: Cache,
-    tokens: Vec<u32>,
-    /// State of the mask that tokens are drawn from; `None` without a mask.
-    masked: Option<Masked>,
-    logprobs: Vec<f32>,
-    entropies: Vec<f32>,
-    alternatives: Vec<Alternatives>,
-    finish: Option<CompletionEnd>,
-}
-
-/// State of a sample's token mask.
-struct Masked {
-    state: u32,
-    allowed: Arc<[u64]>,
-}
-
-impl Masked {
-    fn at(mask: &dyn TokenMask, state: u32) -> Self {
-        Self { state, allowed: mask.allowed_tokens(state) }
     }
 }
 
@@ -216,11 +141,19 @@ impl BatchGenerator {
     ///
     /// One that goes on with its sequences begins before requests that do not: so what is kept is soon used,
     /// and few are enough.
-    pub fn submit_turn(&mut self, request: GenerationRequest, turn: Turn) -> Result<RequestId, RequestError> {
+    pub fn submit_turn(
+        &mut self,
+        request: GenerationRequest,
+        turn: TurnPlace,
+    ) -> Result<RequestId, RequestError> {
         self.queue(request, Some(turn))
     }
 
-    fn queue(&mut self, request: GenerationRequest, turn: Option<Turn>) -> Result<RequestId, RequestError> {
+    fn queue(
+        &mut self,
+        request: GenerationRequest,
+        turn: Option<TurnPlace>,
+    ) -> Result<RequestId, RequestError> {
         request.params.validate()?;
         let (len, limit, vocab_size) =
             (request.prompt.len(), self.config.max_position_embeddings, self.config.vocab_size);
@@ -461,7 +394,7 @@ impl BatchGenerator {
                 continue;
             };
             let prompt = if group.is_begun { 0 } else { group.request.prompt.len() };
-            let longest = Self::longest(&self.config, &group.request);
+            let longest = group.longest(&self.config);
             let spare = self.settings.max_cached_tokens.saturating_sub(self.cached + prompt);
             let mut count = group.queue.len().min(room).min(spare / longest);
             if count == 0 && alone {
@@ -510,11 +443,6 @@ impl BatchGenerator {
             self.running.push(running);
             self.num_generated += 1;
         }
-    }
-
-    /// Positions that a sample of a request may take beyond the prompt.
-    fn longest(config: &TransformerConfig, request: &GenerationRequest) -> usize {
-        request.params.max_new_tokens.min(config.max_position_embeddings - request.prompt.len())
     }
 
     /// Gives prompts what is kept of their beginning.
@@ -634,7 +562,7 @@ impl BatchGenerator {
             }
             running.cache.release(&mut self.free);
             if let Some(group) = self.groups.get_mut(&running.request) {
-                self.cached -= Self::longest(&self.config, &group.request);
+                self.cached -= group.longest(&self.config);
                 group.open -= 1;
                 if group.open == 0
                     && let Some(mut group) = self.groups.remove(&running.request)
@@ -648,42 +576,6 @@ impl BatchGenerator {
         }
         self.running = running_on;
         finished
-    }
-}
-
-/// Draws a sample's next token from logits, and decides whether it ends.
-fn extend(
-    level: crate::simd::SimdLevel,
-    config: &TransformerConfig,
-    group: &RequestGroup,
-    running: &mut Running,
-    logits: &[f32],
-    scratch: &mut sampling::SamplingScratch,
-) {
-    let GenerationRequest { prompt, keys, params, stop, mask } = &group.request;
-    let index = running.tokens.len() as u64;
-    let history = [&prompt[..], &running.tokens[..]];
-    let allowed = running.masked.as_ref().map(|masked| &*masked.allowed);
-    let key = keys[running.sample];
-    let (token, logprob, entropy) =
-        sampling::draw(level, logits, params, history, allowed, key, index, scratch);
-    if let Some(count) = params.num_alternatives {
-        running.alternatives.push(sampling::alternatives(level, logits, params, token, count));
-    }
-    running.tokens.push(token);
-    running.logprobs.push(logprob);
-    running.entropies.push(entropy);
-    if let (Some(mask), Some(masked)) = (mask, &mut running.masked) {
-        *masked = Masked::at(&**mask, mask.after(masked.state, token));
-    }
-    let is_over = |masked: &Masked| masked.allowed.iter().all(|&word| word == 0);
-    let stopped = params.stop_token_ids.contains(&token)
-        || stop.as_ref().is_some_and(|stop| stop.should_stop(&running.tokens))
-        || running.masked.as_ref().is_some_and(is_over);
-    if stopped {
-        running.finish = Some(CompletionEnd::Stop);
-    } else if running.tokens.len() >= BatchGenerator::longest(config, &group.request) {
-        running.finish = Some(CompletionEnd::Length);
     }
 }
 

@@ -41,8 +41,11 @@ pub(crate) fn played(index: u32, turns: &[(&str, &str, &str)], won: bool) -> Tra
         ..Turn::default()
     };
     trajectory.text = turns.iter().flat_map(|(text, observation, _)| [*text, *observation]).collect();
-    trajectory.episode =
-        Some(Episode { turns: turns.iter().enumerate().map(turn).collect(), is_success: won, is_cut: false });
+    trajectory.episode = Some(Episode {
+        turns: turns.iter().enumerate().map(turn).collect(),
+        is_success: won,
+        ..Episode::default()
+    });
     trajectory
 }
 

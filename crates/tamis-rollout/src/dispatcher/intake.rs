@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use tamis_core::group::{GroupId, Trajectory};
-use tamis_core::schedule::ScheduleError;
+use tamis_core::schedule::{ScheduleError, Spent};
 use tamis_env::reward::Scored;
 
 use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::{Arrival, SampleEnd, Taken};
 use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
-use crate::generator::{GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
+use crate::generator::{FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
 use crate::inbox::Unexpected;
 use crate::record::{Fate, Record};
 
@@ -280,24 +280,27 @@ impl Dispatcher {
             GeneratorEvent::Sampled { id, sample } => {
                 let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
                 let reason = format!("the sample has {given} log-probabilities for {num_tokens} tokens");
-                (id, RequestEnd::Failed(reason, num_tokens as u64))
+                (id, RequestEnd::Failed(FailureKind::Permanent, reason, sample.spent()))
             }
-            GeneratorEvent::Failed { id, reason, num_tokens, .. } => {
-                (id, RequestEnd::Failed(reason, num_tokens))
+            GeneratorEvent::Failed { id, kind, reason, spent } => {
+                (id, RequestEnd::Failed(kind, reason, spent))
             }
-            GeneratorEvent::Aborted { id, num_tokens } => (id, RequestEnd::Aborted(num_tokens)),
+            GeneratorEvent::Aborted { id, spent } => (id, RequestEnd::Aborted(spent)),
         };
         if let Err(why) = self.expect(id) {
             self.inbox.ignored.count(why);
             return Ok(());
         }
         self.note(with, &Taken::Sample { id, end: outcome.end() })?;
+        if let RequestEnd::Failed(kind, ..) = &outcome {
+            self.inbox.faults.count(*kind);
+        }
         let group = GroupId(id.group);
         self.arrivals += 1;
         let arrival = self.arrivals;
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
         let is_on = flight.is_on();
-        flight.generation.num_tokens += outcome.num_tokens();
+        flight.generation.spend(outcome.spent());
         flight.generation.arrival = arrival;
         if let Some(record) = self.held.get_mut(&group) {
             record.generation = flight.generation;
@@ -322,7 +325,7 @@ impl Dispatcher {
                 if is_on {
                     flight.course = Course::Failed;
                     let reason = match outcome {
-                        RequestEnd::Failed(reason, _) => reason,
+                        RequestEnd::Failed(_, reason, _) => reason,
                         _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
                     };
                     with.observer.warn(&format!("group {} failed: {reason}", group.0));
@@ -384,26 +387,26 @@ fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMembe
 /// The end of a group's request.
 enum RequestEnd {
     Sampled(Sample),
-    Failed(String, u64),
-    Aborted(u64),
+    Failed(FailureKind, String, Spent),
+    Aborted(Spent),
 }
 
 impl RequestEnd {
     fn end(&self) -> SampleEnd {
         match self {
             Self::Sampled(_) => SampleEnd::Sampled,
-            Self::Failed(reason, num_tokens) => {
-                SampleEnd::Failed { reason: reason.clone(), num_tokens: *num_tokens }
+            Self::Failed(kind, reason, spent) => {
+                SampleEnd::Failed { kind: *kind, reason: reason.clone(), spent: *spent }
             }
-            Self::Aborted(num_tokens) => SampleEnd::Aborted { num_tokens: *num_tokens },
+            Self::Aborted(spent) => SampleEnd::Aborted { spent: *spent },
         }
     }
 
-    /// Completion tokens spent on it.
-    fn num_tokens(&self) -> u64 {
+    /// What was generated for it.
+    fn spent(&self) -> Spent {
         match self {
-            Self::Sampled(sample) => sample.token_ids.len() as u64,
-            Self::Failed(_, num_tokens) | Self::Aborted(num_tokens) => *num_tokens,
+            Self::Sampled(sample) => sample.spent(),
+            Self::Failed(_, _, spent) | Self::Aborted(spent) => *spent,
         }
     }
 }

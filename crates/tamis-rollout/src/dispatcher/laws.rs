@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tamis_core::filter::Metric;
 use tamis_core::group::Trajectory;
-use tamis_core::schedule::{ScheduleSettings, StreamingSettings, Surplus};
+use tamis_core::schedule::{Members, ScheduleSettings, StreamingSettings, Surplus};
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::{RewardFunction, RewardInput, RewardOutcome};
 
@@ -266,7 +266,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                 let batch: Vec<Trained> = collected.trained.iter().map(describe).collect();
                 assert!(batch.starts_with(&parts), "parts are the first of the batch: {plan:?} {fake:?}");
                 story.batches.push(batch);
-                dispatcher.note_trained(0, 0).expect("trained");
+                dispatcher.note_trained(Members::default()).expect("trained");
                 version += 1;
                 let weights = Weights::InProcess;
                 let publication = Publication { version: PolicyVersion(version), weights };

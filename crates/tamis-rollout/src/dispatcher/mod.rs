@@ -37,7 +37,7 @@ use std::sync::Arc;
 use tamis_core::filter::MetricError;
 use tamis_core::group::{Group, GroupId, PolicyVersion};
 use tamis_core::ragged::Ragged;
-use tamis_core::schedule::{Command, Event, RoundReport, ScheduleError, Scheduler};
+use tamis_core::schedule::{Command, Event, Members, RoundReport, ScheduleError, Scheduler, Spent};
 use tamis_env::reward::{RewardError, Rewards};
 use thiserror::Error;
 
@@ -337,10 +337,11 @@ impl Dispatcher {
         self.reward_health.missing(round_size, rewards)
     }
 
-    /// Tells the machine that the step it handed over was trained; so many members of its groups, with so
-    /// many completion tokens, bore no loss.
-    pub fn note_trained(&mut self, left_out: u64, tokens: u64) -> Result<(), DispatchError> {
-        self.tell(Event::Trained { left_out, tokens })
+    /// Tells the machine that the step it handed over was trained; these members of its groups bore no
+    /// loss.
+    pub fn note_trained(&mut self, left_out: Members) -> Result<(), DispatchError> {
+        let Members { trajectories, spent: Spent { tokens, turns } } = left_out;
+        self.tell(Event::Trained { left_out: trajectories, tokens, turns })
     }
 
     /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle

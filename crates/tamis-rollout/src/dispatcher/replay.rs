@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{GroupId, PolicyVersion};
+use tamis_core::schedule::Spent;
 
 use super::flight::Course;
 use super::{Dependencies, DispatchError, Dispatcher};
@@ -51,15 +52,20 @@ pub enum SampleEnd {
     Sampled,
     /// The sample could not be completed.
     Failed {
+        /// Who is to blame; an earlier build did not say.
+        #[serde(default)]
+        kind: FailureKind,
         /// The reason.
         reason: String,
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
     /// The sample was aborted.
     Aborted {
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
 }
 
@@ -143,13 +149,13 @@ impl Replay {
     /// The next event of the noted order, if it is known without waiting.
     fn next_known(&self) -> Option<Arrival> {
         match self.taken.front()? {
-            Taken::Sample { id, end: SampleEnd::Failed { reason, num_tokens } } => {
-                let (reason, kind) = (reason.clone(), FailureKind::Permanent);
-                let event = GeneratorEvent::Failed { id: *id, kind, reason, num_tokens: *num_tokens };
+            Taken::Sample { id, end: SampleEnd::Failed { kind, reason, spent } } => {
+                let (kind, reason, spent) = (*kind, reason.clone(), *spent);
+                let event = GeneratorEvent::Failed { id: *id, kind, reason, spent };
                 Some(Arrival::Event(event))
             }
-            Taken::Sample { id, end: SampleEnd::Aborted { num_tokens } } => {
-                Some(Arrival::Event(GeneratorEvent::Aborted { id: *id, num_tokens: *num_tokens }))
+            Taken::Sample { id, end: SampleEnd::Aborted { spent } } => {
+                Some(Arrival::Event(GeneratorEvent::Aborted { id: *id, spent: *spent }))
             }
             Taken::Unheard { group } => Some(Arrival::Unheard(GroupId(*group))),
             Taken::Sample { .. } | Taken::Score { .. } | Taken::Published { .. } | Taken::StepEnd => None,

@@ -194,15 +194,15 @@ impl Dispatcher {
             let metric = &self.machine.settings().metric;
             record.values = metric_values(metric, &record.group, record.final_rewards.as_deref())?;
             let (values, facts) = (record.values.clone(), GroupFacts::of(&record.group));
-            let num_lost_tokens = flight.generation.num_tokens.saturating_sub(facts.num_tokens);
-            let facts = GroupFacts { num_lost_tokens, ..facts };
+            let lost = flight.generation.spent().beyond(facts.spent);
+            let facts = GroupFacts { num_lost_tokens: lost.tokens, num_lost_turns: lost.turns, ..facts };
             self.tell(Event::Scored { group: id, values, facts })?;
         }
         for (group, flight) in lost {
-            let num_tokens = flight.generation.num_tokens;
+            let spent = flight.generation.spent();
             match flight.course {
-                Course::Failed => self.tell(Event::Failed { group, num_tokens })?,
-                Course::Aborted => self.tell(Event::Aborted { group, num_tokens })?,
+                Course::Failed => self.tell(Event::Failed { group, spent })?,
+                Course::Aborted => self.tell(Event::Aborted { group, spent })?,
                 Course::On => {}
             }
         }

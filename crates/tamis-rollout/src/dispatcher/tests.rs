@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use tamis_core::filter::Metric;
 use tamis_core::group::{PromptId, Trajectory};
 use tamis_core::random::{Key, Purpose};
-use tamis_core::schedule::ScheduleSettings;
+use tamis_core::schedule::{ScheduleSettings, Spent};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::RewardInput;
 use tamis_env::reward::exact::Exact;
@@ -272,7 +272,12 @@ fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
     let fails = |event: GeneratorEvent| match event {
         GeneratorEvent::Sampled { id, .. } if (id.group, id.member) == (0, 1) => {
             let reason = "the server says no".to_owned();
-            vec![GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, num_tokens: 40 }]
+            vec![GeneratorEvent::Failed {
+                id,
+                kind: FailureKind::Permanent,
+                reason,
+                spent: Spent::on_answer(40),
+            }]
         }
         event => vec![event],
     };
@@ -319,7 +324,7 @@ fn what_is_given_up_without_a_word_is_asked_for_again() {
     for (times, is_trained) in [(3, true), (100, false)] {
         let given_up = move |event: GeneratorEvent| match event {
             GeneratorEvent::Sampled { id, .. } if (id.group, id.member) == (0, 0) && id.attempt < times => {
-                vec![GeneratorEvent::Aborted { id, num_tokens: 5 }]
+                vec![GeneratorEvent::Aborted { id, spent: Spent::on_answer(5) }]
             }
             event => vec![event],
         };

@@ -4,18 +4,27 @@
 //! A call whose conversation goes on from an earlier one grows that one's text: what stands between is appended as the
 //! template renders it, and what the policy wrote is never tokenised again. Any other call begins a text of its own in
 //! the trajectory, which shares its reward. Texts stand in the order in which the calls came.
+//!
+//! All texts together have room for so many tokens. A call that is under way has a place for the longest answer that it
+//! may get, and leaves what it did not need to those behind it. One that would get less room than it asks for waits for
+//! the answers before it, and those behind wait for it: what a call gets depends on the order of the calls alone, and
+//! not on how long answers take.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::Value;
 use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt};
 use tamis_env::environment::EnvironmentFault;
 
 use super::told::Told;
 use super::{Between, Episodes, LUCK, TokenLimits};
-use crate::generator::{AbortScope, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest};
+use crate::generator::{
+    AbortScope, FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest,
+};
 use crate::programs::{
     CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramHost,
     ProgramOutcome, RefusedCalls, for_template,
@@ -67,6 +76,30 @@ struct Asked {
     is_over: bool,
     /// Whether the program itself wanted no longer answer.
     is_short: bool,
+    /// Tokens that its answer may have.
+    most: usize,
+}
+
+impl Asked {
+    /// Tokens of its answer, as many as it may have where it is not known.
+    fn num_answered(&self) -> usize {
+        self.answer.as_ref().map_or(self.most, |(sample, _)| sample.token_ids.len())
+    }
+
+    /// Whether an answer may still come.
+    fn is_under_way(&self) -> bool {
+        self.answer.is_none() && !self.is_over
+    }
+}
+
+/// How a text of the trajectory goes on with a call.
+enum Start {
+    /// With what stands between the last answer and this one.
+    GoesOn,
+    /// It is the prompt, which stands before the trajectory.
+    Prompt,
+    /// From the beginning of a text.
+    Anew,
 }
 
 /// A trajectory that a program plays.
@@ -74,37 +107,94 @@ pub(super) struct Agent {
     request: SampleRequest,
     episode: EpisodeNumber,
     calls: Vec<Asked>,
+    /// Calls that wait until it is known how much room is left to them, in their order.
+    queue: VecDeque<(CallNumber, ChatCall)>,
+    /// Whether nothing has come of a call since the first of them was looked at.
+    is_queue_known: bool,
     /// Tokens of answers that nobody heard.
-    num_lost: u64,
-    /// Calls for which there was no room, or that cannot be rendered.
-    num_unanswerable: u64,
+    lost: Spent,
+    /// What the last call was told for which there was no room, or that cannot be rendered.
+    refusal: Option<String>,
+    /// What came of its program, while calls that it has left behind come to their end.
+    ended: Option<(Result<ProgramOutcome, String>, RefusedCalls)>,
 }
 
 impl Agent {
     /// Tokens that the policy has written for it, heard or not.
-    fn num_written(&self) -> u64 {
+    fn written(&self) -> Spent {
         let answered = self.calls.iter().filter_map(|asked| asked.answer.as_ref());
-        self.num_lost + answered.map(|(sample, _)| sample.token_ids.len() as u64).sum::<u64>()
+        self.lost + answered.map(|(sample, _)| Spent::on_answer(sample.token_ids.len() as u64)).sum::<Spent>()
     }
 
-    /// Tokens of the trajectory so far, as it would be laid out.
-    fn num_tokens(&self) -> usize {
-        let of = |asked: &Asked| {
-            let (sample, _) = asked.answer.as_ref()?;
-            let begins = if asked.after.is_some() { &asked.more.token_ids } else { &asked.context[..] };
-            Some(begins.len() + sample.token_ids.len())
+    fn new(request: SampleRequest, episode: EpisodeNumber) -> Self {
+        Self {
+            request,
+            episode,
+            calls: Vec::new(),
+            queue: VecDeque::new(),
+            is_queue_known: false,
+            lost: Spent::default(),
+            refusal: None,
+            ended: None,
+        }
+    }
+
+    /// How the trajectory goes on with a call; `last`: the call whose answer stands before it.
+    fn start(&self, after: Option<usize>, context: &[u32], last: Option<usize>) -> Start {
+        match after {
+            Some(_) if last == after => Start::GoesOn,
+            None if last.is_none() && *context == *self.request.prompt_token_ids => Start::Prompt,
+            _ => Start::Anew,
+        }
+    }
+
+    /// Tokens of the trajectory when all calls are answered at their longest, and after them one that begins so.
+    /// They are no more where a call is given up instead: nothing goes on from it.
+    fn num_tokens_with(&self, after: Option<usize>, more: &Between, context: &[u32]) -> usize {
+        let (mut sum, mut last) = (0, None);
+        let given = |start: Start, more: &Between, context: &[u32]| match start {
+            Start::GoesOn => more.token_ids.len(),
+            Start::Prompt => 0,
+            Start::Anew => context.len(),
         };
-        self.calls.iter().filter_map(of).sum()
+        for (place, asked) in self.calls.iter().enumerate().filter(|(_, asked)| !asked.is_abandoned) {
+            let start = self.start(asked.after, &asked.context, last);
+            sum += given(start, &asked.more, &asked.context) + asked.num_answered();
+            last = Some(place);
+        }
+        sum + given(self.start(after, context, last), more, context)
     }
 
-    /// The request of a call, which is noted.
+    /// The request of the call that comes next, which is noted, or why it cannot be answered; `None` where none waits,
+    /// or the one that does waits for answers.
+    fn ask_next(
+        &mut self,
+        agents: &dyn Agents,
+        limits: TokenLimits,
+    ) -> Option<(CallNumber, Result<SampleRequest, ChatError>)> {
+        if self.is_queue_known {
+            return None;
+        }
+        let (call, chat) = self.queue.pop_front()?;
+        match self.ask(agents, call, chat, limits) {
+            Ok(Ok(request)) => Some((call, Ok(request))),
+            Ok(Err(waiting)) => {
+                self.queue.push_front((call, waiting));
+                self.is_queue_known = true;
+                None
+            }
+            Err(error) => Some((call, Err(error))),
+        }
+    }
+
+    /// The request of a call, which is noted; the call, where it has to wait for the answers to others.
     fn ask(
         &mut self,
         agents: &dyn Agents,
         call: CallNumber,
         chat: ChatCall,
         limits: TokenLimits,
-    ) -> Result<SampleRequest, ChatError> {
+    ) -> Result<Result<SampleRequest, ChatCall>, ChatError> {
         let earlier = self.calls.iter().enumerate().rev().find_map(|(place, asked)| {
             let (sample, answer) = asked.answer.as_ref()?;
             let new = chat.after(&asked.chat, answer)?;
@@ -129,24 +219,28 @@ impl Agent {
             let context = more.token_ids.clone();
             (None, more, context)
         };
-        let prompt = self.request.prompt_token_ids.len();
-        let most = prompt + limits.text;
+        let most = self.request.prompt_token_ids.len() + limits.text;
+        let mut sampling = Arc::clone(&self.request.sampling);
+        let wanted = most
+            .saturating_sub(context.len())
+            .min(sampling.max_response_length)
+            .min(chat.max_tokens.unwrap_or(usize::MAX).max(1));
         // All texts together have a bound, too: they pass through the learner as one trajectory.
-        let new = if after.is_some() { more.token_ids.len() } else { context.len() };
-        let left = (prompt + limits.whole).saturating_sub(self.num_tokens() + new);
-        let room = most.saturating_sub(context.len()).min(left);
-        if room == 0 || context.is_empty() {
+        let left = limits.whole.saturating_sub(self.num_tokens_with(after, &more, &context));
+        let is_waited_for = |asked: &Asked| asked.is_under_way() && !asked.is_abandoned;
+        if left < wanted && self.calls.iter().any(is_waited_for) {
+            return Ok(Err(chat));
+        }
+        let longest = wanted.min(left);
+        if longest == 0 || context.is_empty() {
             return Err(ChatError::TooLong(format!(
                 "the conversation has {} tokens; this model's maximum context length is {most} tokens, and all \
-                 conversations of an episode have {} at most",
+                 conversations of an episode have {} at most, of which {left} are left to an answer",
                 context.len(),
-                prompt + limits.whole
+                limits.whole
             )));
         }
-        let mut sampling = Arc::clone(&self.request.sampling);
-        let is_short = chat.max_tokens.is_some_and(|most| most <= sampling.max_response_length.min(room));
-        let longest =
-            sampling.max_response_length.min(room).min(chat.max_tokens.unwrap_or(usize::MAX).max(1));
+        let is_short = chat.max_tokens.is_some_and(|most| most <= longest);
         if longest < sampling.max_response_length || !chat.stop.is_empty() {
             let own = Arc::make_mut(&mut sampling);
             own.max_response_length = longest;
@@ -167,8 +261,9 @@ impl Agent {
             is_abandoned: false,
             is_over: false,
             is_short,
+            most: longest,
         });
-        Ok(SampleRequest {
+        Ok(Ok(SampleRequest {
             id: SampleId { turn: self.calls.len() as u32, ..self.request.id },
             images: if *context == *self.request.prompt_token_ids {
                 self.request.images.clone()
@@ -179,7 +274,7 @@ impl Agent {
             key,
             sampling,
             ..self.request.clone()
-        })
+        }))
     }
 
     /// The trajectory of what was answered; `None` where nothing was.
@@ -187,11 +282,11 @@ impl Agent {
         let (mut told, mut last, mut is_cut) = (Told::new(), None, false);
         for (place, asked) in self.calls.iter().enumerate() {
             let Some((sample, _)) = asked.answer.as_ref().filter(|_| !asked.is_abandoned) else { continue };
-            match asked.after {
-                Some(after) if last == Some(after) => {
+            match self.start(asked.after, &asked.context, last) {
+                Start::GoesOn => {
                     told.append(&asked.more);
-                    let shown: Vec<Message> = asked.chat.messages
-                        [self.calls[after].chat.messages.len() + 1..]
+                    let before = asked.after.map_or(0, |after| self.calls[after].chat.messages.len() + 1);
+                    let shown: Vec<Message> = asked.chat.messages[before..]
                         .iter()
                         .filter_map(|message| {
                             let of = |key: &str| message[key].as_str().map(str::to_owned);
@@ -200,8 +295,8 @@ impl Agent {
                         .collect();
                     told.note_shown(&shown);
                 }
-                None if last.is_none() && *asked.context == *self.request.prompt_token_ids => {}
-                _ => {
+                Start::Prompt => {}
+                Start::Anew => {
                     told.begin_anew();
                     // Where it grew a text that is not the last one, its own begins with all of that.
                     let text = if asked.after.is_none() { asked.more.text.clone() } else { String::new() };
@@ -215,28 +310,23 @@ impl Agent {
         let turn = told.turns.last_mut()?;
         turn.reward = outcome.reward.unwrap_or(0.0);
         turn.info.extend(outcome.info);
-        let refused = refused.total() + self.num_unanswerable;
-        turn.info.insert("num_calls_refused".to_owned(), refused as f64);
-        if outcome.reward.is_none() {
-            turn.info.insert(UNSCORED.to_owned(), 1.0);
-        }
+        turn.info.insert("num_calls_refused".to_owned(), refused.total() as f64);
+        turn.info.insert("num_calls_too_long".to_owned(), refused.too_long as f64);
         let is_success = outcome.success.unwrap_or(outcome.reward.is_some_and(|reward| reward > 0.0));
-        Some(told.finish(is_success, is_cut, is_cut))
+        let mut sample = Sample { lost: self.lost, ..told.finish(is_success, is_cut, is_cut) };
+        if let Some(episode) = &mut sample.episode {
+            episode.is_unscored = outcome.reward.is_none();
+        }
+        Some(sample)
     }
 }
-
-/// The number of a last turn where the program gave no reward.
-const UNSCORED: &str = tamis_env::reward::environment::UNSCORED;
 
 impl Episodes<'_> {
     /// Starts the program of a trajectory.
     pub(super) fn begin_agent(&mut self, request: SampleRequest) {
         let (Some(agents), Some(prompt)) = (&self.plays.agents, &request.prompt) else { return };
         let episode = agents.host().begin(&agents.task(prompt, request.key.with(LUCK)));
-        self.plays.played.insert(
-            request.id,
-            Agent { request, episode, calls: Vec::new(), num_lost: 0, num_unanswerable: 0 },
-        );
+        self.plays.played.insert(request.id, Agent::new(request, episode));
     }
 
     /// Hears what programs ask, and what came of them.
@@ -248,16 +338,10 @@ impl Episodes<'_> {
             let found = self.plays.played.iter_mut().find(|(_, agent)| agent.episode == episode);
             let Some((&id, agent)) = found else { continue };
             match event {
-                ProgramEvent::Asked { call, chat, .. } => {
-                    match agent.ask(&*agents, call, chat, self.plays.limits) {
-                        Ok(request) => self.generator.submit(request)?,
-                        Err(error) => {
-                            agent.num_unanswerable += 1;
-                            agents.host().answer(call, Err(error));
-                        }
-                    }
-                }
+                ProgramEvent::Asked { call, chat, .. } => agent.queue.push_back((call, chat)),
                 ProgramEvent::Abandoned { call, .. } => {
+                    agent.queue.retain(|(waiting, _)| *waiting != call);
+                    agent.is_queue_known = false;
                     if let Some(place) = agent.calls.iter().position(|asked| asked.call == call) {
                         agent.calls[place].is_abandoned = true;
                         let turn = place as u32 + 1;
@@ -265,31 +349,68 @@ impl Episodes<'_> {
                     }
                 }
                 ProgramEvent::Ended { outcome, refused, .. } => {
-                    let Some(agent) = self.plays.played.remove(&id) else { continue };
-                    self.abort_calls(id, &agent, None);
-                    let num_tokens = agent.num_written();
-                    let finished = outcome.and_then(|outcome| {
-                        agent
-                            .finish(outcome, refused)
-                            .ok_or_else(|| "none of its calls was answered".to_owned())
-                    });
-                    told.push(match finished {
-                        Ok(sample) => GeneratorEvent::Sampled { id, sample },
-                        Err(reason) => {
-                            let fault = EnvironmentFault::Broke(format!("its program: {reason}"));
-                            self.plays.fail(id, num_tokens, &fault)
+                    agent.ended = Some((outcome, refused));
+                    agent.queue.clear();
+                    for (turn, asked) in (1..).zip(&mut agent.calls).filter(|(_, asked)| asked.is_under_way())
+                    {
+                        if !std::mem::replace(&mut asked.is_abandoned, true) {
+                            self.generator.abort(AbortScope::Sample(SampleId { turn, ..id }));
                         }
-                    });
+                    }
+                    told.extend(self.finish_agent(id));
                 }
             }
         }
+        self.ask_for_agents(&*agents)?;
         Ok(told)
+    }
+
+    /// Hands on the calls that wait, as far as the room for them is known.
+    fn ask_for_agents(&mut self, agents: &dyn Agents) -> Result<(), GeneratorError> {
+        let limits = self.plays.limits;
+        for agent in self.plays.played.values_mut() {
+            while let Some((call, asked)) = agent.ask_next(agents, limits) {
+                match asked {
+                    Ok(request) => self.generator.submit(request)?,
+                    Err(error) => {
+                        agent.refusal = Some(error.to_string());
+                        agents.host().answer(call, Err(error));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of a trajectory whose program has ended, once all calls that it has left behind have: what was
+    /// generated for them is known then.
+    fn finish_agent(&mut self, id: SampleId) -> Option<GeneratorEvent> {
+        let agent = self.plays.played.get_mut(&id)?;
+        if agent.calls.iter().any(Asked::is_under_way) {
+            return None;
+        }
+        let (outcome, refused) = agent.ended.take()?;
+        let agent = self.plays.played.remove(&id)?;
+        let finished = outcome.and_then(|outcome| {
+            agent.finish(outcome, refused).ok_or_else(|| {
+                let last = agent.refusal.as_ref().map(|last| format!("; the last one with: {last}"));
+                format!("none of its calls was answered{}", last.unwrap_or_default())
+            })
+        });
+        Some(match finished {
+            Ok(sample) => GeneratorEvent::Sampled { id, sample },
+            Err(reason) => {
+                let reason = EnvironmentFault::Broke(format!("its program: {reason}")).to_string();
+                let kind = FailureKind::EnvironmentBroke;
+                GeneratorEvent::Failed { id, kind, reason, spent: agent.written() }
+            }
+        })
     }
 
     /// Gives up what a program still waits for, but for the call of a turn that has ended.
     fn abort_calls(&mut self, id: SampleId, agent: &Agent, ended: Option<u32>) {
         for (turn, asked) in (1..).zip(&agent.calls) {
-            if asked.answer.is_none() && !asked.is_over && Some(turn) != ended {
+            if asked.is_under_way() && Some(turn) != ended {
                 let call = SampleId { turn, ..id };
                 self.plays.late.insert(call);
                 if !asked.is_abandoned {
@@ -318,20 +439,19 @@ impl Episodes<'_> {
         let place = (id.turn as usize).checked_sub(1);
         let found = self.plays.agents.clone().zip(place).zip(self.plays.played.get_mut(&whole));
         let Some(((agents, place), agent)) = found else { return Err(event) };
-        let Some(asked) = agent.calls.get_mut(place).filter(|asked| asked.answer.is_none()) else {
+        agent.is_queue_known = false;
+        let Some(asked) = agent.calls.get_mut(place).filter(|asked| asked.is_under_way()) else {
             return Ok(None);
         };
         if asked.is_abandoned {
             asked.is_over = true;
             // The program has given it up itself.
-            agent.num_lost += match event {
-                GeneratorEvent::Sampled { sample, .. } => sample.token_ids.len() as u64,
-                GeneratorEvent::Failed { num_tokens, .. } | GeneratorEvent::Aborted { num_tokens, .. } => {
-                    num_tokens
-                }
-                GeneratorEvent::Published { .. } => 0,
+            agent.lost += match event {
+                GeneratorEvent::Sampled { sample, .. } => Spent::on_answer(sample.token_ids.len() as u64),
+                GeneratorEvent::Failed { spent, .. } | GeneratorEvent::Aborted { spent, .. } => spent,
+                GeneratorEvent::Published { .. } => Spent::default(),
             };
-            return Ok(None);
+            return Ok(self.finish_agent(whole));
         }
         if let GeneratorEvent::Sampled { mut sample, .. } = event {
             let mut said = agents.read_answer(&sample.text, place, !asked.chat.tools.is_empty());
@@ -349,7 +469,7 @@ impl Episodes<'_> {
             } else {
                 // Nobody has heard it.
                 (asked.is_abandoned, asked.is_over) = (true, true);
-                agent.num_lost += sample.token_ids.len() as u64;
+                agent.lost += Spent::on_answer(sample.token_ids.len() as u64);
             }
             return Ok(None);
         }
@@ -357,13 +477,13 @@ impl Episodes<'_> {
         let Some(agent) = self.plays.played.remove(&whole) else { return Ok(None) };
         agents.host().end(agent.episode);
         self.abort_calls(whole, &agent, Some(id.turn));
-        let before = agent.num_written();
+        let before = agent.written();
         Ok(Some(match event {
-            GeneratorEvent::Failed { kind, reason, num_tokens, .. } => {
-                GeneratorEvent::Failed { id: whole, kind, reason, num_tokens: num_tokens + before }
+            GeneratorEvent::Failed { kind, reason, spent, .. } => {
+                GeneratorEvent::Failed { id: whole, kind, reason, spent: spent + before }
             }
-            GeneratorEvent::Aborted { num_tokens, .. } => {
-                GeneratorEvent::Aborted { id: whole, num_tokens: num_tokens + before }
+            GeneratorEvent::Aborted { spent, .. } => {
+                GeneratorEvent::Aborted { id: whole, spent: spent + before }
             }
             other => other,
         }))
@@ -377,7 +497,7 @@ impl Episodes<'_> {
             let Some(agent) = self.plays.played.remove(&id) else { continue };
             agents.host().end(agent.episode);
             self.abort_calls(id, &agent, None);
-            self.plays.told.push(GeneratorEvent::Aborted { id, num_tokens: agent.num_written() });
+            self.plays.told.push(GeneratorEvent::Aborted { id, spent: agent.written() });
         }
     }
 }

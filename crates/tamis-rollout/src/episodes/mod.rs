@@ -11,6 +11,7 @@
 //! that is over after one answer, and passes through.
 
 mod agents;
+mod play;
 mod stage;
 mod told;
 
@@ -21,18 +22,21 @@ use std::time::{Duration, Instant};
 use tamis_core::caught::catch;
 use tamis_core::group::{Episode, Turn};
 use tamis_core::random::Key;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::environment::context::Context;
-use tamis_env::environment::{Environment, EnvironmentFault, EpisodeEnd};
+use tamis_env::environment::{Environment, EnvironmentFault};
 
 use crate::generator::{
-    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication,
     SampleId, SampleRequest, Wait,
 };
+use crate::programs::RefusedCalls;
+use crate::sample_journal::{Beginning, SampleJournal, SampleMemory};
 use agents::Agent;
 pub use agents::Agents;
+use play::{Next, Play, broken};
 use stage::Stage;
-use told::Told;
 
 /// Longest wait for the generator while environments work: what they say is heard after it.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -80,6 +84,17 @@ pub trait Worlds: Send + Sync {
     /// In words, where it cannot be rendered.
     fn render(&self, conversation: &[Message]) -> Result<Between, String>;
 
+    /// Whether a text of so many bytes may have so few tokens. What has more for sure is not rendered: its tokens would
+    /// be counted for nothing.
+    fn may_fit(&self, _num_bytes: usize, _num_tokens: usize) -> bool {
+        true
+    }
+
+    /// Most tokens of an episode of a prompt, where its environment has a limit of its own.
+    fn limits(&self, _prompt: &Prompt) -> Option<TokenLimits> {
+        None
+    }
+
     /// What the policy sees of an episode.
     fn context(&self) -> Context {
         Context::default()
@@ -87,6 +102,16 @@ pub trait Worlds: Send + Sync {
 
     /// Whether its environments may take their time, so that nobody should wait for one.
     fn is_slow(&self) -> bool {
+        false
+    }
+
+    /// What a person should hear of its environments since the last call.
+    fn take_warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether the environment of a prompt lives elsewhere, so that nothing it says is a function of keys alone.
+    fn is_elsewhere(&self, _prompt: &Prompt) -> bool {
         false
     }
 }
@@ -107,24 +132,6 @@ impl TokenLimits {
     }
 }
 
-/// A trajectory that is being played.
-struct Play {
-    /// As it was asked for.
-    request: SampleRequest,
-    environment: Box<dyn Environment>,
-    conversation: Vec<Message>,
-    /// The turn whose answer is waited for.
-    turn: u32,
-    told: Told,
-}
-
-/// What becomes of a play after an answer.
-enum Next {
-    Ask(SampleRequest),
-    Over(Sample),
-    Failed(EnvironmentFault),
-}
-
 /// A play that somebody waits for, or nobody any more.
 struct Slot {
     /// `None` while its environment works.
@@ -132,7 +139,8 @@ struct Slot {
     /// The turn whose answer is waited for; `None` where none is.
     turn: Option<u32>,
     /// Tokens that the policy has written in it.
-    num_written: usize,
+    written: Spent,
+    limits: TokenLimits,
     is_given_up: bool,
 }
 
@@ -142,139 +150,6 @@ struct Worked {
     /// `None` where it broke down on the way.
     play: Option<Play>,
     next: Next,
-}
-
-impl Play {
-    fn new(request: SampleRequest, prompt: &Prompt, environment: Box<dyn Environment>) -> Self {
-        Self { request, environment, conversation: conversation_of(prompt), turn: 0, told: Told::new() }
-    }
-
-    /// The request of the first answer: after the prompt, or after what the environment begins with instead.
-    fn open(&mut self, worlds: &dyn Worlds, limits: TokenLimits) -> Result<SampleRequest, EnvironmentFault> {
-        let opening = self.environment.opening().filter(|opening| *opening != self.conversation);
-        let Some(opening) = opening else { return Ok(self.request.clone()) };
-        let unseen = |reason| {
-            EnvironmentFault::Broke(format!(
-                "what its environment begins with cannot be given to it: {reason}"
-            ))
-        };
-        let more = worlds.render(&opening).map_err(unseen)?;
-        let room = self.room(&more, limits, true);
-        if room == 0 {
-            return Err(unseen(format!("its {} tokens leave no room for an answer", more.token_ids.len())));
-        }
-        self.told.begin_anew();
-        self.told.append(&more);
-        self.conversation = opening;
-        let request = self.ask(room);
-        self.turn = 0;
-        Ok(SampleRequest { id: self.request.id, ..request })
-    }
-
-    /// Tokens of an answer that stands after this, in a text that begins with it or goes on to it.
-    fn room(&self, more: &Between, limits: TokenLimits, is_new: bool) -> usize {
-        let more = more.token_ids.len();
-        let prompt = self.request.prompt_token_ids.len();
-        let seen = if is_new { 0 } else { self.told.seen().len() };
-        // The prompt is a text's own where it was rendered anew, and not among these tokens otherwise.
-        let has_prompt = is_new || self.told.context_start.is_some();
-        let of_text = limits.text + if has_prompt { prompt } else { 0 };
-        let left = of_text.saturating_sub(seen + more);
-        left.min(limits.whole.saturating_sub(self.told.token_ids().len() + more))
-    }
-
-    /// Takes an answer in; whatever breaks down in the environment fails the trajectory.
-    fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, limits: TokenLimits) -> Next {
-        let taken = catch(|| {
-            self.told.hear(answer);
-            self.play(answer, worlds, limits)
-        });
-        match taken {
-            Ok(Ok(next)) => next,
-            Ok(Err(fault)) => Next::Failed(fault),
-            Err(panic) => Next::Failed(broken(&panic)),
-        }
-    }
-
-    fn play(
-        &mut self,
-        answer: &Sample,
-        worlds: &dyn Worlds,
-        limits: TokenLimits,
-    ) -> Result<Next, EnvironmentFault> {
-        let outcome = self.environment.act(&answer.text);
-        if let Some(fault) = outcome.fault {
-            return Err(fault);
-        }
-        if let Some(turn) = self.told.turns.last_mut() {
-            turn.reward = outcome.reward;
-            turn.info = outcome.info.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
-        }
-        if let Some(end) = outcome.end {
-            return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated, false)));
-        }
-        let shown = self.environment.messages();
-        self.conversation.push(message("assistant", &answer.text));
-        let context = worlds.context();
-        let unseen = |reason| {
-            EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
-        };
-        let more = if context.is_growing() {
-            worlds.between(&self.conversation, &answer.token_ids, &shown).map_err(unseen)?
-        } else {
-            let view = context.view(&[&self.conversation[..], &shown[..]].concat());
-            worlds.render(&view).map_err(unseen)?
-        };
-        let room = self.room(&more, limits, !context.is_growing());
-        if room == 0 {
-            return Ok(Next::Over(self.finish(true, true)));
-        }
-        if !context.is_growing() {
-            self.told.begin_anew();
-        }
-        self.told.append(&more);
-        self.told.note_shown(&shown);
-        self.conversation.extend(shown);
-        Ok(Next::Ask(self.ask(room)))
-    }
-
-    /// The request of the next answer, which has room for so many tokens.
-    fn ask(&mut self, room: usize) -> SampleRequest {
-        self.turn += 1;
-        let mut sampling = Arc::clone(&self.request.sampling);
-        if sampling.max_response_length > room {
-            Arc::make_mut(&mut sampling).max_response_length = room;
-        }
-        // An answer that is journalled under this key is one to what stands before it, and to nothing else.
-        let key = self.request.key.with(LUCK - u64::from(self.turn));
-        let key = self.told.token_ids().iter().fold(key, |key, &token| key.with(u64::from(token)));
-        let prompt_token_ids = match self.told.context_start {
-            Some(_) => Arc::from(self.told.seen()),
-            None => [&*self.request.prompt_token_ids, self.told.seen()].concat().into(),
-        };
-        SampleRequest {
-            id: SampleId { turn: self.turn, ..self.request.id },
-            prompt_token_ids,
-            // A text that was rendered anew shows none.
-            images: if self.told.context_start.is_some() {
-                Arc::default()
-            } else {
-                self.request.images.clone()
-            },
-            key,
-            sampling,
-            ..self.request.clone()
-        }
-    }
-
-    fn finish(&mut self, is_cut: bool, is_full: bool) -> Sample {
-        self.told.finish(self.environment.is_success(), is_cut, is_full)
-    }
-}
-
-/// Of an environment that broke down on the way.
-fn broken(panic: &str) -> EnvironmentFault {
-    EnvironmentFault::Broke(format!("its environment broke down: {panic}"))
 }
 
 fn message(role: &str, content: &str) -> Message {
@@ -299,24 +174,6 @@ pub fn messages_of(episode: &Episode) -> Vec<Message> {
     episode.turns.iter().flat_map(of_turn).collect()
 }
 
-/// Trajectories that environments have failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FaultyEpisodes {
-    /// In time.
-    pub num_timed_out: u64,
-    /// Otherwise.
-    pub num_broken: u64,
-}
-
-impl FaultyEpisodes {
-    /// Those that there were, by metric.
-    pub fn by_metric(self) -> Vec<(String, u64)> {
-        let classes = [("timed_out", self.num_timed_out), ("broken", self.num_broken)];
-        let named = classes.map(|(class, count)| (format!("rollout/environment_faults/{class}"), count));
-        named.into_iter().filter(|(_, count)| *count > 0).collect()
-    }
-}
-
 /// The trajectories that are being played.
 pub struct Plays {
     worlds: Option<Arc<dyn Worlds>>,
@@ -331,7 +188,8 @@ pub struct Plays {
     late: BTreeSet<SampleId>,
     /// Where slow environments work.
     stage: Stage<Worked>,
-    faults: FaultyEpisodes,
+    /// Trajectories that are not functions of their keys, which a process before this one may have come to the end of.
+    memory: Option<SampleMemory>,
     /// A publication that waits for what is open, and what was asked for meanwhile.
     publication: Option<(Publication, InFlight)>,
     waiting: Vec<SampleRequest>,
@@ -340,9 +198,10 @@ pub struct Plays {
 }
 
 impl Plays {
-    /// In these environments; `finishes`: whether a trajectory is finished by the weights that it began with whatever a publication says, as
-    /// it must be where a resumed run samples anew and finds no answers in a journal; `num_threads`: slow
-    /// environments that work at the same time.
+    /// In these environments; `limits`: of an episode whose environment has none of its own; `finishes`: whether a
+    /// trajectory is finished by the weights that it began with whatever a publication says, as it must be where a
+    /// resumed run samples anew and finds no answers in a journal; `num_threads`: slow environments that work at the
+    /// same time.
     pub fn new(worlds: Arc<dyn Worlds>, limits: TokenLimits, finishes: bool, num_threads: usize) -> Self {
         let stage = Stage::new(num_threads);
         Self { worlds: Some(worlds), limits, finishes, stage, ..Self::none() }
@@ -364,16 +223,55 @@ impl Plays {
             played: BTreeMap::new(),
             late: BTreeSet::new(),
             stage: Stage::new(1),
-            faults: FaultyEpisodes::default(),
+            memory: None,
             publication: None,
             waiting: Vec::new(),
             told: Vec::new(),
         }
     }
 
-    /// The trajectories that environments have failed since this was asked last.
-    pub fn take_faults(&mut self) -> FaultyEpisodes {
-        std::mem::take(&mut self.faults)
+    /// Journals the end of every trajectory that is played elsewhere before anybody hears of it: a process that goes on
+    /// reads it back, with all that its environment said, and has that play nothing twice. One that came to no end is
+    /// played anew from its beginning: of what it was nothing was used.
+    #[must_use]
+    pub fn journalled(self, journal: Box<dyn SampleJournal>, at: Beginning) -> Self {
+        Self { memory: Some(SampleMemory::new(journal, at)), ..self }
+    }
+
+    /// From now on what comes belongs to this step.
+    pub fn begin_step(&mut self, step: u64) {
+        if let Some(memory) = &mut self.memory {
+            memory.set_step(step);
+        }
+    }
+
+    /// See [`SampleJournal::settle`]; `None` where nothing is journalled.
+    pub fn settle_journal(&mut self, next: u64) -> Option<u64> {
+        self.memory.as_mut().map(|memory| memory.settle(next))
+    }
+
+    /// See [`SampleJournal::shorten`].
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn shorten_journal(&mut self, position: u64) -> Result<(), GeneratorError> {
+        self.memory.as_mut().map_or(Ok(()), |memory| memory.shorten(position))
+    }
+
+    /// Whether what becomes of a request is no function of its key: somebody else has a say in it.
+    fn is_played_elsewhere(&self, request: &SampleRequest) -> bool {
+        let Some(prompt) = &request.prompt else { return false };
+        self.agents.is_some() || self.worlds.as_ref().is_some_and(|worlds| worlds.is_elsewhere(prompt))
+    }
+
+    /// What a person should hear of the environments since the last call.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.worlds.as_ref().map_or_else(Vec::new, |worlds| worlds.take_warnings())
+    }
+
+    /// The calls of programs that were refused since this was asked last.
+    pub fn take_refused_calls(&mut self) -> RefusedCalls {
+        self.agents.as_ref().map_or_else(RefusedCalls::default, |agents| agents.host().take_refused())
     }
 
     /// Whether no trajectory is in the middle.
@@ -398,26 +296,38 @@ impl Plays {
         }
     }
 
-    /// Ends a play whose answer does not come; as which sample it was asked for, and the tokens of its turns before.
-    fn give_up(&mut self, id: SampleId) -> (SampleId, u64) {
+    /// Ends a play whose answer does not come; as which sample it was asked for, and its turns before.
+    fn give_up(&mut self, id: SampleId) -> (SampleId, Spent) {
         match self.find(id) {
             Ok((whole, slot)) => {
-                let num_tokens = slot.num_written as u64;
+                let spent = slot.written;
                 self.open.remove(&whole);
-                (whole, num_tokens)
+                (whole, spent)
             }
-            Err(id) => (id, 0),
+            Err(id) => (id, Spent::default()),
         }
     }
 
     /// Ends a play that its environment has failed.
-    fn fail(&mut self, id: SampleId, num_tokens: u64, fault: &EnvironmentFault) -> GeneratorEvent {
-        match fault {
-            EnvironmentFault::TimedOut { .. } => self.faults.num_timed_out += 1,
-            EnvironmentFault::Broke(_) => self.faults.num_broken += 1,
-        }
+    ///
+    /// # Errors
+    /// No other would fare better.
+    fn fail(
+        &mut self,
+        id: SampleId,
+        spent: Spent,
+        fault: &EnvironmentFault,
+    ) -> Result<GeneratorEvent, GeneratorError> {
+        let reason = fault.to_string();
+        let kind = match fault {
+            EnvironmentFault::TimedOut { .. } | EnvironmentFault::NotStarted { .. } => {
+                FailureKind::EnvironmentTimedOut
+            }
+            EnvironmentFault::Broke(_) => FailureKind::EnvironmentBroke,
+            EnvironmentFault::Lost(_) => return Err(GeneratorError::Environment { reason }),
+        };
         self.open.remove(&id);
-        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason: fault.to_string(), num_tokens }
+        Ok(GeneratorEvent::Failed { id, kind, reason, spent })
     }
 }
 
@@ -434,7 +344,7 @@ impl Episodes<'_> {
             Ok(told) => return Ok(told),
             Err(event) => event,
         };
-        let (worlds, limits) = (self.plays.worlds.clone(), self.plays.limits);
+        let worlds = self.plays.worlds.clone();
         let event = match event {
             GeneratorEvent::Sampled { id, sample } => {
                 let (whole, slot) = match self.plays.find(id) {
@@ -444,7 +354,9 @@ impl Episodes<'_> {
                 let (Some(worlds), Some(mut play)) = (worlds, slot.play.take()) else {
                     return Ok(Some(GeneratorEvent::Sampled { id, sample }));
                 };
-                (slot.turn, slot.num_written) = (None, play.told.num_written + sample.token_ids.len());
+                (slot.turn, slot.written) =
+                    (None, play.told.written() + Spent::on_answer(sample.token_ids.len() as u64));
+                let limits = slot.limits;
                 if !worlds.is_slow() || slot.is_given_up {
                     let next =
                         if slot.is_given_up { None } else { Some(play.take(&sample, &*worlds, limits)) };
@@ -456,13 +368,13 @@ impl Episodes<'_> {
                 });
                 return Ok(None);
             }
-            GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
+            GeneratorEvent::Failed { id, kind, reason, spent } => {
                 let (id, before) = self.plays.give_up(id);
-                GeneratorEvent::Failed { id, kind, reason, num_tokens: num_tokens + before }
+                GeneratorEvent::Failed { id, kind, reason, spent: spent + before }
             }
-            GeneratorEvent::Aborted { id, num_tokens } => {
+            GeneratorEvent::Aborted { id, spent } => {
                 let (id, before) = self.plays.give_up(id);
-                GeneratorEvent::Aborted { id, num_tokens: num_tokens + before }
+                GeneratorEvent::Aborted { id, spent: spent + before }
             }
             published @ GeneratorEvent::Published { .. } => published,
         };
@@ -477,9 +389,9 @@ impl Episodes<'_> {
         next: Option<Next>,
     ) -> Result<Option<GeneratorEvent>, GeneratorError> {
         let Some(slot) = self.plays.open.get_mut(&id) else { return Ok(None) };
-        let num_tokens = slot.num_written as u64;
+        let spent = slot.written;
         Ok(match next {
-            Some(Next::Failed(fault)) => Some(self.plays.fail(id, num_tokens, &fault)),
+            Some(Next::Failed(fault)) => Some(self.plays.fail(id, spent, &fault)?),
             Some(Next::Ask(request)) if !slot.is_given_up => {
                 (slot.play, slot.turn) = (play, Some(request.id.turn));
                 self.generator.submit(request)?;
@@ -491,14 +403,21 @@ impl Episodes<'_> {
             }
             _ => {
                 self.plays.open.remove(&id);
-                Some(GeneratorEvent::Aborted { id, num_tokens })
+                Some(GeneratorEvent::Aborted { id, spent })
             }
         })
     }
 
     /// Begins a trajectory, or the answer that is all of one.
     fn begin(&mut self, mut request: SampleRequest) -> Result<(), GeneratorError> {
-        let (id, limits) = (request.id, self.plays.limits);
+        let id = request.id;
+        if self.plays.is_played_elsewhere(&request)
+            && let Some(memory) = &mut self.plays.memory
+            && let Some(recorded) = memory.recall(&request)
+        {
+            self.plays.told.push(recorded);
+            return Ok(());
+        }
         if self.plays.agents.is_some() && request.prompt.is_some() {
             self.begin_agent(request);
             return Ok(());
@@ -507,6 +426,7 @@ impl Episodes<'_> {
             return self.generator.submit(request);
         };
         let luck = request.key.with(LUCK);
+        let limits = worlds.limits(&prompt).unwrap_or(self.plays.limits);
         let make = move |worlds: &dyn Worlds, prompt: &Prompt, request: &mut SampleRequest| {
             let begin = || -> Result<Option<Play>, EnvironmentFault> {
                 let Some(environment) = worlds.begin(prompt, luck)? else { return Ok(None) };
@@ -521,7 +441,7 @@ impl Episodes<'_> {
             catch(begin).unwrap_or_else(|panic| Err(broken(&panic)))
         };
         if worlds.is_slow() {
-            let slot = Slot { play: None, turn: None, num_written: 0, is_given_up: false };
+            let slot = Slot { play: None, turn: None, written: Spent::default(), limits, is_given_up: false };
             self.plays.open.insert(id, slot);
             self.plays.stage.work(move || match make(&*worlds, &prompt, &mut request) {
                 Ok(Some(play)) => Worked { id, play: Some(play), next: Next::Ask(request) },
@@ -536,12 +456,13 @@ impl Episodes<'_> {
         match make(&*worlds, &prompt, &mut request) {
             Ok(Some(play)) => {
                 self.generator.submit(request)?;
-                let slot = Slot { play: Some(play), turn: Some(0), num_written: 0, is_given_up: false };
+                let written = Spent::default();
+                let slot = Slot { play: Some(play), turn: Some(0), written, limits, is_given_up: false };
                 self.plays.open.insert(id, slot);
             }
             Ok(None) => self.generator.submit(request)?,
             Err(fault) => {
-                let failed = self.plays.fail(id, 0, &fault);
+                let failed = self.plays.fail(id, Spent::default(), &fault)?;
                 self.plays.told.push(failed);
             }
         }
@@ -565,11 +486,28 @@ impl Episodes<'_> {
             return Ok(());
         }
         let Some((publication, in_flight)) = self.plays.publication.take() else { return Ok(()) };
-        self.generator.publish(&publication, in_flight)?;
+        self.publish_now(&publication, in_flight)?;
         for request in std::mem::take(&mut self.plays.waiting) {
             self.begin(request)?;
         }
         Ok(())
+    }
+
+    /// Gives the generator weights, by which trajectories are played that begin from now on.
+    fn publish_now(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        self.generator.publish(weights, in_flight)?;
+        if let Some(memory) = &mut self.plays.memory {
+            memory.set_version(weights.version);
+        }
+        Ok(())
+    }
+
+    /// Tells what has come of trajectories, once it is recorded.
+    fn tell(&mut self) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        if let Some(memory) = &mut self.plays.memory {
+            memory.record(&self.plays.told)?;
+        }
+        Ok(std::mem::take(&mut self.plays.told))
     }
 
     /// Nobody waits for these any more.
@@ -581,8 +519,9 @@ impl Episodes<'_> {
         let (gone, stay): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.plays.waiting).into_iter().partition(|request| is_meant(&request.id));
         self.plays.waiting = stay;
-        let aborted =
-            gone.into_iter().map(|request| GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
+        let aborted = gone
+            .into_iter()
+            .map(|request| GeneratorEvent::Aborted { id: request.id, spent: Spent::default() });
         self.plays.told.extend(aborted);
     }
 }
@@ -619,7 +558,7 @@ impl Generator for Episodes<'_> {
                 slot.is_given_up = true;
             }
             self.end_agents(&|_| true);
-            self.generator.publish(weights, in_flight)?;
+            self.publish_now(weights, in_flight)?;
             for request in std::mem::take(&mut self.plays.waiting) {
                 self.begin(request)?;
             }
@@ -629,20 +568,22 @@ impl Generator for Episodes<'_> {
             self.plays.publication = Some((weights.clone(), in_flight));
             return Ok(());
         }
-        self.generator.publish(weights, in_flight)
+        self.publish_now(weights, in_flight)
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
         let began = Instant::now();
         loop {
-            let mut told = std::mem::take(&mut self.plays.told);
-            told.extend(self.hear_stage(None)?);
-            told.extend(self.hear_agents()?);
+            // Of what is to be told nothing goes with a generator that is lost.
+            let heard = self.hear_stage(None)?;
+            self.plays.told.extend(heard);
+            let heard = self.hear_agents()?;
+            self.plays.told.extend(heard);
             // Who waits for a generator does not hear environments: it is asked again and again while any works.
             let is_staged = self.plays.stage.is_busy() || !self.plays.played.is_empty();
             let soon = Instant::now() + LOOK_EVERY;
             let of_generator = match wait {
-                _ if !told.is_empty() => Wait::No,
+                _ if !self.plays.told.is_empty() => Wait::No,
                 Wait::Until(end) if is_staged => Wait::Until(end.min(soon)),
                 Wait::Forever if is_staged => Wait::Until(soon),
                 wait => wait,
@@ -650,7 +591,8 @@ impl Generator for Episodes<'_> {
             let events = self.generator.next(of_generator)?;
             let is_quiet = events.is_empty();
             for event in events {
-                told.extend(self.take(event)?);
+                let told = self.take(event)?;
+                self.plays.told.extend(told);
             }
             let is_over = match wait {
                 Wait::No => true,
@@ -658,22 +600,22 @@ impl Generator for Episodes<'_> {
                 // Whoever waits looks now and then whether it is still to.
                 Wait::Forever => began.elapsed() >= LONGEST_WAIT,
             };
-            if is_quiet && is_staged && told.is_empty() && !is_over {
+            if is_quiet && is_staged && self.plays.told.is_empty() && !is_over {
                 // A generator with nothing to do, or one that has been told to end, has not waited.
                 let pause = soon.saturating_duration_since(Instant::now());
                 if self.plays.stage.is_busy() {
-                    told.extend(self.hear_stage(Some(pause))?);
+                    let heard = self.hear_stage(Some(pause))?;
+                    self.plays.told.extend(heard);
                 } else {
                     std::thread::sleep(pause);
                 }
-                if told.is_empty() {
+                if self.plays.told.is_empty() {
                     continue;
                 }
             }
             self.publish_held()?;
-            told.append(&mut self.plays.told);
-            if is_quiet || !told.is_empty() || is_over {
-                return Ok(told);
+            if is_quiet || !self.plays.told.is_empty() || is_over {
+                return self.tell();
             }
         }
     }
@@ -688,3 +630,5 @@ impl Generator for Episodes<'_> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_memory;

@@ -4,12 +4,13 @@ use proptest::prelude::*;
 use serde_json::Map;
 use tamis_core::group::{FinishReason, PolicyVersion, PromptId};
 use tamis_core::random::Purpose;
-use tamis_env::environment::TurnOutcome;
+use tamis_core::schedule::Spent;
 use tamis_env::environment::context::ContextMode;
+use tamis_env::environment::{EpisodeEnd, TurnOutcome};
 
 use super::*;
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
-use crate::generator::SamplePurpose;
+use crate::generator::{Sample, SamplePurpose};
 
 /// Token of everything that an environment shows.
 const SHOWN: u32 = 1000;
@@ -53,6 +54,8 @@ struct CountingWorlds {
     is_slow: bool,
     /// Tokens that stand between two turns.
     num_shown: usize,
+    /// Bytes of the longest token; 0: nothing is known of it.
+    longest_token: usize,
 }
 
 impl Worlds for CountingWorlds {
@@ -73,14 +76,25 @@ impl Worlds for CountingWorlds {
         shown: &[Message],
     ) -> Result<Between, String> {
         assert_eq!(conversation.last().map(|last| last.role.as_str()), Some("assistant"));
+        assert_eq!(self.longest_token, 0, "rendered in vain");
         Ok(Between { token_ids: vec![SHOWN; self.num_shown], text: format!("[{}]", shown[0].content) })
     }
 
     fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+        assert_eq!(self.longest_token, 0, "rendered in vain");
         let parts: Vec<String> =
             conversation.iter().map(|message| format!("[{}]", message.content)).collect();
         let text = parts.concat();
         Ok(Between { token_ids: vec![SHOWN; conversation.len()], text })
+    }
+
+    fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
+        self.longest_token == 0 || num_bytes <= num_tokens * self.longest_token
+    }
+
+    fn limits(&self, prompt: &Prompt) -> Option<TokenLimits> {
+        let own = prompt.columns.get("max_tokens").and_then(serde_json::Value::as_u64);
+        own.map(|own| TokenLimits::of(own as usize))
     }
 
     fn context(&self) -> Context {
@@ -207,9 +221,9 @@ proptest! {
         let calm = play(FakeSettings::faultless(0), quick, 1000, &turns);
         prop_assert_eq!(play(wild, worlds(false), 1000, &turns), calm);
         let failed = play(FakeSettings::faultless(seed), worlds(true), 1000, &[Some(3), Some(1), Some(NO_WORLD)]);
-        let is_failed = matches!(failed[&0], GeneratorEvent::Failed { num_tokens: 1.., .. });
+        let is_failed = matches!(failed[&0], GeneratorEvent::Failed { spent: Spent { tokens: 1.., turns: 1.. }, .. });
         let is_sampled = matches!(failed[&1], GeneratorEvent::Sampled { .. });
-        let is_none = matches!(failed[&2], GeneratorEvent::Failed { num_tokens: 0, .. });
+        let is_none = matches!(failed[&2], GeneratorEvent::Failed { spent: Spent { tokens: 0, turns: 0 }, .. });
         prop_assert!(is_failed && is_sampled && is_none);
     }
 
@@ -253,6 +267,31 @@ fn a_trajectory_has_no_more_tokens_than_it_may() {
     }
 }
 
+/// Each environment has its own limit, so that of another prompt beside it counts for nothing.
+#[test]
+fn the_limit_is_that_of_the_prompts_own_environment() {
+    let worlds = CountingWorlds { num_shown: 2, ..CountingWorlds::default() };
+    let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(1000), false, 2);
+    let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+    let mut episodes = plays.over(&mut generator);
+    for (group, max_tokens) in [(0, Some(9)), (1, None)] {
+        let mut request = request(group, Some(6));
+        let prompt = Arc::make_mut(request.prompt.as_mut().expect("played"));
+        prompt.columns.extend(max_tokens.map(|most: u64| ("max_tokens".to_owned(), most.into())));
+        episodes.submit(request).expect("taken");
+    }
+    let mut ended = BTreeMap::new();
+    while ended.len() < 2 {
+        for event in episodes.next(Wait::Forever).expect("goes on") {
+            let GeneratorEvent::Sampled { id, sample } = event else { panic!("{event:?}") };
+            ended.insert(id.group, sample);
+        }
+    }
+    let is_cut = |group: u64| ended[&group].episode.as_ref().map(|episode| episode.is_cut);
+    assert_eq!((is_cut(0), is_cut(1)), (Some(true), Some(false)));
+    assert!(ended[&0].token_ids.len() <= 9 && ended[&1].token_ids.len() > 9);
+}
+
 #[test]
 fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
     let worlds = CountingWorlds { breaks: true, num_shown: 1, ..CountingWorlds::default() };
@@ -260,12 +299,12 @@ fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
     let ended = play(FakeSettings::faultless(1), worlds, 1000, &turns);
     let GeneratorEvent::Failed { reason, .. } = &ended[&3] else { panic!("{ended:?}") };
     assert_eq!(reason, "there is no such world");
-    let GeneratorEvent::Failed { reason, num_tokens, kind, .. } = &ended[&0] else { panic!("{ended:?}") };
+    let GeneratorEvent::Failed { reason, spent, kind, .. } = &ended[&0] else { panic!("{ended:?}") };
     assert_eq!(
         (reason.as_str(), *kind),
-        ("its environment broke down: no such world", FailureKind::Permanent)
+        ("its environment broke down: no such world", FailureKind::EnvironmentBroke)
     );
-    assert!(*num_tokens > 0);
+    assert!(spent.tokens > 0 && spent.turns > 0);
     assert!(matches!(ended[&1], GeneratorEvent::Sampled { .. }));
     assert_eq!(sample(&ended[&2]).episode.as_ref().map(|episode| episode.turns.len()), Some(1));
 }
@@ -291,13 +330,13 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
             assert_eq!(episodes.take(event).expect("taken"), None);
         }
     }
-    let before = episodes.plays.open.values().map(|play| play.num_written as u64).sum::<u64>();
+    let before = episodes.plays.open.values().map(|play| play.written.tokens).sum::<u64>();
     assert!(before > 0);
     episodes.abort(AbortScope::Sample(first.id));
     let events = episodes.next(Wait::Forever).expect("goes on");
-    let [GeneratorEvent::Aborted { id, num_tokens }] = &events[..] else { panic!("{events:?}") };
+    let [GeneratorEvent::Aborted { id, spent }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*id, first.id);
-    assert!(*num_tokens >= before);
+    assert!(spent.tokens >= before);
     episodes.submit(SampleRequest { id: first.id.again(), ..first }).expect("taken");
     let events = episodes.next(Wait::Forever).expect("goes on");
     assert_eq!(sample(&events[0]).episode.as_ref().map(|episode| episode.turns.len()), Some(3));
@@ -378,9 +417,105 @@ fn tokens_of_what_is_given_up_are_told_as_they_were() {
         let mut episodes = plays.over(&mut generator);
         let asked = request(0, None);
         episodes.submit(asked.clone()).expect("taken");
-        let aborted = GeneratorEvent::Aborted { id: asked.id, num_tokens: 512 };
+        let aborted = GeneratorEvent::Aborted { id: asked.id, spent: Spent::on_answer(512) };
         assert_eq!(episodes.take(aborted.clone()).expect("taken"), Some(aborted));
     }
+}
+
+/// What no number of tokens that is left can hold is not even rendered: the episode is cut as where its tokens were
+/// counted.
+#[test]
+fn a_text_that_cannot_fit_is_not_rendered() {
+    for mode in [ContextMode::Full, ContextMode::LimitedMultiTurn] {
+        let worlds = || CountingWorlds {
+            context: Context { mode, window: None },
+            longest_token: 1,
+            ..CountingWorlds::default()
+        };
+        // After an answer there is room for five tokens at most, and "turn 1" is six bytes.
+        let ended = play(FakeSettings::faultless(0), worlds(), 6, &[Some(3)]);
+        let sample = sample(&ended[&0]);
+        let episode = sample.episode.as_ref().expect("played");
+        assert_eq!((episode.turns.len(), episode.is_cut), (1, true));
+        assert_eq!(sample.finish_reason, FinishReason::Length);
+        assert_eq!(episode.turns[0].observation, "");
+    }
+}
+
+/// An environment that begins with a text of its own, of so many bytes.
+struct Opening(usize);
+
+impl Environment for Opening {
+    fn observe(&self) -> String {
+        String::new()
+    }
+
+    fn opening(&self) -> Option<Vec<Message>> {
+        Some(vec![message("user", &"x".repeat(self.0))])
+    }
+
+    fn act(&mut self, _text: &str) -> TurnOutcome {
+        TurnOutcome { end: Some(EpisodeEnd::Terminated), ..TurnOutcome::default() }
+    }
+
+    fn is_success(&self) -> bool {
+        true
+    }
+}
+
+/// What is made instead of the environments of a run.
+struct Instead(fn() -> Result<Option<Box<dyn Environment>>, EnvironmentFault>);
+
+impl Worlds for Instead {
+    fn begin(&self, _: &Prompt, _: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+        (self.0)()
+    }
+
+    fn between(&self, _: &[Message], _: &[u32], _: &[Message]) -> Result<Between, String> {
+        Err("it never comes to that".to_owned())
+    }
+
+    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+        assert!(conversation[0].content.len() < 100, "rendered in vain");
+        Ok(Between { token_ids: vec![SHOWN], text: conversation[0].content.clone() })
+    }
+
+    fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
+        num_bytes <= num_tokens
+    }
+}
+
+#[test]
+fn a_beginning_that_cannot_fit_is_not_rendered() {
+    let play = |worlds: Instead| {
+        let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(9), false, 1);
+        let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+        let mut episodes = plays.over(&mut generator);
+        episodes.submit(request(0, Some(1))).expect("taken");
+        loop {
+            if let Some(event) = episodes.next(Wait::Forever).expect("goes on").pop() {
+                return event;
+            }
+        }
+    };
+    let event = play(Instead(|| Ok(Some(Box::new(Opening(1_000_000))))));
+    let GeneratorEvent::Failed { reason, .. } = event else { panic!("{event:?}") };
+    assert_eq!(
+        reason,
+        "what its environment begins with cannot be given to it: its 1000000 bytes are more than 9 tokens hold"
+    );
+    assert!(matches!(play(Instead(|| Ok(Some(Box::new(Opening(2)))))), GeneratorEvent::Sampled { .. }));
+}
+
+/// Where nothing is left to play in, no further group is tried.
+#[test]
+fn an_environment_that_is_lost_ends_the_generation() {
+    let lost = Instead(|| Err(EnvironmentFault::Lost("its workers were lost".to_owned())));
+    let mut plays = Plays::new(Arc::new(lost), TokenLimits::of(9), false, 1);
+    let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+    let ended = plays.over(&mut generator).submit(request(0, Some(1)));
+    let error = ended.expect_err("it is lost").to_string();
+    assert_eq!(error, "the environment is lost: its workers were lost");
 }
 
 /// A slow environment keeps nobody from looking whether the run is still wanted.
@@ -409,13 +544,12 @@ fn who_waits_for_ever_is_answered_now_and_then() {
     let mut num_waits = 0;
     loop {
         let events = episodes.next(Wait::Forever).expect("goes on");
-        if let [GeneratorEvent::Failed { num_tokens: 0, .. }] = &events[..] {
+        if let [GeneratorEvent::Failed { spent: Spent { tokens: 0, turns: 0 }, kind, .. }] = &events[..] {
+            assert_eq!(*kind, FailureKind::EnvironmentTimedOut);
             break;
         }
         assert!(events.is_empty());
         num_waits += 1;
     }
     assert!(num_waits > 1, "{num_waits}");
-    assert_eq!(plays.take_faults(), FaultyEpisodes { num_timed_out: 1, num_broken: 0 });
-    assert_eq!(plays.take_faults().by_metric(), []);
 }

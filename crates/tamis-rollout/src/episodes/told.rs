@@ -1,6 +1,7 @@
 //! A trajectory as it grows: answers of the policy, and what stands between them.
 
 use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::Message;
 
 use super::Between;
@@ -28,9 +29,15 @@ impl Told {
             finish_reason: FinishReason::Stop,
             versions: Vec::new(),
             episode: None,
+            lost: Spent::default(),
         };
         let (turns, entropy) = (Vec::new(), Some(0.0));
         Self { sample, turns, context_start: None, num_written: 0, entropy, has_logprobs: true }
+    }
+
+    /// What the policy wrote.
+    pub(super) fn written(&self) -> Spent {
+        Spent { tokens: self.num_written as u64, turns: self.turns.len() as u64 }
     }
 
     /// Tokens so far.
@@ -119,7 +126,7 @@ impl Told {
             sample.finish_reason = FinishReason::Length;
         }
         sample.entropy = self.entropy.map(|sum| sum / num_written);
-        sample.episode = Some(Episode { turns, is_success, is_cut });
+        sample.episode = Some(Episode { turns, is_success, is_cut, is_unscored: false });
         sample
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::member::{FleetMember, State};
 use super::{Fleet, FleetMessage, LOOK_UP_EVERY, SAY_EVERY};
 use crate::generator::{FailureKind, GeneratorError, SampleId};
-use crate::server::Report;
+use crate::server::ServerReport;
 use crate::wire::{Fault, FaultClass};
 
 impl Fleet {
@@ -67,7 +67,7 @@ impl Fleet {
         }
     }
 
-    pub(super) fn note_check(&mut self, place: usize, result: Result<Report, Fault>, now: Instant) {
+    pub(super) fn note_check(&mut self, place: usize, result: Result<ServerReport, Fault>, now: Instant) {
         let current = self.version();
         let member = &mut self.members[place];
         (member.is_checking, member.was_checked) = (false, true);

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use tamis_core::group::PolicyVersion;
+use tamis_core::schedule::Spent;
 
 use super::limit::Limit;
 use crate::generator::{SampleId, SampleRequest};
@@ -97,6 +98,6 @@ pub(super) struct SampleJob {
     /// The server where the sample failed last.
     pub(super) avoid: Option<usize>,
     /// Tokens of attempts that failed.
-    pub(super) spent: u64,
+    pub(super) spent: Spent,
     pub(super) is_given_up: bool,
 }

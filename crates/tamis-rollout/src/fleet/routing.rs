@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use tamis_core::schedule::Spent;
+
 use super::member::SampleJob;
 use super::{Fleet, FleetMessage, SAY_EVERY};
 use crate::generator::{FailureKind, GeneratorEvent, SampleId};
@@ -61,7 +63,7 @@ impl Fleet {
     /// Asks again, or lets it fail.
     pub(super) fn retry(&mut self, mut task: SampleJob, place: usize, fault: &Fault, now: Instant) {
         *self.counts.samples.entry(fault.class).or_default() += 1;
-        task.spent += fault.num_tokens;
+        task.spent += Spent::on_answer(fault.num_tokens);
         if fault.class == FaultClass::Busy {
             self.spare(place, fault, now);
             let since = *task.turned_away.get_or_insert(now);
@@ -85,9 +87,9 @@ impl Fleet {
         let is_last = task.attempts >= self.settings.max_attempts;
         if task.is_given_up || fault.class.kind() == FailureKind::Permanent || is_last {
             self.attempts.remove(&task.id);
-            let (id, num_tokens) = (task.id, task.spent);
+            let (id, spent) = (task.id, task.spent);
             self.events.push(if task.is_given_up {
-                GeneratorEvent::Aborted { id, num_tokens }
+                GeneratorEvent::Aborted { id, spent }
             } else {
                 let times = if task.attempts == 1 {
                     String::new()
@@ -95,7 +97,7 @@ impl Fleet {
                     format!(" after {} attempts", task.attempts)
                 };
                 let reason = format!("{}{times}: {fault}", self.members[place].server.name());
-                GeneratorEvent::Failed { id, kind: fault.class.kind(), reason, num_tokens }
+                GeneratorEvent::Failed { id, kind: fault.class.kind(), reason, spent }
             });
             return;
         }

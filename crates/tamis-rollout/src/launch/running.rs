@@ -3,12 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use tamis_env::reward::command::guard::Guard;
+use tamis_env::process_group::ProcessGroup;
 
 use super::{LaunchError, Place, ServerProcess};
 
@@ -20,10 +20,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(3);
 /// A server as a child process.
 pub(super) struct Running {
     pub(super) process: ServerProcess,
-    child: Child,
-    // Nothing reads it: it is there to be dropped.
-    #[cfg(unix)]
-    guard: Option<Guard>,
+    group: ProcessGroup,
     pub(super) has_answered: bool,
     /// Nothing is left of its group, whose number may be another's.
     pub(super) is_over: bool,
@@ -60,15 +57,10 @@ impl Running {
         command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         command.args(arguments).envs(process.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log).stderr(second);
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = command
-            .spawn()
+        let group = ProcessGroup::start(&mut command, process.folder.as_deref())
             .map_err(|source| LaunchError::Start { command: process.shown.clone(), source })?;
         Ok(Self {
-            #[cfg(unix)]
-            guard: Guard::over(child.id(), process.folder.as_deref()),
-            child,
+            group,
             process,
             has_answered: false,
             is_over: false,
@@ -107,31 +99,20 @@ impl Running {
         if self.is_over {
             return None;
         }
-        let status = self.child.try_wait().ok().flatten()?;
+        let status = self.group.try_wait().ok().flatten()?;
         self.kill();
         Some(status)
     }
 
-    #[cfg(unix)]
-    fn signal(&self, signal: nix::sys::signal::Signal) {
-        if let Ok(group) = i32::try_from(self.child.id()) {
-            // Where nothing is left of the group there is nothing to report.
-            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), signal);
-        }
-    }
-
     pub(super) fn ask_to_end(&self) {
-        #[cfg(unix)]
         if !self.is_over {
-            self.signal(nix::sys::signal::Signal::SIGTERM);
+            self.group.ask_to_end();
         }
     }
 
     /// Has the group end at once; [`Self::poll_end`] finds that it did.
     pub(super) fn end_group(&mut self) {
-        #[cfg(unix)]
-        self.signal(nix::sys::signal::Signal::SIGKILL);
-        let _ = self.child.kill();
+        self.group.kill_watched();
         self.heard_at = Instant::now();
     }
 
@@ -140,13 +121,7 @@ impl Running {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
-        #[cfg(unix)]
-        {
-            self.signal(nix::sys::signal::Signal::SIGKILL);
-            self.guard = None;
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.group.end();
     }
 }
 

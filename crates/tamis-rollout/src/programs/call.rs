@@ -6,7 +6,7 @@ use super::reply::ChatAnswer;
 use crate::serve::chat::joined_text;
 use crate::serve::error::ApiError;
 use crate::serve::field::{Fields, Refused};
-use crate::serve::sampling::{is_empty, is_false, is_never, is_one, is_zero};
+use crate::serve::sampling::{is_empty, is_false, is_never, is_one, is_zero, read_stops};
 
 /// What a program asks.
 ///
@@ -102,9 +102,6 @@ const OBEYED: [&str; 15] = [
     "stream_options",
 ];
 
-/// Stop texts, at most.
-const MOST_STOPS: usize = 64;
-
 impl ChatCall {
     /// From the body of a call.
     pub(super) fn read(body: &Value) -> Result<Self, ApiError> {
@@ -119,11 +116,6 @@ impl ChatCall {
             Some(count) => Some(count),
             None => fields.count("max_tokens", 1, i64::MAX)?,
         };
-        let stop = fields.texts("stop")?;
-        if stop.len() > MOST_STOPS {
-            let message = format!("`stop` must have at most {MOST_STOPS} entries, got {}", stop.len());
-            return Err(ApiError::field("stop", message));
-        }
         let options = fields.object("stream_options", "stream_options.")?;
         Ok(Self {
             index: 0,
@@ -140,7 +132,7 @@ impl ChatCall {
             top_k: fields.integer("top_k")?.filter(|&k| k > 0).map(|k| u32::try_from(k).unwrap_or(u32::MAX)),
             min_p: number(fields, "min_p", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?,
             repetition_penalty: number(fields, "repetition_penalty", "above 0", |x| x > 0.0)?,
-            stop,
+            stop: read_stops(fields)?,
             seed: fields.integer("seed")?,
             stream: fields.flag("stream")?,
             stream_usage: options.map_or(Ok(false), |options| options.flag("include_usage"))?,
@@ -295,7 +287,7 @@ fn read_tools(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reply::{ChatFinish, ToolCall};
+    use super::super::reply::{ChatFinish, ChatToolCall};
     use super::*;
 
     fn read(body: &Value) -> Result<ChatCall, String> {
@@ -362,6 +354,9 @@ mod tests {
             ("top_p", json!(0)),
             ("max_tokens", json!(0)),
             ("stop", json!([1])),
+            ("stop", json!("")),
+            ("stop", json!(["x", ""])),
+            ("stop", json!(vec!["x"; 65])),
             ("messages", json!([])),
             ("messages", json!("x")),
             ("messages.0", json!(null)),
@@ -395,7 +390,7 @@ mod tests {
     fn a_call_that_goes_on_from_an_answer_is_known_by_its_messages() {
         let user = json!({"role": "user", "content": "1+2"});
         let earlier = ChatCall { messages: vec![user.clone()], ..ChatCall::default() };
-        let tool_calls = vec![ToolCall {
+        let tool_calls = vec![ChatToolCall {
             id: "a".to_owned(),
             name: "add".to_owned(),
             arguments: "{\"a\": 1, \"b\": 2}".to_owned(),

@@ -111,6 +111,8 @@ async fn chat(
         most: ledger.settings.max_body_bytes,
         forgotten: FORGOTTEN_BYTES,
         patience,
+        // Who writes a call by hand may not say that it is JSON, and what else would it be.
+        takes_any_form: true,
         too_large: |most| {
             let message = format!("the call is longer than {most} bytes, the most that is read");
             ApiError::new(413, "RequestTooLargeError", message)

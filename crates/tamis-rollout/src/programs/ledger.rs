@@ -26,6 +26,19 @@ struct Episode {
     /// Of those, the ones that wait.
     num_waiting: usize,
     refused: RefusedCalls,
+    /// What the last of those was told.
+    last_refusal: Option<String>,
+}
+
+/// What an open episode has asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Calls {
+    /// Calls that were handed on.
+    pub(super) num_calls: usize,
+    /// Calls that were refused, those that were handed on before included.
+    pub(super) num_refused: u64,
+    /// What the last of those was told.
+    pub(super) last_refusal: Option<String>,
 }
 
 struct WaitingCall {
@@ -113,8 +126,13 @@ impl Ledger {
         open.num_episodes += 1;
         let token = self.random_word("token", episode.0);
         open.tokens.insert(token.clone(), episode);
-        let new =
-            Episode { token: token.clone(), num_calls: 0, num_waiting: 0, refused: RefusedCalls::default() };
+        let new = Episode {
+            token: token.clone(),
+            num_calls: 0,
+            num_waiting: 0,
+            refused: RefusedCalls::default(),
+            last_refusal: None,
+        };
         open.episodes.insert(episode, new);
         (episode, token)
     }
@@ -123,18 +141,19 @@ impl Ledger {
         self.lock().episodes.len()
     }
 
-    pub(super) fn refused(&self) -> RefusedCalls {
-        self.lock().refused
+    pub(super) fn take_refused(&self) -> RefusedCalls {
+        std::mem::take(&mut self.lock().refused)
     }
 
-    /// The episode whose URL has this token, where the key is no other's; refusals are counted for the one that is
-    /// to blame.
+    /// The episode whose URL has this token, where the key is its own; refusals are counted for the one that is to
+    /// blame, as far as that is known.
     pub(super) fn admit(&self, token: &str, key: &str) -> Result<EpisodeNumber, Refusal> {
         let mut open = self.lock();
         let (asked, caller) = (open.tokens.get(token).copied(), open.tokens.get(key).copied());
         let (refusal, charged) = match (asked, caller) {
             (None, _) => (Refusal::UnknownUrl, caller),
             (Some(asked), Some(caller)) if asked != caller => (Refusal::ForeignUrl, Some(caller)),
+            (Some(asked), None) => (Refusal::WrongKey, Some(asked)),
             (Some(asked), _) if !open.episodes.contains_key(&asked) => (Refusal::AfterEnd, None),
             (Some(asked), _) => return Ok(asked),
         };
@@ -146,6 +165,7 @@ impl Ledger {
         open.refused.count(refusal);
         if let Some(episode) = charged.and_then(|episode| open.episodes.get_mut(&episode)) {
             episode.refused.count(refusal);
+            episode.last_refusal = Some(refusal.clone().into_error().message);
         }
     }
 
@@ -186,7 +206,20 @@ impl Ledger {
 
     /// Answers a call; no where nobody waits.
     pub(super) fn answer(&self, call: CallNumber, answer: Answered) -> bool {
-        let taken = self.lock().take(call);
+        let taken = {
+            let mut open = self.lock();
+            let taken = open.take(call);
+            if let (Some(taken), Err(error)) = (&taken, &answer) {
+                let refusal = match error {
+                    ChatError::TooLong(_) => Refusal::TooLong(error.clone().into()),
+                    ChatError::Request(_) | ChatError::Failed(_) => {
+                        Refusal::Unanswerable(error.clone().into())
+                    }
+                };
+                Self::count(&mut open, Some(taken.episode), &refusal);
+            }
+            taken
+        };
         taken.is_some_and(|call| call.answer.send(answer).is_ok())
     }
 
@@ -194,9 +227,13 @@ impl Ledger {
         std::mem::take(&mut self.lock().events)
     }
 
-    /// Number of calls of an open episode that were handed on.
-    pub(super) fn num_calls(&self, episode: EpisodeNumber) -> Option<usize> {
-        self.lock().episodes.get(&episode).map(|episode| episode.num_calls)
+    /// What an open episode has asked.
+    pub(super) fn calls(&self, episode: EpisodeNumber) -> Option<Calls> {
+        self.lock().episodes.get(&episode).map(|episode| Calls {
+            num_calls: episode.num_calls,
+            num_refused: episode.refused.total(),
+            last_refusal: episode.last_refusal.clone(),
+        })
     }
 
     /// The end of an episode.

@@ -18,7 +18,7 @@
 //! | variable | what it is |
 //! |---|---|
 //! | `OPENAI_BASE_URL`, `OPENAI_API_BASE` | `http://127.0.0.1:PORT/e/TOKEN/v1`, the episode's alone |
-//! | `OPENAI_API_KEY` | the same token; another key is taken too, but for one of another episode |
+//! | `OPENAI_API_KEY` | the same token: the key of the episode's calls, as clients send it (`Authorization: Bearer`) |
 //! | `TAMIS_MODEL` | the name of the policy; calls may name any model |
 //! | `TAMIS_TASK` | the path of a file with the task, one line of JSON |
 //!
@@ -27,7 +27,8 @@
 //! the settings name is set whatever it looks like. Calls to 127.0.0.1 go past proxies.
 //!
 //! `POST chat/completions` is answered in the form that OpenAI's clients read, with tools, in one piece or as a
-//! stream; `GET models` names the policy. Several calls may be under way at once.
+//! stream; `GET models` names the policy. Several calls may be under way at once. A body is read as JSON whatever its
+//! content type says.
 //!
 //! # What it answers
 //!
@@ -35,7 +36,8 @@
 //! "info": {"steps": 3}}`, all of it optional, on a line of its own, of which the last counts; or a number as the very
 //! last line. Where there is neither, a reward function has to score the episode. An exit with another code, a signal,
 //! more than the time of an episode, a flood of output, and an end without a single call are failures, with the last
-//! lines of its standard error. Whatever is left of its process group is killed once it has ended.
+//! lines of its standard error. Whatever is left of its process group is killed once it has ended, and on Linux what has
+//! left the group (`setsid`), which is known by `TAMIS_TASK` among the variables that it was started with.
 //!
 //! # What is refused
 //!
@@ -45,13 +47,14 @@
 //! | status | call |
 //! |---|---|
 //! | 400, 404, 405 | cannot be read or asks for what is not done: several samples, images, other routes |
-//! | 401 | of no URL that was ever given out, or with the key of another episode than the URL's |
+//! | 401 | of no URL that was ever given out, or without the key of the URL's episode |
 //! | 403 | more than an episode may make |
 //! | 410 | after the end of its episode |
 //! | 413 | longer than a call may be |
 //! | 429 | while as many calls of the episode as may be at once are under way: passes |
 //!
-//! A process that leaves its group (`setsid`) is not found by the end of its episode; its calls are refused. A client
+//! A process that leaves its group and has a clean environment is not found by the end of its episode, nor is one that
+//! left it where tamis itself is killed; its calls are refused. A client
 //! that stops waiting for an answer is told of ([`ProgramEvent::Abandoned`]): OpenAI's does so after ten minutes, and
 //! then makes the call again.
 
@@ -78,7 +81,7 @@ use serde_json::Value;
 pub use self::call::{ChatCall, for_template};
 pub use self::outcome::ProgramOutcome;
 pub use self::refused::RefusedCalls;
-pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ToolCall, tool_call_id};
+pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatToolCall, tool_call_id};
 
 use self::ledger::Ledger;
 use self::supervisor::{Order, Supervisor};
@@ -280,9 +283,9 @@ impl ProgramHost {
         refused
     }
 
-    /// All calls that were refused, also those of nobody and of episodes after their end.
-    pub fn refused(&self) -> RefusedCalls {
-        self.ledger.refused()
+    /// All calls that were refused since this was asked last, also those of nobody and of episodes after their end.
+    pub fn take_refused(&self) -> RefusedCalls {
+        self.ledger.take_refused()
     }
 
     /// Episodes that have not ended.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
+use tamis_env::environment::names::{NUMBER_NAME, is_number_name};
 
 /// What came of an episode, by its program.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -66,6 +67,11 @@ fn read_fields(fields: &Map<String, Value>) -> Result<ProgramOutcome, String> {
             "info" => {
                 let numbers = value.as_object().ok_or("`info` must be an object of numbers")?;
                 for (name, value) in numbers {
+                    if !is_number_name(name) {
+                        return Err(format!(
+                            "`info` has a number called {name:?}, and metrics are named by {NUMBER_NAME}"
+                        ));
+                    }
                     let number = value.as_f64().or_else(|| value.as_bool().map(f64::from));
                     let number = number.ok_or_else(|| format!("`info.{name}` must be a number"))?;
                     outcome.info.insert(name.clone(), number);
@@ -117,6 +123,10 @@ mod tests {
             ("{\"reward\": 1, \"success\": 1}", "`success` must be true or false"),
             ("{\"reward\": 1, \"info\": [1]}", "`info` must be an object"),
             ("{\"reward\": 1, \"info\": {\"name\": \"x\"}}", "`info.name` must be a number"),
+            (
+                "{\"reward\": 1, \"info\": {\"two words\": 1}}",
+                "called \"two words\", and metrics are named by 1 to 64",
+            ),
             ("{\"reward\": 1, \"steps\": 3}", "there is no `steps`: numbers of your own belong under `info`"),
             ("{\"reward\": 1}\n{\"reward\": []}", "got {\"reward\": []}"),
         ] {

@@ -4,11 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-#[cfg(unix)]
-use tamis_env::reward::command::guard::Guard;
+use tamis_env::process_group::{ProcessGroup, kill_marked};
 
 use super::ProgramSettings;
 use super::surroundings::variables;
@@ -19,6 +18,12 @@ const OUTCOME_BYTES: u64 = 1 << 16;
 
 /// Interval at which the length of the output is looked at.
 const MEASURE_EVERY: Duration = Duration::from_millis(100);
+
+/// The variable with the path of the task, by which processes of an episode are known.
+const MARK: &str = "TAMIS_TASK";
+
+/// The file of the task, in the folder of its episode.
+const TASK: &str = "task.json";
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy)]
@@ -33,14 +38,11 @@ pub(super) enum ProcessEnd {
 
 /// A process. Dropped, it is killed with its group, and its folder is removed.
 pub(super) struct Process {
-    child: Child,
-    // Nothing reads it: it is there to be dropped.
-    #[cfg(unix)]
-    guard: Option<Guard>,
+    group: ProcessGroup,
     folder: Folder,
     started_at: Instant,
     measure_at: Instant,
-    /// Nothing is left of its group, whose number may be another's.
+    /// It was killed.
     is_over: bool,
 }
 
@@ -77,7 +79,7 @@ impl Process {
         let path = settings.scratch_dir.join(folder);
         let failed = |error: io::Error| format!("its folder {} cannot be made: {error}", path.display());
         let folder = Folder::create(path.clone()).map_err(failed)?;
-        let task_file = path.join("task.json");
+        let task_file = path.join(TASK);
         std::fs::write(&task_file, format!("{task}\n")).map_err(failed)?;
         let append = |name: &str| OpenOptions::new().create(true).append(true).open(path.join(name));
         let url = format!("http://{address}/e/{token}/v1");
@@ -86,7 +88,7 @@ impl Process {
             ("OPENAI_API_BASE", url),
             ("OPENAI_API_KEY", token.to_owned()),
             ("TAMIS_MODEL", settings.model.clone()),
-            ("TAMIS_TASK", task_file.display().to_string()),
+            (MARK, task_file.display().to_string()),
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value));
         let set = settings.environment.iter().cloned().chain(own).collect();
@@ -101,19 +103,10 @@ impl Process {
         if let Some(folder) = &settings.working_dir {
             command.current_dir(folder);
         }
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = command.spawn().map_err(|error| format!("`{program}` cannot be started: {error}"))?;
+        let group = ProcessGroup::start(&mut command, Some(&path))
+            .map_err(|error| format!("`{program}` cannot be started: {error}"))?;
         let now = Instant::now();
-        Ok(Self {
-            #[cfg(unix)]
-            guard: Guard::over(child.id(), Some(&path)),
-            child,
-            folder,
-            started_at: now,
-            measure_at: now + MEASURE_EVERY,
-            is_over: false,
-        })
+        Ok(Self { group, folder, started_at: now, measure_at: now + MEASURE_EVERY, is_over: false })
     }
 
     /// How it ended, once it has; what is left of its group is killed then.
@@ -124,7 +117,7 @@ impl Process {
     }
 
     fn find_end(&mut self, settings: &ProgramSettings) -> Option<ProcessEnd> {
-        if let Ok(Some(status)) = self.child.try_wait() {
+        if let Ok(Some(status)) = self.group.try_wait() {
             return Some(ProcessEnd::Exited(status));
         }
         let now = Instant::now();
@@ -139,27 +132,18 @@ impl Process {
         (length("stdout") + length("stderr") > settings.max_output_bytes).then_some(ProcessEnd::Loud)
     }
 
-    /// Kills the group, once; it is reaped later.
+    /// Kills the group, and what has left it in a session of its own, once; it is reaped later.
     pub(super) fn kill(&mut self) {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
-        #[cfg(unix)]
-        {
-            if let Ok(group) = i32::try_from(self.child.id()) {
-                // The group has its number for as long as something of it is left, or its leader is not reaped.
-                // Where nothing is left there is nothing to report.
-                let group = nix::unistd::Pid::from_raw(group);
-                let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-            }
-            self.guard = None;
-        }
-        let _ = self.child.kill();
+        self.group.kill();
+        kill_marked(MARK, &self.folder.0.join(TASK).display().to_string());
     }
 
     /// Whether nothing is left of the process itself.
     pub(super) fn is_reaped(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        !matches!(self.group.try_wait(), Ok(None))
     }
 
     /// The last lines of its standard error.

@@ -11,6 +11,8 @@ pub struct RefusedCalls {
     pub unknown_url: u64,
     /// With the key of another episode than the URL's; counted for the one whose key it is.
     pub foreign_url: u64,
+    /// Without a key, or with one that is no episode's; counted for the one whose URL it is.
+    pub wrong_key: u64,
     /// After the end of the episode.
     pub after_end: u64,
     /// Beyond the most calls of an episode.
@@ -21,6 +23,10 @@ pub struct RefusedCalls {
     pub too_large: u64,
     /// That cannot be read, or ask for what is not done.
     pub invalid: u64,
+    /// For whose conversation or answer there was no room.
+    pub too_long: u64,
+    /// That cannot be answered for another reason: their conversation cannot be rendered, say.
+    pub unanswerable: u64,
 }
 
 impl RefusedCalls {
@@ -30,16 +36,27 @@ impl RefusedCalls {
     }
 
     /// With the names of the reasons.
-    pub fn by_reason(&self) -> [(&'static str, u64); 7] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 10] {
         [
             ("unknown_url", self.unknown_url),
             ("foreign_url", self.foreign_url),
+            ("wrong_key", self.wrong_key),
             ("after_end", self.after_end),
             ("over_limit", self.over_limit),
             ("at_once", self.at_once),
             ("too_large", self.too_large),
             ("invalid", self.invalid),
+            ("too_long", self.too_long),
+            ("unanswerable", self.unanswerable),
         ]
+    }
+
+    /// Those that there were, by metric.
+    pub fn by_metric(&self) -> Vec<(String, u64)> {
+        let named = self
+            .by_reason()
+            .map(|(reason, count)| (format!("rollout/program_calls_refused/{reason}"), count));
+        named.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     /// One more.
@@ -47,11 +64,14 @@ impl RefusedCalls {
         let count = match refusal {
             Refusal::UnknownUrl => &mut self.unknown_url,
             Refusal::ForeignUrl => &mut self.foreign_url,
+            Refusal::WrongKey => &mut self.wrong_key,
             Refusal::AfterEnd => &mut self.after_end,
             Refusal::OverLimit(_) => &mut self.over_limit,
             Refusal::AtOnce(_) => &mut self.at_once,
             Refusal::Request(error) if error.status == 413 => &mut self.too_large,
             Refusal::Request(_) => &mut self.invalid,
+            Refusal::TooLong(_) => &mut self.too_long,
+            Refusal::Unanswerable(_) => &mut self.unanswerable,
         };
         *count += 1;
     }
@@ -61,11 +81,14 @@ impl AddAssign for RefusedCalls {
     fn add_assign(&mut self, other: Self) {
         self.unknown_url += other.unknown_url;
         self.foreign_url += other.foreign_url;
+        self.wrong_key += other.wrong_key;
         self.after_end += other.after_end;
         self.over_limit += other.over_limit;
         self.at_once += other.at_once;
         self.too_large += other.too_large;
         self.invalid += other.invalid;
+        self.too_long += other.too_long;
+        self.unanswerable += other.unanswerable;
     }
 }
 
@@ -76,6 +99,8 @@ pub(super) enum Refusal {
     UnknownUrl,
     /// The key is another episode's.
     ForeignUrl,
+    /// The key is nobody's.
+    WrongKey,
     /// The episode is over.
     AfterEnd,
     /// The episode has made all calls that it may.
@@ -84,6 +109,10 @@ pub(super) enum Refusal {
     AtOnce(usize),
     /// The call itself is wrong.
     Request(ApiError),
+    /// There is no room for it.
+    TooLong(ApiError),
+    /// The policy cannot answer it.
+    Unanswerable(ApiError),
 }
 
 impl From<ApiError> for Refusal {
@@ -114,6 +143,13 @@ impl Refusal {
                  OPENAI_API_KEY",
             )
             .coded("foreign_url"),
+            Self::WrongKey => ApiError::new(
+                401,
+                "AuthenticationError",
+                "a call of an episode needs the episode's own key: pass OPENAI_API_KEY on as clients do, in the header \
+                 `Authorization: Bearer KEY`",
+            )
+            .coded("wrong_key"),
             Self::AfterEnd => {
                 ApiError::new(410, "GoneError", "the episode of this URL is over").coded("episode_over")
             }
@@ -129,7 +165,7 @@ impl Refusal {
                 );
                 ApiError::new(429, "RateLimitError", message).coded("too_many_at_once")
             }
-            Self::Request(error) => error,
+            Self::Request(error) | Self::TooLong(error) | Self::Unanswerable(error) => error,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::serve::{FINGERPRINT, seconds};
 
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolCall {
+pub struct ChatToolCall {
     /// Id, unique in a conversation; see [`tool_call_id`].
     pub id: String,
     /// Name of the tool.
@@ -46,7 +46,7 @@ pub struct ChatAnswer {
     /// What it says; tool calls have been taken out of it.
     pub text: String,
     /// Tools that it calls.
-    pub tool_calls: Vec<ToolCall>,
+    pub tool_calls: Vec<ChatToolCall>,
     /// Why it ended.
     pub finish: ChatFinish,
     /// Tokens of the prompt.
@@ -147,20 +147,23 @@ impl ChatAnswer {
     }
 }
 
-fn tool_call(call: &ToolCall) -> Value {
-    let ToolCall { id, name, arguments } = call;
+fn tool_call(call: &ChatToolCall) -> Value {
+    let ChatToolCall { id, name, arguments } = call;
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
 /// A call that gets no answer of the policy, with the reason in words.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChatError {
     /// The conversation leaves no room for an answer: 400 with the code that programs know,
     /// `context_length_exceeded`.
+    #[error("{0}")]
     TooLong(String),
     /// It asks for what the policy cannot do: 400.
+    #[error("{0}")]
     Request(String),
     /// The policy cannot answer: 500.
+    #[error("{0}")]
     Failed(String),
 }
 
@@ -187,7 +190,7 @@ mod tests {
 
     #[test]
     fn answers_have_openais_form() {
-        let call = ToolCall { id: "a".to_owned(), name: "add".to_owned(), arguments: "{}".to_owned() };
+        let call = ChatToolCall { id: "a".to_owned(), name: "add".to_owned(), arguments: "{}".to_owned() };
         let answer = ChatAnswer {
             text: String::new(),
             tool_calls: vec![call],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::ledger::Ledger;
+use super::ledger::{Calls, Ledger};
 use super::outcome::{self, ProgramOutcome};
 use super::process::{Process, ProcessEnd};
 use super::{EpisodeNumber, ProgramSettings};
@@ -102,8 +102,8 @@ impl Supervisor {
         for (episode, end) in ended {
             if let Some(process) = self.running.remove(&episode) {
                 // Where the episode is not open any more, nobody wants to know.
-                if let Some(num_calls) = self.ledger.num_calls(episode) {
-                    self.ledger.close(episode, read_end(&settings, &process, end, num_calls));
+                if let Some(calls) = self.ledger.calls(episode) {
+                    self.ledger.close(episode, read_end(&settings, &process, end, &calls));
                 }
                 self.killed.push(process);
             }
@@ -134,12 +134,12 @@ impl Supervisor {
     }
 }
 
-/// What came of a program that has ended after so many calls.
+/// What came of a program that has ended after these calls.
 fn read_end(
     settings: &ProgramSettings,
     process: &Process,
     end: ProcessEnd,
-    num_calls: usize,
+    calls: &Calls,
 ) -> Result<ProgramOutcome, String> {
     let reason = match end {
         ProcessEnd::Exited(status) if !status.success() => format!("the program failed ({status})"),
@@ -151,9 +151,13 @@ fn read_end(
             "the program printed more than {} bytes, the most that it may, and was killed",
             settings.max_output_bytes
         ),
-        ProcessEnd::Exited(_) if num_calls == 0 => {
-            "the program ended without a call: it must ask the URL in OPENAI_BASE_URL".to_owned()
-        }
+        ProcessEnd::Exited(_) if calls.num_calls == 0 => match &calls.last_refusal {
+            None => "the program ended without a call: it must ask the URL in OPENAI_BASE_URL".to_owned(),
+            Some(last) => format!(
+                "the program ended without a call that was taken: {} were refused, the last one with: {last}",
+                calls.num_refused
+            ),
+        },
         ProcessEnd::Exited(_) => {
             let outcome = process.output().and_then(|output| outcome::read(&output));
             match outcome {

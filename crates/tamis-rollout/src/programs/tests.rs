@@ -195,7 +195,7 @@ print(json.dumps({"reward": 1.0 if text == task["answer"] else 0.0, "success": T
     assert_eq!((first.index, first.tools.len(), first.max_tokens, first.stream), (0, 1, Some(9), false));
     assert_eq!(first.ignored, ["user"]);
     let arguments = "{\"a\": 1, \"b\": 2}".to_owned();
-    let tool_calls = vec![ToolCall { id: tool_call_id(0, 0), name: "add".to_owned(), arguments }];
+    let tool_calls = vec![ChatToolCall { id: tool_call_id(0, 0), name: "add".to_owned(), arguments }];
     let answer = ChatAnswer {
         tool_calls,
         prompt_tokens: 5,
@@ -213,7 +213,7 @@ print(json.dumps({"reward": 1.0 if text == task["answer"] else 0.0, "success": T
     let info = std::collections::BTreeMap::from([("calls".to_owned(), 2.0)]);
     let expected = ProgramOutcome { reward: Some(1.0), success: Some(true), info };
     assert_eq!((ended, outcome, refused), (episode, Ok(expected), RefusedCalls::default()));
-    assert_eq!((owner.host.num_open(), owner.host.refused().total()), (0, 0));
+    assert_eq!((owner.host.num_open(), owner.host.take_refused().total()), (0, 0));
     let scratch = owner.scratch.path().to_owned();
     soon("an empty folder", || num_entries(&scratch) == 0);
 }
@@ -261,7 +261,36 @@ print(0)
     let (_, outcome, refused) = owner.ended_after("yes");
     let expected = RefusedCalls { invalid: 4, too_large: 2, over_limit: 2, ..RefusedCalls::default() };
     assert_eq!((outcome, refused), (Ok(reward(0.0)), expected));
-    assert_eq!(owner.host.refused(), expected);
+    assert_eq!(owner.host.take_refused(), expected);
+}
+
+#[test]
+fn a_program_all_of_whose_calls_were_refused_is_told_why() {
+    let script = r#"
+user = [{"role": "user", "content": "x"}]
+refused(chat(user, stop=[""]), 400, 400, "`stop`")
+refused(chat(user, n=2), 400, 400, "`n`")
+print(1)
+"#;
+    let mut owner = Owner::of(script);
+    owner.begin(&json!({}));
+    let error = owner.ended().1.unwrap_err();
+    assert!(error.contains("2 were refused, the last one with: `n` is not supported"), "{error}");
+    assert_eq!(owner.host.take_refused().invalid, 2);
+}
+
+#[test]
+fn a_body_is_json_whatever_its_content_type_says() {
+    let script = r#"
+body = json.dumps({"messages": [{"role": "user", "content": "x"}]}).encode()
+request = urllib.request.Request(url + "/chat/completions", body, {"Authorization": "Bearer " + key})
+assert request.get_header("Content-type") is None
+with urllib.request.urlopen(request, timeout=120) as response:
+    print(json.load(response)["choices"][0]["message"]["content"])
+"#;
+    let mut owner = Owner::of(script);
+    owner.begin(&json!({}));
+    assert_eq!(owner.ended_after("3").1, Ok(reward(3.0)));
 }
 
 #[test]
@@ -278,8 +307,10 @@ else:
     refused(chat(user, key=other_key), 401, "foreign_url", "another episode")
     refused(chat(user, url=url.replace("/e/", "/e/0")), 401, "unknown_url")
     refused(chat(user, url=url.split("/e/")[0] + "/v1"), 401, "unknown_url")
-    # A key that is nobody's says nothing.
-    assert chat(user, key="EMPTY")[0] == 200
+    # A key that is nobody's opens no URL, its own neither.
+    refused(chat(user, url=other, key="EMPTY"), 401, "wrong_key", "OPENAI_API_KEY")
+    refused(chat(user, key="EMPTY"), 401, "wrong_key", "OPENAI_API_KEY")
+    assert chat(user)[0] == 200
     print(2)
 "#,
     );
@@ -291,24 +322,28 @@ else:
     let cheat = owner.begin(&json!({"is_victim": false, "file": file}));
     let (episode, outcome, refused) = owner.ended_after("1");
     // It is blamed for what it did with its own key; for the key of the other, that one is.
-    let own = RefusedCalls { foreign_url: 1, unknown_url: 2, ..RefusedCalls::default() };
+    let own = RefusedCalls { foreign_url: 1, unknown_url: 2, wrong_key: 1, ..RefusedCalls::default() };
     assert_eq!((episode, outcome, refused), (cheat, Ok(reward(2.0)), own));
     owner.say(call, "1");
-    let other = RefusedCalls { foreign_url: 1, ..RefusedCalls::default() };
+    let other = RefusedCalls { foreign_url: 1, wrong_key: 1, ..RefusedCalls::default() };
     assert_eq!(owner.ended(), (victim, Ok(reward(1.0)), other));
-    assert_eq!(owner.host.refused().total(), 4);
+    let all = owner.host.take_refused();
+    assert_eq!(all.total(), 6);
+    let of_keys = ("rollout/program_calls_refused/wrong_key".to_owned(), 2);
+    assert!(all.by_metric().contains(&of_keys));
+    assert_eq!(owner.host.take_refused().by_metric(), []);
 }
 
 #[test]
 fn what_outlives_a_program_is_killed_or_refused() {
-    // Both children let go of everything that they have inherited and call until they are refused; one stays in the
-    // group, and the other leaves it.
+    // All children let go of what they have inherited and call until they are refused; one stays in the group, and
+    // the others leave it, one of them without the variables that it was started with.
     let mut owner = Owner::of(
         r#"
 daemon = """
 import json, os, sys, time, urllib.error, urllib.request
 name, url, key = sys.argv[1:]
-if name.endswith("escaped"):
+if not name.endswith("stays"):
     os.setsid()
 if os.fork():
     os._exit(0)
@@ -330,10 +365,11 @@ except urllib.error.HTTPError as error:
 with open(name + ".said", "w") as file:
     file.write(said + "\\n")
 """
-for name in ["stays", "escaped"]:
+for name in ["stays", "escaped", "hidden"]:
+    variables = {"PATH": os.environ["PATH"]} if name == "hidden" else None
     name = os.path.join(task["folder"], name)
     null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([sys.executable, "-c", daemon, name, url, key], check=True, **null)
+    subprocess.run([sys.executable, "-c", daemon, name, url, key], check=True, env=variables, **null)
     while not os.path.exists(name) or not open(name).read().endswith("\n"):
         time.sleep(0.01)
 ask("x")
@@ -347,13 +383,21 @@ print(1)
     let stays = written(&folder.path().join("stays"));
     soon("the end of what stayed", || !is_alive(&stays));
     let escaped = written(&folder.path().join("escaped"));
-    assert!(is_alive(&escaped));
-    for name in ["stays.go", "escaped.go"] {
+    let is_found = cfg!(target_os = "linux");
+    if is_found {
+        soon("the end of what has left the group", || !is_alive(&escaped));
+    }
+    let hidden = written(&folder.path().join("hidden"));
+    assert!(is_alive(&hidden));
+    for name in ["stays.go", "escaped.go", "hidden.go"] {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
-    assert_eq!(written(&folder.path().join("escaped.said")), "410 episode_over\n");
+    assert_eq!(written(&folder.path().join("hidden.said")), "410 episode_over\n");
     assert!(!folder.path().join("stays.said").exists());
-    assert_eq!(owner.host.refused(), RefusedCalls { after_end: 1, ..RefusedCalls::default() });
+    if is_found {
+        assert!(!folder.path().join("escaped.said").exists());
+        assert_eq!(owner.host.take_refused(), RefusedCalls { after_end: 1, ..RefusedCalls::default() });
+    }
     assert_eq!(owner.host.take_events(), []);
 }
 
@@ -529,7 +573,7 @@ import http.client, urllib.parse
 parts = urllib.parse.urlsplit(url)
 connection = http.client.HTTPConnection(parts.netloc)
 body = json.dumps({"messages": [{"role": "user", "content": "first"}]})
-connection.request("POST", parts.path + "/chat/completions", body, {"Content-Type": "application/json"})
+connection.request("POST", parts.path + "/chat/completions", body, {"Authorization": "Bearer " + key})
 while not os.path.exists(task["file"]):
     time.sleep(0.01)
 connection.close()
@@ -632,7 +676,7 @@ fn openais_python_client_plays_an_episode() {
     let argv = [&python, &program].map(|path| path.display().to_string()).to_vec();
     let mut owner = Owner::new(ProgramSettings { timeout: LONG, max_calls: 6, ..ProgramSettings::new(argv) });
     owner.begin(&json!({"a": 17, "b": 25}));
-    let add = ToolCall {
+    let add = ChatToolCall {
         id: tool_call_id(0, 0),
         name: "add".to_owned(),
         arguments: "{\"a\": 17, \"b\": 25}".to_owned(),

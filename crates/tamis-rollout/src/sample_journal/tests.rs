@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tamis_core::filter::Metric;
-use tamis_core::schedule::{ScheduleSettings, Scheduler, StreamingSettings};
+use tamis_core::schedule::{Members, ScheduleSettings, Scheduler, Spent, StreamingSettings};
 use tamis_env::reward::exact::Exact;
 
 use super::*;
@@ -16,29 +16,29 @@ use crate::{Dependencies, Dispatcher, End, Record, RewardHealth};
 
 /// A journal on a simulated disk, which stays when a process ends.
 #[derive(Clone, Default)]
-struct Disk(Arc<Mutex<Vec<(u64, SampleIdentity, SampleOutcome)>>>);
+pub(crate) struct Disk(Arc<Mutex<Vec<(u64, SampleIdentity, SampleOutcome)>>>);
 
 impl Disk {
-    fn all(&self) -> Vec<(u64, SampleIdentity, SampleOutcome)> {
+    pub(crate) fn all(&self) -> Vec<(u64, SampleIdentity, SampleOutcome)> {
         self.0.lock().expect("lock").clone()
     }
 }
 
 /// The journal of one process.
-struct Memory {
+pub(crate) struct Memory {
     disk: Disk,
     /// Of the process before, not taken yet.
     known: Vec<(u64, SampleIdentity, SampleOutcome)>,
 }
 
 impl Memory {
-    fn open(disk: &Disk, from: usize) -> Self {
+    pub(crate) fn open(disk: &Disk, from: usize) -> Self {
         Self { known: disk.all()[from..].to_vec(), disk: disk.clone() }
     }
 }
 
 impl SampleJournal for Memory {
-    fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome> {
+    fn take(&mut self, _: u64, asked: &SampleIdentity) -> Option<SampleOutcome> {
         let place = self.known.iter().position(|(_, earlier, _)| asked.is_answered_by(earlier))?;
         Some(self.known.remove(place).2)
     }
@@ -166,7 +166,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 End::Skipped(_) => continue,
                 End::Finished(_) | End::Stopped(_) => break true,
             }
-            dispatcher.note_trained(0, 0).expect("trained");
+            dispatcher.note_trained(Members::default()).expect("trained");
             version += 1;
             let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
             let with = Dependencies {
@@ -233,8 +233,11 @@ fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     let id = SampleId::of_member(tamis_core::group::GroupId(0), 0);
     let key = Key::new(1, tamis_core::random::Purpose::Rollout);
     let asked = SampleIdentity { id, key, version: PolicyVersion(0), was_in_flight: false };
-    let failed =
-        SampleOutcome::Failed { kind: FailureKind::Permanent, reason: "known".to_owned(), num_tokens: 3 };
+    let failed = SampleOutcome::Failed {
+        kind: FailureKind::Permanent,
+        reason: "known".to_owned(),
+        spent: Spent::on_answer(3),
+    };
     let disk = Disk::default();
     disk.0.lock().expect("lock").push((1, asked, failed));
     let generator = Gone { generator: server(1, &Arc::default()), num_lost: 1 };

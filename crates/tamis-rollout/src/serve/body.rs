@@ -20,6 +20,8 @@ pub(crate) struct BodyLimits {
     pub(crate) forgotten: usize,
     /// Longest time until all of it is there.
     pub(crate) patience: Duration,
+    /// Whether it is read as JSON whatever its content type says.
+    pub(crate) takes_any_form: bool,
     /// Refuses one of more bytes than these.
     pub(crate) too_large: fn(usize) -> ApiError,
 }
@@ -35,7 +37,7 @@ pub(crate) async fn read_json(
     let bytes = timeout(limits.patience, read(body, limits))
         .await
         .unwrap_or_else(|_| Err(ApiError::slow_client(limits.patience.as_secs())))?;
-    if !form.eq_ignore_ascii_case("application/json") && !bytes.is_empty() {
+    if !limits.takes_any_form && !form.eq_ignore_ascii_case("application/json") && !bytes.is_empty() {
         return Err(ApiError::bad(
             "Unsupported Media Type: send the body with the header `Content-Type: application/json`",
         ));

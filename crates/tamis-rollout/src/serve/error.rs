@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 pub(crate) struct ApiError {
     /// The HTTP status.
     pub(crate) status: u16,
-    message: String,
+    /// In words.
+    pub(crate) message: String,
     kind: &'static str,
     param: Option<String>,
     /// Machine-readable code: the status, or a name.

@@ -112,6 +112,7 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
                 most: app.settings.max_body_bytes,
                 forgotten: 0,
                 patience: app.settings.idle_timeout,
+                takes_any_form: false,
                 too_large: ApiError::too_large,
             };
             let body = read_json(&parts.headers, body, limits).await?;

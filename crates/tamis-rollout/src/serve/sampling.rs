@@ -149,8 +149,6 @@ impl HowSampled {
             let message = || format!("`{name}` must have at most {most} entries, got {count}");
             if count <= most { Ok(()) } else { Err(ApiError::field(&name, message())) }
         };
-        let stops = fields.texts("stop")?;
-        bounded("stop", stops.len(), MOST_STOPS)?;
         let top_k = fields.integer("top_k")?.filter(|&k| k > 0);
         let sampling = Sampling {
             temperature,
@@ -159,7 +157,7 @@ impl HowSampled {
             min_p: fields.number("min_p")?.unwrap_or(0.0),
             repetition_penalty: fields.number("repetition_penalty")?.unwrap_or(1.0),
             max_response_length: max_tokens.unwrap_or(defaults.max_tokens),
-            stop: stops,
+            stop: read_stops(fields)?,
             regex: regex(fields)?,
         };
         let stop_token_ids = fields.token_ids("stop_token_ids")?.unwrap_or_default();
@@ -216,6 +214,25 @@ impl HowSampled {
                 (0..self.n as u64).map(|sample| key.with(sample)).collect()
             }
         }
+    }
+}
+
+/// The texts that end a completion: none of them empty, and not too many, for all are looked for after each token.
+pub(crate) fn read_stops(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stops = fields.texts("stop")?;
+    let wrong = |message: String| Err(ApiError::field(&fields.name("stop"), message));
+    if stops.len() > MOST_STOPS {
+        let name = fields.name("stop");
+        return wrong(format!("`{name}` must have at most {MOST_STOPS} entries, got {}", stops.len()));
+    }
+    match stops.iter().position(String::is_empty) {
+        Some(place) => {
+            let name = fields.name("stop");
+            wrong(format!(
+                "`{name}` has an empty text at place {place}, which every answer contains: leave it out"
+            ))
+        }
+        None => Ok(stops),
     }
 }
 

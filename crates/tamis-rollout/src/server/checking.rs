@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::publishing::version_of;
-use super::{ASK_AGAIN, Control, ControlReply, Errand, HttpServer, Protocol, Report, ServerEvent};
+use super::publication::version_of;
+use super::{ASK_AGAIN, Control, ControlReply, Errand, HttpServer, Protocol, ServerEvent, ServerReport};
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass, vllm};
 
@@ -27,7 +27,7 @@ enum Look {
 
 pub(super) struct Checking {
     left: VecDeque<Look>,
-    report: Report,
+    report: ServerReport,
     /// When it was found paused first.
     paused_since: Option<Instant>,
     /// When the next question is asked, where that is not at once.
@@ -70,7 +70,7 @@ impl<P: Protocol> HttpServer<P> {
             _ => true,
         };
         let left = looks.into_iter().filter(is_needed).collect();
-        let report = Report::default();
+        let report = ServerReport::default();
         self.checking = Some(Checking { left, report, paused_since: None, again_at: None });
         self.look();
     }

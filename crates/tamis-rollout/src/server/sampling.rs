@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::schedule::Spent;
 use tamis_text::image_tokens::contract;
 use tamis_text::regex_mask::{RegexMaskError, WholeRegex};
 use tamis_text::stop::StopStrings;
 
-use super::publishing::version_of;
+use super::publication::version_of;
 use super::{ASK_AGAIN, Errand, HttpServer, OtherLogprobs, Protocol, ServerEvent, other_logprobs};
 use crate::generator::{Sample, SamplePurpose, SampleRequest, Sampling, VersionSpan};
 use crate::http::Exchange;
@@ -233,6 +234,7 @@ impl<P: Protocol> HttpServer<P> {
                 vec![VersionSpan { version: pending.version, start: 0, end: token_ids.len() as u32 }];
             return Ok(Sample {
                 episode: None,
+                lost: Spent::default(),
                 token_ids,
                 logprobs: Vec::new(),
                 entropy: None,
@@ -264,7 +266,16 @@ impl<P: Protocol> HttpServer<P> {
             let is_whole = hit.is_none() && finish_reason == FinishReason::Stop;
             check_form(form, &text, is_whole).map_err(|fault| fault.with_tokens(num_tokens))?;
         }
-        Ok(Sample { token_ids, logprobs, entropy, text, finish_reason, versions, episode: None })
+        Ok(Sample {
+            token_ids,
+            logprobs,
+            entropy,
+            text,
+            finish_reason,
+            versions,
+            episode: None,
+            lost: Spent::default(),
+        })
     }
 
     /// The versions behind the labels: those that were current since the request was sent, and no others.

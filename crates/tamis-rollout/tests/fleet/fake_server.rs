@@ -170,7 +170,7 @@ impl Server for FakeServer {
             Err(Fault::new(FaultClass::Connect, "refused"))
         } else {
             let holds_current = self.published.map(|published| published == self.version);
-            Ok(Report { holds_current, figures: Figures::default() })
+            Ok(ServerReport { holds_current, figures: Figures::default() })
         };
         self.due.push((now + Duration::from_millis(20), ServerEvent::Checked(result)));
     }
@@ -209,6 +209,7 @@ impl Server for FakeServer {
                 let versions = vec![VersionSpan { version, start: 0, end: 3 }];
                 let sample = Sample {
                     episode: None,
+                    lost: tamis_core::schedule::Spent::default(),
                     token_ids: vec![1, 2, 3],
                     logprobs: vec![-0.5; 3],
                     entropy: None,

@@ -14,7 +14,7 @@ use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::clock::{Bell, Clock};
 use tamis_rollout::fleet::{Fleet, FleetMessage, FleetSettings, Moves};
-use tamis_rollout::server::{Report, Server, ServerEvent};
+use tamis_rollout::server::{Server, ServerEvent, ServerReport};
 use tamis_rollout::wire::vllm::Figures;
 use tamis_rollout::wire::{Fault, FaultClass};
 use tamis_rollout::{

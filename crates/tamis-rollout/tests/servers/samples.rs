@@ -175,8 +175,8 @@ fn what_is_given_up_says_what_it_cost() {
     let mut aborted = Vec::new();
     while aborted.len() < 4 {
         for event in fleet.next(Wait::Forever).expect("goes on") {
-            let GeneratorEvent::Aborted { id, num_tokens } = event else { panic!("{event:?}") };
-            aborted.push((id.group, num_tokens));
+            let GeneratorEvent::Aborted { id, spent } = event else { panic!("{event:?}") };
+            aborted.push((id.group, spent.tokens));
         }
     }
     aborted.sort_unstable();
@@ -254,11 +254,10 @@ fn a_completion_that_does_not_match_is_no_sample() {
     assert!(sample.logprobs.is_empty(), "of the masked distribution");
     fleet.submit(request_with(0, 1, &bound("[0-9]+"))).expect("taken");
     let events = finish(&mut fleet);
-    let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, num_tokens, .. }] = &events[..]
-    else {
+    let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, spent, .. }] = &events[..] else {
         panic!("{events:?}")
     };
-    assert!(reason.contains("does not match the expression") && *num_tokens > 0, "{reason}");
+    assert!(reason.contains("does not match the expression") && spent.tokens > 0, "{reason}");
     assert_eq!(fleet.fault_counts().samples[&FaultClass::NoMatch], 1);
     // Cut by its length: the beginning of a match.
     let mut cut = 0;

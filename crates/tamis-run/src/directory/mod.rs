@@ -16,6 +16,7 @@
 //!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
 //!   journal.bin              answers from outside, replayed on resume
 //!   samples.bin              samples of servers, replayed on resume
+//!   episodes.bin             trajectories that were played in environments elsewhere, replayed on resume
 //!   order.bin                what came when, where that decides what is trained on (streaming), followed on resume
 //!   published/version_N/     weights that servers read, the last two
 //!   run.lock                 held while a process works here
@@ -333,6 +334,11 @@ impl RunDirectory {
     /// `samples.bin`.
     pub fn samples_journal(&self) -> PathBuf {
         self.path.join("samples.bin")
+    }
+
+    /// `episodes.bin`.
+    pub fn episodes_journal(&self) -> PathBuf {
+        self.path.join("episodes.bin")
     }
 
     /// `journal.bin`.

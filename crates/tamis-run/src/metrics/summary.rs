@@ -2,7 +2,7 @@
 
 /// Count, mean, smallest, largest and sample deviation of the numbers that are not NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Summary {
+pub struct NumberSummary {
     /// Number of values that are not NaN.
     pub count: usize,
     /// Their mean.
@@ -15,15 +15,15 @@ pub struct Summary {
     pub std: Option<f64>,
 }
 
-impl Summary {
+impl NumberSummary {
     /// Of all numbers that are not NaN; `None` where there is none.
     ///
     /// The deviation takes two passes, so equal numbers give exactly the rounding of their mean, which is 0
     /// for all that a reward is likely to be; [`has_one_value`] is the test for uniformity.
     ///
     /// ```
-    /// use tamis_run::metrics::summary::Summary;
-    /// let summary = Summary::of([1.0, f64::NAN, 2.0, 6.0]).expect("three numbers");
+    /// use tamis_run::metrics::summary::NumberSummary;
+    /// let summary = NumberSummary::of([1.0, f64::NAN, 2.0, 6.0]).expect("three numbers");
     /// assert_eq!((summary.count, summary.mean, summary.min, summary.max), (3, 3.0, 1.0, 6.0));
     /// assert_eq!(summary.std, Some(7f64.sqrt())); // (4 + 1 + 9) / 2
     /// ```
@@ -48,5 +48,5 @@ impl Summary {
 /// Whether two or more numbers that are not NaN are there and all are the same (max == min).
 #[expect(clippy::float_cmp, reason = "uniformity is max == min, exactly")]
 pub fn has_one_value(values: impl IntoIterator<Item = f64>) -> bool {
-    Summary::of(values).is_some_and(|summary| summary.count > 1 && summary.min == summary.max)
+    NumberSummary::of(values).is_some_and(|summary| summary.count > 1 && summary.min == summary.max)
 }

@@ -20,7 +20,7 @@ const NUM_SHOWN: usize = 40;
 
 /// A kind of conversation that templates may treat in a way of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
+pub enum ConversationForm {
     /// Answers of a single word.
     Plain,
     /// Answers with white space around them.
@@ -31,7 +31,7 @@ pub enum Probe {
     Tools,
 }
 
-impl fmt::Display for Probe {
+impl fmt::Display for ConversationForm {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Plain => "with plain answers",
@@ -46,7 +46,7 @@ impl fmt::Display for Probe {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The conversation in which it was seen.
-    pub probe: Probe,
+    pub probe: ConversationForm,
     /// Index of the message in it, from 0.
     pub message: usize,
     /// Its role.
@@ -99,20 +99,26 @@ pub fn check_template(
     checked.end_texts.retain(|text| !text.is_empty());
     let has_tools = arguments.get("tools").is_some_and(|tools| !tools.is_null());
     // Some templates know no system's messages.
-    let system = Conversation::new(Probe::Plain, true);
+    let system = Conversation::new(ConversationForm::Plain, true);
     let with_system = checked.rendered(&system.messages[..2]).is_ok();
-    checked.find_turn_end(&Conversation::new(Probe::Plain, with_system))?;
+    checked.find_turn_end(&Conversation::new(ConversationForm::Plain, with_system))?;
     // Where the generation prompt opens a `<think>` block, all answers begin in it.
-    let opened = opens_block(&checked.rendered(&Conversation::new(Probe::Plain, false).messages[..1])?);
-    let probes = [Probe::Plain, Probe::Spaces, Probe::Reasoning, Probe::Tools];
+    let opened =
+        opens_block(&checked.rendered(&Conversation::new(ConversationForm::Plain, false).messages[..1])?);
+    let probes = [
+        ConversationForm::Plain,
+        ConversationForm::Spaces,
+        ConversationForm::Reasoning,
+        ConversationForm::Tools,
+    ];
     let probes = probes.into_iter().filter(|probe| match probe {
-        Probe::Plain | Probe::Spaces => !opened,
-        Probe::Reasoning => true,
-        Probe::Tools => has_tools,
+        ConversationForm::Plain | ConversationForm::Spaces => !opened,
+        ConversationForm::Reasoning => true,
+        ConversationForm::Tools => has_tools,
     });
     for probe in probes {
         let conversation = Conversation::new(probe, with_system);
-        if probe == Probe::Tools && !checked.shows_results(&conversation) {
+        if probe == ConversationForm::Tools && !checked.shows_results(&conversation) {
             checked.find_result_of_call(conversation)?;
             continue;
         }
@@ -124,7 +130,7 @@ pub fn check_template(
 
 /// The messages of a probe.
 struct Conversation {
-    probe: Probe,
+    probe: ConversationForm,
     messages: Vec<Value>,
     /// The word of each message.
     words: Vec<String>,
@@ -133,14 +139,16 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn new(probe: Probe, with_system: bool) -> Self {
-        let after = if probe == Probe::Tools { "tool" } else { "user" };
+    fn new(probe: ConversationForm, with_system: bool) -> Self {
+        let after = if probe == ConversationForm::Tools { "tool" } else { "user" };
         let roles = ["system", "user", "assistant", after, "assistant", "user"];
         let roles = &roles[usize::from(!with_system)..];
         let words: Vec<String> = (0..roles.len()).map(|index| format!("Word{index}word")).collect();
         let message = |(role, word): (&&str, &String)| match (*role, probe) {
-            ("assistant", Probe::Spaces) => json!({"role": role, "content": format!("\n {word} \n\n")}),
-            ("assistant", Probe::Reasoning) => {
+            ("assistant", ConversationForm::Spaces) => {
+                json!({"role": role, "content": format!("\n {word} \n\n")})
+            }
+            ("assistant", ConversationForm::Reasoning) => {
                 json!({"role": role, "content": format!("<think>\nI reason.\n</think>\n\n{word}")})
             }
             ("tool", _) => {

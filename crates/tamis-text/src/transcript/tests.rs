@@ -8,7 +8,7 @@ use super::*;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
-/// A released model's template; `tests/chat_templates/README.md` tells where each is from.
+/// A template in the form of released models; `tests/chat_templates/README.md` tells where each is from.
 struct Model {
     source: &'static str,
     begin: &'static str,
@@ -32,14 +32,15 @@ const SMOLLM2: Model = Model {
     ends: &["<|im_end|>"],
     call: CALL,
 };
-const LLAMA3: Model = Model {
-    source: include_str!("../../tests/chat_templates/llama3.jinja"),
+const HEADERS: Model = Model {
+    source: include_str!("../../tests/chat_templates/headers.jinja"),
     begin: "<|begin_of_text|>",
     ends: &["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"],
     call: "{\"name\": \"add\", \"parameters\": {\"a\": 1, \"b\": \"x\"}}",
 };
-const LLAMA3_1: Model = Model { source: include_str!("../../tests/chat_templates/llama3_1.jinja"), ..LLAMA3 };
-const MODELS: [&Model; 5] = [&QWEN2_5, &QWEN3, &SMOLLM2, &LLAMA3, &LLAMA3_1];
+const HEADERS_WITH_TOOLS: Model =
+    Model { source: include_str!("../../tests/chat_templates/headers_with_tools.jinja"), ..HEADERS };
+const MODELS: [&Model; 5] = [&QWEN2_5, &QWEN3, &SMOLLM2, &HEADERS, &HEADERS_WITH_TOOLS];
 
 /// The byte-level tokenizer of the reference, with Llama's special tokens added.
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
@@ -175,48 +176,109 @@ fn prompt() -> [Value; 2] {
 #[test]
 fn transcripts_read_as_the_template_renders_the_whole() {
     for model in MODELS {
-        let answer = |text: &str| odd_ids(text).into_iter().chain([model.end_ids()[0]]).collect::<Vec<u32>>();
-        let rounds = [
-            (answer("Up, then é left."), assistant("Up, then é left."), vec![user("A wall. 墙")]),
-            // Cut short.
-            (odd_ids("Down"), assistant("Down"), vec![user("Free."), user("Go on.")]),
-            (answer(""), assistant(""), vec![user("Again.")]),
-        ];
-        let (transcript, messages) = model.episode(&Map::new(), &prompt(), &rounds);
-        let whole = model.template().prompt(&messages, &Map::new()).unwrap().text;
-        assert_eq!(decode(transcript.token_ids()), whole);
-        let (transcript, messages) = model.episode(&Map::new(), &prompt()[1..], &rounds);
-        let whole = model.template().prompt(&messages, &Map::new()).unwrap().text;
-        assert_eq!(decode(transcript.token_ids()), whole);
+        read_as_a_whole(model);
     }
+}
+
+fn read_as_a_whole(model: &Model) {
+    let answer = |text: &str| odd_ids(text).into_iter().chain([model.end_ids()[0]]).collect::<Vec<u32>>();
+    let rounds = [
+        (answer("Up, then é left."), assistant("Up, then é left."), vec![user("A wall. 墙")]),
+        // Cut short.
+        (odd_ids("Down"), assistant("Down"), vec![user("Free."), user("Go on.")]),
+        (answer(""), assistant(""), vec![user("Again.")]),
+    ];
+    let (transcript, messages) = model.episode(&Map::new(), &prompt(), &rounds);
+    let whole = model.template().prompt(&messages, &Map::new()).unwrap().text;
+    assert_eq!(decode(transcript.token_ids()), whole);
+    let (transcript, messages) = model.episode(&Map::new(), &prompt()[1..], &rounds);
+    let whole = model.template().prompt(&messages, &Map::new()).unwrap().text;
+    assert_eq!(decode(transcript.token_ids()), whole);
 }
 
 #[test]
 fn transcripts_with_tools_read_as_the_template_renders_the_whole() {
-    for (model, two_calls) in [(&QWEN2_5, true), (&QWEN3, true), (&LLAMA3_1, false)] {
-        let answer = |text: &str| odd_ids(text).into_iter().chain([model.end_ids()[0]]).collect::<Vec<u32>>();
-        let call = json!({"type": "function", "id": "call00001", "function": {
-            "name": "add", "arguments": {"a": 1, "b": "x"},
-        }});
-        let result =
-            |text: &str| json!({"role": "tool", "name": "add", "tool_call_id": "call00001", "content": text});
-        let calls = |calls: Value| json!({"role": "assistant", "content": "", "tool_calls": calls});
-        let mut rounds = vec![(answer(model.call), calls(json!([call])), vec![result("42 <|im_end|>")])];
-        if two_calls {
-            let text = format!("{0}\n{0}", model.call);
-            rounds.push((answer(&text), calls(json!([call, call])), vec![result("1"), result("2")]));
-        }
-        rounds.push((answer("It is 42."), assistant("It is 42."), vec![user("Thanks.")]));
-        let (transcript, messages) = model.episode(&tools(), &prompt(), &rounds);
-        let whole = model.template().prompt(&messages, &tools()).unwrap().text;
-        assert_eq!(decode(transcript.token_ids()), whole);
+    for (model, two_calls) in [(&QWEN2_5, true), (&QWEN3, true), (&HEADERS_WITH_TOOLS, false)] {
+        read_with_tools_as_a_whole(model, two_calls);
     }
+}
+
+fn read_with_tools_as_a_whole(model: &Model, two_calls: bool) {
+    let answer = |text: &str| odd_ids(text).into_iter().chain([model.end_ids()[0]]).collect::<Vec<u32>>();
+    let call = json!({"type": "function", "id": "call00001", "function": {
+        "name": "add", "arguments": {"a": 1, "b": "x"},
+    }});
+    let result =
+        |text: &str| json!({"role": "tool", "name": "add", "tool_call_id": "call00001", "content": text});
+    let calls = |calls: Value| json!({"role": "assistant", "content": "", "tool_calls": calls});
+    let mut rounds = vec![(answer(model.call), calls(json!([call])), vec![result("42 <|im_end|>")])];
+    if two_calls {
+        let text = format!("{0}\n{0}", model.call);
+        rounds.push((answer(&text), calls(json!([call, call])), vec![result("1"), result("2")]));
+    }
+    rounds.push((answer("It is 42."), assistant("It is 42."), vec![user("Thanks.")]));
+    let (transcript, messages) = model.episode(&tools(), &prompt(), &rounds);
+    let whole = model.template().prompt(&messages, &tools()).unwrap().text;
+    assert_eq!(decode(transcript.token_ids()), whole);
+}
+
+/// Llama's own templates, where the user has put them: what they write after an answer is what those in their form do.
+#[test]
+fn released_templates_that_lie_beside() {
+    let Some(folder) = tamis_golden::data("chat_templates") else { return };
+    for (file, form) in [("llama3.jinja", &HEADERS), ("llama3_1.jinja", &HEADERS_WITH_TOOLS)] {
+        let Ok(source) = std::fs::read_to_string(folder.join(file)) else {
+            eprintln!("skipped: no {file} in {}", folder.display());
+            continue;
+        };
+        let model = Model { source: source.leak(), ..*form };
+        read_as_a_whole(&model);
+        if file == "llama3_1.jinja" {
+            read_with_tools_as_a_whole(&model, false);
+        }
+        let sampled = ids("Up");
+        for new in [user("Wall."), json!({"role": "tool", "content": "42"})] {
+            assert_eq!(continuation(&model, &new, &sampled), continuation(form, &new, &sampled));
+        }
+        assert_eq!(model.differences(&tools()), form.differences(&tools()));
+    }
+}
+
+/// What a template of this form does with what the model brings itself: a day, tools of its own, and tools in the
+/// system's message.
+#[test]
+fn arguments_of_a_template_with_tools() {
+    let render = |more: Value, messages: &[Value]| {
+        let arguments: Map<String, Value> = tools().into_iter().chain(fields(more)).collect();
+        HEADERS_WITH_TOOLS.template().prompt(messages, &arguments).map(|prompt| prompt.text)
+    };
+    let with_day = render(json!({"date_string": "2 June 2025"}), &prompt()).unwrap();
+    assert!(with_day.contains("It is 2 June 2025.\n\nBe brief.<|eot_id|>"), "{with_day}");
+    let (system, question) = with_day.split_once("<|eot_id|>").unwrap();
+    assert!(!system.contains("\"name\": \"add\"") && question.contains("\"name\": \"add\""));
+    let before = render(json!({"tools_in_user_message": false}), &prompt()).unwrap();
+    let (system, question) = before.split_once("<|eot_id|>").unwrap();
+    assert!(system.contains("\"name\": \"add\"") && !question.contains("\"name\": \"add\""));
+    let call = json!({"function": {"name": "search", "arguments": {"query": "walls", "place": "here"}}});
+    let called = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+    let own = json!({"builtin_tools": ["search", "code_interpreter"]});
+    let own =
+        render(own, &[user("Where?"), called, json!({"role": "ipython", "content": {"found": 2}})]).unwrap();
+    assert!(own.contains("Shell: ipython\nOwn tools: search\n"), "{own}");
+    assert!(own.contains("<|python_tag|>search.call(query=\"walls\", place=\"here\")<|eom_id|>"), "{own}");
+    assert!(own.contains("<|start_header_id|>ipython<|end_header_id|>\n\n{\"found\": 2}<|eot_id|>"), "{own}");
+    let two = json!({"role": "assistant", "content": "", "tool_calls": [call, call]});
+    assert!(matches!(
+        render(json!({}), &[user("Where?"), two, user("Go on.")]),
+        Err(TemplateError::Raised { .. })
+    ));
+    assert!(matches!(render(json!({}), &[]), Err(TemplateError::Raised { .. })));
 }
 
 /// SmolLM2's template writes a tool's result as a message of its role and has no place for calls.
 #[test]
 fn tool_messages_of_a_template_that_knows_no_tools() {
-    for (model, role) in [(&SMOLLM2, "tool"), (&LLAMA3, "tool")] {
+    for (model, role) in [(&SMOLLM2, "tool"), (&HEADERS, "tool")] {
         let end = model.end_ids()[0];
         let sampled: Vec<u32> = odd_ids(model.call).into_iter().chain([end]).collect();
         let result = json!({"role": role, "content": "42"});
@@ -259,13 +321,13 @@ fn continuations() {
     "\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n",
 ]
 "#);
-    insta::assert_snapshot!(shown(&LLAMA3), @r#"
+    insta::assert_snapshot!(shown(&HEADERS), @r#"
 [
     "<|start_header_id|>user<|end_header_id|>\n\nWall.<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
     "<|start_header_id|>tool<|end_header_id|>\n\n42<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
 ]
 "#);
-    insta::assert_snapshot!(shown(&LLAMA3_1), @r#"
+    insta::assert_snapshot!(shown(&HEADERS_WITH_TOOLS), @r#"
 [
     "<|start_header_id|>user<|end_header_id|>\n\nWall.<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
     "<|start_header_id|>ipython<|end_header_id|>\n\n\"42\"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
@@ -286,7 +348,7 @@ fn an_answer_without_an_end_gets_one() {
     assert_eq!(end(&ids("Up<|endoftext|>")), whole["<|im_end|>".len()..]);
     // One in the middle is not the last.
     assert_eq!(end(&ids("<|im_end|>Up")), whole);
-    let llama = |sampled: &[u32]| continuation(&LLAMA3_1, &user("x"), sampled);
+    let llama = |sampled: &[u32]| continuation(&HEADERS_WITH_TOOLS, &user("x"), sampled);
     assert_eq!(llama(&ids("Up")), format!("<|eot_id|>{}", llama(&ids("Up<|eom_id|>"))));
 }
 
@@ -321,8 +383,8 @@ fn ends_that_are_ordinary_text() {
 fn differences_name_the_message() {
     insta::assert_snapshot!(QWEN2_5.differences(&tools()), @"");
     insta::assert_snapshot!(SMOLLM2.differences(&tools()), @"");
-    insta::assert_snapshot!(LLAMA3.differences(&Map::new()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, and the template renders "…t<|end_header_id|>\n\nWord2word" once others follow"#);
-    insta::assert_snapshot!(LLAMA3_1.differences(&tools()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, and the template renders "…t<|end_header_id|>\n\nWord2word" once others follow"#);
+    insta::assert_snapshot!(HEADERS.differences(&Map::new()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, and the template renders "…t<|end_header_id|>\n\nWord2word" once others follow"#);
+    insta::assert_snapshot!(HEADERS_WITH_TOOLS.differences(&tools()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, and the template renders "…t<|end_header_id|>\n\nWord2word" once others follow"#);
     insta::assert_snapshot!(QWEN3.differences(&tools()), @r#"message 2 (assistant) of a conversation with answers that begin with a <think> block is "…im_start|>assistant\n<think>\nI reason.\n</think>\n\nWord2word" in the transcript, and the template renders "…im_start|>assistant\nWord2word" once others follow"#);
     let quick = fields(json!({"enable_thinking": false}));
     insta::assert_snapshot!(QWEN3.differences(&quick), @r#"
@@ -397,7 +459,7 @@ message 2 (assistant) of a conversation with answers that begin with a <think> b
 #[test]
 fn results_that_take_the_name_of_their_call() {
     let source = "{% for m in messages %}{% if m.role == 'tool' %}{% if not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('no call') }}{% endif %}[{{ messages[loop.index0 - 1].tool_calls[0].function.name }}]{{ m.content }}[end]{% elif m.tool_calls %}[assistant]{{ m.content }} {{ m.tool_calls[0].function.name }}()<|eom_id|>{% else %}[{{ m.role }}]{{ m.content }}<|eot_id|>{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
-    let model = Model { source, ..LLAMA3 };
+    let model = Model { source, ..HEADERS };
     let checked = model.check(&tools()).unwrap();
     let call = json!([{"function": {"name": "add", "arguments": {}}}]);
     let messages = [user("x"), json!({"role": "assistant", "content": "", "tool_calls": call})];
@@ -408,7 +470,7 @@ fn results_that_take_the_name_of_their_call() {
     assert_eq!(text("add()<|eom_id|>"), "[add]42<|eom_id|>[end][assistant]");
     assert_eq!(text("add()<|eot_id|>"), "[add]42<|eom_id|>[end][assistant]");
     let mute = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}[{{ m.role }}]{{ m.content }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
-    let model = Model { source: mute, ..LLAMA3 };
+    let model = Model { source: mute, ..HEADERS };
     assert!(model.check(&Map::new()).is_ok());
     assert!(matches!(model.check(&tools()), Err(TranscriptError::NoResults { .. })));
 }

@@ -518,13 +518,13 @@ impl Checker<'_> {
         let (prompt, response) = (self.config.data.max_prompt_length, self.config.max_text_length());
         let longest = prompt.saturating_add(response);
         let Some(limit) = limit.filter(|&limit| longest > limit) else { return };
-        let of_completion = self.config.completion_length_key();
+        let of_completion = self.config.text_length_key();
         let message = format!(
             "`data.max_prompt_length` ({prompt}) and `{of_completion}` ({response}) make \
                  {longest} tokens, and the model in {} reads {limit}",
             folder.display()
         );
-        let keys = [of_completion, "data.max_prompt_length", key].map(str::to_owned);
+        let keys = [of_completion, "data.max_prompt_length".to_owned(), key.to_owned()];
         self.refuse(&keys, &message, Some(&format!("lower one of them so that they sum to at most {limit}")));
     }
 

@@ -8,7 +8,7 @@ use tamis_model::{AdamWConfig, Model, TransformerConfig};
 
 use super::policy::Companion;
 use super::{AssembleError, learning_rate};
-use crate::checkpoint::{Extent, verify};
+use crate::checkpoint::{Coverage, verify};
 use crate::learner::critic::CriticSettings;
 use crate::learner::learning_rate::LearningRate;
 use crate::learner::micro_batch::MicroBatch;
@@ -74,7 +74,7 @@ pub(super) fn load_named(config: &Config) -> Result<Option<Model>, AssembleError
     match &config.critic.model.path {
         Some(path) if config.has_critic() => {
             let path = path.folder();
-            verify(&path, Extent::ForUse)?;
+            verify(&path, Coverage::ForUse)?;
             Ok(Some(Model::load_critic(&path)?))
         }
         _ => Ok(None),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::{Config, DataSource, HubName, ModelSource};
 use tamis_core::setting::ModelPlace;
-use tamis_hub::{Extent, Hub, HubError, HubSettings, Kind, Progress, WantedSplit};
+use tamis_hub::{DownloadProgress, Extent, Hub, HubError, HubSettings, Kind, WantedSplit};
 use tamis_run::log::transfer::Transfer;
 use thiserror::Error;
 
@@ -260,7 +260,7 @@ pub fn keep_revisions(now: &mut Config, run: &Config) {
 #[derive(Debug)]
 struct Told(Transfer);
 
-impl Progress for Told {
+impl DownloadProgress for Told {
     fn begin(&self, name: &str, bytes: Option<u64>) {
         self.0.begin(name, bytes);
     }

@@ -16,12 +16,13 @@ use super::api_key::{api_key, random_key};
 use super::objective::Divergence;
 use super::settings::engine_settings;
 use super::{AssembleError, critic, policy};
-use crate::checkpoint::{CRITIC, Extent, SaveError, verify};
+use crate::checkpoint::{CRITIC, Coverage, SaveError, verify};
 use crate::cluster::Cluster;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::{self, TorchProcess};
-use crate::learner::wire::client::{WireLearner, WireSettings};
+use crate::learner::wire::calls::WireSettings;
+use crate::learner::wire::client::WireLearner;
 use crate::learner::wire::{OpenRequest, WireCritic, WireGeneration, WireOptimizer};
 use crate::learner::{LearnerError, LoadContent, RunLearner};
 use crate::native::{self, NativeModels};
@@ -91,7 +92,7 @@ fn learner_elsewhere(
     let reference = folder(&config.model.reference).filter(|_| has_reference);
     let named_critic = folder(&config.critic.model.path).filter(|_| config.has_critic());
     if let Some(path) = &reference {
-        verify(path, Extent::ForUse).map_err(AssembleError::from)?;
+        verify(path, Coverage::ForUse).map_err(AssembleError::from)?;
         policy::check_reference(path, config, policy::limits(config, codec, checkpoint)?)?;
     }
     let random = run.join("initial");
@@ -108,7 +109,7 @@ fn learner_elsewhere(
         &random
     };
     if let (Some(path), None) = (&named_critic, checkpoint) {
-        verify(path, Extent::ForUse).map_err(AssembleError::from)?;
+        verify(path, Coverage::ForUse).map_err(AssembleError::from)?;
     }
     let engine = engine_settings(config);
     let critic = engine.critic.map(|(constants, max_grad_norm)| WireCritic {

@@ -13,13 +13,13 @@ use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
 use super::{AssembleError, RELATIVE};
-use crate::checkpoint::{Extent, verify};
+use crate::checkpoint::{Coverage, verify};
 use crate::prompts::codec::Codec;
 
 /// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
 pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
     if let Some(path) = config.model.path.as_ref().map(ModelSource::folder).filter(|path| path.is_dir()) {
-        verify(&path, Extent::ForUse)?;
+        verify(&path, Coverage::ForUse)?;
     }
     unverified_codec(config, alphabet)
 }
@@ -190,7 +190,7 @@ impl Limits {
             Some(limit) => Err(AssembleError::setting(
                 format!(
                     "data.max_prompt_length {prompt} and {} {response} make {longest} tokens, {name} reads {limit}",
-                    config.completion_length_key()
+                    config.text_length_key()
                 ),
                 format!("lower one of them so that they sum to at most {limit}"),
             )),
@@ -249,7 +249,7 @@ pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
 
 /// Loads a checkpoint folder; what tamis saved must be as it was saved.
 pub fn load(path: &Path) -> Result<Model, AssembleError> {
-    verify(path, Extent::ForUse)?;
+    verify(path, Coverage::ForUse)?;
     Ok(Model::load(path)?)
 }
 

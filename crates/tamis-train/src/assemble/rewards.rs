@@ -17,7 +17,7 @@ use tamis_rollout::asking::ConnectError;
 use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeSetup};
 use tamis_rollout::launch::{LaunchError, Say};
-use tamis_rollout::prompt_template::Template;
+use tamis_rollout::prompt_template::PromptTemplate;
 use tamis_rollout::reward_model::{ModelInput, RewardModel};
 use tamis_run::durable::Disk;
 
@@ -237,7 +237,7 @@ fn addresses(servers: &[String], context: &RewardContext<'_>) -> Result<Vec<Addr
 }
 
 /// Refuses names in a template that no row has. Where there are no rows, they are taken as they are.
-fn check_names(key: &str, template: &Template, context: &RewardContext<'_>) -> Result<(), BuildError> {
+fn check_names(key: &str, template: &PromptTemplate, context: &RewardContext<'_>) -> Result<(), BuildError> {
     let known = ["prompt", "completion", "ground_truth", "data_source"];
     let mut rows = context.prompts().peekable();
     if rows.peek().is_none() {
@@ -256,7 +256,7 @@ fn check_names(key: &str, template: &Template, context: &RewardContext<'_>) -> R
 fn setup(judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<JudgeSetup, BuildError> {
     let wrong = |key: &str, what: String, hint: &str| context.fail(&format!("its `{key}` {what}"), hint);
     let servers = addresses(&judge.servers, context)?;
-    let template = Template::new(&judge.prompt);
+    let template = PromptTemplate::new(&judge.prompt);
     check_names("prompt", &template, context)?;
     let pattern = regex::Regex::new(&judge.pattern)
         .map_err(|error| wrong("pattern", format!("is no regular expression: {error}"), "correct it"))?;

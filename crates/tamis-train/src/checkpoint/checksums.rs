@@ -22,7 +22,7 @@ pub const CHECKSUMS: &str = "checksums.json";
 
 /// The files of a folder that its checksums must cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum Coverage {
     /// All: what a resume goes on from.
     Whole,
     /// Those of the folder itself that are there: weights for use, which may have been copied without the
@@ -226,7 +226,7 @@ fn find_checksums(folder: &Path) -> Option<(&Path, String)> {
 ///
 /// # Errors
 /// The first file by name that has changed, or (where the whole counts) is gone.
-pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
+pub fn verify(folder: &Path, extent: Coverage) -> Result<(), ChecksumError> {
     let Some((folder, prefix)) = find_checksums(folder) else { return Ok(()) };
     let bytes = Disk::new().read_file(&folder.join(CHECKSUMS))?;
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|source| ChecksumError::Unreadable {
@@ -238,8 +238,8 @@ pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
         let Some(own) = name.strip_prefix(&prefix) else { continue };
         let path = folder.join(name);
         let is_wanted = match extent {
-            Extent::Whole => true,
-            Extent::ForUse => !own.contains('/') && ![OPTIMIZER, STATE].contains(&own) && path.exists(),
+            Coverage::Whole => true,
+            Coverage::ForUse => !own.contains('/') && ![OPTIMIZER, STATE].contains(&own) && path.exists(),
         };
         if !is_wanted {
             continue;
@@ -368,11 +368,11 @@ mod tests {
           }
         }
         "#);
-        verify(folder.path(), Extent::Whole).unwrap();
+        verify(folder.path(), Coverage::Whole).unwrap();
         // One of an earlier build has none.
         std::fs::write(folder.path().join("model.safetensors"), b"other").unwrap();
         std::fs::remove_file(folder.path().join(CHECKSUMS)).unwrap();
-        verify(folder.path(), Extent::Whole).unwrap();
+        verify(folder.path(), Coverage::Whole).unwrap();
     }
 
     #[test]
@@ -391,24 +391,24 @@ mod tests {
             text.replace(&runs.path().display().to_string(), "RUN")
         };
         std::fs::write(last.join("model.safetensors"), b"123456788").unwrap();
-        insta::assert_snapshot!(explain(&last, Extent::Whole), @r#"
+        insta::assert_snapshot!(explain(&last, Coverage::Whole), @r#"
         `model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved
         put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
         "#);
-        insta::assert_snapshot!(explain(&last, Extent::ForUse).lines().next().unwrap(), @"`model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved");
+        insta::assert_snapshot!(explain(&last, Coverage::ForUse).lines().next().unwrap(), @"`model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved");
         std::fs::remove_file(first.join("critic/optimizer.safetensors")).unwrap();
-        insta::assert_snapshot!(explain(&first, Extent::Whole), @r#"
+        insta::assert_snapshot!(explain(&first, Coverage::Whole), @r#"
         `critic/optimizer.safetensors` of the checkpoint RUN/checkpoints/step_2 is missing
         put back a copy of the file, or begin a new run: there is no checkpoint before it
         "#);
-        verify(&first, Extent::ForUse).unwrap();
+        verify(&first, Coverage::ForUse).unwrap();
         // A critic's files stand in the checksums of its checkpoint; its moments are nothing to its use.
-        verify(&last.join("critic"), Extent::ForUse).unwrap();
+        verify(&last.join("critic"), Coverage::ForUse).unwrap();
         std::fs::write(last.join("critic/model.safetensors"), b"987654320").unwrap();
-        insta::assert_snapshot!(explain(&last.join("critic"), Extent::ForUse).lines().next().unwrap(), @"`critic/model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is 76583297, and was 015f0201 when it was saved");
+        insta::assert_snapshot!(explain(&last.join("critic"), Coverage::ForUse).lines().next().unwrap(), @"`critic/model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is 76583297, and was 015f0201 when it was saved");
         std::fs::write(last.join("critic/model.safetensors"), b"987654321").unwrap();
         std::fs::write(last.join(CHECKSUMS), b"{\"crc32\": {\"a\": \"12x\"}}").unwrap();
-        insta::assert_snapshot!(explain(&last, Extent::Whole), @r#"
+        insta::assert_snapshot!(explain(&last, Coverage::Whole), @r#"
         `checksums.json` of the checkpoint RUN/checkpoints/step_100 is damaged
         put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
         "#);
@@ -430,7 +430,7 @@ mod tests {
             prop_assume!(file != 3 || bytes[at].is_ascii_graphic() && bit != 5);
             bytes[at] ^= 1_u8 << bit;
             std::fs::write(&path, bytes).unwrap();
-            prop_assert!(verify(folder.path(), Extent::Whole).is_err());
+            prop_assert!(verify(folder.path(), Coverage::Whole).is_err());
         }
     }
 }

@@ -17,7 +17,9 @@ use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 pub(crate) use checksums::SummedFolder;
-pub use checksums::{CHECKSUMS, ChecksumError, Extent, Hexadecimal, SavedFile, covers, sum_of_model, verify};
+pub use checksums::{
+    CHECKSUMS, ChecksumError, Coverage, Hexadecimal, SavedFile, covers, sum_of_model, verify,
+};
 use layout::STATE;
 pub(crate) use layout::{CRITIC, MASTER, OPTIMIZER};
 

@@ -3,6 +3,7 @@
 use tamis_core::advantage::Advantages;
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
+use tamis_core::schedule::{Members, Spent};
 use tamis_rollout::Record;
 
 use crate::assemble::recipe::Recipe;
@@ -87,12 +88,15 @@ pub(crate) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged
     rows
 }
 
-/// Number of members left out, and of their completion tokens.
-pub(crate) fn count_left_out(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, u64) {
+/// The members left out.
+pub(crate) fn count_left_out(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Members {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(left_out);
-    members
-        .filter(|(_, left_out)| left_out.is_some())
-        .fold((0, 0), |(number, tokens), (member, _)| (number + 1, tokens + member.token_ids.len() as u64))
+    let mut count = Members::default();
+    for (member, _) in members.filter(|(_, left_out)| left_out.is_some()) {
+        count.trajectories += 1;
+        count.spent += Spent::of(member);
+    }
+    count
 }
 
 /// One advantage per trajectory for the rollout file \[B\]: its own, or the mean over the tokens that the

@@ -31,7 +31,7 @@ use batch::StepBatch;
 use members::TrainedMembers;
 use passes::Passes;
 use reference::{penalty, recomputed_logprobs, reference_column, reference_logprobs};
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::Timings;
 
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or
@@ -371,7 +371,7 @@ fn greedy_rewards(
         .map(|row| row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN))
         .collect();
     let found = GreedyFacts {
-        mean_reward: Summary::of(rewards.iter().copied()).map(|summary| summary.mean),
+        mean_reward: NumberSummary::of(rewards.iter().copied()).map(|summary| summary.mean),
         num_completions: report.num_prompts - report.num_failed,
         mean_length: report.mean_length,
     };
@@ -388,7 +388,7 @@ mod tests {
         let turn = |start, end| Turn { start, end, ..Turn::default() };
         let turns = vec![turn(0, 2), turn(4, 5)];
         Trajectory {
-            episode: Some(Episode { turns, is_success: false, is_cut: false }),
+            episode: Some(Episode { turns, ..Episode::default() }),
             sample_index: 0,
             text: String::new(),
             token_ids: vec![0; 6],

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tamis_model::SimdLevel;
 
-use super::{Finding, Section};
+use super::{Finding, Topic};
 use crate::plan::bytes::human;
 use crate::plan::machines::{Machine, find_gpus};
 use crate::plan::program::{ProgramError, ask};
@@ -29,7 +29,7 @@ fn other_order(order: Option<&str>) -> Option<Finding> {
 }
 
 /// What there is, whatever is to run.
-pub(super) fn examine(run_dir: &Path) -> (Section, Machine) {
+pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
     let mut found = Vec::new();
     let here = Machine::here();
     found.push(Finding::good(format!(
@@ -89,7 +89,7 @@ pub(super) fn examine(run_dir: &Path) -> (Section, Machine) {
     }
     found.extend(open_files());
     found.extend(name());
-    (Section::new("this machine", found), Machine { gpus: gpus.unwrap_or_default(), ..here })
+    (Topic::new("this machine", found), Machine { gpus: gpus.unwrap_or_default(), ..here })
 }
 
 /// What the native engine computes with.

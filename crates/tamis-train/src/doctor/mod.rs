@@ -45,7 +45,7 @@ pub struct Finding {
 
 /// Findings about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Section {
+pub struct Topic {
     /// The thing.
     pub title: String,
     /// What was found.
@@ -67,11 +67,11 @@ pub struct Way {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// What is there.
-    pub sections: Vec<Section>,
+    pub sections: Vec<Topic>,
     /// What could run.
     pub ways: Vec<Way>,
     /// What a configuration needs, where one was given.
-    pub needs: Option<Section>,
+    pub needs: Option<Topic>,
 }
 
 impl Finding {
@@ -88,7 +88,7 @@ impl Finding {
     }
 }
 
-impl Section {
+impl Topic {
     fn new(title: &str, findings: Vec<Finding>) -> Self {
         Self { title: title.to_owned(), findings }
     }
@@ -153,7 +153,7 @@ impl Report {
                 Some(interrupt.or_abandon(move || needs::examine(&config, &there, &asked))?)
             }
         };
-        Ok(Self { sections: vec![of_machine, Section::new("Python", of_python)], ways, needs })
+        Ok(Self { sections: vec![of_machine, Topic::new("Python", of_python)], ways, needs })
     }
 
     /// Whether the configuration that was given lacks something.
@@ -221,7 +221,7 @@ fn ways(here: &Machine, python: Option<&Interpreter>, has_vllm: bool, has_sglang
     ]
 }
 
-impl fmt::Display for Section {
+impl fmt::Display for Topic {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "{}", self.title)?;
         for Finding { state, text, hint } in &self.findings {

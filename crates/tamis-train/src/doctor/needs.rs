@@ -7,7 +7,7 @@ use tamis_hub::Extent;
 use tamis_rollout::launch::LaunchError;
 
 use super::python::{Interpreter, find_program};
-use super::{Finding, Section, network};
+use super::{Finding, Topic, network};
 use crate::assemble::hub::Names;
 use crate::assemble::policy;
 use crate::cluster::Cluster;
@@ -30,7 +30,7 @@ pub(super) struct There {
 }
 
 /// What a configuration needs.
-pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> Section {
+pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> Topic {
     let mut found = Vec::new();
     let names = Names::of_environment(Extent::Look);
     let native = policy::shape_before_data(config);
@@ -52,7 +52,7 @@ pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> 
     if found.is_empty() {
         found.push(Finding::good("nothing beyond this program".to_owned()));
     }
-    Section::new("what this configuration needs", found)
+    Topic::new("what this configuration needs", found)
 }
 
 /// The packages of `learner.python`.

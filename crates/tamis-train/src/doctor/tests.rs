@@ -52,7 +52,7 @@ fn each_way_tells_what_it_lacks() {
 #[test]
 fn a_report_reads_well() {
     let report = Report {
-        sections: vec![Section::new(
+        sections: vec![Topic::new(
             "this machine",
             vec![
                 Finding::good("4 processor cores".to_owned()),
@@ -75,7 +75,7 @@ fn a_report_reads_well() {
       --  learning in PyTorch on the CPU  missing: a Python interpreter (`learner.python`)
     ");
     assert!(!report.lacks());
-    let lacking = Section::new("what this configuration needs", vec![Finding::bad("x".to_owned(), "y")]);
+    let lacking = Topic::new("what this configuration needs", vec![Finding::bad("x".to_owned(), "y")]);
     assert!(Report { needs: Some(lacking), ..report }.lacks());
 }
 

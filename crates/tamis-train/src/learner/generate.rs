@@ -4,6 +4,7 @@
 //! Ctrl-C and of a lost learner in between. Its tokens are a function of its key, its prompt and the weights.
 
 use serde::{Deserialize, Serialize};
+use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
 
 /// How tokens are drawn, and where a completion ends. Log-probabilities and entropies are those of
@@ -49,15 +50,6 @@ pub struct Generate {
     pub seconds: f64,
 }
 
-/// Why a sample ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SampleEnd {
-    /// An end token.
-    Stop,
-    /// Its longest completion, or the model's last position.
-    Length,
-}
-
 /// What a sample has grown by in a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleGrowth {
@@ -69,8 +61,9 @@ pub struct SampleGrowth {
     pub logprobs: Vec<f32>,
     /// Entropy that each was drawn from.
     pub entropies: Vec<f32>,
-    /// Why it ended with the last of them; `None`: it is still open.
-    pub end: Option<SampleEnd>,
+    /// Why it ended with the last of them; `None`: it is still open. Its length ends it at its longest completion, and
+    /// at the model's last position.
+    pub end: Option<FinishReason>,
 }
 
 /// A sample that cannot be generated: its prompt leaves no room, say.
@@ -85,7 +78,7 @@ pub struct RefusedSample {
 
 /// What a call came to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Generated {
+pub struct GrownSamples {
     /// Samples with new tokens: first those that ended, in the order in which they did.
     pub grown: Vec<SampleGrowth>,
     /// Samples that cannot be generated.

@@ -36,7 +36,7 @@ use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
 use crate::interrupt::Halt;
-use generate::{Generate, Generated};
+use generate::{Generate, GrownSamples};
 use progress::UpdateProgress;
 
 /// One sequence to learn from or to score.
@@ -523,7 +523,7 @@ pub trait RunLearner: Learner {
 
     /// Begins samples, gives some up, and samples on: until one ends, or for as long as the call allows. The
     /// policy that samples is that of [`Network::Before`].
-    fn generate(&mut self, asked: Generate) -> Pass<Generated>;
+    fn generate(&mut self, asked: Generate) -> Pass<GrownSamples>;
 
     /// A generator of this version that samples with the learner's weights; `None` where it was made without
     /// one.

@@ -3,7 +3,10 @@
 
 use std::collections::HashSet;
 
-use tamis_rollout::{AbortScope, GeneratorError, GeneratorEvent, SampleId, SamplePurpose, SampleRequest};
+use tamis_core::schedule::Spent;
+use tamis_rollout::{
+    AbortScope, FailureKind, GeneratorError, GeneratorEvent, SampleId, SamplePurpose, SampleRequest,
+};
 
 /// Samples on their way: those that wait, and the ids of all that have not ended.
 #[derive(Debug, Default)]
@@ -57,9 +60,19 @@ impl SampleQueue {
         let given_up: Vec<SampleRequest> = given_up;
         let aborted = |request: SampleRequest| {
             self.ids.remove(&request.id);
-            GeneratorEvent::Aborted { id: request.id, num_tokens: 0 }
+            GeneratorEvent::Aborted { id: request.id, spent: Spent::default() }
         };
         given_up.into_iter().map(aborted).collect()
+    }
+
+    /// Ends requests that cannot be sampled from; one of them fails its group, not the run.
+    pub(crate) fn fail(&mut self, members: &[SampleRequest], reason: &str) -> Vec<GeneratorEvent> {
+        let failed = |member: &SampleRequest| {
+            self.ids.remove(&member.id);
+            let (kind, reason) = (FailureKind::Permanent, reason.to_owned());
+            GeneratorEvent::Failed { id: member.id, kind, reason, spent: Spent::default() }
+        };
+        members.iter().map(failed).collect()
     }
 
     /// Notes that a sample has come to its end.

@@ -19,7 +19,7 @@ use crate::learner::micro_batch::{Cut, MicroBatch};
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
 use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
 use crate::learner::{Learner, LearnerError, Network, Pass, TokenColumns, Trained};
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 
 /// Settings of the optimizer updates made of a batch.
 #[derive(Debug, Clone)]
@@ -233,7 +233,7 @@ impl Updates {
     }
 
     fn finish(self) -> UpdateReport {
-        let mean = |values: Vec<f64>| Summary::of(values).map(|summary| summary.mean);
+        let mean = |values: Vec<f64>| NumberSummary::of(values).map(|summary| summary.mean);
         let rows = self.was_rejected.iter().zip(&self.bore_loss);
         UpdateReport {
             num_updates: self.tally.num_updates,

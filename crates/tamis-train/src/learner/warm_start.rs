@@ -51,7 +51,7 @@ pub enum WarmStartError {
     },
     /// There is nothing to imitate.
     #[error(
-        "`warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth"
+        "`warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play"
     )]
     NoExamples,
     /// What an environment shows cannot be given to the model.
@@ -73,7 +73,7 @@ impl WarmStartError {
                 "name a tokenizer that has its characters (`model.init.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)",
             ),
             Self::NoExamples => Some(
-                "set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)",
+                "set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`",
             ),
             Self::Between { .. } | Self::Learner(_) => None,
         }
@@ -91,111 +91,108 @@ pub struct Example {
 }
 
 impl Example {
-    /// The prompts with their gold answers in tokens, `limit` different ones at most, in an order of their
-    /// own.
+    /// What is imitated of the prompts, of `limit` of them at most and in an order of their own: the gold answer, or,
+    /// of a level of a built-in game, an episode that a script plays.
     ///
     /// # Errors
     /// [`WarmStartError::Example`] for the first that the tokenizer refuses, [`WarmStartError::NoExamples`]
     /// where there is none.
     pub fn all(
         codec: &Codec,
-        prompts: &[PreparedPrompt],
-        seed: u64,
-        limit: Option<usize>,
-    ) -> Result<Vec<Self>, WarmStartError> {
-        let order = Key::new(seed, Purpose::WarmStart).permutation(prompts.len());
-        let pairs = order.into_iter().map(|row| &prompts[row]);
-        let pairs = pairs.filter_map(|prompt| Some((prompt, prompt.prompt.ground_truth.as_deref()?)));
-        let end = codec.end_token_ids().first().copied();
-        let examples: Vec<Self> = pairs
-            .take(limit.unwrap_or(usize::MAX))
-            .map(|(prompt, gold)| {
-                let mut completion =
-                    codec.tokenizer().encode(gold, false).map_err(|source| WarmStartError::Example {
-                        prompt: cut_middle(prompt.prompt.content.question(), 100),
-                        completion: cut_middle(gold, 100),
-                        source: Box::new(source),
-                    })?;
-                completion.extend(end);
-                let mask = vec![true; completion.len()];
-                Ok(Self {
-                    prompt: prompt.token_ids.to_vec(),
-                    images: prompt.images.to_vec(),
-                    completion,
-                    mask,
-                })
-            })
-            .collect::<Result<_, WarmStartError>>()?;
-        if examples.is_empty() { Err(WarmStartError::NoExamples) } else { Ok(examples) }
-    }
-
-    /// Episodes that a script plays from the prompts, `limit` of them at most: now and then it does what a perfect
-    /// player would, otherwise anything.
-    ///
-    /// # Errors
-    /// As [`Self::all`]; [`WarmStartError::NoExamples`] where the game lists no actions, or no answer fits
-    /// `most_tokens`.
-    pub fn played(
-        codec: &Codec,
-        (worlds, levels, most_tokens): (&RunWorlds, &[EnvironmentLevels], usize),
+        games: Option<(&RunWorlds, &[EnvironmentLevels])>,
         prompts: &[PreparedPrompt],
         seed: u64,
         limit: Option<usize>,
     ) -> Result<Vec<Self>, WarmStartError> {
         let key = Key::new(seed, Purpose::WarmStart);
-        let order = key.permutation(prompts.len()).into_iter().take(limit.unwrap_or(usize::MAX));
-        let end = codec.end_token_ids().first().copied();
         let mut examples = Vec::new();
-        for prompt in order.map(|row| &prompts[row]) {
-            let key = key.with(2).with(prompt.prompt.id.0);
-            let own = levels.get(environment_of(&prompt.prompt));
-            let turns = own.map_or_else(Vec::new, |levels| levels.demonstrate(&prompt.prompt, key));
-            let failed = |completion: &str, source: TokenizerError| WarmStartError::Example {
-                prompt: cut_middle(prompt.prompt.content.question(), 100),
-                completion: cut_middle(completion, 100),
-                source: Box::new(source),
-            };
-            let mut example = Self {
-                prompt: prompt.token_ids.to_vec(),
-                images: Vec::new(),
-                completion: Vec::new(),
-                mask: Vec::new(),
-            };
-            let mut conversation = conversation_of(&prompt.prompt);
-            for (answer, shown) in &turns {
-                let mut sampled =
-                    codec.tokenizer().encode(answer, false).map_err(|source| failed(answer, source))?;
-                sampled.extend(end);
-                if example.completion.len() + sampled.len() > most_tokens {
-                    break;
-                }
-                example.completion.extend(&sampled);
-                example.mask.resize(example.completion.len(), true);
-                conversation.push(Message { role: "assistant".to_owned(), content: answer.clone() });
-                let Some(shown) = shown else { break };
-                let shown = Message { role: "user".to_owned(), content: shown.clone() };
-                let failed = |reason| WarmStartError::Between { reason };
-                let context = worlds.context();
-                if context.is_growing() {
-                    let shown = std::slice::from_ref(&shown);
-                    let between = worlds.between(&conversation, &sampled, shown).map_err(failed)?;
-                    example.completion.extend(&between.token_ids);
-                    example.mask.resize(example.completion.len(), false);
-                    conversation.extend_from_slice(shown);
-                } else {
-                    // Each answer is an example after what is seen of the conversation then.
-                    conversation.push(shown);
-                    let prompt = worlds.render(&context.view(&conversation)).map_err(failed)?.token_ids;
-                    let next = Self { prompt, images: Vec::new(), completion: Vec::new(), mask: Vec::new() };
-                    examples.push(std::mem::replace(&mut example, next));
-                }
+        let mut num_taken = 0;
+        for prompt in key.permutation(prompts.len()).into_iter().map(|row| &prompts[row]) {
+            if limit.is_some_and(|limit| num_taken >= limit) {
+                break;
             }
-            if !example.completion.is_empty() {
-                examples.push(example);
+            let before = examples.len();
+            match games.filter(|(worlds, _)| worlds.is_game(&prompt.prompt)) {
+                Some(games) => Self::play(codec, games, prompt, key, &mut examples)?,
+                None => examples.extend(Self::of_answer(codec, prompt)?),
             }
+            num_taken += usize::from(examples.len() > before);
         }
         if examples.is_empty() { Err(WarmStartError::NoExamples) } else { Ok(examples) }
     }
+
+    /// A prompt with its gold answer; `None` where it has none.
+    fn of_answer(codec: &Codec, prompt: &PreparedPrompt) -> Result<Option<Self>, WarmStartError> {
+        let Some(gold) = prompt.prompt.ground_truth.as_deref() else { return Ok(None) };
+        let mut completion = encode(codec, prompt, gold)?;
+        completion.extend(codec.end_token_ids().first());
+        let mask = vec![true; completion.len()];
+        let (token_ids, images) = (prompt.token_ids.to_vec(), prompt.images.to_vec());
+        Ok(Some(Self { prompt: token_ids, images, completion, mask }))
+    }
+
+    /// The episode that a script plays from a prompt: now and then it does what a perfect player would, otherwise
+    /// anything. None where the game lists no actions, or no answer has room.
+    fn play(
+        codec: &Codec,
+        (worlds, levels): (&RunWorlds, &[EnvironmentLevels]),
+        prompt: &PreparedPrompt,
+        key: Key,
+        examples: &mut Vec<Self>,
+    ) -> Result<(), WarmStartError> {
+        let key = key.with(2).with(prompt.prompt.id.0);
+        let own = levels.get(environment_of(&prompt.prompt));
+        let turns = own.map_or_else(Vec::new, |levels| levels.demonstrate(&prompt.prompt, key));
+        let most_tokens = worlds.limits(&prompt.prompt).map_or(0, |limits| limits.whole);
+        let end = codec.end_token_ids().first().copied();
+        let mut example = Self {
+            prompt: prompt.token_ids.to_vec(),
+            images: Vec::new(),
+            completion: Vec::new(),
+            mask: Vec::new(),
+        };
+        let mut conversation = conversation_of(&prompt.prompt);
+        for (answer, shown) in &turns {
+            let mut sampled = encode(codec, prompt, answer)?;
+            sampled.extend(end);
+            if example.completion.len() + sampled.len() > most_tokens {
+                break;
+            }
+            example.completion.extend(&sampled);
+            example.mask.resize(example.completion.len(), true);
+            conversation.push(Message { role: "assistant".to_owned(), content: answer.clone() });
+            let Some(shown) = shown else { break };
+            let shown = Message { role: "user".to_owned(), content: shown.clone() };
+            let failed = |reason| WarmStartError::Between { reason };
+            let context = worlds.context();
+            if context.is_growing() {
+                let shown = std::slice::from_ref(&shown);
+                let between = worlds.between(&conversation, &sampled, shown).map_err(failed)?;
+                example.completion.extend(&between.token_ids);
+                example.mask.resize(example.completion.len(), false);
+                conversation.extend_from_slice(shown);
+            } else {
+                // Each answer is an example after what is seen of the conversation then.
+                conversation.push(shown);
+                let prompt = worlds.render(&context.view(&conversation)).map_err(failed)?.token_ids;
+                let next = Self { prompt, images: Vec::new(), completion: Vec::new(), mask: Vec::new() };
+                examples.push(std::mem::replace(&mut example, next));
+            }
+        }
+        if !example.completion.is_empty() {
+            examples.push(example);
+        }
+        Ok(())
+    }
+}
+
+/// An answer to a prompt in tokens.
+fn encode(codec: &Codec, prompt: &PreparedPrompt, answer: &str) -> Result<Vec<u32>, WarmStartError> {
+    codec.tokenizer().encode(answer, false).map_err(|source| WarmStartError::Example {
+        prompt: cut_middle(prompt.prompt.content.question(), 100),
+        completion: cut_middle(answer, 100),
+        source: Box::new(source),
+    })
 }
 
 /// Results of the warm start.

@@ -14,7 +14,7 @@ use tamis_core::ragged::Ragged;
 
 use crate::learner::left_out::LeftOut;
 use tamis_run::metrics::Metrics;
-use tamis_run::metrics::summary::{Summary, has_one_value};
+use tamis_run::metrics::summary::{NumberSummary, has_one_value};
 
 /// Numbers of a batch, which count once for every token that bears loss.
 #[derive(Debug, Clone, Copy)]
@@ -35,13 +35,13 @@ impl<'a> From<&'a Advantages> for BatchNumbers<'a> {
 }
 
 impl BatchNumbers<'_> {
-    fn summary(self, members: &[&Trajectory], loss_tokens: &[usize]) -> Option<Summary> {
+    fn summary(self, members: &[&Trajectory], loss_tokens: &[usize]) -> Option<NumberSummary> {
         match self {
             Self::PerTrajectory(values) => summarise_weighted(values, loss_tokens),
             Self::PerToken(rows) => {
                 let trained =
                     rows.rows().zip(members).zip(loss_tokens).filter(|(_, num_tokens)| **num_tokens > 0);
-                Summary::of(trained.flat_map(|((row, member), _)| {
+                NumberSummary::of(trained.flat_map(|((row, member), _)| {
                     row.iter().zip(&member.loss_mask).filter(|(_, on)| **on).map(|(value, _)| *value)
                 }))
             }
@@ -68,7 +68,7 @@ pub struct TrainedColumns<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TrainedFacts {
     /// Rewards before a KL penalty.
-    pub rewards: Option<Summary>,
+    pub rewards: Option<NumberSummary>,
     /// Mean completion length in tokens.
     pub mean_length: Option<f64>,
     /// Share of trajectories that reached the limit of their length.
@@ -117,12 +117,12 @@ pub fn trained_metrics(
     let left_out = |place: usize| columns.left_out.get(place).copied().flatten();
     let chosen = Members::of_chosen(groups, columns.left_out);
     let members: Vec<&Trajectory> = chosen.iter().collect();
-    let raw = Summary::of(members.iter().map(|member| member.reward));
+    let raw = NumberSummary::of(members.iter().map(|member| member.reward));
     set_extremes(metrics, "critic/score", raw);
     let rewards: Vec<f64> = batch.iter().map(|member| member.reward).collect();
     let finals = columns.final_rewards.unwrap_or(&rewards).iter().enumerate();
     let finals = finals.filter(|(place, _)| left_out(*place) != Some(LeftOut::Unchosen));
-    set_extremes(metrics, "critic/rewards", Summary::of(finals.map(|(_, reward)| *reward)));
+    set_extremes(metrics, "critic/rewards", NumberSummary::of(finals.map(|(_, reward)| *reward)));
     let loss_tokens: Vec<usize> = batch
         .iter()
         .enumerate()
@@ -158,7 +158,7 @@ pub fn trained_metrics(
     let num_truncated = members.iter().filter(|member| member.is_truncated()).count();
     TrainedFacts {
         rewards: raw,
-        mean_length: Summary::of(members.iter().map(|member| member.num_written() as f64))
+        mean_length: NumberSummary::of(members.iter().map(|member| member.num_written() as f64))
             .map(|summary| summary.mean),
         truncated: (!members.is_empty()).then(|| num_truncated as f64 / members.len() as f64),
         num_tokens,
@@ -169,7 +169,7 @@ pub fn trained_metrics(
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GeneratedFacts {
     /// Rewards before a KL penalty.
-    pub rewards: Option<Summary>,
+    pub rewards: Option<NumberSummary>,
     /// Share of correct trajectories, by `acc`.
     pub accuracy: Option<f64>,
 }
@@ -178,7 +178,7 @@ pub struct GeneratedFacts {
 pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> GeneratedFacts {
     let all = Members::all(groups);
     let members: Vec<&Trajectory> = all.iter().collect();
-    let rewards = Summary::of(members.iter().map(|member| member.reward));
+    let rewards = NumberSummary::of(members.iter().map(|member| member.reward));
     set_extremes(metrics, "all/critic/score", rewards);
     scores(&all, "all/", metrics);
     lengths(&all, "all/", metrics);
@@ -200,7 +200,7 @@ pub fn in_group_reward_std(groups: &[&Group]) -> Option<f64> {
         let rewards: Vec<f64> = group.trajectories.iter().map(|member| member.reward).collect();
         pool.score_of(&GroupStatistics::of(&rewards, None))
     };
-    Summary::of(groups.iter().filter_map(deviation)).map(|summary| summary.mean)
+    NumberSummary::of(groups.iter().filter_map(deviation)).map(|summary| summary.mean)
 }
 
 /// Prompt tokens (once per trajectory) and completion tokens of some groups.
@@ -219,12 +219,12 @@ fn scores(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
     names.dedup();
     for name in names {
         let values = members.iter().filter_map(|member| member.scores.get(name)).map(|score| score.value);
-        if let Some(summary) = Summary::of(values) {
+        if let Some(summary) = NumberSummary::of(values) {
             metrics.set(format!("{prefix}rewards/{name}/mean"), summary.mean);
             metrics.set_some(format!("{prefix}rewards/{name}/std"), summary.std);
         }
     }
-    let rewards = Summary::of(members.iter().map(|member| member.reward));
+    let rewards = NumberSummary::of(members.iter().map(|member| member.reward));
     metrics.set_some(format!("{prefix}reward_std"), rewards.and_then(|summary| summary.std));
     let is_uniform = |group: &[&Trajectory]| has_one_value(group.iter().map(|member| member.reward));
     let uniform = members.0.iter().filter(|(_, group)| is_uniform(group)).count();
@@ -234,13 +234,13 @@ fn scores(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
 /// `response_length/*`, `completions/*_terminated_length`, `prompt_length/*` under a prefix.
 fn lengths(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
     let length = |member: &Trajectory| member.num_written() as f64;
-    set_extremes(metrics, &format!("{prefix}response_length"), Summary::of(members.iter().map(length)));
+    set_extremes(metrics, &format!("{prefix}response_length"), NumberSummary::of(members.iter().map(length)));
     let truncated = members.iter().filter(|member| member.is_truncated()).count();
     set_share(metrics, &format!("{prefix}response_length/clip_ratio"), truncated, members.iter().count());
     if members.iter().next().is_some() {
         // TRL: 0 where no completion ended by itself.
-        let ended = Summary::of(members.iter().filter(|member| !member.is_truncated()).map(length));
-        let of = |pick: fn(Summary) -> f64| ended.map_or(0.0, pick);
+        let ended = NumberSummary::of(members.iter().filter(|member| !member.is_truncated()).map(length));
+        let of = |pick: fn(NumberSummary) -> f64| ended.map_or(0.0, pick);
         metrics.set(format!("{prefix}completions/mean_terminated_length"), of(|summary| summary.mean));
         metrics.set(format!("{prefix}completions/min_terminated_length"), of(|summary| summary.min));
         metrics.set(format!("{prefix}completions/max_terminated_length"), of(|summary| summary.max));
@@ -249,13 +249,13 @@ fn lengths(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
         .0
         .iter()
         .flat_map(|(group, own)| std::iter::repeat_n(group.prompt_token_ids.len() as f64, own.len()));
-    set_extremes(metrics, &format!("{prefix}prompt_length"), Summary::of(prompts));
+    set_extremes(metrics, &format!("{prefix}prompt_length"), NumberSummary::of(prompts));
 }
 
 /// Share of the completions with a score `acc` that have 1 or more there; `None` where none has one.
 pub fn accuracy<'s>(completions: impl IntoIterator<Item = &'s BTreeMap<String, Score>>) -> Option<f64> {
     let values = completions.into_iter().filter_map(|scores| scores.get("acc")).map(|score| score.value);
-    Summary::of(values.map(|acc| if acc.is_nan() { acc } else { f64::from(acc >= 1.0) }))
+    NumberSummary::of(values.map(|acc| if acc.is_nan() { acc } else { f64::from(acc >= 1.0) }))
         .map(|summary| summary.mean)
 }
 
@@ -267,20 +267,20 @@ fn count_unscored(members: &[&Trajectory]) -> f64 {
     members.iter().filter(|member| !member.is_scored()).count() as f64
 }
 
-fn summarise_weighted(values: &[f64], weights: &[usize]) -> Option<Summary> {
+fn summarise_weighted(values: &[f64], weights: &[usize]) -> Option<NumberSummary> {
     let pairs: Vec<(f64, f64)> = values
         .iter()
         .zip(weights)
         .filter(|&(value, &weight)| !value.is_nan() && weight > 0)
         .map(|(&value, &weight)| (value, weight as f64))
         .collect();
-    let mut summary = Summary::of(pairs.iter().map(|&(value, _)| value))?;
+    let mut summary = NumberSummary::of(pairs.iter().map(|&(value, _)| value))?;
     let total: f64 = pairs.iter().map(|&(_, weight)| weight).sum();
     summary.mean = pairs.iter().map(|&(value, weight)| value * weight).sum::<f64>() / total;
     Some(summary)
 }
 
-fn set_extremes(metrics: &mut Metrics, name: &str, summary: Option<Summary>) {
+fn set_extremes(metrics: &mut Metrics, name: &str, summary: Option<NumberSummary>) {
     if let Some(summary) = summary {
         metrics.set(format!("{name}/mean"), summary.mean);
         metrics.set(format!("{name}/max"), summary.max);

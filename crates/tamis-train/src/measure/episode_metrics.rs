@@ -6,7 +6,7 @@ use tamis_core::group::{Episode, Group};
 use tamis_run::metrics::Metrics;
 
 /// Numbers about turns that built-in environments give.
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 8] = [
     "num_actions",
     "action_is_valid",
     "action_is_effective",
@@ -14,6 +14,7 @@ const KNOWN: [&str; 7] = [
     "num_tool_calls",
     "num_failed_calls",
     "num_calls_refused",
+    "num_calls_too_long",
 ];
 
 /// Metrics of all episodes generated for the step, dropped ones too, under `train/{environment}/...`; none where no
@@ -87,6 +88,7 @@ mod tests {
                 turns: turns.iter().map(turn).collect(),
                 is_success,
                 is_cut: !is_success,
+                ..Episode::default()
             });
             Trajectory {
                 episode,

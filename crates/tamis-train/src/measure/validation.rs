@@ -19,7 +19,7 @@ use tamis_rollout::{
 
 use crate::interrupt::{Halt, Interrupt, Interrupted};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 
 /// Sampling of a validation's completions.
 #[derive(Debug, Clone)]
@@ -114,6 +114,9 @@ pub struct ValidationReport {
     /// Prompts that could not be generated from.
     #[serde(default)]
     pub num_failed: usize,
+    /// Why the first of them could not.
+    #[serde(skip)]
+    pub first_failure: Option<String>,
     /// Completions with an outcome: their `acc`, or `score` where there is none.
     #[serde(default)]
     pub num_scored: usize,
@@ -190,6 +193,7 @@ pub fn sample(
     );
     let completed = completed.map_err(Halt::Failed)?.ok_or(Interrupted)?;
     let num_failed = completed.iter().filter(|completions| completions.is_err()).count();
+    let first_failure = completed.iter().find_map(|completions| completions.as_ref().err()).cloned();
     let samples: Vec<Vec<Sample>> = completed.into_iter().map(Result::unwrap_or_default).collect();
     let texts: Vec<Vec<String>> = prompts
         .iter()
@@ -223,8 +227,12 @@ pub fn sample(
     let mut scored = scored.ok_or(Interrupted)?.into_iter();
     let mut rows = Vec::with_capacity(prompts.len());
     let mut kept = Vec::new();
-    let mut report =
-        ValidationReport { num_prompts: prompts.len(), num_failed, ..ValidationReport::default() };
+    let mut report = ValidationReport {
+        num_prompts: prompts.len(),
+        num_failed,
+        first_failure,
+        ..ValidationReport::default()
+    };
     let (mut sum, mut length) = (0.0, 0_usize);
     let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut is_accuracy = true;
@@ -289,13 +297,13 @@ pub fn sample(
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
             row.answers.get_or_insert_default().push(text.trim().to_owned());
         }
-        if let Some(outcomes) = Summary::of(outcomes) {
+        if let Some(outcomes) = NumberSummary::of(outcomes) {
             successes.entry(source_of(&prompt.prompt.data_source)).or_default().push(outcomes.mean);
         }
         rows.push(row);
     }
     report.accuracy = (report.num_scored > 0).then(|| sum / report.num_scored as f64);
-    let mean = |of_prompts: Vec<f64>| Summary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
+    let mean = |of_prompts: Vec<f64>| NumberSummary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
     report.success_by_source =
         successes.into_iter().map(|(source, of_prompts)| (source.to_owned(), mean(of_prompts))).collect();
     report.outcome = match (report.num_scored, is_accuracy) {

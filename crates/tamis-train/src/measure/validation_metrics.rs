@@ -20,7 +20,7 @@ use tamis_config::ValidationMetric;
 use tamis_core::group::{Episode, Group, Trajectory};
 
 use tamis_run::metrics::Metrics;
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 
 use super::episode_metrics::set_episode_metrics;
 
@@ -252,7 +252,7 @@ impl ValidationStatistic {
     fn of(self, prompt: &Scored<'_>) -> Option<f64> {
         let (values, draw) = (&prompt.values, Draw::WithoutReplacement);
         match self {
-            Self::Mean(_) => Summary::of(values.iter().copied()).map(|all| all.mean),
+            Self::Mean(_) => NumberSummary::of(values.iter().copied()).map(|all| all.mean),
             Self::Deviation(_) => deviation_of(values),
             Self::Pass(k) => {
                 let correct = values.iter().filter(|&&value| value >= 1.0).count();
@@ -482,7 +482,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         let scored: Vec<Scored> = prompts.iter().filter_map(|prompt| Scored::of(prompt, name)).collect();
         for statistic in ValidationStatistic::all(name, num_samples) {
             let of_prompts = scored.iter().filter_map(|prompt| statistic.of(prompt));
-            figures.extend(Summary::of(of_prompts).map(|summary| Figure {
+            figures.extend(NumberSummary::of(of_prompts).map(|summary| Figure {
                 score: name.to_owned(),
                 statistic,
                 name: statistic.to_string(),
@@ -503,7 +503,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
     }
     let logged = values
         .into_iter()
-        .filter_map(|(name, values)| Some((name.clone(), Summary::of(values)?.mean)))
+        .filter_map(|(name, values)| Some((name.clone(), NumberSummary::of(values)?.mean)))
         .collect();
     let lengths = prompts.iter().flat_map(|prompt| prompt.lengths.iter().map(|&length| length as f64));
     let samples: usize = prompts.iter().map(|prompt| prompt.num_samples).sum();
@@ -513,7 +513,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         num_prompts: prompts.len(),
         num_completions: samples,
         num_unscored: unscored,
-        mean_length: Summary::of(lengths).map(|summary| summary.mean),
+        mean_length: NumberSummary::of(lengths).map(|summary| summary.mean),
         truncated_share: (samples > 0).then(|| truncated as f64 / samples as f64),
         figures,
         logged,
@@ -522,7 +522,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
 
 /// Deviation (ddof 0) of the values.
 fn deviation_of(values: &[f64]) -> Option<f64> {
-    let summary = Summary::of(values.iter().copied())?;
+    let summary = NumberSummary::of(values.iter().copied())?;
     let squares: f64 = values.iter().map(|value| (value - summary.mean).powi(2)).sum();
     Some((squares / values.len() as f64).sqrt())
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tamis_core::group::FinishReason;
 use tamis_model::{
     BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
     SamplingParams, Threads,
@@ -12,7 +13,7 @@ use tamis_model::{
 use super::NativeEngine;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{
-    BeginningGroup, Drawing, Generate, Generated, RefusedSample, SampleEnd, SampleGrowth,
+    BeginningGroup, Drawing, Generate, GrownSamples, RefusedSample, SampleGrowth,
 };
 use crate::learner::{LearnerError, Pass};
 
@@ -142,7 +143,7 @@ impl OpenSamples {
         tokens.drain(..num_told);
         logprobs.drain(..num_told);
         entropies.drain(..num_told);
-        let end = Some(if finish == CompletionEnd::Stop { SampleEnd::Stop } else { SampleEnd::Length });
+        let end = Some(if finish == CompletionEnd::Stop { FinishReason::Stop } else { FinishReason::Length });
         Some(SampleGrowth { sample, tokens, logprobs, entropies, end })
     }
 
@@ -184,7 +185,7 @@ impl OpenSamples {
 
 impl NativeEngine {
     /// See [`crate::learner::RunLearner::generate`].
-    pub(super) fn sample_for(&mut self, asked: Generate) -> Pass<Generated> {
+    pub(super) fn sample_for(&mut self, asked: Generate) -> Pass<GrownSamples> {
         let Some(max_sequences) = self.settings.max_open_samples else {
             return Err(LearnerError::NoGeneration.into());
         };
@@ -212,7 +213,7 @@ impl NativeEngine {
             // Its memory is free for what learns.
             self.samples = None;
         }
-        Ok(Generated { grown, refused, num_open })
+        Ok(GrownSamples { grown, refused, num_open })
     }
 }
 
@@ -251,7 +252,7 @@ mod tests {
         native::open(&request, 1, &Disk::new(), &Interrupt::new()).expect("opened")
     }
 
-    fn generate(learner: &mut dyn RunLearner, begin: Vec<BeginningGroup>) -> Generated {
+    fn generate(learner: &mut dyn RunLearner, begin: Vec<BeginningGroup>) -> GrownSamples {
         learner.generate(Generate { begin, abort: Vec::new(), seconds: 60.0 }).expect("generated")
     }
 

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::schedule::Spent;
 use tamis_model::{
     BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
-    SequenceName, Threads, Turn,
+    SequenceName, Threads, TurnPlace,
 };
 use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::{
-    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
-    SampleId, SamplePurpose, SampleRequest, VersionSpan, Wait, Weights,
+    AbortScope, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample, SampleId,
+    SamplePurpose, SampleRequest, VersionSpan, Wait, Weights,
 };
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::tokenizer::Tokenizer;
@@ -41,8 +42,8 @@ impl SharedWeights {
     }
 }
 
-/// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works while [`Generator::next`] waits, on the engine's
-/// threads.
+/// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works
+/// while [`Generator::next`] waits, on the engine's threads.
 ///
 /// Members of a group that are submitted one after the other share their prompt's computation, and the next
 /// turn of an episode goes on behind the keys and values of the one before. Samples in flight keep the weights
@@ -225,7 +226,13 @@ impl NativeGenerator {
         self.has_turns |= first.id.turn > 0;
         let sampling = &first.sampling;
         let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
-        let stop = Arc::new(stop.map_err(|error| engine_error(&error))?);
+        let stop = match stop {
+            Ok(stop) => Arc::new(stop),
+            Err(error) => {
+                self.events.extend(self.queue.fail(&members, &error.to_string()));
+                return Ok(());
+            }
+        };
         let mask = match &sampling.regex {
             Some(regex) => {
                 let mask = self.masks.get(regex, &self.end_token_ids);
@@ -257,7 +264,7 @@ impl NativeGenerator {
             mask,
         };
         // By their turns and not by what is kept, so that samples end in the same order with and without.
-        let turn = Turn {
+        let turn = TurnPlace {
             sequences: members.iter().map(|member| sequence_of(&member.id)).collect(),
             continues: first.id.turn > 0,
         };
@@ -272,18 +279,7 @@ impl NativeGenerator {
                 let begun = Begun { stop, num_open: samples.len(), samples, version: self.version };
                 lane.begun.insert(request, begun);
             }
-            // One prompt that cannot be generated from fails its group, not the run.
-            Err(error) => {
-                for member in members {
-                    self.queue.end(&member.id);
-                    self.events.push(GeneratorEvent::Failed {
-                        id: member.id,
-                        kind: FailureKind::Permanent,
-                        reason: error.to_string(),
-                        num_tokens: 0,
-                    });
-                }
-            }
+            Err(error) => self.events.extend(self.queue.fail(&members, &error.to_string())),
         }
         Ok(())
     }
@@ -304,10 +300,11 @@ impl NativeGenerator {
         self.queue.end(&id);
         let num_tokens = completion.tokens.len();
         let event = if completion.finish == CompletionEnd::Aborted {
-            GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
+            GeneratorEvent::Aborted { id, spent: Spent::on_answer(num_tokens as u64) }
         } else {
             let sample = Sample {
                 episode: None,
+                lost: Spent::default(),
                 text: begun.stop.text(&completion.tokens).map_err(|error| engine_error(&error))?,
                 versions: vec![VersionSpan { version: begun.version, start: 0, end: num_tokens as u32 }],
                 entropy: Some(completion.mean_entropy()).filter(|entropy| !entropy.is_nan()),

@@ -14,7 +14,7 @@ use super::generate::OpenSamples;
 use super::generator::NativeGenerator;
 use super::{Kept, Learning, NativeEngine};
 use crate::interrupt::Halt;
-use crate::learner::generate::{Generate, Generated};
+use crate::learner::generate::{Generate, GrownSamples};
 use crate::learner::progress::UpdateProgress;
 use crate::learner::texts::Texts;
 use crate::learner::{
@@ -287,7 +287,7 @@ impl RunLearner for NativeEngine {
         Ok(self.load_files(folder, content)?)
     }
 
-    fn generate(&mut self, asked: Generate) -> Pass<Generated> {
+    fn generate(&mut self, asked: Generate) -> Pass<GrownSamples> {
         self.sample_for(asked)
     }
 

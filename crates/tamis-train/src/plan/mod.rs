@@ -32,7 +32,7 @@ use tamis_model::TransformerConfig;
 use bytes::human;
 use machines::{Gpu, Machine, Machines};
 use model_sizes::ModelSizes;
-use rank_memory::{Part, RankMemory, RankSettings};
+use rank_memory::{MemoryPart, RankMemory, RankSettings};
 use server_memory::{ASLEEP, Options, ServerMemory};
 
 /// A GPU with less is one that PyTorch may leave alone: a display's, where its build is one for CPUs.
@@ -535,7 +535,7 @@ impl Plan {
         let learner = self.learner.as_ref().filter(|_| plan.shares);
         let Some(resident) = learner.and_then(|learner| learner.memory.as_ref()) else { return };
         // What the learner holds while servers sample: weights and moments, of a critic, too.
-        let held = |part: &Part| match part.name {
+        let held = |part: &MemoryPart| match part.name {
             "gathered" | "gradients" => 0,
             "reference" if config.learner.offload_reference => 0,
             "critic" => part.bytes / 4 * 3,
@@ -593,7 +593,7 @@ fn computes_in_bf16(config: &Config, device: Device) -> bool {
 }
 
 /// `weights 1.0 GiB, gradients 512.0 MiB`.
-fn parts<'a>(parts: impl Iterator<Item = &'a Part>) -> String {
+fn parts<'a>(parts: impl Iterator<Item = &'a MemoryPart>) -> String {
     parts.map(|part| format!("{} {}", part.name, human(part.bytes))).collect::<Vec<_>>().join(", ")
 }
 

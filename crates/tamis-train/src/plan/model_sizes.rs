@@ -26,7 +26,7 @@ pub struct ModelSizes {
     /// Products of a weight and a vector: what an adapter may go onto.
     pub linears: Vec<Linear>,
     /// What activations and caches follow from; `None` where `config.json` does not say it in the usual words.
-    pub shape: Option<Shape>,
+    pub shape: Option<DecoderShape>,
 }
 
 /// Weights of one name, rows and columns, in all layers together.
@@ -44,7 +44,7 @@ pub struct Linear {
 
 /// Widths of a decoder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shape {
+pub struct DecoderShape {
     /// Number of layers.
     pub num_layers: u64,
     /// Width of the residual stream.
@@ -74,7 +74,7 @@ pub struct Shape {
     pub context: Option<u64>,
 }
 
-impl Shape {
+impl DecoderShape {
     /// From `config.json`; a model that sees images has a part for its text.
     fn of_config(config: &Value) -> Option<Self> {
         let text = config.get("text_config").filter(|part| part.is_object()).unwrap_or(config);
@@ -126,7 +126,7 @@ impl ModelSizes {
         let text = tamis_file::read_text(&folder.join("config.json"), tamis_file::MAX_MODEL_CONFIG).ok()?;
         let config: Value = serde_json::from_str(&text).ok()?;
         let by_config = Self::of_config(&config);
-        let shape = Shape::of_config(&config);
+        let shape = DecoderShape::of_config(&config);
         match read_headers(folder) {
             Some(tensors) => Some(Self::of_tensors(&tensors, shape)),
             None => by_config,
@@ -136,7 +136,7 @@ impl ModelSizes {
     /// Of a model by its `config.json` alone, as decoders of the Llama family and mixtures of it are built. `None`
     /// where it does not say all that these need.
     pub fn of_config(config: &Value) -> Option<Self> {
-        let shape = Shape::of_config(config)?;
+        let shape = DecoderShape::of_config(config)?;
         let text = config.get("text_config").filter(|part| part.is_object()).unwrap_or(config);
         let number = |key: &str| text.get(key).and_then(Value::as_u64);
         let flag = |key: &str| text.get(key).and_then(Value::as_bool);
@@ -157,7 +157,7 @@ impl ModelSizes {
     /// Of a model that begins with random weights, or any other of the native engine's.
     pub fn of_native(model: &TransformerConfig) -> Self {
         let (num_layers, kv_heads) = (model.num_layers as u64, model.num_kv_heads as u64);
-        let shape = Shape {
+        let shape = DecoderShape {
             num_layers,
             hidden: model.hidden_size as u64,
             feed_forward: model.intermediate_size as u64,
@@ -176,7 +176,7 @@ impl ModelSizes {
         Self::of_shape(shape, model.tie_word_embeddings, model.qkv_bias, None)
     }
 
-    fn of_shape(shape: Shape, is_tied: bool, has_biases: bool, experts: Option<(u64, u64)>) -> Self {
+    fn of_shape(shape: DecoderShape, is_tied: bool, has_biases: bool, experts: Option<(u64, u64)>) -> Self {
         let (d, layers) = (shape.hidden, shape.num_layers);
         let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
         let (count, width) = experts.unwrap_or((1, shape.feed_forward));
@@ -207,7 +207,7 @@ impl ModelSizes {
         Self { num_parameters: layers * layer + outside, layer, outside, linears, shape: Some(shape) }
     }
 
-    fn of_tensors(tensors: &BTreeMap<String, Vec<u64>>, shape: Option<Shape>) -> Self {
+    fn of_tensors(tensors: &BTreeMap<String, Vec<u64>>, shape: Option<DecoderShape>) -> Self {
         let mut layers: BTreeMap<&str, u64> = BTreeMap::new();
         let mut outside = 0;
         let mut linears: BTreeMap<(String, u64, u64), u64> = BTreeMap::new();

@@ -17,7 +17,7 @@
 
 use serde::Serialize;
 
-use super::model_sizes::{ModelSizes, Shape};
+use super::model_sizes::{DecoderShape, ModelSizes};
 
 /// A CUDA context, the workspaces of its libraries, and what the allocator rounds up.
 const CUDA: u64 = 3 << 29;
@@ -62,7 +62,7 @@ pub struct RankSettings {
 
 /// A part of the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub struct MemoryPart {
     /// Its name.
     pub name: &'static str,
     /// Bytes.
@@ -73,11 +73,11 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RankMemory {
     /// What is taken whatever is generated.
-    pub certain: Vec<Part>,
+    pub certain: Vec<MemoryPart>,
     /// What the learner takes where it finds room when it has loaded.
-    pub if_room: Vec<Part>,
+    pub if_room: Vec<MemoryPart>,
     /// What grows with a micro-batch, at its largest; empty where the model does not say enough of itself.
-    pub of_batch: Vec<Part>,
+    pub of_batch: Vec<MemoryPart>,
     /// Bytes for each token of a micro-batch that stay until its backward pass has gone by.
     kept_per_token: u64,
     /// Bytes for each token while a layer is computed.
@@ -133,7 +133,7 @@ impl RankMemory {
             (true, false) => CUDA,
             (false, _) => PROGRAM,
         };
-        let part = |name, bytes| Part { name, bytes };
+        let part = |name, bytes| MemoryPart { name, bytes };
         let mut certain = vec![
             part("weights", weights),
             part("gradients", gradients),
@@ -193,7 +193,7 @@ impl RankMemory {
     }
 
     /// All parts.
-    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+    pub fn parts(&self) -> impl Iterator<Item = &MemoryPart> {
         self.certain.iter().chain(&self.if_room).chain(&self.of_batch)
     }
 
@@ -231,7 +231,7 @@ fn whole_gradients(gradients: &[u64], free: Option<u64>) -> u64 {
 /// and 4 for each head; more by 6 (8) for each number of heads that are normalised, by 20 (16) d where four norms
 /// stand in a layer, and by 4 (8) d for each expert that a token passes through. Where activations are
 /// computed again, each layer keeps its input alone. Derivatives within a layer take 6 (12) f + 8 (16) d.
-fn activation_bytes(shape: &Shape, settings: RankSettings) -> (u64, u64) {
+fn activation_bytes(shape: &DecoderShape, settings: RankSettings) -> (u64, u64) {
     let (d, f) = (shape.hidden, shape.feed_forward);
     let heads = (shape.heads + shape.kv_heads) * shape.head_dim;
     let number = if settings.rounds { 2 } else { 4 };

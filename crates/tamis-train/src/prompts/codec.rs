@@ -94,6 +94,17 @@ pub enum CodecError {
         /// Image tokens in what was rendered.
         num_shown: usize,
     },
+    /// A prompt of so much text that its tokens need not be counted.
+    #[error(
+        "the prompt has {num_bytes} bytes of text, which no {limit} tokens of this model hold; shorten it, raise \
+         data.max_prompt_length, or set data.overlong_prompts to drop, left, right or middle"
+    )]
+    TooMuchText {
+        /// Bytes of its text.
+        num_bytes: usize,
+        /// `data.max_prompt_length`.
+        limit: usize,
+    },
     /// A prompt is over the limit.
     #[error(transparent)]
     Overlong(#[from] OverlongError),
@@ -315,6 +326,10 @@ impl Codec {
         limit: usize,
     ) -> Result<Result<(PreparedPrompt, bool), usize>, CodecError> {
         let (text, continued, add_special) = self.render(prompt)?;
+        let num_bytes = text.len();
+        if overlong == OverlongPrompts::Error && !self.tokenizer.may_fit(num_bytes, limit) {
+            return Err(CodecError::TooMuchText { num_bytes, limit });
+        }
         let ids = self.with_images(prompt, self.tokenizer.encode(&text, add_special)?)?;
         if ids.is_empty() {
             return Err(CodecError::Empty);
@@ -402,6 +417,14 @@ mod tests {
             let range = "over the limit of 3 tokens (they have 4 to 6)";
             assert!(error.to_string().contains(range) && error.to_string().contains(split), "{error}");
         }
+        // So much text is not counted in tokens where one prompt over the limit is one too many.
+        let book = vec![prompt(0, &"ab".repeat(1000))];
+        let error = codec.prepare(book, "training", OverlongPrompts::Error, 4).expect_err("over the limit");
+        let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(
+            source.starts_with("the prompt has 2000 bytes of text, which no 4 tokens of this model hold"),
+            "{source}"
+        );
         let prepared = codec.prepare(long(), "training", OverlongPrompts::Drop, 4).expect("one fits");
         assert_eq!((prepared.prompts.len(), prepared.num_dropped), (1, 1));
         assert!(

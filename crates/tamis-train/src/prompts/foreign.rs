@@ -8,11 +8,13 @@ use tamis_config::{Config, EnvironmentConfig};
 use tamis_core::group::PromptId;
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
-use tamis_env::environment::foreign::process::{WorkerCommand, Workers};
+use tamis_env::environment::foreign::process::{EnvironmentWorkers, WorkerCommand};
 use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
 use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LEVEL, Level};
 use tamis_env::environment::kind::EnvironmentStyle;
+use tamis_env::environment::names::named_after;
 use tamis_env::environment::{Environment, EnvironmentFault};
+use tamis_env::reward::{Listener, Nobody};
 use tamis_env::task::TaskPrompts;
 use tamis_rollout::environment_server::EnvironmentServer;
 use tempfile::TempDir;
@@ -31,11 +33,15 @@ pub struct StartedEnvironment {
 }
 
 impl StartedEnvironment {
-    /// Starts or finds the environment of a configuration.
+    /// Starts or finds the environment of a configuration; `listener`: who hears of what a person should look at.
     ///
     /// # Errors
     /// It does not come up.
-    pub fn start(environment: &EnvironmentConfig, spec: &ForeignSpec) -> Result<Self, AssembleError> {
+    pub fn start(
+        environment: &EnvironmentConfig,
+        spec: &ForeignSpec,
+        listener: &Arc<dyn Listener>,
+    ) -> Result<Self, AssembleError> {
         let kind = environment.kind.as_str();
         let failed = |error: &dyn std::fmt::Display, hint: &str| {
             AssembleError::setting(format!("the environment `{kind}` does not come up: {error}"), hint)
@@ -76,13 +82,14 @@ impl StartedEnvironment {
                     startup_timeout: spec.workers.startup_timeout.0,
                     max_restarts: spec.workers.max_restarts,
                 };
-                let (workers, introduction) =
-                    Workers::start(command).map_err(|error| failed(&error, hint))?;
+                let (workers, introduction) = EnvironmentWorkers::start(command, Arc::clone(listener))
+                    .map_err(|error| failed(&error, hint))?;
                 (Arc::new(workers), introduction, folder)
             }
         };
         let max_turns = environment.prompting.max_turns;
-        let foreign = Arc::new(Foreign::new(line, introduction, spec.timeout, max_turns));
+        let foreign =
+            Arc::new(Foreign::new(line, introduction, spec.timeout, max_turns, Arc::clone(listener)));
         Ok(Self { foreign, _folder: folder })
     }
 
@@ -116,6 +123,7 @@ impl StartedEnvironment {
     ) -> Result<TaskPrompts, EnvironmentFault> {
         let introduction = self.foreign.introduction();
         let is_plain = environment.style == EnvironmentStyle::Plain;
+        let name = environment.name.clone().unwrap_or_else(|| named_after(&introduction.name));
         let side = |is_held_out, count| -> Result<Vec<Prompt>, EnvironmentFault> {
             let levels = self.foreign.levels(is_held_out, count, config.run.seed)?;
             let of_level = |(number, level): (usize, Level)| {
@@ -130,7 +138,7 @@ impl StartedEnvironment {
                     id: PromptId(number as u64),
                     content,
                     ground_truth: level.ground_truth,
-                    data_source: environment.name.clone().unwrap_or_else(|| introduction.name.clone()),
+                    data_source: name.clone(),
                     columns: Map::from_iter([(LEVEL.to_owned(), Value::String(level.level.to_string()))]),
                     images: Vec::new(),
                 })
@@ -146,6 +154,12 @@ impl StartedEnvironment {
             train.len(),
             held_out.len()
         )];
+        if environment.name.is_none() && name != introduction.name {
+            notes.push(format!(
+                "metrics call {} `{name}`; `environment.name` gives it another name",
+                introduction.name
+            ));
+        }
         let known: HashSet<String> = train.iter().map(|prompt| format!("{:?}", prompt.content)).collect();
         let num_known =
             held_out.iter().filter(|prompt| known.contains(&format!("{:?}", prompt.content))).count();
@@ -164,7 +178,7 @@ impl StartedEnvironment {
         }
         if !introduction.is_deterministic {
             notes.push(format!(
-                "{} does not say that it is deterministic: a resumed run plays anew what was not trained on, and may get other answers",
+                "{} does not say that it is deterministic: a resumed run reads episodes that came to an end from its journal, and an episode that a kill cut off may go otherwise when it is played anew",
                 introduction.name
             ));
         }
@@ -185,5 +199,7 @@ pub fn levels(
         let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
         AssembleError::setting(message, "`train_size` and `val_size` say how many are asked for")
     };
-    StartedEnvironment::start(environment, spec)?.prompts(config, environment).map_err(refused)
+    // What is said while levels are made, is said again when they are played.
+    let nobody: Arc<dyn Listener> = Arc::new(Nobody);
+    StartedEnvironment::start(environment, spec, &nobody)?.prompts(config, environment).map_err(refused)
 }

@@ -12,9 +12,12 @@ use tamis_env::environment::kind::{EnvironmentMaker, EnvironmentStyle, World};
 use tamis_env::environment::program::ProgramEnvironmentSettings;
 use tamis_env::environment::tools::{ToolSettings, Toolbox};
 use tamis_env::environment::{Environment, EnvironmentFault};
+use tamis_env::reward::Listener;
 use tamis_env::task::environment::{begin, environment_of};
 use tamis_env::tool::tool_calls;
-use tamis_rollout::programs::{ChatAnswer, ChatFinish, ProgramHost, ProgramSettings, ToolCall, tool_call_id};
+use tamis_rollout::programs::{
+    ChatAnswer, ChatFinish, ChatToolCall, ProgramHost, ProgramSettings, tool_call_id,
+};
 use tamis_rollout::{Agents, Between, Plays, TokenLimits, Worlds, conversation_of};
 use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
@@ -51,21 +54,30 @@ pub struct RunWorlds {
     context: Context,
     /// By the number of a prompt's environment.
     places: Vec<Place>,
+    /// Most tokens of an episode in each of them.
+    limits: Vec<TokenLimits>,
 }
 
 impl RunWorlds {
-    /// Of a configuration; `None` where its prompts are answered once.
+    /// Of a configuration; `None` where its prompts are answered once. `listener`: who hears of what a person should
+    /// look at.
     ///
     /// # Errors
     /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not come up.
-    pub fn of(config: &Config, codec: &Codec) -> Result<Option<Self>, AssembleError> {
+    pub fn of(
+        config: &Config,
+        codec: &Codec,
+        listener: &Arc<dyn Listener>,
+    ) -> Result<Option<Self>, AssembleError> {
         let Some(environment) = config.played() else { return Ok(None) };
         let start = |environment: &EnvironmentConfig| -> Result<Place, AssembleError> {
             let maker = environment.maker();
             Ok(match maker.kind.world() {
                 World::Game(_) => Place::Here(Box::new(maker)),
-                World::Foreign(spec) => Place::Elsewhere(StartedEnvironment::start(environment, &spec)?),
-                World::Tools(settings) => start_tools(environment, settings)?,
+                World::Foreign(spec) => {
+                    Place::Elsewhere(StartedEnvironment::start(environment, &spec, listener)?)
+                }
+                World::Tools(settings) => start_tools(environment, settings, listener)?,
                 World::Program(settings) => Place::Program(Arc::new(start_program(settings)?)),
             })
         };
@@ -90,7 +102,14 @@ impl RunWorlds {
             )?),
             None => None,
         };
-        let worlds = Self { codec, template, is_plain, context: environment.context(), places };
+        let limits = config
+            .environments()
+            .map(|environment| TokenLimits {
+                whole: config.max_episode_length(environment),
+                text: config.max_episode_text_length(environment),
+            })
+            .collect();
+        let worlds = Self { codec, template, is_plain, context: environment.context(), places, limits };
         if worlds.template.is_none() && (!schemas.is_empty() || worlds.speaks_in_chat()) {
             return Err(AssembleError::setting(
                 format!(
@@ -115,6 +134,11 @@ impl RunWorlds {
         }
     }
 
+    /// Where a prompt is played.
+    fn place(&self, prompt: &Prompt) -> Option<&Place> {
+        self.places.get(if self.places.len() > 1 { environment_of(prompt) } else { 0 })
+    }
+
     /// Messages as bare text, one after the other.
     fn encode(&self, messages: &[Message], is_beginning: bool) -> Result<Between, String> {
         // Each is a line at least.
@@ -133,9 +157,9 @@ impl RunWorlds {
         &self.codec
     }
 
-    /// Whether there is a game that a script can play.
-    pub fn has_games(&self) -> bool {
-        self.places.iter().any(|place| matches!(place, Place::Here(_)))
+    /// Whether a prompt is a level of a built-in game.
+    pub fn is_game(&self, prompt: &Prompt) -> bool {
+        matches!(self.place(prompt), Some(Place::Here(_)))
     }
 
     /// Lines for the log.
@@ -170,6 +194,11 @@ impl Place {
         }
     }
 
+    /// Whether what it says is no function of keys.
+    fn is_elsewhere(&self) -> bool {
+        !matches!(self, Self::Here(_))
+    }
+
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
         match self {
             Self::Here(maker) => begin(maker, prompt, luck)
@@ -181,8 +210,13 @@ impl Place {
     }
 }
 
-fn start_tools(environment: &EnvironmentConfig, settings: &ToolSettings) -> Result<Place, AssembleError> {
-    let started = settings.spec().map(|spec| StartedEnvironment::start(environment, &spec)).transpose()?;
+fn start_tools(
+    environment: &EnvironmentConfig,
+    settings: &ToolSettings,
+    listener: &Arc<dyn Listener>,
+) -> Result<Place, AssembleError> {
+    let start = |spec| StartedEnvironment::start(environment, &spec, listener);
+    let started = settings.spec().map(start).transpose()?;
     let elsewhere = started.as_ref().map(StartedEnvironment::foreign);
     let tools = Toolbox::new(settings, elsewhere, environment.prompting.max_turns).map_err(|error| {
         AssembleError::setting(
@@ -215,8 +249,7 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, A
 
 impl Worlds for RunWorlds {
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
-        let number = if self.places.len() > 1 { environment_of(prompt) } else { 0 };
-        match self.places.get(number) {
+        match self.place(prompt) {
             Some(place) => place.begin(prompt, luck),
             None => Ok(None),
         }
@@ -244,12 +277,33 @@ impl Worlds for RunWorlds {
         Ok(Between { token_ids, text })
     }
 
+    fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
+        self.codec.tokenizer().may_fit(num_bytes, num_tokens)
+    }
+
+    fn limits(&self, prompt: &Prompt) -> Option<TokenLimits> {
+        // The only one of a run plays every prompt.
+        self.limits.get(environment_of(prompt)).or(self.limits.first()).copied()
+    }
+
     fn context(&self) -> Context {
         self.context
     }
 
     fn is_slow(&self) -> bool {
-        self.places.iter().any(|place| !matches!(place, Place::Here(_)))
+        self.places.iter().any(Place::is_elsewhere)
+    }
+
+    fn take_warnings(&self) -> Vec<String> {
+        let of = |place: &Place| match place {
+            Place::Tools { toolbox, .. } => toolbox.take_warnings(),
+            Place::Here(_) | Place::Elsewhere(_) | Place::Program(_) => Vec::new(),
+        };
+        self.places.iter().flat_map(of).collect()
+    }
+
+    fn is_elsewhere(&self, prompt: &Prompt) -> bool {
+        self.place(prompt).is_some_and(Place::is_elsewhere)
     }
 }
 
@@ -331,7 +385,7 @@ impl Agents for RunAgents {
         answer.tool_calls = calls
             .into_iter()
             .enumerate()
-            .map(|(place, call)| ToolCall {
+            .map(|(place, call)| ChatToolCall {
                 id: tool_call_id(index, place),
                 name: call.name,
                 arguments: call.arguments.to_string(),

@@ -16,7 +16,7 @@ use crate::learner::critic::CriticReport;
 use crate::learner::left_out::LeftOut;
 use crate::learner::update::UpdateReport;
 use tamis_run::metrics::Metrics;
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::Timings;
 
 /// Facts about one step.
@@ -55,7 +55,8 @@ pub(crate) struct StepFacts {
     pub(crate) ignored: Ignored,
     /// Agreement of the servers' log-probabilities with the learner's, where both are known.
     pub(crate) agreement: Option<Agreement>,
-    /// Number of faults at servers since the step before, by metric.
+    /// Number of faults at servers and of environments, and of refused calls of programs, since the step before, by
+    /// metric.
     pub(crate) server_faults: Vec<(String, u64)>,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,
@@ -73,7 +74,7 @@ pub(crate) struct CriticFacts {
     pub(crate) report: CriticReport,
     learning_rate: f64,
     explained_variance: Option<f64>,
-    values: Option<Summary>,
+    values: Option<NumberSummary>,
 }
 
 impl CriticFacts {
@@ -94,7 +95,7 @@ impl CriticFacts {
         let trained = old.values().iter().zip(&mask).filter(|(_, on)| **on).map(|(&value, _)| value);
         Self {
             explained_variance: (!explained.is_nan()).then_some(explained),
-            values: Summary::of(trained),
+            values: NumberSummary::of(trained),
             report,
             learning_rate,
         }

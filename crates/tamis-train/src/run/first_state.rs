@@ -122,7 +122,7 @@ impl Run {
         let Workers { learner, .. } = &mut self.workers;
         if kept.is_dir() {
             // A part of the run, like its checkpoints.
-            checkpoint::verify(&kept, checkpoint::Extent::ForUse).map_err(checkpoint::SaveError::from)?;
+            checkpoint::verify(&kept, checkpoint::Coverage::ForUse).map_err(checkpoint::SaveError::from)?;
             learner.load(&kept, LoadContent::Reference)?;
         } else if is_beginning {
             checkpoint::write_folder::<RunError>(self.recorder.directory.disk(), &kept, None, |folder| {

@@ -15,7 +15,7 @@ use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
-use crate::checkpoint::{self, Extent, SaveError};
+use crate::checkpoint::{self, Coverage, SaveError};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::native;
@@ -103,7 +103,7 @@ impl Start {
             Some(folder) => {
                 let path = folder.path.clone();
                 interrupt
-                    .or_abandon(move || checkpoint::verify(&path, Extent::Whole))?
+                    .or_abandon(move || checkpoint::verify(&path, Coverage::Whole))?
                     .map_err(SaveError::from)?;
                 Some((RunState::read(&folder.path)?, folder.path))
             }

@@ -148,9 +148,11 @@ impl Run {
             ));
         }
         if report.num_failed > 0 {
-            self.recorder
-                .progress
-                .warn(&format!("{} validation prompts could not be generated from", report.num_failed));
+            let reason = report.first_failure.as_deref().unwrap_or("no reason is known");
+            self.recorder.progress.warn(&format!(
+                "{} validation prompts could not be generated from, the first of them: {reason}",
+                report.num_failed
+            ));
         }
         self.recorder.progress.say(&format!(
             "validation after step {step}: {} ({} prompts){}",

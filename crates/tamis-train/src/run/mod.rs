@@ -5,6 +5,7 @@
 //! does both, and again where the learner is lost.
 
 mod attempts;
+mod blame;
 mod critic;
 mod divergence;
 mod early;

@@ -26,9 +26,11 @@ use crate::cluster::Cluster;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::warm_start::Example;
-use crate::prompts::worlds::{self, RunWorlds};
+use crate::prompts::worlds::RunWorlds;
+use crate::workers::listener::RunListener;
 use crate::workers::servers::RunSampler;
 use crate::workers::{Workers, logs_of_processes};
+use tamis_env::reward::Listener;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::Loggers;
@@ -200,7 +202,8 @@ impl Run {
         let Scoring { mut scorer, score_names, is_complete, sieve } = scoring;
 
         let codec = of.date_templates(codec);
-        let worlds = RunWorlds::of(&config, &codec)?.map(Arc::new);
+        let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
+        let worlds = RunWorlds::of(&config, &codec, &listener)?.map(Arc::new);
         // Prompts show the tools of their environment.
         let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
         for note in worlds.iter().flat_map(|worlds| worlds.notes()) {
@@ -248,10 +251,11 @@ impl Run {
             learner.info().device,
         ));
         let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
-        let order = of.open_order(&mut dispatcher, &scorer, is_longer)?;
+        let order = of.open_order(&mut dispatcher, (&scorer, worlds.as_deref()), is_longer)?;
         let (servers, published) =
             of.connect_servers(&mut *learner, &codec, &dispatcher, (&mut standing.servers, &standing.past))?;
 
+        let plays = of.make_plays(worlds, &dispatcher)?;
         let next_step = of.step() + 1;
         scorer.begin_step(next_step);
         let workers = Workers {
@@ -259,7 +263,7 @@ impl Run {
                 Some(generator) => RunSampler::Learner(generator),
                 None => RunSampler::Native(native_generator(&config, &codec, of.version(), &interrupt)),
             },
-            plays: worlds::plays(&config, worlds),
+            plays,
             servers,
             published,
             learner,

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use tamis_config::{BackendKind, Config, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
+use tamis_env::environment::kind::World;
 use tamis_env::reward::Listener;
 use tamis_rollout::{
-    Beginning, DispatchError, Dispatcher, DispatcherSettings, Journalled, OrderLog as _, PreparedPrompt,
-    Record, Scorer, metric_values,
+    Beginning, DispatchError, Dispatcher, DispatcherSettings, Journalled, OrderLog as _, Plays,
+    PreparedPrompt, Record, Scorer, Worlds, metric_values,
 };
 
 use super::ending::how_to_train_further;
@@ -32,7 +33,7 @@ use crate::plan::machines::Machines;
 use crate::plan::{Plan, RunModels};
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
-use crate::prompts::worlds::RunWorlds;
+use crate::prompts::worlds::{self, RunWorlds};
 use crate::workers::answers::RecordedAnswers;
 use crate::workers::listener::RunListener;
 use crate::workers::order::RecordedOrder;
@@ -204,14 +205,11 @@ impl Preparation<'_> {
             (None, _) => {
                 let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
                 let prompts = train.to_vec();
-                let levels = self.config.levels();
-                let played = worlds.filter(|worlds| worlds.has_games()).cloned();
-                let most_tokens = self.config.max_completion_length();
-                Ok(Some(self.interrupt.or_abandon(move || match played {
-                    Some(worlds) => {
-                        Example::played(&codec, (&*worlds, &levels, most_tokens), &prompts, seed, most)
-                    }
-                    None => Example::all(&codec, &prompts, seed, most),
+                let (levels, worlds) = (self.config.levels(), worlds.cloned());
+                let games = worlds.map(|worlds| (worlds, levels));
+                Ok(Some(self.interrupt.or_abandon(move || {
+                    let games = games.as_ref().map(|(worlds, levels)| (&**worlds, &levels[..]));
+                    Example::all(&codec, games, &prompts, seed, most)
                 })??))
             }
         }
@@ -231,7 +229,8 @@ impl Preparation<'_> {
         Err(RunError::Mismatch {
             run: self.directory.path().to_owned(),
             differences: format!(
-                "the training prompts are not those that the run was begun with: {date}a file of data.train has changed"
+                "the training prompts are not those that the run was begun with: {date}{}",
+                what_changed(self.config)
             ),
         })
     }
@@ -329,7 +328,7 @@ impl Preparation<'_> {
     pub(super) fn open_order(
         &self,
         dispatcher: &mut Dispatcher,
-        scorer: &Scorer,
+        (scorer, worlds): (&Scorer, Option<&RunWorlds>),
         is_longer: bool,
     ) -> Result<Option<RecordedOrder>, RunError> {
         // The native engine goes its way once more; servers and rewards from outside do not, and samples that
@@ -339,7 +338,9 @@ impl Preparation<'_> {
             || config.samples_through_learner()
             || servers::journals_native_samples(config)
             || scorer.rewards().concurrency() > 0;
-        if !(is_timed && dispatcher.machine().depends_on_timing()) {
+        // What an environment elsewhere failed, and what was given up because of it, is told by the order alone.
+        let is_played_elsewhere = worlds.is_some_and(Worlds::is_slow);
+        if !((is_timed && dispatcher.machine().depends_on_timing()) || is_played_elsewhere) {
             return Ok(None);
         }
         let directory = self.directory;
@@ -353,6 +354,27 @@ impl Preparation<'_> {
             dispatcher.follow(taken);
         }
         Ok(Some(order))
+    }
+
+    /// The trajectories that are played; those in environments elsewhere with a memory, and with what a process
+    /// before this one had played after the checkpoint.
+    pub(super) fn make_plays(
+        &self,
+        worlds: Option<Arc<RunWorlds>>,
+        dispatcher: &Dispatcher,
+    ) -> Result<Plays, RunError> {
+        let is_played_elsewhere = worlds.as_deref().is_some_and(Worlds::is_slow);
+        let plays = worlds::plays(self.config, worlds);
+        if !is_played_elsewhere {
+            return Ok(plays);
+        }
+        let directory = self.directory;
+        let from = self.state().and_then(|state| state.episodes).unwrap_or(0);
+        let episodes = RecordedSamples::open(directory.disk(), &directory.episodes_journal(), from)
+            .map_err(|error| journal_error(error, directory, |state| state.episodes))?;
+        let next_group = dispatcher.next_group();
+        let at = Beginning { version: self.version(), step: self.step() + 1, next_group };
+        Ok(plays.journalled(Box::new(episodes), at))
     }
 
     /// The servers that sample, started where the configuration says so, and the folders in which weights are
@@ -495,4 +517,29 @@ fn journal_error(
     checkpoints.reverse();
     let usable = checkpoints.into_iter().map(|checkpoint| checkpoint.path).find(is_usable);
     RunError::JournalDamaged { source: error, usable }
+}
+
+/// What other prompts are made of than before, where the configuration is the same.
+fn what_changed(config: &Config) -> String {
+    let files = "a file of data.train";
+    let Some(environment) = config.played() else { return format!("{files} has changed") };
+    let kind = environment.kind.as_str();
+    match environment.maker().kind.world() {
+        World::Tools(_) => {
+            format!("{files}, or what the tools of `environment` say of themselves, has changed")
+        }
+        World::Program(_) => format!("{files} has changed"),
+        World::Game(_) | World::Foreign(_) => {
+            let key = match kind {
+                "python" => "environment.path",
+                "gymnasium" | "verifiers" => "environment.id",
+                "command" => "environment.argv",
+                "http" => "environment.url",
+                _ => "environment",
+            };
+            let more =
+                if config.more_environments.is_empty() { "" } else { ", or one of more_environments," };
+            format!("the environment ({key}){more} has changed: its levels are others than before")
+        }
+    }
 }

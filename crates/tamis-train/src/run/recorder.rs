@@ -30,8 +30,8 @@ pub(crate) struct Recorder {
     /// The step of the last checkpoint.
     pub(crate) saved: Option<u64>,
     /// The step of the oldest checkpoint that is kept, and from where on it needs the journals of answers,
-    /// samples and order.
-    oldest: Option<(u64, [Option<u64>; 3])>,
+    /// samples, episodes and order.
+    oldest: Option<(u64, [Option<u64>; 4])>,
     checkpoints: CheckpointConfig,
     dtype: SaveDtype,
     rollouts: SaveRollouts,
@@ -73,6 +73,7 @@ impl Recorder {
         let next = if is_open { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
         let samples = sampler.settle_journal(next);
+        let episodes = plays.settle_journal(next);
         // What was taken in until this step was trained is in the state, whatever is measured after it.
         let order = order.as_mut().map(|order| order.settle(state.step + 1)).transpose();
         let order = order.map_err(RunError::Journal)?;
@@ -80,7 +81,7 @@ impl Recorder {
         let mut logs = state.logs.clone();
         self.loggers.sync(&mut logs)?;
         logs.record(RUN_LOG, self.progress.sync()?);
-        let state = RunState { logs, journal, samples, order, ..state.clone() };
+        let state = RunState { logs, journal, samples, episodes, order, ..state.clone() };
         let pending = self.directory.begin_checkpoint(state.step)?;
         let Saved { files, overflow } =
             learner.save(pending.path(), SaveContent::Checkpoint { dtype: self.dtype })?;
@@ -105,8 +106,8 @@ impl Recorder {
 
     /// Removes from the journals what no checkpoint needs that is kept.
     fn shorten_journals(&mut self, state: &RunState, workers: &mut Workers) -> Result<(), RunError> {
-        let needed = |state: &RunState| [state.journal, state.samples, state.order];
-        if needed(state) == [None; 3] {
+        let needed = |state: &RunState| [state.journal, state.samples, state.episodes, state.order];
+        if needed(state) == [None; 4] {
             return Ok(());
         }
         let Some(oldest) = self.directory.list_checkpoints()?.into_iter().next() else { return Ok(()) };
@@ -115,14 +116,17 @@ impl Recorder {
             let Ok(state) = RunState::read(&oldest.path) else { return Ok(()) };
             self.oldest = Some((oldest.step, needed(&state)));
         }
-        let Some((_, [answers, samples, taken])) = self.oldest else { return Ok(()) };
-        let Workers { scorer, sampler, order, .. } = workers;
+        let Some((_, [answers, samples, episodes, taken])) = self.oldest else { return Ok(()) };
+        let Workers { scorer, sampler, plays, order, .. } = workers;
         if let Some(position) = answers {
             let shortened = scorer.shorten_journal(position);
             shortened.map_err(|error| RunError::Dispatch(ScoreError::from(error).into()))?;
         }
         if let Some(position) = samples {
             sampler.shorten_journal(position).map_err(|error| RunError::Dispatch(error.into()))?;
+        }
+        if let Some(position) = episodes {
+            plays.shorten_journal(position).map_err(|error| RunError::Dispatch(error.into()))?;
         }
         if let (Some(position), Some(order)) = (taken, order) {
             order.shorten(position).map_err(RunError::Journal)?;

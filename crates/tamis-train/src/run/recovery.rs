@@ -20,7 +20,7 @@ use crate::cluster::{self, Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
-use crate::learner::wire::client::wait_until_it_answers;
+use crate::learner::wire::calls::wait_until_it_answers;
 use crate::workers::servers::Pasts;
 
 /// Pause before the second restart in a row; it doubles with each further one. Before the first there is none.

@@ -8,6 +8,7 @@ use tamis_core::schedule::Accounting;
 use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Record, Reference};
 
 use super::attempts::Attempts;
+use super::blame::blame_environment;
 use super::step::step;
 use super::step_metrics::StepMetrics;
 use super::untrained::MOST_SKIPPED_UPDATES;
@@ -160,7 +161,10 @@ impl Run {
                         return Err(self.fail_without_rewards(step, missing).into());
                     }
                     let run = self.recorder.directory.path().to_owned();
-                    return Err(RunError::Stopped { diagnosis: diagnosis.clone(), run }.into());
+                    let mut diagnosis = diagnosis.clone();
+                    let faults = self.workers.dispatcher.inbox().take_faults();
+                    blame_environment(&mut diagnosis, faults, &self.recipe.config);
+                    return Err(RunError::Stopped { diagnosis, run }.into());
                 }
             }
         }
@@ -427,7 +431,7 @@ fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use tamis_core::schedule::Count;
+    use tamis_core::schedule::{Count, Members, Spent};
 
     use super::*;
 
@@ -435,17 +439,17 @@ mod tests {
     fn the_groups_of_a_run_in_one_line() {
         assert_eq!(format_accounting(&Accounting::default()), "groups of the run: 0 generated = 0");
         let mut totals = Accounting {
-            generated: Count::of(10, 4, 100),
-            trained: Count::of(4, 4, 40),
-            dropped: Count::of(5, 4, 50),
-            surplus: Count::of(1, 4, 10),
+            generated: Count::of(10, 4, Spent::on_answer(100)),
+            trained: Count::of(4, 4, Spent::on_answer(40)),
+            dropped: Count::of(5, 4, Spent::on_answer(50)),
+            surplus: Count::of(1, 4, Spent::on_answer(10)),
             ..Accounting::default()
         };
         assert_eq!(
             format_accounting(&totals),
             "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus"
         );
-        totals.leave_out(7, 20);
+        totals.leave_out(Members { trajectories: 7, spent: Spent { tokens: 20, turns: 7 } });
         assert_eq!(
             format_accounting(&totals),
             "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus; 7 trajectories of trained groups left out of the loss"

@@ -56,6 +56,9 @@ pub struct RunState {
     /// The same of the journal of servers' samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
+    /// The same of the journal of trajectories that were played elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub episodes: Option<u64>,
     /// The same of the order in which things were taken in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<u64>,
@@ -93,6 +96,7 @@ impl RunState {
             logs: LogPositions::default(),
             journal: None,
             samples: None,
+            episodes: None,
             order: None,
         }
     }

@@ -135,17 +135,19 @@ pub(crate) fn step(
     learning.advantage = credit.state.clone();
     learning.reward_kl = columns.reward_kl;
 
-    let (num_left_out, tokens_left_out) = count_left_out(&groups, &left_out);
-    facts.report.leave_out(num_left_out, tokens_left_out);
+    let without_loss = count_left_out(&groups, &left_out);
+    facts.report.leave_out(without_loss);
     facts.report.accounting.check()?;
-    facts.warn_of_updates(left_out.len(), num_left_out, left_out.iter().flatten().next());
-    workers.dispatcher.note_trained(num_left_out, tokens_left_out)?;
+    facts.warn_of_updates(left_out.len(), without_loss.trajectories, left_out.iter().flatten().next());
+    workers.dispatcher.note_trained(without_loss)?;
     let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);
     let fates = members.fates(&groups, &left_out, &advantages);
     facts.ignored = workers.dispatcher.inbox().take_ignored();
     facts.server_faults = workers.sampler.take_faults();
-    facts.server_faults.extend(workers.plays.take_faults().by_metric());
+    facts.server_faults.extend(workers.dispatcher.inbox().take_faults().by_metric());
+    facts.server_faults.extend(workers.plays.take_refused_calls().by_metric());
+    facts.warnings.extend(workers.plays.take_warnings());
     facts.advantages = credit.shaped.advantages;
     facts.returns = credit.returns;
     facts.final_rewards = columns.final_rewards;
@@ -168,6 +170,7 @@ pub(crate) fn step(
         logs: before.logs.clone(),
         journal: before.journal,
         samples: before.samples,
+        episodes: before.episodes,
         order: before.order,
     };
     let trained = batch.trained.into_iter().zip(fates);

@@ -19,7 +19,7 @@ use crate::measure::diagnostics;
 use crate::measure::episode_metrics::episode_metrics;
 use tamis_run::log::console::StepView;
 use tamis_run::metrics::Metrics;
-use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
 
 /// The metrics of a step, with what a person follows of them.
@@ -178,7 +178,7 @@ fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, 
 fn mean_of_chosen(step: &Step) -> Option<f64> {
     let values = step.trained.iter().flat_map(|trained| &trained.record.values).zip(step.members());
     let chosen = values.filter(|(_, member)| member.is_chosen).map(|(value, _)| *value);
-    Summary::of(chosen).map(|summary| summary.mean)
+    NumberSummary::of(chosen).map(|summary| summary.mean)
 }
 
 /// Metrics that reward functions logged for the step's completions (TRL's `log_metric`): the mean of each

@@ -3,12 +3,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
+use tamis_env::process_group::ProcessGroup;
 use tamis_run::durable::UNFINISHED;
-
-#[cfg(unix)]
-use tamis_env::reward::command::guard::Guard;
 
 /// What one of several runs at once may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,10 +37,7 @@ impl Share {
 /// A running `tamis train`.
 #[derive(Debug)]
 pub struct RunChild {
-    child: Child,
-    #[cfg(unix)]
-    guard: Option<Guard>,
-    is_over: bool,
+    group: ProcessGroup,
 }
 
 impl RunChild {
@@ -69,55 +64,25 @@ impl RunChild {
         if let Some(gpus) = &share.gpus {
             command.env("CUDA_VISIBLE_DEVICES", gpus.join(","));
         }
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = command.spawn()?;
-        Ok(Self {
-            #[cfg(unix)]
-            guard: Guard::over(child.id(), None),
-            child,
-            is_over: false,
-        })
+        Ok(Self { group: ProcessGroup::start(&mut command, None)? })
     }
 
     /// Its exit status, once it has ended; what it left of its group ends with it.
     pub fn poll_end(&mut self) -> Option<ExitStatus> {
-        let status = self.child.try_wait().ok().flatten()?;
-        self.kill();
+        let status = self.group.try_wait().ok().flatten()?;
+        self.group.end();
         Some(status)
     }
 
     /// Asks it to save and end, as Ctrl-C does.
     pub fn ask_to_end(&mut self) {
-        #[cfg(unix)]
-        if let Ok(id) = i32::try_from(self.child.id()) {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), nix::sys::signal::Signal::SIGTERM);
-        }
-        #[cfg(not(unix))]
-        let _ = self.child.kill();
-    }
-
-    fn kill(&mut self) {
-        if std::mem::replace(&mut self.is_over, true) {
-            return;
-        }
-        #[cfg(unix)]
-        {
-            if let Ok(group) = i32::try_from(self.child.id()) {
-                let group = nix::unistd::Pid::from_raw(group);
-                // Where nothing is left of the group there is nothing to report.
-                let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-            }
-            self.guard = None;
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.group.ask_leader_to_end();
     }
 }
 
 impl Drop for RunChild {
     fn drop(&mut self) {
-        self.kill();
+        self.group.end();
     }
 }
 

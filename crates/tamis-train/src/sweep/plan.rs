@@ -192,15 +192,13 @@ fn find_group<'s>(sweep: &'s SweepFile, only: &str) -> Result<&'s super::file::V
 
 /// An override of a key that an axis sets would change nothing.
 fn refuse_axes(options: &PlanOptions, points: &[super::point::Point]) -> Result<(), SweepError> {
-    let key =
-        |text: &str| text.trim_start_matches(['+', '~']).split('=').next().unwrap_or_default().to_owned();
-    let set: Vec<String> =
-        points.iter().flat_map(|point| &point.set).map(|argument| key(&argument.text)).collect();
-    for argument in &options.overrides {
-        let key = key(argument);
+    let set: Vec<&str> = points.iter().flat_map(|point| &point.set).map(Argument::key).collect();
+    for text in &options.overrides {
+        let argument = Argument { text: text.clone(), origin: None };
+        let key = argument.key();
         if set.contains(&key) {
             return Err(SweepError::Arguments {
-                message: format!("`{argument}` has no effect: the sweep sets `{key}` itself"),
+                message: format!("`{text}` has no effect: the sweep sets `{key}` itself"),
                 hint: "change it in the sweep's file".to_owned(),
             });
         }

@@ -2,9 +2,10 @@
 //!
 //! Axes that the baseline names, and those that depend on them, stand innermost: each combination of the
 //! others has a baseline of its own, which runs before the points that are compared with it. A sweep without
-//! a baseline compares with its first point.
+//! a baseline compares with its first point. At a baseline, an axis that depends on what it names has the
+//! values that its conditions give it there, and one that the others leave without a value has none.
 
-use super::file::{Argument, Axis, AxisValue, Explicit, SweepFile, Values};
+use super::file::{Argument, Axis, AxisValue, Explicit, SweepFile, Values, Written};
 
 /// One point: a configuration that runs once for each seed.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,11 +30,16 @@ impl Point {
     }
 }
 
+/// One of several values of an axis.
+type Condition = (Written, Vec<Written>);
+
+fn holds(labels: &[(String, String)], (axis, wanted): &Condition) -> bool {
+    let label = labels.iter().find(|(name, _)| *name == axis.text).map(|(_, label)| label);
+    wanted.iter().any(|wanted| Some(&wanted.text) == label)
+}
+
 fn fulfils(labels: &[(String, String)], values: &Values) -> bool {
-    values.iter().all(|(axis, wanted)| {
-        let label = labels.iter().find(|(name, _)| *name == axis.text).map(|(_, label)| label);
-        wanted.iter().any(|wanted| Some(&wanted.text) == label)
-    })
+    values.iter().all(|condition| holds(labels, condition))
 }
 
 /// Values chosen so far, and what they set.
@@ -51,31 +57,26 @@ impl Chosen {
         chosen
     }
 
-    /// With a point that is written out.
-    fn with_explicit(&self, explicit: &Explicit, axes: &[Axis]) -> Self {
+    /// With a point that is written out; `has_value` says of which of the axes that it names.
+    fn with_explicit(
+        &self,
+        explicit: &Explicit,
+        sweep: &SweepFile,
+        has_value: impl Fn(&Written) -> bool,
+    ) -> Self {
         let mut chosen = self.clone();
-        for (name, values) in &explicit.at {
+        for (name, values) in explicit.at.iter().filter(|(name, _)| has_value(name)) {
             let (Some(axis), Some(value)) =
-                (axes.iter().find(|axis| axis.name.text == name.text), values.first())
+                (sweep.axes.iter().find(|axis| axis.name.text == name.text), values.first())
             else {
                 continue;
             };
             let known =
                 axis.cases.iter().flat_map(|case| &case.values).find(|known| known.label.text == value.text);
-            let value = known.cloned().unwrap_or_else(|| AxisValue {
-                label: value.clone(),
-                set: axis
-                    .key
-                    .iter()
-                    .map(|key| Argument {
-                        text: format!("{key}={}", value.text),
-                        origin: Some(value.origin.clone()),
-                    })
-                    .collect(),
-            });
+            let value = known.cloned().unwrap_or_else(|| sweep.value_of(axis, value));
             chosen = chosen.with(axis, &value);
         }
-        for (name, values) in &explicit.labels {
+        for (name, values) in explicit.labels.iter().filter(|(name, _)| has_value(name)) {
             if let Some(value) = values.first() {
                 chosen.labels.push((name.text.clone(), value.text.clone()));
             }
@@ -103,43 +104,53 @@ fn combine(axes: &[&Axis], chosen: &Chosen, found: &mut Vec<Chosen>) {
 
 /// The points of a sweep. Those of the grid that have a baseline's values are not repeated.
 pub fn points(sweep: &SweepFile) -> Vec<Point> {
-    let names = |explicit: &Explicit| -> Vec<String> {
-        explicit.at.iter().chain(&explicit.labels).map(|(axis, _)| axis.text.clone()).collect()
-    };
-    let mut inner_names = sweep.baseline.as_ref().map(names).unwrap_or_default();
+    let named: Vec<&str> = sweep.baseline.as_ref().map(Explicit::axes).unwrap_or_default();
+    let mut inner_names = named.clone();
     // What depends on one of them goes with it.
     for axis in &sweep.axes {
         let mut conditions = axis.cases.iter().flat_map(|case| &case.when);
-        if conditions.any(|(name, _)| inner_names.contains(&name.text)) {
-            inner_names.push(axis.name.text.clone());
+        if conditions.any(|(name, _)| inner_names.contains(&name.text.as_str())) {
+            inner_names.push(&axis.name.text);
         }
     }
     let (inner, outer): (Vec<&Axis>, Vec<&Axis>) =
-        sweep.axes.iter().partition(|axis| inner_names.contains(&axis.name.text));
+        sweep.axes.iter().partition(|axis| inner_names.contains(&axis.name.text.as_str()));
+    let dependent: Vec<&Axis> =
+        inner.iter().copied().filter(|axis| !named.contains(&axis.name.text.as_str())).collect();
     let mut found: Vec<Point> = Vec::new();
     let mut outer_points = Vec::new();
     combine(&outer, &Chosen::default(), &mut outer_points);
     for at in outer_points {
         let mut baseline = 0;
+        let mut inside = Vec::new();
         if let Some(explicit) = &sweep.baseline {
             baseline = found.len();
-            let Chosen { labels, set } = at.with_explicit(explicit, &sweep.axes);
-            found.push(Point { labels, set, baseline });
+            // An axis that has no value beside those of the outer axes has none at the baseline either.
+            let has_value = |name: &Written| {
+                sweep.axes.iter().filter(|axis| axis.name.text == name.text).all(|axis| {
+                    let is_outer = |(name, _): &&Condition| !inner_names.contains(&name.text.as_str());
+                    axis.cases.is_empty()
+                        || axis.cases.iter().any(|case| {
+                            case.when.iter().filter(is_outer).all(|condition| holds(&at.labels, condition))
+                        })
+                })
+            };
+            let own = at.with_explicit(explicit, sweep, has_value);
+            combine(&dependent, &own, &mut inside);
         }
-        if sweep.axes.is_empty() && (sweep.baseline.is_some() || !sweep.list.is_empty()) {
-            continue;
+        // A sweep without axes has no grid: one point, unless others are written out.
+        if !(sweep.axes.is_empty() && (sweep.baseline.is_some() || !sweep.list.is_empty())) {
+            combine(&inner, &at, &mut inside);
         }
-        let mut inside = Vec::new();
-        combine(&inner, &at, &mut inside);
         for Chosen { labels, set } in inside {
-            let is_baseline = |point: &Point| same(&point.labels, &labels);
-            if sweep.baseline.is_none() || !found.iter().any(is_baseline) {
+            let is_there = |point: &Point| same(&point.labels, &labels);
+            if sweep.baseline.is_none() || !found.iter().any(is_there) {
                 found.push(Point { labels, set, baseline });
             }
         }
     }
     for explicit in &sweep.list {
-        let Chosen { labels, set } = Chosen::default().with_explicit(explicit, &sweep.axes);
+        let Chosen { labels, set } = Chosen::default().with_explicit(explicit, sweep, |_| true);
         // The baseline that has its values outside the baseline's own axes.
         let agrees = |point: &Point| {
             outer.iter().all(|axis| {

@@ -6,6 +6,7 @@ use tamis_core::group::{Group, PolicyVersion};
 use tamis_rollout::{Dispatcher, Plays, Publication, Scorer, Weights};
 
 pub mod answers;
+pub(crate) mod evaluation_sampler;
 pub mod listener;
 pub mod order;
 pub(crate) mod published;
@@ -58,6 +59,7 @@ impl Workers {
     pub(crate) fn begin_step(&mut self, step: u64) {
         self.sampler.begin_step(step);
         self.scorer.begin_step(step);
+        self.plays.begin_step(step);
         if let Some(order) = &mut self.order {
             order.begin_step(step);
         }

@@ -1,5 +1,5 @@
-//! The journal of samples from generators whose answers are no function of our keys: servers. As that of
-//! external rewards ([`crate::workers::answers`]), it is read back where a process before this one was told
+//! The journal of samples that are no function of our keys: those of servers, and whole trajectories that are
+//! played in environments elsewhere, each in a file of its own. As that of external rewards ([`crate::workers::answers`]), it is read back where a process before this one was told
 //! something after the checkpoint.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::random::Key;
-use tamis_rollout::{GeneratorError, SampleIdentity, SampleJournal, SampleOutcome};
+use tamis_rollout::{GeneratorError, SampleIdentity, SampleJournal, SampleOutcome, SamplePurpose};
 
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, JournalError, SyncPolicy};
@@ -61,9 +61,15 @@ fn journal_error(error: impl std::error::Error + Send + Sync + 'static) -> Gener
 }
 
 impl SampleJournal for RecordedSamples {
-    fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome> {
+    fn take(&mut self, step: u64, asked: &SampleIdentity) -> Option<SampleOutcome> {
         let known = self.known.get_mut(&asked.key)?;
-        let place = known.iter().position(|entry| asked.is_answered_by(&entry.asked))?;
+        let is_rollout = asked.id.purpose == SamplePurpose::Rollout;
+        let is_answer =
+            |entry: &Entry| (is_rollout || entry.step == step) && asked.is_answered_by(&entry.asked);
+        // A prompt may be drawn twice by the same weights: each group has its own answer where that is there.
+        let is_its = |entry: &Entry| is_rollout && entry.asked.id.group == asked.id.group;
+        let place = known.iter().position(|entry| is_answer(entry) && is_its(entry));
+        let place = place.or_else(|| known.iter().position(is_answer))?;
         known.remove(place).map(|entry| entry.outcome)
     }
 
@@ -96,7 +102,8 @@ impl SampleJournal for RecordedSamples {
 mod tests {
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
     use tamis_core::random::Purpose;
-    use tamis_rollout::{FailureKind, Sample, SampleId, SamplePurpose};
+    use tamis_core::schedule::Spent;
+    use tamis_rollout::{FailureKind, Sample, SampleId};
 
     use super::*;
 
@@ -112,6 +119,7 @@ mod tests {
     fn sampled(text: &str) -> SampleOutcome {
         SampleOutcome::Sampled(Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: vec![3, 1],
             logprobs: vec![-0.1, -1.0 / 3.0],
             entropy: None,
@@ -135,7 +143,7 @@ mod tests {
         let failure = SampleOutcome::Failed {
             kind: FailureKind::Permanent,
             reason: "refused".to_owned(),
-            num_tokens: 4,
+            spent: Spent::on_answer(4),
         };
         let later = [(asked(1, 8, 1), sampled("later")), (asked(2, 9, 1), failure.clone())];
         samples.put(2, &later).expect("put");
@@ -144,14 +152,14 @@ mod tests {
         assert_eq!(samples.num_samples(), 2);
         // The same prompt as another group; not by other weights, and not as what stood before the
         // checkpoint.
-        assert_eq!(samples.take(&asked(5, 8, 2)), None);
-        assert_eq!(samples.take(&asked(0, 7, 0)), None);
-        assert_eq!(samples.take(&asked(5, 8, 1)), Some(sampled("later")));
-        assert_eq!(samples.take(&asked(5, 8, 1)), None, "asked for once");
+        assert_eq!(samples.take(2, &asked(5, 8, 2)), None);
+        assert_eq!(samples.take(2, &asked(0, 7, 0)), None);
+        assert_eq!(samples.take(2, &asked(5, 8, 1)), Some(sampled("later")));
+        assert_eq!(samples.take(2, &asked(5, 8, 1)), None, "asked for once");
         // A group that was in flight is asked for by newer weights; another that has got its number and its
         // prompt wants its own answer.
-        assert_eq!(samples.take(&asked(2, 9, 2)), None);
-        assert_eq!(samples.take(&SampleIdentity { was_in_flight: true, ..asked(2, 9, 2) }), Some(failure));
+        assert_eq!(samples.take(2, &asked(2, 9, 2)), None);
+        assert_eq!(samples.take(2, &SampleIdentity { was_in_flight: true, ..asked(2, 9, 2) }), Some(failure));
         // A validation has the number of an earlier one in every new process: the answers of older weights
         // are not its.
         let validation = |version: u64| {
@@ -162,12 +170,27 @@ mod tests {
         samples.put(2, &[(validation(1), sampled("validated"))]).expect("put");
         drop(samples);
         let mut samples = open(&path, checkpoint);
-        assert_eq!(samples.take(&validation(2)), None);
-        assert_eq!(samples.take(&validation(1)), Some(sampled("validated")));
+        assert_eq!(samples.take(2, &validation(2)), None);
+        assert_eq!(samples.take(2, &validation(1)), Some(sampled("validated")));
+        // That of another step is another measurement, though the weights are the same.
+        samples.put(3, &[(validation(1), sampled("later"))]).expect("put");
+        drop(samples);
+        let mut samples = open(&path, checkpoint);
+        assert_eq!(samples.take(3, &validation(1)), Some(sampled("later")));
+        assert_eq!(samples.take(3, &validation(1)), None);
+        assert_eq!(samples.take(2, &validation(1)), Some(sampled("validated")));
+        // A prompt that is drawn twice by the same weights: each group has its own.
+        samples
+            .put(2, &[(asked(6, 12, 1), sampled("first")), (asked(7, 12, 1), sampled("second"))])
+            .expect("put");
+        drop(samples);
+        let mut samples = open(&path, checkpoint);
+        assert_eq!(samples.take(2, &asked(7, 12, 1)), Some(sampled("second")));
+        assert_eq!(samples.take(2, &asked(7, 12, 1)), Some(sampled("first")));
         // A checkpoint in the middle of step 2 keeps what the step was told.
         samples.put(2, &[(asked(3, 10, 1), sampled("more"))]).expect("put");
         assert_eq!(samples.settle(2), checkpoint);
-        assert_eq!(samples.settle(3), std::fs::metadata(&path).expect("a file").len());
-        assert_eq!(open(&path, checkpoint).num_samples(), 4);
+        assert_eq!(samples.settle(4), std::fs::metadata(&path).expect("a file").len());
+        assert_eq!(open(&path, checkpoint).num_samples(), 7);
     }
 }

@@ -9,7 +9,6 @@ use tamis_config::{
     BackendKind, Config, Intake, LOOPBACK, LaunchConfig, LauncherKind, LearnerBackend, ServerCommand,
     SurplusKind,
 };
-use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings, Moves};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Transport as _};
@@ -28,14 +27,13 @@ use tamis_rollout::{
 use super::published::PublishedFolders;
 use super::samples::RecordedSamples;
 use crate::assemble::api_key::api_key;
-use crate::assemble::settings::{sampling, validation_settings};
+use crate::assemble::settings::sampling;
 use crate::assemble::{AssembleError, objective};
 use crate::cluster::{Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{LearnerEndpoint, RunLearner};
 use crate::prompts::codec::Codec;
-use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
 /// Longest time of a health check, which computes nothing.
@@ -335,12 +333,12 @@ pub(crate) fn connect(
 }
 
 /// Settings of the sampling at servers.
-struct How<'a> {
-    sampling: &'a Sampling,
+pub(super) struct How<'a> {
+    pub(super) sampling: &'a Sampling,
     /// Action when the servers' log-probabilities are of another distribution.
-    other_logprobs: OtherLogprobs,
+    pub(super) other_logprobs: OtherLogprobs,
     /// Whether and how they are sent weights.
-    sends: Option<Sends>,
+    pub(super) sends: Option<Sends>,
 }
 
 /// What transfers have left behind, by the place of the server.
@@ -348,7 +346,7 @@ pub(crate) type Pasts = Arc<Mutex<BTreeMap<usize, Past>>>;
 
 /// Sending of weights over communicators.
 #[derive(Clone)]
-struct Sends {
+pub(super) struct Sends {
     /// Who sends.
     learner: LearnerEndpoint,
     /// Servers that can be started again.
@@ -382,7 +380,7 @@ impl Sends {
 ///
 /// # Errors
 /// As [`connect`].
-fn connect_fleet(
+pub(super) fn connect_fleet(
     config: &Config,
     launched: Option<&Arc<Started>>,
     (codec, vocabulary): (&Codec, usize),
@@ -570,95 +568,6 @@ pub(crate) fn publish_to(
         }
         if events.contains(&published) {
             return Ok(());
-        }
-    }
-}
-
-/// The sampler of an evaluation. When it is dropped, servers that were started for it end, and weights that
-/// were published for it are removed.
-pub(crate) enum EvaluationSampler {
-    /// The learner that holds the checkpoint.
-    Learner {
-        /// As it samples.
-        generator: Box<dyn Generator>,
-        /// The weights that it samples by.
-        #[expect(dead_code, reason = "it is there to be held")]
-        learner: Box<dyn RunLearner>,
-    },
-    /// Servers.
-    Servers {
-        /// Their fleet.
-        fleet: Box<Fleet>,
-        /// Those of them that were started for it.
-        #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<Arc<Started>>,
-        /// Folders in which the checkpoint was published; `None` where servers sample by weights of their
-        /// own.
-        folders: Option<Box<PublishedFolders>>,
-    },
-}
-
-impl EvaluationSampler {
-    /// At the servers of a configuration, which are given the checkpoint's weights; those of
-    /// `rollout.backend: openai` have their own.
-    pub(crate) fn new(
-        config: &Config,
-        learner: Option<Box<dyn RunLearner>>,
-        (codec, cluster): (&Codec, Cluster),
-        folder: &Path,
-        interrupt: &Interrupt,
-        ui: &Console,
-    ) -> Result<Self, Halt<RunError>> {
-        let sampling = &validation_settings(config).sampling;
-        // What is evaluated is published as a folder.
-        let how = How { sampling, other_logprobs: OtherLogprobs::Recompute, sends: None };
-        let Some(mut learner) = learner else {
-            let known = (codec, usize::MAX);
-            let fleet = connect_fleet(config, None, known, how, None, interrupt, ui)?;
-            return Ok(Self::Servers { fleet: Box::new(fleet), launched: None, folders: None });
-        };
-        let version = PolicyVersion(0);
-        if !config.samples_at_servers()
-            && let Some(generator) = learner.generator(version)
-        {
-            return Ok(Self::Learner { generator, learner });
-        }
-        // What is evaluated is a checkpoint's whole weights.
-        let folders = PublishedFolders::of(&Disk::new(), folder, config).of_whole_weights();
-        let begin = || {
-            let launched = launch(config, &folders, (&mut *learner, codec, &cluster), folder, interrupt, ui)?;
-            let launched = launched.map(Arc::new);
-            let known = (codec, learner.info().policy.vocab_size);
-            let fleet = connect_fleet(config, launched.as_ref(), known, how, Some(&folders), interrupt, ui);
-            if interrupt.is_requested() {
-                return Err(Halt::Interrupted);
-            }
-            Ok((Box::new(fleet?), launched))
-        };
-        let (fleet, launched) = begin().inspect_err(|_: &Halt<RunError>| {
-            // As in `drop`.
-            let _ = folders.remove();
-        })?;
-        let mut sampler = Self::Servers { fleet, launched, folders: Some(Box::new(folders.clone())) };
-        let publication = folders.write(&mut *learner, codec, version)?;
-        publish_to(sampler.generator(), &publication, interrupt)?;
-        Ok(sampler)
-    }
-
-    /// As [`crate::measure::validation`] drives it.
-    pub(crate) fn generator(&mut self) -> &mut dyn Generator {
-        match self {
-            Self::Learner { generator, .. } => &mut **generator,
-            Self::Servers { fleet, .. } => &mut **fleet,
-        }
-    }
-}
-
-impl Drop for EvaluationSampler {
-    fn drop(&mut self) {
-        if let Self::Servers { folders: Some(folders), .. } = self {
-            // Where that cannot be, a folder is left and nothing is wrong.
-            let _ = folders.remove();
         }
     }
 }

@@ -13,7 +13,8 @@ const SUMMARY: &str = "agent_proxy.enable_summary_memory";
 
 /// What is other than in RAGEN where a turn is shown anew.
 const ONE_EPISODE: &str = "an episode is one member of its group and one sequence of the loss, where RAGEN makes \
-     a row of the batch of each turn";
+     a row of the batch of each turn; `objective.advantage.statistics: turn` counts turns in the mean and deviation \
+     of grpo";
 
 const EARLIER_ANSWERS: &str =
     "earlier turns are told by what was answered, where RAGEN tells states and rewards too";

@@ -1,6 +1,6 @@
 use super::*;
 use crate::filter::{DropReason, GroupFilter, TopP, Verdict};
-use crate::schedule::{GroupSummary, OnLimit};
+use crate::schedule::{GroupSummary, OnLimit, Spent};
 
 /// A group of n with so many correct, judged as the variance filter does.
 fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_text: bool) {
@@ -14,7 +14,7 @@ fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_te
         num_trajectories: n,
         num_scored: n,
         num_correct: Some(correct),
-        num_tokens: 0,
+        spent: Spent::default(),
         mean: Some(mean),
         std: Some((mean * (1.0 - mean)).sqrt()),
         min: None,
@@ -204,7 +204,7 @@ fn no_scores_and_failures() {
         num_trajectories: 4,
         num_scored: 0,
         num_correct: Some(0),
-        num_tokens: 0,
+        spent: Spent::default(),
         mean: None,
         std: None,
         min: None,
@@ -215,7 +215,7 @@ fn no_scores_and_failures() {
         tally.add_judged(Verdict::Dropped(DropReason::Unscored), &summary);
     }
     for _ in 0..4 {
-        tally.add_failed(4, 7);
+        tally.add_failed(4, Spent::on_answer(7));
     }
     let cause = StopCause::SkippedSteps { steps: 11, why: SkipReason::EmptyRound };
     let diagnosis = Diagnosis::new(cause, 1, 0, 11, None, tally, &ScheduleSettings::verl(16, 16, 4, 0));
@@ -243,7 +243,7 @@ fn a_reward_that_says_nothing() {
         num_trajectories: 4,
         num_scored: 4,
         num_correct: Some(0),
-        num_tokens: 0,
+        spent: Spent::default(),
         mean: Some(0.1),
         std: Some(0.0),
         min: None,
@@ -279,7 +279,7 @@ fn groups_of_one_dropped_by_choice() {
         num_trajectories: 1,
         num_scored: 1,
         num_correct: None,
-        num_tokens: 5,
+        spent: Spent { tokens: 5, turns: 1 },
         mean: Some(17.0),
         std: Some(0.0),
         min: None,
@@ -321,7 +321,7 @@ fn a_selection_of_uniform_groups() {
             num_trajectories: 8,
             num_scored: 8,
             num_correct: Some(4),
-            num_tokens: 0,
+            spent: Spent::default(),
             mean: Some(0.5),
             std: Some(0.5),
             min: None,
@@ -366,7 +366,7 @@ fn a_selection_of_uniform_groups() {
         num_trajectories: 1,
         num_scored: 1,
         num_correct: Some(1),
-        num_tokens: 0,
+        spent: Spent::default(),
         mean: Some(1.0),
         std: Some(0.0),
         min: None,

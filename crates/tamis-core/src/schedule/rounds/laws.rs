@@ -8,8 +8,8 @@ use crate::filter::{GroupFilter, Variance};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Command, Count, Event, FillOrder, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit,
-    RoundLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler, Surplus,
+    Command, Count, Event, FillOrder, GroupFacts, MOST_BATCHES, Members, OnEmptyRound, OnExhausted, OnLimit,
+    RoundLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler, Spent, Surplus,
 };
 
 fn settings() -> impl Strategy<Value = ScheduleSettings> {
@@ -124,7 +124,7 @@ impl World {
     fn event(&self, group: GroupId, prompt: PromptOf, version: u64, group_size: usize) -> Event {
         let key = Key::new(self.seed, Purpose::Rollout).with(prompt.0).with(prompt.1 as u64).with(version);
         if key.uniform(0) < self.fail {
-            return Event::Failed { group, num_tokens: key.below(1, 100) };
+            return Event::Failed { group, spent: Spent::on_answer(key.below(1, 100)) };
         }
         // Kept: one member differs. Dropped for every reason that the variance filter has.
         let uniform = [0.0, 1.0, 0.5, f64::NAN][key.below(3, 4) as usize];
@@ -134,8 +134,9 @@ impl World {
             values[key.below(4, group_size as u64) as usize] = 1.0;
         }
         let facts = GroupFacts {
-            num_tokens: key.below(5, 1000),
+            spent: Spent { tokens: key.below(5, 1000), turns: key.below(8, 9) },
             num_lost_tokens: key.below(7, 3),
+            num_lost_turns: key.below(9, 2),
             is_identical_in_text: key.below(6, 2) == 0,
         };
         Event::Scored { group, values, facts }
@@ -149,7 +150,7 @@ impl World {
         let (mut next, mut version, mut epoch, mut left) = (0u64, 0u64, 0u64, self.per_epoch);
         let mut returned: VecDeque<PromptOf> = VecDeque::new();
         let mut prompts: BTreeMap<GroupId, (PromptOf, u64)> = BTreeMap::new();
-        let (mut left_out, mut tokens_left_out, mut tokens) = (0, 0, 0);
+        let (mut left_out, mut spent) = (Count::default(), Spent::default());
         let mut fates: BTreeMap<GroupId, &'static str> = BTreeMap::new();
         let mut flying: Vec<GroupId> = Vec::new();
         let mut aborting: Vec<GroupId> = Vec::new();
@@ -177,8 +178,8 @@ impl World {
             }
             match &event {
                 Event::Dispatched { groups, .. } => flying.extend(groups),
-                Event::Scored { facts, .. } => tokens += facts.num_tokens + facts.num_lost_tokens,
-                Event::Failed { num_tokens, .. } | Event::Aborted { num_tokens, .. } => tokens += num_tokens,
+                Event::Scored { facts, .. } => spent += facts.spent + facts.lost(),
+                Event::Failed { spent: told, .. } | Event::Aborted { spent: told, .. } => spent += *told,
                 _ => {}
             }
             let commands = machine.handle(event.clone()).unwrap();
@@ -245,15 +246,16 @@ impl World {
                         story.trained.push(close.trained.iter().map(|group| prompts[group].0).collect());
                         let trained = close.report.accounting.trained;
                         let share = |number: u64| (self.leave_out * number as f64).round() as u64;
-                        let (members, tokens) = (share(trained.trajectories), share(trained.tokens));
+                        let Count { trajectories, turns, tokens, .. } = trained;
+                        let (trajectories, turns, tokens) =
+                            (share(trajectories), share(turns), share(tokens));
                         let mut report = close.report;
-                        report.leave_out(members, tokens);
+                        report.leave_out(Members { trajectories, spent: Spent { turns, tokens } });
                         report.accounting.check().unwrap();
                         assert_eq!(report.batch.trajectories, report.accounting.trained.trajectories);
                         assert_eq!(report.batch.tokens, report.accounting.trained.tokens);
-                        left_out += members;
-                        tokens_left_out += tokens;
-                        due.push_back(Event::Trained { left_out: members, tokens });
+                        left_out += Count { groups: 0, trajectories, turns, tokens };
+                        due.push_back(Event::Trained { left_out: trajectories, tokens, turns });
                         close
                     }
                     Command::SkipStep { close, .. } => {
@@ -333,7 +335,7 @@ impl World {
                     assert!(choices > 0, "stuck after {event:?}: {settings:?} {self:?}");
                     let place = pick(choices);
                     if place < aborting.len() {
-                        Event::Aborted { group: aborting.swap_remove(place), num_tokens: 3 }
+                        Event::Aborted { group: aborting.swap_remove(place), spent: Spent::on_answer(3) }
                     } else {
                         let group = flying.remove(place - aborting.len());
                         let (prompt, version) = prompts[&group];
@@ -346,24 +348,21 @@ impl World {
             assert!(flying.is_empty());
             // What was given up is answered when the run has ended, and still counts.
             for group in aborting {
-                tokens += 7;
+                spent += Spent::on_answer(7);
                 let (prompt, version) = prompts[&group];
                 let last = match self.event(group, prompt, version, settings.group_size) {
                     Event::Scored { values, .. } => {
-                        let facts = GroupFacts {
-                            num_tokens: 7,
-                            is_identical_in_text: false,
-                            ..GroupFacts::default()
-                        };
+                        let facts = GroupFacts { spent: Spent::on_answer(7), ..GroupFacts::default() };
                         Event::Scored { group, values, facts }
                     }
-                    _ => Event::Aborted { group, num_tokens: 7 },
+                    _ => Event::Aborted { group, spent: Spent::on_answer(7) },
                 };
                 assert_eq!(machine.handle(last.clone()), Ok(Vec::new()));
                 assert!(machine.handle(last).is_err());
             }
             assert_eq!(machine.totals().generated.groups as usize, prompts.len());
-            assert_eq!(machine.totals().generated.tokens, tokens);
+            let Count { turns, tokens, .. } = machine.totals().generated;
+            assert_eq!(Spent { tokens, turns }, spent);
             assert_eq!(machine.totals().carried_out, Count::default());
             assert_eq!(machine.totals().in_flight_out, Count::default());
             assert_eq!(machine.held().count(), 0);
@@ -373,9 +372,9 @@ impl World {
         totals.check().unwrap();
         let count = |place: &str| fates.values().filter(|fate| **fate == place).count() as u64;
         assert_eq!(totals.trained.groups, count("trained"));
-        assert_eq!(totals.left_out, Count { groups: 0, trajectories: left_out, tokens: tokens_left_out });
+        assert_eq!(totals.left_out, left_out);
         let members = (totals.trained.groups as usize * settings.group_size) as u64;
-        assert_eq!(totals.trained.trajectories + left_out, members);
+        assert_eq!(totals.trained.trajectories + left_out.trajectories, members);
         assert_eq!(totals.surplus.groups, count("surplus"));
         assert_eq!(totals.stale.groups, count("stale"));
         assert_eq!(totals.aborted.groups, count("aborted"));
@@ -396,10 +395,10 @@ fn any_event() -> impl Strategy<Value = Event> {
             Event::Dispatched { groups, version: PolicyVersion(version), exhausted }
         }),
         8 => (group(), values).prop_map(|(group, values)| {
-            Event::Scored { group, values, facts: GroupFacts { num_tokens: 7, num_lost_tokens: 0, is_identical_in_text: true } }
+            Event::Scored { group, values, facts: GroupFacts { spent: Spent { tokens: 7, turns: 3 }, is_identical_in_text: true, ..GroupFacts::default() } }
         }),
-        2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
-        2 => (0u64..12, 0u64..30).prop_map(|(left_out, tokens)| Event::Trained { left_out, tokens }),
+        2 => group().prop_map(|group| Event::Failed { group, spent: Spent::on_answer(u64::from(u32::MAX)) }),
+        2 => (0u64..12, 0u64..30, 0u64..9).prop_map(|(left_out, tokens, turns)| Event::Trained { left_out, tokens, turns }),
         1 => (0u64..4).prop_map(|version| Event::Published { version: PolicyVersion(version) }),
         1 => Just(Event::Cancelled),
     ]

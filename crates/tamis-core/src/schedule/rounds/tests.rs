@@ -4,8 +4,13 @@ use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
     Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, RoundLimit, RunEnd,
-    ScheduleSettings, Scheduler, SkipReason, StepClose, StopCause, Surplus,
+    ScheduleSettings, Scheduler, SkipReason, Spent, StepClose, StopCause, Surplus,
 };
+
+/// So many tokens, ten a turn.
+fn spent(tokens: u64) -> Spent {
+    Spent { tokens, turns: tokens / 10 }
+}
 
 /// A driver over endless or finite data whose groups are what the test says.
 struct Driver {
@@ -36,7 +41,7 @@ fn scored(group: GroupId, fate: Fate, n: usize) -> Event {
     Event::Scored {
         group,
         values,
-        facts: GroupFacts { num_tokens: 10 * n as u64, is_identical_in_text: false, ..GroupFacts::default() },
+        facts: GroupFacts { spent: spent(10 * n as u64), ..GroupFacts::default() },
     }
 }
 
@@ -72,7 +77,7 @@ impl Driver {
 
     fn trained(&mut self) {
         self.version += 1;
-        assert_eq!(self.send(Event::Trained { left_out: 0, tokens: 0 }), []);
+        assert_eq!(self.send(Event::Trained { left_out: 0, tokens: 0, turns: 0 }), []);
         assert_eq!(self.send(Event::Published { version: PolicyVersion(self.version) }), []);
     }
 
@@ -105,7 +110,7 @@ impl Driver {
         }
         for (place, group) in groups.into_iter().enumerate() {
             commands = match fate(place) {
-                Fate::Failed => self.send(Event::Failed { group, num_tokens: 5 }),
+                Fate::Failed => self.send(Event::Failed { group, spent: spent(5) }),
                 fate => self.send(scored(group, fate, n)),
             };
         }
@@ -225,6 +230,8 @@ step 1 batch complete: 3 rounds, 3072 prompts generated, 1259 kept (41.0%); trai
     trajectories/carried_out 0.0000
     tokens/generated 245760.0000
     tokens/trained 81920.0000
+    turns/generated 24576.0000
+    turns/trained 8192.0000
     schedule/max_lag 0.0000
     ");
 }
@@ -239,7 +246,7 @@ fn errors_at_the_limit_as_verl() {
     };
     assert_eq!(diagnosis.cause, StopCause::LimitReached);
     assert_eq!(close.surplus.len(), 5);
-    assert_eq!(close.report.accounting.dropped, Count::of(11, 4, 440));
+    assert_eq!(close.report.accounting.dropped, Count::of(11, 4, spent(440)));
     assert!(driver.rounds.is_ended());
 }
 
@@ -327,8 +334,8 @@ fn easyr1_at_the_end_of_the_data() {
     let Some(Command::Finish { why: RunEnd::TotalEpochs, close }) = commands.last() else {
         panic!("{commands:?}")
     };
-    assert_eq!(close.report.accounting.dropped, Count::of(4, 2, 80));
-    assert_eq!(driver.rounds.totals().generated, Count::of(40, 2, 800));
+    assert_eq!(close.report.accounting.dropped, Count::of(4, 2, spent(80)));
+    assert_eq!(driver.rounds.totals().generated, Count::of(40, 2, spent(800)));
 }
 
 /// A round that meets the end of an epoch takes the rest of its prompts from the next one.
@@ -500,7 +507,7 @@ fn carried_surplus_comes_first_and_grows_stale() {
     let commands = driver.first(4);
     let close = ready(&commands);
     assert_eq!(close.stale, [GroupId(13), GroupId(14)]);
-    assert_eq!((close.report.max_lag, close.report.accounting.stale), (0, Count::of(2, 2, 40)));
+    assert_eq!((close.report.max_lag, close.report.accounting.stale), (0, Count::of(2, 2, spent(40))));
     driver.rounds.totals().check().unwrap();
 }
 
@@ -523,7 +530,7 @@ fn a_cancelled_run_loses_nothing_uncounted() {
     let commands = driver.first(1);
     let (groups, _) = driver.dispatch(&commands);
     driver.send(scored(groups[2], Fate::Mixed, 2));
-    driver.send(Event::Failed { group: groups[0], num_tokens: 3 });
+    driver.send(Event::Failed { group: groups[0], spent: spent(3) });
     let commands = driver.send(Event::Cancelled);
     let [abort, judged, Command::Finish { why: RunEnd::Cancelled, close }] = &commands[..] else {
         panic!("{commands:?}")
@@ -533,7 +540,10 @@ fn a_cancelled_run_loses_nothing_uncounted() {
     assert_eq!(close.aborted, [groups[1], groups[3]]);
     assert_eq!(close.surplus, [GroupId(0), groups[2]]);
     let accounting = close.report.accounting;
-    assert_eq!((accounting.failed, accounting.aborted), (Count::of(1, 2, 3), Count::of(2, 2, 0)));
+    assert_eq!(
+        (accounting.failed, accounting.aborted),
+        (Count::of(1, 2, spent(3)), Count::of(2, 2, spent(0)))
+    );
     // And between steps.
     let mut driver = Driver::new(ScheduleSettings::verl(4, 4, 2, 0));
     assert!(matches!(driver.send(Event::Cancelled)[..], [Command::Finish { .. }]));
@@ -574,7 +584,7 @@ fn events_that_do_not_fit() {
     let mixed = |id| scored(GroupId(id), Fate::Mixed, 2);
     refuse(&mut driver, dispatched(&[0], true));
     refuse(&mut driver, mixed(0));
-    refuse(&mut driver, Event::Trained { left_out: 0, tokens: 0 });
+    refuse(&mut driver, Event::Trained { left_out: 0, tokens: 0, turns: 0 });
     driver.begin();
     refuse(&mut driver, Event::BeginStep);
     refuse(&mut driver, dispatched(&[0, 1], false));
@@ -584,12 +594,12 @@ fn events_that_do_not_fit() {
     refuse(&mut driver, mixed(7));
     refuse(&mut driver, scored(GroupId(1), Fate::Mixed, 3));
     driver.send(mixed(1));
-    refuse(&mut driver, Event::Failed { group: GroupId(1), num_tokens: 0 });
+    refuse(&mut driver, Event::Failed { group: GroupId(1), spent: spent(0) });
     for id in [0, 2, 3] {
         driver.send(mixed(id));
     }
     refuse(&mut driver, Event::Published { version: PolicyVersion(1) });
-    refuse(&mut driver, Event::Trained { left_out: 9, tokens: 0 });
+    refuse(&mut driver, Event::Trained { left_out: 9, tokens: 0, turns: 0 });
     refuse(&mut driver, Event::Cancelled);
     insta::assert_snapshot!(errors.join("\n"), @"
     event `dispatched` came while the scheduler was between steps

@@ -9,9 +9,13 @@ use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::run::Phase;
 use crate::schedule::{
-    Accounting, Command, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, RoundLimit,
-    ScheduleError, ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
+    Accounting, Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, RoundLimit,
+    ScheduleError, ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings, Surplus,
 };
+
+fn spent(count: Count) -> Spent {
+    Spent { tokens: count.tokens, turns: count.turns }
+}
 
 fn settings() -> impl Strategy<Value = StreamingSettings> {
     let sizes = (1usize..6, 1usize..9, 1usize..4, 1usize..7, 1usize..20);
@@ -133,10 +137,10 @@ struct Driver<'a> {
     handed: Vec<GroupId>,
     due: VecDeque<Event>,
     aborting: Vec<GroupId>,
-    /// Completion tokens told so far, of everything.
-    tokens: u64,
-    /// Those of trained groups.
-    tokens_trained: u64,
+    /// What was generated as told so far, of everything.
+    spent: Spent,
+    /// That of trained groups.
+    spent_on_trained: Spent,
     ends: BTreeMap<GroupId, &'static str>,
     left_behind: Accounting,
     story: Story,
@@ -158,8 +162,8 @@ impl<'a> Driver<'a> {
             handed: Vec::new(),
             due: VecDeque::from([Event::BeginStep]),
             aborting: Vec::new(),
-            tokens: 0,
-            tokens_trained: 0,
+            spent: Spent::default(),
+            spent_on_trained: Spent::default(),
             ends: BTreeMap::new(),
             left_behind: Accounting::default(),
             story: Story::default(),
@@ -225,7 +229,7 @@ impl<'a> Driver<'a> {
         assert_eq!(accounting.carried_in, self.left_behind.carried_out);
         assert_eq!(accounting.in_flight_in, self.left_behind.in_flight_out);
         self.left_behind = accounting;
-        self.tokens_trained += accounting.trained.tokens;
+        self.spent_on_trained += spent(accounting.trained);
         assert_eq!(close.trained, self.handed, "what was handed out is what the step trains");
         assert!(close.trained.len() <= self.settings.run.train_batch_size);
         for group in std::mem::take(&mut self.handed) {
@@ -293,9 +297,10 @@ impl<'a> Driver<'a> {
                     self.story.trained.push(prompts);
                     let trained = close.report.accounting.trained;
                     let share = |number: u64| (self.world.leave_out * number as f64).round() as u64;
-                    let (left_out, tokens) = (share(trained.trajectories), share(trained.tokens));
+                    let Count { trajectories, turns, tokens, .. } = trained;
+                    let (left_out, turns, tokens) = (share(trajectories), share(turns), share(tokens));
                     self.close(close, true);
-                    self.due.push_back(Event::Trained { left_out, tokens });
+                    self.due.push_back(Event::Trained { left_out, tokens, turns });
                 }
                 Command::SkipStep { close, .. } => {
                     assert!(close.trained.is_empty());
@@ -341,9 +346,9 @@ impl<'a> Driver<'a> {
             let group = self.aborting.swap_remove(pick - self.due.len());
             // Or it was done before it heard of it.
             return Some(if dice.with(turn).below(1, 2) == 0 {
-                Event::Aborted { group, num_tokens: 3 }
+                Event::Aborted { group, spent: Spent::on_answer(3) }
             } else {
-                Event::Failed { group, num_tokens: 3 }
+                Event::Failed { group, spent: Spent::on_answer(3) }
             });
         }
         let place = pick - self.due.len() - self.aborting.len();
@@ -360,12 +365,16 @@ impl<'a> Driver<'a> {
         self.flying.swap_remove(place);
         let group = flight.group;
         Some(if let Some(values) = outcome {
-            let num_tokens = 5 + group.0 % 7;
-            let facts = GroupFacts { num_tokens, num_lost_tokens: group.0 % 3, is_identical_in_text: false };
+            let facts = GroupFacts {
+                spent: Spent { tokens: 5 + group.0 % 7, turns: group.0 % 4 },
+                num_lost_tokens: group.0 % 3,
+                num_lost_turns: group.0 % 2,
+                is_identical_in_text: false,
+            };
             Event::Scored { group, values, facts }
         } else {
             self.leave(&[group], "failed");
-            Event::Failed { group, num_tokens: 2 }
+            Event::Failed { group, spent: Spent::on_answer(2) }
         })
     }
 
@@ -394,10 +403,8 @@ impl<'a> Driver<'a> {
                 break;
             }
             match &event {
-                Event::Scored { facts, .. } => self.tokens += facts.num_tokens + facts.num_lost_tokens,
-                Event::Failed { num_tokens, .. } | Event::Aborted { num_tokens, .. } => {
-                    self.tokens += num_tokens;
-                }
+                Event::Scored { facts, .. } => self.spent += facts.spent + facts.lost(),
+                Event::Failed { spent, .. } | Event::Aborted { spent, .. } => self.spent += *spent,
                 Event::Dispatched { groups, .. } => self.held.extend(groups),
                 Event::Trained { .. } => {
                     self.due.push_back(Event::Published { version: PolicyVersion(self.version + 1) });
@@ -422,15 +429,15 @@ impl<'a> Driver<'a> {
         if self.story.is_ended {
             // What was given up is answered when the run has ended, and still counts.
             for group in std::mem::take(&mut self.aborting) {
-                self.tokens += 11;
-                let last = Event::Aborted { group, num_tokens: 11 };
+                self.spent += Spent::on_answer(11);
+                let last = Event::Aborted { group, spent: Spent::on_answer(11) };
                 assert_eq!(self.machine.handle(last), Ok(Vec::new()));
             }
-            assert_eq!(self.machine.totals().generated.tokens, self.tokens);
+            assert_eq!(spent(self.machine.totals().generated), self.spent);
         }
         let totals = *self.machine.totals();
         totals.check().unwrap();
-        assert_eq!(totals.trained.tokens + totals.left_out.tokens, self.tokens_trained);
+        assert_eq!(spent(totals.trained) + spent(totals.left_out), self.spent_on_trained);
         let count = |place: &str| self.ends.values().filter(|end| **end == place).count() as u64;
         for (place, counted) in
             [("trained", totals.trained), ("surplus", totals.surplus), ("stale", totals.stale)]
@@ -472,9 +479,9 @@ fn any_event() -> impl Strategy<Value = Event> {
         }),
         8 => (group(), values).prop_map(|(group, values)| Event::Scored { group, values, facts: GroupFacts::default() }),
         4 => (group(), prop::option::of(0.0..1.0f64)).prop_map(|(group, value)| Event::Sampled { group, value }),
-        2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
-        1 => group().prop_map(|group| Event::Aborted { group, num_tokens: 1 }),
-        2 => (0u64..12, 0u64..30).prop_map(|(left_out, tokens)| Event::Trained { left_out, tokens }),
+        2 => group().prop_map(|group| Event::Failed { group, spent: Spent::on_answer(u64::from(u32::MAX)) }),
+        1 => group().prop_map(|group| Event::Aborted { group, spent: Spent::on_answer(1) }),
+        2 => (0u64..12, 0u64..30, 0u64..9).prop_map(|(left_out, tokens, turns)| Event::Trained { left_out, tokens, turns }),
         1 => (0u64..4).prop_map(|version| Event::Published { version: PolicyVersion(version) }),
         1 => Just(Event::Cancelled),
     ]

@@ -1,7 +1,7 @@
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Command, Event, GroupFacts, ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
+    Command, Event, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings, Surplus,
 };
 
 fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -> StreamingSettings {
@@ -58,7 +58,7 @@ impl Driver {
 
     fn trained(&mut self) {
         self.version += 1;
-        self.send(Event::Trained { left_out: 0, tokens: 0 });
+        self.send(Event::Trained { left_out: 0, tokens: 0, turns: 0 });
         self.send(Event::Published { version: PolicyVersion(self.version) });
         self.send(Event::BeginStep);
     }
@@ -130,8 +130,8 @@ fn mini_batches_leave_in_the_order_of_dispatch_while_the_rest_generates() {
     assert_eq!(close.returned, [6, 7, 8].map(GroupId));
     assert!(driver.in_flight().is_empty());
     // A group that was given up and ended before it heard of it is no error, and once is enough.
-    driver.send(Event::Failed { group: GroupId(6), num_tokens: 3 });
-    assert!(driver.machine.handle(Event::Aborted { group: GroupId(6), num_tokens: 3 }).is_err());
+    driver.send(Event::Failed { group: GroupId(6), spent: Spent::on_answer(3) });
+    assert!(driver.machine.handle(Event::Aborted { group: GroupId(6), spent: Spent::on_answer(3) }).is_err());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use proptest::sample::select;
 use tamis_core::advantage::{
     Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BiLevelGae, Bnpo, BnpoRunning, Column,
     Cpo, CpoWrap, DrGrpo, Gae, Generated, GeneratedStatistics, Gpg, Grpo, MaskedRewards, NormalizeThenSum,
-    OptimalTokenBaseline, Scale, SingletonAdvantage, Tail, TirOptimalTokenBaseline,
+    OptimalTokenBaseline, Scale, SingletonAdvantage, StatisticsUnit, Tail, TirOptimalTokenBaseline,
 };
 use tamis_core::ragged::Ragged;
 
@@ -355,4 +355,34 @@ fn cpo_reads_the_entropy_only_for_right_completions() {
         let cpo = Cpo { pos_alpha, ..Cpo::default() };
         assert_eq!(cpo.needs().contains(&Column::Entropy), expected, "{pos_alpha}");
     }
+}
+
+#[test]
+fn statistics_by_turns_count_a_member_once_for_each_of_its_turns() {
+    let rewards = Ragged::from_rows([vec![1.0, 0.0, f64::NAN], vec![2.0, 2.0]]);
+    // Three turns, one, one of none that counts; then two that are told apart by the turns alone, and one.
+    let mask = Ragged::from_rows([
+        vec![true, false, true, false, true],
+        vec![true, true],
+        vec![false],
+        vec![true, true],
+        vec![true],
+    ]);
+    let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
+    let by_turn = Grpo { scale: Scale::None, statistics: StatisticsUnit::Turn, ..Grpo::default() };
+    // Mean of 1, 1, 1, 0.
+    assert_eq!(run(&by_turn, &batch), [0.25, -0.75, 0.0, 0.0, 0.0]);
+    let divided = Grpo { scale: Scale::Group, epsilon: 0.0, ..by_turn };
+    // Three of four: the squares are 3/16 + 9/16 over three.
+    assert_eq!(run(&divided, &batch)[..2], [0.5, -1.5]);
+    let by_episode = Grpo { statistics: StatisticsUnit::Episode, ..by_turn };
+    assert_eq!(run(&by_episode, &batch), [0.5, -0.5, 0.0, 0.0, 0.0]);
+    // The mask alone makes one turn of tokens that stand side by side, the turns two.
+    let uneven = Ragged::from_rows([vec![1.0, 0.0]]);
+    let mask = Ragged::from_rows([vec![true, true], vec![true]]);
+    let turns = Ragged::from_rows([vec![0_u32, 1], vec![0]]);
+    let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&uneven) };
+    assert_eq!(run(&by_turn, &batch), [0.5, -0.5]);
+    close(&run(&by_turn, &AdvantageBatch { turns: Some(&turns), ..batch }), &[1.0 / 3.0, -2.0 / 3.0], 1e-15);
+    assert!(by_turn.advantages(&AdvantageBatch::of_rewards(&uneven)).is_err(), "the mask is missing");
 }

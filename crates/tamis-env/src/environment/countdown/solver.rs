@@ -1,4 +1,4 @@
-//! Whether numbers make a target at all, by trying everything.
+//! Whether numbers make a target at all, and how, by trying everything.
 
 use std::collections::HashSet;
 
@@ -20,48 +20,85 @@ use crate::rational::Rational;
 /// assert!(!has_solution(&numbers, Rational::integer(24), &[Add, Subtract]));
 /// ```
 pub fn has_solution(numbers: &[Rational], target: Rational, operators: &[CountdownOperator]) -> bool {
+    joins(numbers, target, operators).is_some()
+}
+
+/// An expression as [`has_solution`] looks for, with parentheses around all of its parts.
+pub(super) fn solve(numbers: &[u64], target: Rational, operators: &[CountdownOperator]) -> Option<String> {
+    let mut parts: Vec<(Rational, String)> =
+        numbers.iter().map(|&number| (Rational::integer(number.into()), number.to_string())).collect();
+    let values: Vec<Rational> = parts.iter().map(|(value, _)| *value).collect();
+    // The last join comes first; parts of one value may stand for each other.
+    for Join { left, right, operator, is_turned } in joins(&values, target, operators)?.into_iter().rev() {
+        parts.sort_by_key(|(value, _)| *value);
+        let (later, earlier) = (parts.remove(right), parts[left].clone());
+        let (one, other) = if is_turned { (later, earlier) } else { (earlier, later) };
+        parts[left] = (operator.apply(one.0, other.0)?, format!("({}{operator}{})", one.1, other.1));
+    }
+    let (value, text) = parts.pop()?;
+    if value != target {
+        return Some(format!("-{text}"));
+    }
+    let inner = text.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
+    Some(inner.map(str::to_owned).unwrap_or(text))
+}
+
+/// Two of the sorted parts that become one.
+struct Join {
+    left: usize,
+    right: usize,
+    operator: CountdownOperator,
+    /// Whether the right one stands first.
+    is_turned: bool,
+}
+
+/// The joins of a solution, the last one first.
+fn joins(numbers: &[Rational], target: Rational, operators: &[CountdownOperator]) -> Option<Vec<Join>> {
     // A sign on any part of an expression can be moved to its front, so two targets take the place of signs.
     let is_signed = operators.contains(&CountdownOperator::Subtract);
     let is_target = |value: Rational| value == target || is_signed && value.checked_neg() == Some(target);
-    solves(numbers.to_vec(), operators, &is_target, &mut HashSet::new())
+    join_all(numbers.to_vec(), operators, &is_target, &mut HashSet::new())
 }
 
 /// Joins two of the parts in every way, and goes on with the rest. `seen` holds sorted lists of parts that lead
 /// nowhere.
-fn solves(
+fn join_all(
     mut parts: Vec<Rational>,
     operators: &[CountdownOperator],
     is_target: &impl Fn(Rational) -> bool,
     seen: &mut HashSet<Vec<Rational>>,
-) -> bool {
+) -> Option<Vec<Join>> {
     match parts[..] {
-        [] => return false,
-        [value] => return is_target(value),
+        [] => return None,
+        [value] => return is_target(value).then(Vec::new),
         _ => {}
     }
     parts.sort_unstable();
     // Pairs are joined faster than they are looked up.
     if parts.len() > 2 && !seen.insert(parts.clone()) {
-        return false;
+        return None;
     }
     for right in 1..parts.len() {
         for left in 0..right {
             for &operator in operators {
                 use CountdownOperator::{Add, Multiply};
                 let (one, other) = (parts[left], parts[right]);
-                let orders =
-                    [Some((one, other)), (!matches!(operator, Add | Multiply)).then_some((other, one))];
-                for (one, other) in orders.into_iter().flatten() {
+                let orders = [
+                    Some((one, other, false)),
+                    (!matches!(operator, Add | Multiply)).then_some((other, one, true)),
+                ];
+                for (one, other, is_turned) in orders.into_iter().flatten() {
                     let Some(value) = operator.apply(one, other) else { continue };
                     let mut rest = parts.clone();
                     rest.remove(right);
                     rest[left] = value;
-                    if solves(rest, operators, is_target, seen) {
-                        return true;
+                    if let Some(mut joins) = join_all(rest, operators, is_target, seen) {
+                        joins.push(Join { left, right, operator, is_turned });
+                        return Some(joins);
                     }
                 }
             }
         }
     }
-    false
+    None
 }

@@ -7,9 +7,10 @@
 pub mod process;
 pub mod settings;
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -17,7 +18,9 @@ use serde_json::{Map, Value, json};
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt};
 
+use super::names::{NUMBER_NAME, is_number_name};
 use super::{Environment, EnvironmentFault, EpisodeEnd, TurnOutcome};
+use crate::reward::Listener;
 
 /// Name of the protocol, as `hello` says it.
 pub const PROTOCOL: &str = "tamis-environment/1";
@@ -47,6 +50,9 @@ pub trait EnvironmentLine: Send + Sync {
 
     /// Says something whose answer nobody needs.
     fn tell(&self, place: u64, op: &'static str, body: Body);
+
+    /// Hears that an episode has come to its end, or a call of a tool has been answered: what is there works.
+    fn note_ended(&self);
 }
 
 /// Words of a fault that is no fault of time.
@@ -168,19 +174,43 @@ pub struct Foreign {
     /// Number of the next episode, and what stands before it: several runs may play at one server.
     next: AtomicU64,
     name: String,
+    unnamed: Arc<Unnamed>,
+}
+
+/// Numbers whose names are none of metrics: a person hears of the first.
+struct Unnamed {
+    environment: String,
+    listener: Arc<dyn Listener>,
+    is_said: AtomicBool,
+}
+
+impl Unnamed {
+    fn note(&self, name: &str) {
+        if !self.is_said.swap(true, Ordering::SeqCst) {
+            self.listener.warn(&format!(
+                "the environment {} gives a number the name {:?} in `info`, and metrics are named by {NUMBER_NAME}: it is \
+                 left out, and so are further ones like it without a word",
+                self.environment,
+                tamis_core::printable::cut_middle(name, 80)
+            ));
+        }
+    }
 }
 
 impl Foreign {
     /// Over a line whose other end has introduced itself; `limit`: longest time of an answer; `max_turns`: most turns
-    /// of an episode, whatever the environment says.
+    /// of an episode, whatever the environment says; `listener`: who hears of what a person should look at.
     pub fn new(
         line: Arc<dyn EnvironmentLine>,
         introduction: Introduction,
         limit: Duration,
         max_turns: usize,
+        listener: Arc<dyn Listener>,
     ) -> Self {
         let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        Self { line, introduction, limit, max_turns, next: AtomicU64::new(0), name }
+        let environment = introduction.name.clone();
+        let unnamed = Arc::new(Unnamed { environment, listener, is_said: AtomicBool::new(false) });
+        Self { line, introduction, limit, max_turns, next: AtomicU64::new(0), name, unnamed }
     }
 
     /// What it says of itself.
@@ -227,6 +257,7 @@ impl Foreign {
         // It is closed whatever becomes of it: one whose beginning took too long may be at work still.
         let mut begun = ForeignEpisode {
             line: Arc::clone(&self.line),
+            unnamed: Arc::clone(&self.unnamed),
             place,
             episode: format!("{}-{place}", self.name),
             opening: None,
@@ -283,6 +314,7 @@ impl ForeignCalls {
     /// No answer in time, or nobody there any more.
     pub fn call(&mut self, name: &str, arguments: &Value) -> Result<(String, bool), EnvironmentFault> {
         let outcome = self.0.step(&json!({"name": name, "arguments": arguments}).to_string())?;
+        self.0.line.note_ended();
         let failed = outcome.info.iter().any(|(name, value)| name == "tool_failed" && *value > 0.0);
         Ok((self.0.observe(), failed))
     }
@@ -291,6 +323,7 @@ impl ForeignCalls {
 /// An episode that is played elsewhere.
 struct ForeignEpisode {
     line: Arc<dyn EnvironmentLine>,
+    unnamed: Arc<Unnamed>,
     place: u64,
     episode: String,
     opening: Option<Vec<Message>>,
@@ -319,8 +352,18 @@ impl ForeignEpisode {
         if end.is_none() && self.shown.is_empty() {
             return Err(broke("its environment shows nothing after an answer, and the episode goes on"));
         }
-        let info = stepped.info.into_iter().filter_map(|(name, value)| Some((name.into(), value.as_f64()?)));
-        Ok(TurnOutcome { reward: stepped.reward, end, info: info.collect(), fault: None })
+        if end.is_some() {
+            self.line.note_ended();
+        }
+        let mut info: Vec<(Cow<'static, str>, f64)> = Vec::new();
+        for (name, value) in stepped.info {
+            match value.as_f64() {
+                Some(value) if is_number_name(&name) => info.push((name.into(), value)),
+                Some(_) => self.unnamed.note(&name),
+                None => {}
+            }
+        }
+        Ok(TurnOutcome { reward: stepped.reward, end, info, fault: None })
     }
 }
 

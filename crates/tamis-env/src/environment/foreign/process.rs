@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use super::{
     Body, EnvironmentFault, EnvironmentLine, Introduction, PROTOCOL, body, broke, read_answer,
     read_introduction,
 };
+use crate::process_group::ProcessGroup;
+use crate::reward::Listener;
 
 /// Longest line of an answer.
 const MAX_LINE: u64 = 64 << 20;
@@ -22,6 +24,10 @@ const MAX_LINE: u64 = 64 << 20;
 const STDERR_BYTES: usize = 4096;
 /// Lines of standard error that an error shows.
 const STDERR_LINES: usize = 6;
+/// Lines in a row that may be no answers before a worker counts as one that does not speak the protocol.
+const MOST_STRAY: usize = 100;
+/// Characters of such a line that are shown.
+const STRAY_SHOWN: usize = 200;
 /// Time for a process to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -40,7 +46,7 @@ pub struct WorkerCommand {
     pub num_processes: usize,
     /// Longest time from the start to the answer to `hello`.
     pub startup_timeout: Duration,
-    /// Starts beyond the first of each, in a run.
+    /// Starts beyond the first of each, with no episode in between that came to its end.
     pub max_restarts: usize,
 }
 
@@ -52,7 +58,7 @@ type Waiting = Arc<Mutex<HashMap<u64, SyncSender<Body>>>>;
 
 /// A worker. Dropped, it is given a moment to end, and then killed with all that it started.
 struct Worker {
-    child: Child,
+    group: ProcessGroup,
     requests: Option<Sender<Vec<u8>>>,
     waiting: Waiting,
     is_over: Arc<AtomicBool>,
@@ -61,12 +67,10 @@ struct Worker {
     stderr: Arc<Mutex<Vec<u8>>>,
     /// Hears of the end of standard error.
     stderr_end: Receiver<()>,
-    #[cfg(unix)]
-    guard: Option<crate::reward::command::guard::Guard>,
 }
 
 impl Worker {
-    fn start(command: &WorkerCommand) -> Result<Self, String> {
+    fn start(command: &WorkerCommand, strays: &Arc<Strays>) -> Result<Self, String> {
         let (program, arguments) =
             command.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut process = Command::new(program);
@@ -75,10 +79,9 @@ impl Worker {
         }
         process.args(arguments).envs(command.variables.iter().map(|(name, value)| (name, value)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut process, 0);
         let failed = |error: std::io::Error| format!("its worker `{program}` cannot be started: {error}");
-        let mut child = process.spawn().map_err(failed)?;
+        let mut group = ProcessGroup::start(&mut process, None).map_err(failed)?;
+        let child = group.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(mut stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
             return Err("the pipes of its worker are missing".to_owned());
@@ -92,9 +95,7 @@ impl Worker {
             std::thread::Builder::new().name(name.to_owned()).spawn(work).map(|_| ()).map_err(failed)
         };
         let worker = Self {
-            #[cfg(unix)]
-            guard: crate::reward::command::guard::Guard::over(child.id(), None),
-            child,
+            group,
             requests: Some(requests),
             waiting: Arc::clone(&waiting),
             is_over: Arc::clone(&is_over),
@@ -112,11 +113,11 @@ impl Worker {
                 }
             }),
         )?;
-        let said = Arc::clone(&stderr);
+        let (said, strays) = (Arc::clone(&stderr), Arc::clone(strays));
         thread(
             "worker-stdout",
             Box::new(move || {
-                hear(stdout, &waiting, &said, &num_silent);
+                hear(stdout, &waiting, (&said, &strays), &num_silent);
                 is_over.store(true, Ordering::SeqCst);
                 // Whoever waits learns that nobody answers any more.
                 lock(&waiting).clear();
@@ -149,7 +150,7 @@ impl Worker {
     fn end(&mut self) -> String {
         let began = Instant::now();
         let status = loop {
-            match self.child.try_wait() {
+            match self.group.try_wait() {
                 Ok(Some(status)) => break status.to_string(),
                 Ok(None) if began.elapsed() < GRACE => std::thread::sleep(Duration::from_millis(2)),
                 _ => break "it closed its output".to_owned(),
@@ -173,57 +174,86 @@ impl Drop for Worker {
         while !self.is_over() && began.elapsed() < GRACE {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // The group is killed before its leader is reaped: its number cannot have been given to others.
-        #[cfg(unix)]
-        if let Ok(group) = i32::try_from(self.child.id()) {
-            let group = nix::unistd::Pid::from_raw(group);
-            _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-            self.guard = None;
-        }
-        _ = self.child.kill();
-        _ = self.child.wait();
+        self.group.end();
     }
 }
 
-/// Gives each answer to whoever waits for it, until the output ends or is none of the protocol's.
-fn hear(stdout: impl Read, waiting: &Waiting, said: &Mutex<Vec<u8>>, num_silent: &AtomicU64) {
+/// Lines of workers that are no answers, as a stray `print` writes them: a person hears of the first.
+struct Strays {
+    listener: Arc<dyn Listener>,
+    is_said: AtomicBool,
+}
+
+impl Strays {
+    fn note(&self, line: &str) {
+        if !self.is_said.swap(true, Ordering::SeqCst) {
+            self.listener.warn(&format!(
+                "a worker of the environment wrote a line to its standard output that is no answer; it is left out, and so are \
+                 further ones without a word (an environment prints to standard error): {line}"
+            ));
+        }
+    }
+}
+
+/// Gives each answer to whoever waits for it, until the output ends or has too much in it that is no answer.
+fn hear(
+    stdout: impl Read,
+    waiting: &Waiting,
+    (said, strays): (&Mutex<Vec<u8>>, &Strays),
+    silent: &AtomicU64,
+) {
     let mut reader = BufReader::new(stdout);
-    let mut line = Vec::new();
+    let (mut line, mut num_stray) = (Vec::new(), 0);
     loop {
         line.clear();
         match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
             Ok(1..) if line.last() == Some(&b'\n') => {}
             _ => return,
         }
-        match serde_json::from_slice::<Body>(&line) {
-            Ok(mut answer) => {
-                num_silent.store(0, Ordering::SeqCst);
-                let id = answer.remove("id").and_then(|id| id.as_u64());
+        let answer = match serde_json::from_slice::<Body>(&line) {
+            Ok(mut answer) => match answer.remove("id").and_then(|id| id.as_u64()) {
+                Some(id) => Ok((id, answer)),
+                None => Err("it has no `id`".to_owned()),
+            },
+            Err(_) if line.trim_ascii().is_empty() => continue,
+            Err(error) => Err(error.to_string()),
+        };
+        match answer {
+            Ok((id, answer)) => {
+                num_stray = 0;
+                silent.store(0, Ordering::SeqCst);
                 // Nobody waits for what comes too late, or was only told.
-                let asker = id.and_then(|id| lock(waiting).remove(&id));
+                let asker = lock(waiting).remove(&id);
                 _ = asker.map(|asker| asker.try_send(answer));
             }
-            Err(_) if line.trim_ascii().is_empty() => {}
-            Err(error) => {
+            Err(reason) => {
+                num_stray += 1;
                 let shown = String::from_utf8_lossy(&line);
-                let words = format!(
-                    "\nit wrote a line that is no answer ({error}): {}\n",
-                    tamis_core::printable::cut_middle(shown.trim_end(), 200)
+                let shown = tamis_core::printable::cut_middle(shown.trim_end(), STRAY_SHOWN);
+                strays.note(&shown);
+                keep(
+                    &mut lock(said),
+                    format!("\nit wrote a line that is no answer ({reason}): {shown}\n").as_bytes(),
                 );
-                lock(said).extend_from_slice(words.as_bytes());
-                return;
+                if num_stray > MOST_STRAY {
+                    return;
+                }
             }
         }
     }
 }
 
+/// Appends to the end of standard error that is kept.
+fn keep(kept: &mut Vec<u8>, more: &[u8]) {
+    kept.extend_from_slice(more);
+    let surplus = kept.len().saturating_sub(STDERR_BYTES);
+    kept.drain(..surplus);
+}
+
 fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut buffer) {
-        let mut kept = lock(kept);
-        kept.extend_from_slice(&buffer[..read]);
-        let surplus = kept.len().saturating_sub(STDERR_BYTES);
-        kept.drain(..surplus);
+        keep(&mut lock(kept), &buffer[..read]);
     }
 }
 
@@ -234,46 +264,80 @@ const MOST_SILENT: u64 = 4;
 #[derive(Default)]
 struct Slot {
     worker: Option<Worker>,
+    /// Whether one was started here, or was to be.
+    was_started: bool,
     /// The last start that failed.
     failed: Option<(Instant, EnvironmentFault)>,
 }
 
-/// Workers, started when they are first needed and again where one is lost.
-pub struct Workers {
+/// EnvironmentWorkers, started when they are first needed and again where one is lost.
+pub struct EnvironmentWorkers {
     command: WorkerCommand,
     slots: Vec<Mutex<Slot>>,
     /// To be told while a worker was being started.
     untold: Mutex<Vec<(u64, &'static str, Body)>>,
-    num_starts: AtomicU64,
+    /// Starts beyond the first of each since an episode came to its end.
+    num_restarts: AtomicUsize,
+    /// What became of the last worker that was lost, or did not start.
+    last_loss: Mutex<String>,
+    strays: Arc<Strays>,
     next: AtomicU64,
 }
 
-impl Workers {
-    /// Starts the first one, and asks it what it is.
+impl EnvironmentWorkers {
+    /// Starts the first one, and asks it what it is; `listener`: who hears of what a person should look at.
     ///
     /// # Errors
     /// It does not start, or says what is no introduction.
-    pub fn start(command: WorkerCommand) -> Result<(Self, Introduction), EnvironmentFault> {
+    pub fn start(
+        command: WorkerCommand,
+        listener: Arc<dyn Listener>,
+    ) -> Result<(Self, Introduction), EnvironmentFault> {
         let slots = (0..command.num_processes.max(1)).map(|_| Mutex::default()).collect();
-        let (num_starts, next, untold) = (AtomicU64::new(0), AtomicU64::new(1), Mutex::default());
-        let workers = Self { command, slots, untold, num_starts, next };
+        let workers = Self {
+            command,
+            slots,
+            untold: Mutex::default(),
+            num_restarts: AtomicUsize::new(0),
+            last_loss: Mutex::default(),
+            strays: Arc::new(Strays { listener, is_said: AtomicBool::new(false) }),
+            next: AtomicU64::new(1),
+        };
         let (worker, introduction) = workers.start_one()?;
-        lock(&workers.slots[0]).worker = Some(worker);
+        *lock(&workers.slots[0]) = Slot { worker: Some(worker), was_started: true, failed: None };
         Ok((workers, introduction))
     }
 
-    fn start_one(&self) -> Result<(Worker, Introduction), EnvironmentFault> {
-        let most = (self.slots.len() + self.command.max_restarts) as u64;
-        if self.num_starts.fetch_add(1, Ordering::SeqCst) >= most {
-            return Err(broke(format!(
-                "its workers were lost {} times, and `environment.max_restarts` allows no more starts",
-                self.command.max_restarts
+    /// Starts a worker in a place, which is a restart where it is not the first there.
+    fn start_in(&self, slot: &mut Slot) -> Result<Worker, EnvironmentFault> {
+        let most = self.command.max_restarts;
+        if std::mem::replace(&mut slot.was_started, true)
+            && self.num_restarts.fetch_add(1, Ordering::SeqCst) >= most
+        {
+            let times = if most == 0 { "once".to_owned() } else { format!("{} times in a row", most + 1) };
+            return Err(EnvironmentFault::Lost(format!(
+                "its workers were lost {times} with no episode in between that came to its end, and \
+                 `environment.max_restarts` ({most}) allows no more; the last time: {}",
+                lock(&self.last_loss)
             )));
         }
-        let mut worker = Worker::start(&self.command).map_err(broke)?;
+        self.start_one().map(|(worker, _)| worker).inspect_err(|fault| self.note_loss(fault.to_string()))
+    }
+
+    /// Notes what became of a worker that is lost.
+    fn note_loss(&self, words: String) {
+        *lock(&self.last_loss) = words;
+    }
+
+    fn start_one(&self) -> Result<(Worker, Introduction), EnvironmentFault> {
+        let mut worker = Worker::start(&self.command, &self.strays).map_err(broke)?;
         let hello = body(json!({"protocol": PROTOCOL, "settings": self.command.settings}));
-        let answer = self.call(&mut worker, "hello", hello, self.command.startup_timeout)?;
-        Ok((worker, read_introduction(answer)?))
+        let limit = self.command.startup_timeout;
+        match self.call(&mut worker, "hello", hello, limit) {
+            Ok(answer) => Ok((worker, read_introduction(answer)?)),
+            Err(EnvironmentFault::TimedOut { .. }) => Err(EnvironmentFault::NotStarted { limit }),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Asks a worker that nobody else can reach yet.
@@ -302,9 +366,25 @@ impl Workers {
     fn slot(&self, place: u64) -> &Mutex<Slot> {
         &self.slots[(place % self.slots.len() as u64) as usize]
     }
+
+    /// A worker's place, once nobody starts one there, which is no time of an answer: it has a limit of its own.
+    fn await_slot(&self, place: u64) -> Result<MutexGuard<'_, Slot>, EnvironmentFault> {
+        let (began, limit) = (Instant::now(), self.command.startup_timeout);
+        loop {
+            match self.slot(place).try_lock() {
+                Ok(slot) => return Ok(slot),
+                Err(TryLockError::Poisoned(slot)) => return Ok(slot.into_inner()),
+                // Several that were lost one after the other are started one after the other.
+                Err(TryLockError::WouldBlock) if began.elapsed() >= limit => {
+                    return Err(EnvironmentFault::NotStarted { limit });
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
 }
 
-impl Workers {
+impl EnvironmentWorkers {
     /// Says what could not be said before.
     fn tell_rest(&self, slot: &Slot, place: u64) {
         let number = |place: u64| place % self.slots.len() as u64;
@@ -317,7 +397,7 @@ impl Workers {
     }
 }
 
-impl EnvironmentLine for Workers {
+impl EnvironmentLine for EnvironmentWorkers {
     fn ask(
         &self,
         place: u64,
@@ -329,18 +409,22 @@ impl EnvironmentLine for Workers {
         let (asker, answer) = sync_channel(1);
         let came = Instant::now();
         let (waiting, num_silent) = {
-            let mut slot = lock(self.slot(place));
+            let mut slot = self.await_slot(place)?;
             if slot.worker.as_ref().is_none_or(Worker::is_over) {
-                // An episode ends with the worker that it was in.
-                if let (Some(mut gone), true) = (slot.worker.take(), op == "step") {
-                    return Err(broke(gone.end()));
+                if let Some(mut gone) = slot.worker.take() {
+                    let words = gone.end();
+                    self.note_loss(words.clone());
+                    // An episode ends with the worker that it was in.
+                    if op == "step" {
+                        return Err(broke(words));
+                    }
                 }
                 // A start that failed while this waited for it would fail again.
                 if let Some((_, fault)) = slot.failed.as_ref().filter(|(at, _)| *at > came) {
                     return Err(fault.clone());
                 }
-                match self.start_one() {
-                    Ok((worker, _)) => slot.worker = Some(worker),
+                match self.start_in(&mut slot) {
+                    Ok(worker) => slot.worker = Some(worker),
                     Err(fault) => {
                         slot.failed = Some((Instant::now(), fault.clone()));
                         return Err(fault);
@@ -366,6 +450,12 @@ impl EnvironmentLine for Workers {
                     let is_same = |worker: &mut Worker| Arc::ptr_eq(&worker.num_silent, &num_silent);
                     let silent = slot.worker.take_if(is_same);
                     drop(slot);
+                    if silent.is_some() {
+                        self.note_loss(format!(
+                            "a worker answered nothing within {} s, {MOST_SILENT} times in a row",
+                            limit.as_secs_f64()
+                        ));
+                    }
                     drop(silent);
                 }
                 Err(EnvironmentFault::TimedOut { limit })
@@ -376,10 +466,16 @@ impl EnvironmentLine for Workers {
                     slot.worker
                         .as_mut()
                         .filter(|worker| worker.is_over())
-                        .map_or_else(|| "the worker of its environment is gone".to_owned(), Worker::end),
+                        // Another one in its place: what became of it was noted.
+                        .map_or_else(|| lock(&self.last_loss).clone(), Worker::end),
                 ))
             }
         }
+    }
+
+    /// Workers that are lost from here on are lost anew.
+    fn note_ended(&self) {
+        self.num_restarts.store(0, Ordering::SeqCst);
     }
 
     fn tell(&self, place: u64, op: &'static str, asked: Body) {

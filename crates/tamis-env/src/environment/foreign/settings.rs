@@ -48,7 +48,7 @@ tamis_core::settings! {
         timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
         /// Longest time until a fresh process has introduced itself (imports, data).
         startup_timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
-        /// Most restarts of lost processes in a run.
+        /// Most restarts of lost processes, with no episode in between that came to its end. Then the run stops.
         max_restarts: usize = 10, Any, Free;
         /// Working directory of the processes, from which relative paths are taken. Null: the folder of the configuration
         /// file that names the environment, or the current one for the command line.
@@ -86,9 +86,10 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// An environment of the package verifiers, as the Environments Hub has them.
     pub struct VerifiersSettings {
-        /// Its id, as `verifiers.load_environment` takes it, or `FILE.py:NAME` of a function that makes one.
+        /// Its id, as `verifiers.load_environment` takes it, or `FILE.py:NAME` of a function that makes one; from
+        /// verifiers 0.4 on the id of a taskset.
         id: String = String::new(), NotEmpty;
-        /// Keyword arguments for it.
+        /// Keyword arguments for it; from verifiers 0.4 on the keys of its configuration `[env]`.
         args: Map<String, Value> = Map::new();
         /// Python interpreter that has verifiers and the environment.
         python: Program = Program("python3".into()), NotEmpty, Free;

@@ -3,8 +3,10 @@ use tamis_core::group::PromptId;
 use tamis_core::random::Purpose;
 use tamis_data::prompt::PromptContent;
 
-use super::process::{WorkerCommand, Workers};
+use super::process::{EnvironmentWorkers, WorkerCommand};
 use super::*;
+use crate::reward::Nobody;
+use crate::reward::listener::Heard;
 
 /// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say something else.
 const COUNTER: &str = r#"
@@ -26,7 +28,8 @@ for line in sys.stdin:
         if asked["action"] == "hang": continue
         if asked["action"] == "stop": time.sleep(600)
         if asked["action"] == "die": print("gave up", file=sys.stderr, flush=True); os._exit(3)
-        if asked["action"] == "babble": print("what?", flush=True); continue
+        if asked["action"] == "babble": print("what?\n" * 200, flush=True); continue
+        if asked["action"] == "chatter": print('now\n[1]\n{"a": 1}', flush=True)
         count = counts[asked["episode"]]
         count[0] += 1
         if asked["action"] == "fail": said = {"id": id, "error": {"message": "no", "hint": "yes"}}
@@ -34,7 +37,8 @@ for line in sys.stdin:
         elif asked["action"] == "numb": said |= {"reward": 0}
         else:
             said |= {"messages": [{"role": "tool", "content": f"at {count[0]}"}], "reward": 0.5,
-                     "terminated": count[0] == count[1], "info": {"count": count[0], "words": "none"}}
+                     "terminated": count[0] == count[1],
+                     "info": {"count": count[0], "words": "none", "unscored": 0.0, "two words": 1, "x" * 65: 1}}
     elif op == "close":
         counts.pop(asked["episode"], None)
     print(json.dumps(said), flush=True)
@@ -53,8 +57,20 @@ fn command(program: &str) -> WorkerCommand {
 }
 
 fn counter(limit: Duration, max_turns: usize) -> Foreign {
-    let (workers, introduction) = Workers::start(command(COUNTER)).expect("starts");
-    Foreign::new(Arc::new(workers), introduction, limit, max_turns)
+    counter_heard(limit, max_turns).0
+}
+
+/// The same, with what a person hears of it.
+fn counter_heard(limit: Duration, max_turns: usize) -> (Foreign, Arc<Heard>) {
+    let heard = Arc::new(Heard::default());
+    let listener: Arc<dyn Listener> = Arc::clone(&heard) as Arc<dyn Listener>;
+    let (workers, introduction) =
+        EnvironmentWorkers::start(command(COUNTER), Arc::clone(&listener)).expect("starts");
+    (Foreign::new(Arc::new(workers), introduction, limit, max_turns, listener), heard)
+}
+
+fn nobody() -> Arc<dyn Listener> {
+    Arc::new(Nobody)
 }
 
 fn prompt(level: Option<&str>) -> Prompt {
@@ -96,7 +112,8 @@ fn episodes_are_played_elsewhere_turn_by_turn() {
         (None, Some("anew".to_owned()))
     );
     let outcome = first.act("one");
-    assert_eq!((outcome.reward, outcome.end, outcome.info), (0.5, None, vec![("count".into(), 1.0)]));
+    let info = vec![("count".into(), 1.0), ("unscored".into(), 0.0)];
+    assert_eq!((outcome.reward, outcome.end, outcome.info), (0.5, None, info));
     assert_eq!((first.messages()[0].role.as_str(), first.observe().as_str()), ("tool", "at 1"));
     assert_eq!(second.act("one").end, None);
     assert_eq!(first.act("two").end, Some(EpisodeEnd::Terminated));
@@ -125,9 +142,65 @@ fn what_goes_wrong_costs_one_episode_and_says_why() {
     }
     let (mut one, mut other) = (begin(&foreign, "5"), begin(&foreign, "5"));
     assert_eq!((one.act("one").fault, other.act("one").fault), (None, None));
-    // No more than are allowed.
-    let told: Vec<String> = (0..4).map(|_| fault(begin_or_fail(&foreign, "die"))).collect();
-    assert!(told.iter().any(|told| told.contains("`environment.max_restarts` allows no more")), "{told:?}");
+}
+
+/// A crash costs its group, however many there were before; one after the other with nothing in between costs the run.
+#[test]
+fn restarts_are_counted_from_the_last_episode_that_ended() {
+    let foreign = counter(Duration::from_secs(60), 9);
+    for round in 0..5 {
+        let told = fault(begin(&foreign, "5").act("die"));
+        assert!(told.contains("gave up"), "{round}: {told}");
+        // The other worker is lost, too.
+        let told = fault(begin(&foreign, "5").act("die"));
+        assert!(told.contains("gave up"), "{round}: {told}");
+        let mut episode = begin(&foreign, "2");
+        assert_eq!((episode.act("one").fault, episode.act("two").end), (None, Some(EpisodeEnd::Terminated)));
+    }
+    let told: Vec<Option<EnvironmentFault>> = (0..8).map(|_| begin_or_fail(&foreign, "die").fault).collect();
+    let Some(Some(EnvironmentFault::Lost(words))) = told.last() else { panic!("{told:?}") };
+    assert!(
+        words.starts_with(
+            "its workers were lost 4 times in a row with no episode in between that came to its end, and \
+             `environment.max_restarts` (3) allows no more; the last time: the worker of its environment is gone (exit \
+             status: 3)"
+        ) && words.ends_with("gave up"),
+        "{words}"
+    );
+}
+
+/// Calls of tools have no end of their own: one that is answered shows that they work.
+#[test]
+fn an_answered_call_forgives_lost_workers() {
+    let foreign = counter(Duration::from_secs(60), 9);
+    let key = Key::new(1, Purpose::Environment);
+    for _ in 0..8 {
+        let mut calls = foreign.begin_level(&json!(9), key).map(ForeignCalls).expect("begun");
+        assert_eq!(calls.call("count", &json!({})).map(|(said, _)| said), Ok("at 1".to_owned()));
+        assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
+        assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
+    }
+}
+
+/// What a worker prints beside its answers is left out, and told once; so are numbers that no metric can be named after.
+#[test]
+fn stray_lines_and_names_are_left_out_with_a_warning() {
+    let (foreign, heard) = counter_heard(Duration::from_secs(60), 9);
+    let (mut first, mut second) = (begin(&foreign, "5"), begin(&foreign, "5"));
+    for episode in [&mut first, &mut second] {
+        let outcome = episode.act("chatter");
+        assert_eq!((outcome.fault, outcome.reward), (None, 0.5));
+        assert_eq!(episode.act("one").fault, None);
+    }
+    let mut lines: Vec<String> = heard.text().lines().map(str::to_owned).collect();
+    lines.sort();
+    let [line, number] = &lines[..] else { panic!("{lines:?}") };
+    assert!(
+        line.starts_with("warning: a worker of the environment wrote a line") && line.ends_with(": now"),
+        "{line}"
+    );
+    let named = "warning: the environment counter gives a number the name \"two words\" in `info`";
+    assert!(number.starts_with(named) && number.contains("it is left out"), "{number}");
 }
 
 /// The outcome of an answer in an episode of its own, or the fault of its beginning.
@@ -158,12 +231,12 @@ fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
 #[test]
 fn a_worker_that_hangs_is_started_again() {
     let one = WorkerCommand { num_processes: 1, ..command(COUNTER) };
-    let (workers, introduction) = Workers::start(one).expect("starts");
+    let (workers, introduction) = EnvironmentWorkers::start(one, nobody()).expect("starts");
     let workers = Arc::new(workers);
     let line: Arc<dyn EnvironmentLine> = workers;
-    let patient = Foreign::new(Arc::clone(&line), introduction.clone(), Duration::from_secs(60), 9);
+    let patient = Foreign::new(Arc::clone(&line), introduction.clone(), Duration::from_secs(60), 9, nobody());
     let mut episode = begin(&patient, "5");
-    let hasty = Foreign::new(Arc::clone(&line), introduction, Duration::from_secs(1), 9);
+    let hasty = Foreign::new(Arc::clone(&line), introduction, Duration::from_secs(1), 9, nobody());
     let mut stopped = begin(&hasty, "5");
     let timed_out =
         |fault: Option<EnvironmentFault>| matches!(fault, Some(EnvironmentFault::TimedOut { .. }));
@@ -177,10 +250,40 @@ fn a_worker_that_hangs_is_started_again() {
     assert_eq!(begin(&patient, "5").act("one").fault, None);
 }
 
+/// The time that a worker takes to come up is no time of an answer, and has a limit of its own, whoever starts it.
+#[test]
+fn nobody_waits_longer_for_a_worker_than_one_may_take_to_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = format!(
+        "import os, time\nif os.path.exists('once'): time.sleep(600)\nopen('once', 'w').close()\n{COUNTER}"
+    );
+    let command = WorkerCommand {
+        working_dir: Some(folder.path().to_owned()),
+        num_processes: 1,
+        max_restarts: 100,
+        ..command(&slow)
+    };
+    let limit = Duration::from_secs(10);
+    let (workers, introduction) =
+        EnvironmentWorkers::start(WorkerCommand { startup_timeout: limit, ..command }, nobody())
+            .expect("starts");
+    let foreign = Foreign::new(Arc::new(workers), introduction, Duration::from_secs(600), 9, nobody());
+    assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let refused = begin_or_fail(&foreign, "one").fault;
+                assert_eq!(refused, Some(EnvironmentFault::NotStarted { limit }));
+            });
+        }
+    });
+}
+
 #[test]
 fn a_worker_that_does_not_come_up_is_told() {
-    let refused =
-        |command: WorkerCommand| Workers::start(command).map(|_| ()).expect_err("refused").to_string();
+    let refused = |command: WorkerCommand| {
+        EnvironmentWorkers::start(command, nobody()).map(|_| ()).expect_err("refused").to_string()
+    };
     let program = |text: &str| refused(command(text));
     let told = program("import sys; print('no such module', file=sys.stderr); sys.exit(1)");
     assert!(told.contains("exit status: 1") && told.contains("no such module"), "{told}");
@@ -192,5 +295,8 @@ fn a_worker_that_does_not_come_up_is_told() {
         startup_timeout: Duration::from_millis(50),
         ..command("import time; time.sleep(60)")
     };
-    assert!(refused(slow).contains("no answer within 0.05 s"));
+    assert!(
+        refused(slow)
+            .contains("no worker of its environment was ready within 0.05 s: `environment.startup_timeout`")
+    );
 }

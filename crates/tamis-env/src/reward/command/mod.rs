@@ -18,9 +18,7 @@
 //!
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
-#[cfg(unix)]
 mod config;
-pub mod guard;
 mod process;
 pub mod protocol;
 pub mod python;
@@ -36,7 +34,7 @@ use tamis_data::prompt::Prompt;
 
 pub use self::config::CommandConfig;
 use self::process::{AnswerWait, Process, RowRequest, lock};
-use self::protocol::{Introduction, Reply};
+use self::protocol::{FunctionIntroduction, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
@@ -72,7 +70,7 @@ pub struct CommandReward {
     // When a wait was last told of: the processes of the pool do not each say the same.
     reported: Mutex<Option<Instant>>,
     // What a Python function said of itself.
-    introduced: Mutex<Option<Introduction>>,
+    introduced: Mutex<Option<FunctionIntroduction>>,
 }
 
 impl CommandReward {
@@ -144,7 +142,7 @@ impl CommandReward {
     ///
     /// # Errors
     /// The process cannot be started or ended, as where the file cannot be imported.
-    pub fn introduce(&self, columns: Option<&BTreeSet<&str>>) -> Result<Introduction, RewardFailure> {
+    pub fn introduce(&self, columns: Option<&BTreeSet<&str>>) -> Result<FunctionIntroduction, RewardFailure> {
         let Some(slot) = self.slots.first() else { return Err(RewardFailure::Interrupted) };
         let mut slot = lock(slot);
         let process = match &mut slot.process {
@@ -353,7 +351,7 @@ impl RewardFunction for CommandReward {
 
     fn failure_hint(&self) -> Option<String> {
         let style = lock(&self.introduced);
-        let Introduction { style, signature, .. } = style.as_ref()?;
+        let FunctionIntroduction { style, signature, .. } = style.as_ref()?;
         Some(format!(
             "reward `{}` calls {signature} as `style: {style}` does (docs/rewards.md); its last message says what went wrong in it",
             self.name

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::config::CommandConfig;
-use super::protocol::{self, Introduction, Reply};
+use super::protocol::{self, FunctionIntroduction, Reply};
+use crate::process_group::ProcessGroup;
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardInput;
 
@@ -69,15 +70,12 @@ enum Output {
 
 /// A running process. Dropping it kills its process group and reaps it.
 pub(super) struct Process {
-    child: Child,
+    group: ProcessGroup,
     requests: Option<Sender<Vec<u8>>>,
     lines: Receiver<Output>,
     stderr: Arc<Mutex<Vec<u8>>>,
     stderr_end: Receiver<()>,
     has_answered: bool,
-    // Nothing reads it: it is there to be dropped.
-    #[cfg(unix)]
-    guard: Option<super::guard::Guard>,
 }
 
 impl Process {
@@ -90,10 +88,10 @@ impl Process {
             command.current_dir(folder);
         }
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let failure = |reason: String| RewardFailure::Start { program: program.to_owned(), reason };
-        let mut child = command.spawn().map_err(|error| failure(error.to_string()))?;
+        let mut group =
+            ProcessGroup::start(&mut command, None).map_err(|error| failure(error.to_string()))?;
+        let child = group.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
             return Err(failure("its pipes are missing".to_owned()));
@@ -110,16 +108,8 @@ impl Process {
                 .spawn(body)
                 .map_err(|error| failure(error.to_string()))
         };
-        let process = Self {
-            #[cfg(unix)]
-            guard: super::guard::Guard::over(child.id(), None),
-            child,
-            requests: Some(requests),
-            lines,
-            stderr,
-            stderr_end,
-            has_answered: false,
-        };
+        let process =
+            Self { group, requests: Some(requests), lines, stderr, stderr_end, has_answered: false };
         start_thread("reward-stdin", Box::new(move || write_requests(stdin, &queue)))?;
         start_thread("reward-stdout", Box::new(move || read_lines(stdout, limit, &sender)))?;
         start_thread(
@@ -168,7 +158,7 @@ impl Process {
         columns: Option<&BTreeSet<&str>>,
         config: &CommandConfig,
         goes_on: &dyn Fn(&AnswerWait) -> bool,
-    ) -> Result<Introduction, RewardFailure> {
+    ) -> Result<FunctionIntroduction, RewardFailure> {
         let _ = self.requests.as_ref().map(|queue| queue.send(protocol::introduce(columns)));
         protocol::introduction(&self.next_line(config, goes_on)?)
     }
@@ -220,7 +210,7 @@ impl Process {
     fn wait_shortly(&mut self) -> String {
         let start = Instant::now();
         while start.elapsed() < GRACE {
-            match self.child.try_wait() {
+            match self.group.try_wait() {
                 Ok(Some(status)) => return status.to_string(),
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
                 Err(_) => break,
@@ -232,17 +222,7 @@ impl Process {
     /// Kills the process group, reaps the process and returns the end of its standard error.
     fn kill(&mut self) -> String {
         self.requests = None;
-        // The group is killed before the leader is reaped, so its number cannot have been given to others;
-        // where the leader has been reaped (it ended by itself), what it left behind still holds the number,
-        // or nothing does.
-        #[cfg(unix)]
-        if let Ok(group) = i32::try_from(self.child.id()) {
-            let group = nix::unistd::Pid::from_raw(group);
-            let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-            self.guard = None;
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.group.end();
         // A grandchild in another group may hold the pipe open: its words are not waited for.
         let _ = self.stderr_end.recv_timeout(GRACE);
         let kept = lock(&self.stderr);

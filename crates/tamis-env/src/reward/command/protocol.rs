@@ -131,7 +131,7 @@ pub(super) fn introduce(columns: Option<&BTreeSet<&str>>) -> Vec<u8> {
 
 /// A Python function's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Introduction {
+pub struct FunctionIntroduction {
     /// The style that it is called in.
     pub style: String,
     /// The styles that its parameters fit.
@@ -142,10 +142,10 @@ pub struct Introduction {
     pub problem: Option<String>,
 }
 
-pub(super) fn introduction(line: &str) -> Result<Introduction, RewardFailure> {
+pub(super) fn introduction(line: &str) -> Result<FunctionIntroduction, RewardFailure> {
     #[derive(Deserialize)]
     struct Introduced {
-        introduction: Introduction,
+        introduction: FunctionIntroduction,
     }
     let garbage = |error: serde_json::Error| RewardFailure::Garbage {
         line: excerpt(line),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 use tamis_core::setting::Program;
 
-use super::protocol::Introduction;
+use super::protocol::FunctionIntroduction;
 use super::{CommandReward, ProcessPool};
 use crate::reward::error::RewardError;
 use crate::reward::failure::RewardFailure;
@@ -91,7 +91,7 @@ impl PythonSettings {
                 });
             }
         };
-        let Introduction { style: taken, fits, signature, problem } = introduction;
+        let FunctionIntroduction { style: taken, fits, signature, problem } = introduction;
         let Some(problem) = problem else {
             if self.style.is_none() && taken != PythonStyle::Verl.as_str() {
                 context.listener.say(&format!(
@@ -141,10 +141,6 @@ impl RewardSettings for PythonSettings {
 
     fn is_external(&self) -> bool {
         true
-    }
-
-    fn check(&self, _context: &RewardContext<'_>) -> Result<(), BuildError> {
-        Ok(())
     }
 
     fn files(&self) -> Vec<RewardFile> {

@@ -84,10 +84,6 @@ impl RewardSettings for CommandSettings {
         true
     }
 
-    fn check(&self, _context: &RewardContext<'_>) -> Result<(), BuildError> {
-        Ok(())
-    }
-
     fn files(&self) -> Vec<RewardFile> {
         let path = self.argv.first().map(PathBuf::from).unwrap_or_default();
         vec![RewardFile { key: "argv".to_owned(), path, hint: None }]

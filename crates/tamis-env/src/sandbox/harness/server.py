@@ -172,9 +172,17 @@ def leave_server():
     try:
         empty(OPTIONS["folder"])
         os.rmdir(OPTIONS["folder"])
+    except OSError as error:
+        warn_of_rest(OPTIONS["folder"], error)
+    os._exit(0)
+
+
+def warn_of_rest(folder, error):
+    """Says that something stays in a folder; nobody may be there to hear it."""
+    try:
+        write_frame(b"w", f"{folder} cannot be emptied ({type(error).__name__}: {error})".encode(errors="replace"))
     except OSError:
         pass
-    os._exit(0)
 
 
 def kill_children():
@@ -409,8 +417,9 @@ def main():
         if not PLAN["mounts"]:
             try:
                 empty(folder)
-            except OSError:
+            except OSError as error:
                 # What stays there is nobody else's, and tried again at the end.
+                warn_of_rest(folder, error)
                 number += 1
                 folder = os.path.join(OPTIONS["folder"], f"job{number}")
                 os.mkdir(folder, 0o700)

@@ -1,5 +1,7 @@
 //! Groups in flight over a publication, and what is counted of those that are given up.
 
+use tamis_core::schedule::Members;
+
 use super::*;
 
 /// A stream whose groups go on generating over a publication.
@@ -41,7 +43,7 @@ fn a_publication_comes_to_its_end() {
             .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
             .expect("goes on")
             .expect("a step");
-        dispatcher.note_trained(0, 0).expect("trained");
+        dispatcher.note_trained(Members::default()).expect("trained");
         ends.store(is_interrupted, std::sync::atomic::Ordering::SeqCst);
         generator.num_lost = if is_gone { u32::MAX } else { 0 };
         let publication = Publication { version: PolicyVersion(1), weights: crate::Weights::InProcess };
@@ -77,7 +79,7 @@ fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) 
     let (mut scorer, mut heard) = (scorer(Exact {}), Heard::default());
     for version in 0..num_steps {
         if version > 0 {
-            dispatcher.note_trained(0, 0).expect("trained");
+            dispatcher.note_trained(Members::default()).expect("trained");
             let weights = crate::Weights::InProcess;
             let publication = Publication { version: PolicyVersion(version), weights };
             let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
@@ -141,7 +143,7 @@ fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
                     lags.push(version - 1 - member.versions.0.0);
                 }
             }
-            dispatcher.note_trained(0, 0).expect("trained");
+            dispatcher.note_trained(Members::default()).expect("trained");
             let weights = crate::Weights::InProcess;
             let publication = Publication { version: PolicyVersion(version), weights };
             dispatcher

@@ -1,14 +1,17 @@
+use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Map, json};
 use tamis_core::group::{Episode, GroupId, PromptId};
 use tamis_core::random::Purpose;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::PromptContent;
 
 use super::*;
 use crate::episodes::Plays;
 use crate::fake::{FakeGenerator, FakeSettings, sampling};
-use crate::generator::{FailureKind, Generator as _, Wait};
+use crate::generator::{FailureKind, Generator as _, InFlight, Load, Publication, Wait};
 use crate::programs::ProgramSettings;
 
 /// Tokens of what is rendered are characters above this.
@@ -164,7 +167,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let hello = r#"[{"role": "user", "content": "hello"}]"#;
     let told = |event: &GeneratorEvent| match event {
         GeneratorEvent::Failed { reason, kind, .. } => {
-            assert_eq!(*kind, FailureKind::Permanent);
+            assert_eq!(*kind, FailureKind::EnvironmentBroke);
             reason.clone()
         }
         other => panic!("{other:?}"),
@@ -178,6 +181,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let refused = play(&host(&greedy, |settings| settings.max_calls = 1), 1);
     let (_, episode) = sample(&refused[0]);
     assert_eq!((episode.turns.len(), episode.turns[0].info["num_calls_refused"]), (1, 1.0));
+    assert_eq!(episode.turns[0].info["num_calls_too_long"], 0.0);
     // A conversation that leaves no room is told so, as programs know it.
     let long = r#"
 ask([{"role": "user", "content": "hello"}])
@@ -186,9 +190,10 @@ except urllib.error.HTTPError as error: print(json.dumps({"info": {"status": err
 "#;
     let long = play(&host(long, |_| ()), 1);
     let (_, episode) = sample(&long[0]);
-    assert_eq!(episode.turns[0].info["status"], 400.0);
+    let of = |name: &str| episode.turns[0].info[name];
+    assert_eq!((of("status"), of("num_calls_refused"), of("num_calls_too_long")), (400.0, 1.0, 1.0));
     // It gave no reward: a reward function has to.
-    assert_eq!(episode.turns[0].info["unscored"], 1.0);
+    assert!(episode.is_unscored);
 }
 
 #[test]
@@ -200,7 +205,7 @@ fn trajectories_that_are_given_up_end_their_programs() {
     let first = request(0, "user:hello;");
     episodes.submit(first.clone()).expect("taken");
     let began = std::time::Instant::now();
-    while episodes.plays.played.values().all(|agent| agent.num_written() == 0) {
+    while episodes.plays.played.values().all(|agent| agent.written().tokens == 0) {
         assert!(
             episodes
                 .next(Wait::Until(std::time::Instant::now() + Duration::from_millis(20)))
@@ -212,9 +217,199 @@ fn trajectories_that_are_given_up_end_their_programs() {
     episodes.abort(AbortScope::Sample(first.id));
     let events = episodes.next(Wait::No).expect("goes on");
     assert!(
-        matches!(&events[..], [GeneratorEvent::Aborted { id, num_tokens: 1.. }] if *id == first.id),
+        matches!(&events[..], [GeneratorEvent::Aborted { id, spent: Spent { tokens: 1.., turns: 1.. } }] if *id == first.id),
         "{events:?}"
     );
     assert!(plays.is_idle());
     assert_eq!(agents.0.num_open(), 0);
+}
+
+/// What a policy answers to a request: a length that is a function of the request's key, within what it may have.
+fn answer_to(request: &SampleRequest) -> Sample {
+    let most = request.sampling.max_response_length;
+    let length = 1 + request.key.below(0, most as u64) as usize;
+    // Letters enough that no two answers are the same.
+    let letter = |at| char::from_u32(0x4e00 + request.key.below(1 + at, 20_000) as u32);
+    let text: String = (0..length as u64).filter_map(letter).collect();
+    Sample {
+        token_ids: text.chars().map(|letter| letter as u32).collect(),
+        logprobs: vec![-1.0; length],
+        entropy: None,
+        text,
+        finish_reason: FinishReason::Stop,
+        versions: Vec::new(),
+        episode: None,
+        lost: Spent::default(),
+    }
+}
+
+/// A call of a random tree: the beginning of a conversation, the prompt's own, or what goes on from any answer.
+fn call_of_tree(agent: &Agent, key: Key, number: u64) -> ChatCall {
+    let user = |length: u64| json!({"role": "user", "content": "x".repeat(length as usize)});
+    let answered: Vec<&Asked> = agent.calls.iter().filter(|asked| asked.answer.is_some()).collect();
+    let max_tokens = [None, Some(1 + key.below(4, 9) as usize)][key.below(3, 2) as usize];
+    let messages = match key.below(0, 4) {
+        0 => vec![json!({"role": "user", "content": "hello"})],
+        1 => vec![user(1 + key.below(1, 12))],
+        _ if answered.is_empty() => vec![user(number % 5)],
+        _ => {
+            let from = answered[key.below(2, answered.len() as u64) as usize];
+            let said = from.answer.as_ref().expect("answered").1.message();
+            [&from.chat.messages[..], &[said, user(key.below(1, 6))]].concat()
+        }
+    };
+    ChatCall { messages, max_tokens, ..ChatCall::default() }
+}
+
+/// Calls under way: their place, their request and their answer.
+type UnderWay = Vec<(usize, SampleRequest)>;
+
+/// Plays what a program asks by random, answering and giving up by `timing`; the trajectory and what each call got.
+fn play_tree(agents: &TestAgents, tree: Key, timing: Key, whole: usize) -> (Option<Sample>, Vec<String>) {
+    let limits = TokenLimits { whole, text: 60 };
+    let mut agent = Agent::new(request(0, "user:hello;"), EpisodeNumber(0));
+    let (mut under_way, mut got) = (UnderWay::new(), Vec::new());
+    let ask = |agent: &mut Agent, under_way: &mut UnderWay, got: &mut Vec<String>| {
+        while let Some((call, asked)) = agent.ask_next(agents, limits) {
+            got.push(match &asked {
+                Ok(request) => format!("{}: at most {}", call.0, request.sampling.max_response_length),
+                Err(error) => format!("{}: {error}", call.0),
+            });
+            if let Ok(request) = asked {
+                under_way.push((agent.calls.len() - 1, request));
+            }
+        }
+    };
+    let answer = |agent: &mut Agent, (place, request): (usize, SampleRequest)| {
+        let sample = answer_to(&request);
+        let said = ChatAnswer::text(&sample.text, ChatFinish::Stop);
+        agent.calls[place].answer = Some((sample, said));
+        agent.is_queue_known = false;
+    };
+    for batch in 0..6 {
+        // The calls of a batch come one after the other, and answers to them between; the next batch begins when all
+        // are answered.
+        let chats = (0..tree.with(batch).below(0, 5))
+            .map(|number| (number, call_of_tree(&agent, tree.with(batch).with(number), number)));
+        let mut chats: VecDeque<(u64, ChatCall)> = chats.collect();
+        let mut moment = 0;
+        loop {
+            ask(&mut agent, &mut under_way, &mut got);
+            moment += 2;
+            let is_next_call = under_way.is_empty() || timing.with(batch).below(moment, 2) == 0;
+            if is_next_call && let Some((number, chat)) = chats.pop_front() {
+                agent.queue.push_back((CallNumber(batch * 10 + number), chat));
+            } else if under_way.is_empty() {
+                break;
+            } else {
+                let next = timing.with(batch).below(moment + 1, under_way.len() as u64) as usize;
+                answer(&mut agent, under_way.swap_remove(next));
+            }
+        }
+        assert!(agent.queue.is_empty(), "nothing is under way, and a call waits");
+    }
+    (agent.finish(ProgramOutcome::default(), RefusedCalls::default()), got)
+}
+
+#[test]
+fn an_episode_keeps_its_limit_of_tokens_whatever_is_asked_at_once_or_branches() {
+    let agents =
+        TestAgents(ProgramHost::start(ProgramSettings::new(vec!["true".to_owned()]), || ()).expect("a host"));
+    let (mut num_full, mut num_refused) = (0, 0);
+    for seed in 0..300 {
+        let (tree, timing) = (Key::new(seed, Purpose::Rollout), Key::new(seed, Purpose::Served));
+        let whole = 40 + (seed as usize % 7) * 30;
+        let (sample, got) = play_tree(&agents, tree, timing, whole);
+        let len = sample.as_ref().map_or(0, |sample| sample.token_ids.len());
+        assert!(len <= whole, "seed {seed}: {len} of {whole}");
+        num_full += usize::from(len + 10 > whole);
+        num_refused += got.iter().filter(|got| got.contains("are left to an answer")).count();
+        // In which order answers come changes nothing.
+        for other in 1..4 {
+            assert_eq!(play_tree(&agents, tree, timing.with(other), whole), (sample.clone(), got.clone()));
+        }
+    }
+    assert!(num_full > 50 && num_refused > 50, "{num_full} {num_refused}: the limit was hardly met");
+}
+
+/// Answers the second call of a trajectory, and no other one before it is given up: of those three tokens were
+/// sampled.
+struct SecondAlone {
+    asked: Arc<Mutex<Vec<u32>>>,
+    events: Vec<GeneratorEvent>,
+}
+
+impl crate::generator::Generator for SecondAlone {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        self.asked.lock().expect("lock").push(request.id.turn);
+        if request.id.turn == 2 {
+            self.events.push(GeneratorEvent::Sampled { id: request.id, sample: answer_to(&request) });
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, what: AbortScope) {
+        let AbortScope::Sample(id) = what else { return };
+        self.events.push(GeneratorEvent::Aborted { id, spent: Spent::on_answer(3) });
+    }
+
+    fn publish(&mut self, _: &Publication, _: InFlight) -> Result<(), GeneratorError> {
+        Ok(())
+    }
+
+    fn next(&mut self, _: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    fn load(&self) -> Load {
+        Load { in_flight: 0, room: 1 }
+    }
+}
+
+/// One call is closed by the program, and one is under way when it ends.
+#[test]
+fn what_was_generated_for_calls_that_are_given_up_is_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = format!(
+        r#"
+import http.client, time, urllib.parse
+parts = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+headers = {{"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}}
+body = json.dumps({{"messages": [{{"role": "user", "content": "hello"}}]}})
+def begin(name):
+    connection = http.client.HTTPConnection(parts.netloc)
+    connection.request("POST", parts.path + "/chat/completions", body, headers)
+    while not os.path.exists(os.path.join({:?}, name)): time.sleep(0.01)
+    return connection
+begin("first").close()
+ask([{{"role": "user", "content": "hello"}}])
+begin("third")
+print(1)
+"#,
+        folder.path()
+    );
+    let agents = host(&program, |_| ());
+    let mut plays = Plays::of_agents(Arc::clone(&agents) as Arc<dyn Agents>, TokenLimits::of(200), false);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let mut generator = SecondAlone { asked: Arc::clone(&asked), events: Vec::new() };
+    let mut episodes = plays.over(&mut generator);
+    episodes.submit(request(0, "user:hello;")).expect("taken");
+    let began = std::time::Instant::now();
+    let event = loop {
+        assert!(began.elapsed() < Duration::from_secs(120));
+        let soon = std::time::Instant::now() + Duration::from_millis(20);
+        if let Some(event) = episodes.next(Wait::Until(soon)).expect("goes on").pop() {
+            break event;
+        }
+        for (turn, name) in [(1, "first"), (3, "third")] {
+            if asked.lock().expect("lock").contains(&turn) {
+                std::fs::write(folder.path().join(name), "").expect("written");
+            }
+        }
+    };
+    let (sample, episode) = sample(&event);
+    assert_eq!((episode.turns.len(), sample.lost), (1, Spent { tokens: 6, turns: 2 }));
+    let own = Spent { tokens: sample.token_ids.len() as u64, turns: 1 };
+    assert_eq!(sample.spent(), own + sample.lost);
+    assert!(plays.is_idle());
 }

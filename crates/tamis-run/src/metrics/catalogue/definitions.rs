@@ -228,6 +228,9 @@ pub const CATALOGUE: &[Section] = &[
             \x20 filter chose others), `truncated` (`objective.masks`), `shaped` (a shaping took them out),\n\
             \x20 `masked` (no token is the policy's), `rejected` (`objective.correction` rejected every\n\
             \x20 token, in every update).\n\
+            - `rollout/program_calls_refused/{reason}`: `unknown_url`, `foreign_url` (the key of another\n\
+            \x20 episode), `wrong_key`, `after_end`, `over_limit`, `at_once`, `too_large`, `invalid`,\n\
+            \x20 `too_long` (no room), `unanswerable` (a conversation that cannot be rendered).\n\
             - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\
             \x20 what was given up, had failed or is over), `foreign` (never asked for).\n\
             - `rollout/server_faults/{class}`: `timed_out`, `reset`, `server_error`, `stale_weights`,\n\
@@ -235,7 +238,7 @@ pub const CATALOGUE: &[Section] = &[
             \x20 flight. Each attempt was made again, unless it had failed for good.\n\
             - `rollout/server_checks/{class}`: `connect`, `probe`, `refused`, ...\n\
             \n\
-            A figure of the last three is left out where it is 0.",
+            A figure of the last four is left out where it is 0.",
         metrics: &[
             guide("train/num_gen_batches", "rounds", "Generation rounds of the step."),
             guide("train/filter_rate", "share",
@@ -272,6 +275,12 @@ pub const CATALOGUE: &[Section] = &[
             tamis("tokens/aborted", "tokens",
                 "Completion tokens of groups that were given up, as far as they are known, where there are \
                  any."),
+            tamis("turns/generated", "turns",
+                "Turns of the policy (answers, whole or begun) of all groups generated for the step."),
+            tamis("turns/trained", "turns", "Turns of the trajectories trained on (`trajectories/trained`)."),
+            tamis("turns/failed", "turns", "Turns of groups whose generation failed, where there are any."),
+            tamis("turns/aborted", "turns",
+                "Turns of groups that were given up, as far as they are known, where there are any."),
             tamis("train/num_loss_tokens", "tokens",
                 "Trained completion tokens that bear loss: those that the policy wrote, not tools or an \
                  environment."),
@@ -283,6 +292,8 @@ pub const CATALOGUE: &[Section] = &[
             tamis("train/num_dropped/{reason}", "groups", "Groups that the filter dropped for this reason."),
             tamis("rollout/environment_faults/{class}", "trajectories",
                 "Trajectories that their environment failed: `timed_out` or `broken`."),
+            tamis("rollout/program_calls_refused/{reason}", "calls",
+                "Calls of programs that were refused since the step before, those of validation included."),
             tamis("rollout/ignored/{class}", "events",
                 "Events of the generator that nobody waited for, and that are used for nothing."),
             tamis("rollout/server_faults/{class}", "attempts",
@@ -423,11 +434,13 @@ pub const CATALOGUE: &[Section] = &[
                 "Mean over turns of the part of the reward that is the penalty, mean over episodes."),
             tamis("val-env/{environment}/{name}", "",
                 "The same of a validation's episodes: `success`, `num_actions` and every other name of this section."),
-            tamis("train/{environment}/num_tool_calls", "calls", "Mean number of tool calls in an episode."),
+            tamis("train/{environment}/num_tool_calls", "calls", "Mean number of tool calls that were answered in an episode."),
             tamis("train/{environment}/num_failed_calls", "calls",
                 "Mean number of those that failed or could not be read."),
             tamis("train/{environment}/num_calls_refused", "calls",
                 "Mean number of a program's calls that were refused."),
+            tamis("train/{environment}/num_calls_too_long", "calls",
+                "Mean number of those for which `environment.max_length` left no room."),
             tamis("train/{environment}/info/{name}", "",
                 "Number that the environment gives by that name, over turns and episodes as above."),
             tamis("train/{environment}/cut_ratio", "share",

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::schedule::Spent;
 use tamis_model::StopCheck as _;
 use tamis_rollout::native::StopText;
 use tamis_rollout::{
@@ -18,11 +19,11 @@ use tamis_rollout::{
 };
 use tamis_text::tokenizer::Tokenizer;
 
-use super::client::{Calls, SharedCalls, lock};
-use super::message::Message;
+use super::calls::{Calls, SharedCalls, lock};
+use super::message::WireMessage;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{
-    BeginningGroup, Drawing, Generate, Generated, RefusedSample, SampleEnd, SampleGrowth,
+    BeginningGroup, Drawing, Generate, GrownSamples, RefusedSample, SampleGrowth,
 };
 use crate::learner::sample_queue::{SampleQueue, is_other};
 use crate::learner::{LearnerError, Pass};
@@ -34,8 +35,8 @@ const LONGEST_CALL: Duration = Duration::from_secs(1);
 const LONGEST_CALL_WITH_STOP_TEXTS: Duration = Duration::from_millis(200);
 
 /// One call of `generate`; `stop`: a flag on which it is not waited for any more.
-pub(super) fn generate(calls: &mut Calls, asked: &Generate, stop: Option<&AtomicBool>) -> Pass<Generated> {
-    let mut answer = calls.call("/v1/generate", &Message::of_generate(asked), stop)?;
+pub(super) fn generate(calls: &mut Calls, asked: &Generate, stop: Option<&AtomicBool>) -> Pass<GrownSamples> {
+    let mut answer = calls.call("/v1/generate", &WireMessage::of_generate(asked), stop)?;
     Ok(answer.take_generated().map_err(|error| calls.misunderstood(&error))?)
 }
 
@@ -79,10 +80,7 @@ impl Open {
     /// Takes new tokens in; why it ended, where it did.
     fn grow(&mut self, grown: SampleGrowth, version: PolicyVersion) -> Option<FinishReason> {
         let SampleGrowth { tokens, logprobs, entropies, end, .. } = grown;
-        let mut finish = end.map(|end| match end {
-            SampleEnd::Stop => FinishReason::Stop,
-            SampleEnd::Length => FinishReason::Length,
-        });
+        let mut finish = end;
         for ((token, logprob), entropy) in tokens.into_iter().zip(logprobs).zip(entropies) {
             self.tokens.push(token);
             self.logprobs.push(logprob);
@@ -109,6 +107,7 @@ impl Open {
         let entropy = self.entropy / self.tokens.len() as f64;
         Ok(Sample {
             episode: None,
+            lost: Spent::default(),
             token_ids: self.tokens,
             logprobs: self.logprobs,
             entropy: Some(entropy).filter(|entropy| !entropy.is_nan()),
@@ -170,7 +169,13 @@ impl WireGenerator {
                 return Err(broken(&"a learner in another process samples without `rollout.regex`"));
             }
             let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
-            let stop = Arc::new(stop.map_err(|error| broken(&error))?);
+            let stop = match stop {
+                Ok(stop) => Arc::new(stop),
+                Err(error) => {
+                    self.events.extend(self.queue.fail(&members, &error.to_string()));
+                    continue;
+                }
+            };
             let mut group = BeginningGroup {
                 prompt: first.prompt_token_ids.to_vec(),
                 drawing: drawing(sampling, self.end_token_ids.clone()),
@@ -217,13 +222,13 @@ impl WireGenerator {
         }
     }
 
-    fn take_in(&mut self, generated: Generated) -> Result<(), GeneratorError> {
+    fn take_in(&mut self, generated: GrownSamples) -> Result<(), GeneratorError> {
         for RefusedSample { sample, reason } in generated.refused {
             // One prompt that cannot be generated from fails its group, not the run.
             if let Some(Open { id, .. }) = self.open.remove(&sample) {
                 self.queue.end(&id);
                 let kind = FailureKind::Permanent;
-                self.events.push(GeneratorEvent::Failed { id, kind, reason, num_tokens: 0 });
+                self.events.push(GeneratorEvent::Failed { id, kind, reason, spent: Spent::default() });
             }
         }
         for grown in generated.grown {
@@ -275,7 +280,8 @@ impl Generator for WireGenerator {
                 self.queue.end(&open.id);
                 self.to_abort.push(number);
                 let num_tokens = open.tokens.len() as u64;
-                self.events.push(GeneratorEvent::Aborted { id: open.id, num_tokens });
+                self.events
+                    .push(GeneratorEvent::Aborted { id: open.id, spent: Spent::on_answer(num_tokens) });
             }
         }
         if self.open.is_empty() && !self.to_abort.is_empty() && !self.is_lost {

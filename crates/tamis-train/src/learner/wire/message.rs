@@ -7,10 +7,11 @@ use safetensors::{Dtype, SafeTensors};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value, json};
+use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
 
 use super::{GenerateAnswer, GenerateRequest, find_bad};
-use crate::learner::generate::{BeginningGroup, Drawing, Generate, Generated, SampleEnd, SampleGrowth};
+use crate::learner::generate::{BeginningGroup, Drawing, Generate, GrownSamples, SampleGrowth};
 use crate::learner::{LearnerSequence, Network, TokenColumns, Wave};
 
 /// Media type of a body without columns.
@@ -24,7 +25,7 @@ const IMAGES: &str = "images";
 
 /// Numbers of a column.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Column {
+pub enum WireColumn {
     /// Tokens, ranks and places.
     I32(Vec<i32>),
     /// Offsets.
@@ -35,7 +36,7 @@ pub enum Column {
     F64(Vec<f64>),
 }
 
-impl Column {
+impl WireColumn {
     fn parts(&self) -> (Dtype, Vec<u8>) {
         match self {
             Self::I32(values) => (Dtype::I32, bytes(values, i32::to_le_bytes)),
@@ -66,9 +67,9 @@ fn numbers<T, const N: usize>(data: &[u8], from: impl Fn([u8; N]) -> T) -> Vec<T
 
 /// A request or an answer: settings, and columns by name.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Message {
+pub struct WireMessage {
     settings: serde_json::Value,
-    columns: HashMap<String, Column>,
+    columns: HashMap<String, WireColumn>,
 }
 
 /// JSON in which no key stands twice in one object: which of its values is meant nobody could say.
@@ -145,7 +146,7 @@ fn read_settings(text: &[u8], what: &str) -> Result<Value, MessageError> {
 #[error("{0}")]
 pub struct MessageError(pub(crate) String);
 
-impl Message {
+impl WireMessage {
     /// With these settings and no columns.
     pub fn new(settings: &impl Serialize) -> Self {
         // What is serialised are structs of plain fields: that cannot fail.
@@ -154,7 +155,7 @@ impl Message {
 
     /// With a column more.
     #[must_use]
-    pub fn with(mut self, name: &str, column: Column) -> Self {
+    pub fn with(mut self, name: &str, column: WireColumn) -> Self {
         self.columns.insert(name.to_owned(), column);
         self
     }
@@ -223,27 +224,27 @@ impl Message {
                 return Err(MessageError(format!("column `{name}` has {} dimensions", view.shape().len())));
             }
             let dtype = view.dtype();
-            let column = Column::read(dtype, view.data())
+            let column = WireColumn::read(dtype, view.data())
                 .ok_or_else(|| MessageError(format!("column `{name}` is of type {dtype:?}")))?;
             columns.insert(name.to_owned(), column);
         }
         Ok(Self { settings, columns })
     }
 
-    fn take(&mut self, name: &str) -> Result<Column, MessageError> {
+    fn take(&mut self, name: &str) -> Result<WireColumn, MessageError> {
         self.columns.remove(name).ok_or_else(|| MessageError(format!("there is no column `{name}`")))
     }
 
     fn take_i32(&mut self, name: &str) -> Result<Vec<i32>, MessageError> {
         match self.take(name)? {
-            Column::I32(values) => Ok(values),
+            WireColumn::I32(values) => Ok(values),
             _ => Err(MessageError(format!("column `{name}` is not of type i32"))),
         }
     }
 
     fn take_i64(&mut self, name: &str) -> Result<Vec<i64>, MessageError> {
         match self.take(name)? {
-            Column::I64(values) => Ok(values),
+            WireColumn::I64(values) => Ok(values),
             _ => Err(MessageError(format!("column `{name}` is not of type i64"))),
         }
     }
@@ -252,8 +253,8 @@ impl Message {
     fn take_tokens(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, MessageError> {
         match self.columns.remove(name) {
             None => Ok(None),
-            Some(Column::F32(values)) if values.len() == len => Ok(Some(values)),
-            Some(Column::F32(values)) => {
+            Some(WireColumn::F32(values)) if values.len() == len => Ok(Some(values)),
+            Some(WireColumn::F32(values)) => {
                 let found = values.len();
                 Err(MessageError(format!("column `{name}` has {found} numbers for {len} tokens")))
             }
@@ -264,7 +265,7 @@ impl Message {
     /// A number that came as a column.
     pub(crate) fn take_f64(&mut self, name: &str) -> Result<f64, MessageError> {
         match self.take(name)? {
-            Column::F64(values) if values.len() == 1 => Ok(values[0]),
+            WireColumn::F64(values) if values.len() == 1 => Ok(values[0]),
             _ => Err(MessageError(format!("column `{name}` is not one number of type f64"))),
         }
     }
@@ -282,8 +283,8 @@ impl Message {
     pub(crate) fn with_tokens(self, network: Network, columns: TokenColumns) -> Self {
         let TokenColumns { logprobs, entropies, values } = columns;
         match network {
-            Network::Critic => self.with("value", Column::F32(values)),
-            _ => self.with("logprob", Column::F32(logprobs)).with("entropy", Column::F32(entropies)),
+            Network::Critic => self.with("value", WireColumn::F32(values)),
+            _ => self.with("logprob", WireColumn::F32(logprobs)).with("entropy", WireColumn::F32(entropies)),
         }
     }
 
@@ -292,9 +293,9 @@ impl Message {
     pub(crate) fn with_derivatives(self, network: Network, derivatives: TokenColumns) -> Self {
         let TokenColumns { logprobs, entropies, values } = derivatives;
         match network {
-            Network::Critic => self.with("value", Column::F32(values)),
-            _ if entropies.is_empty() => self.with("logprob", Column::F32(logprobs)),
-            _ => self.with("logprob", Column::F32(logprobs)).with("entropy", Column::F32(entropies)),
+            Network::Critic => self.with("value", WireColumn::F32(values)),
+            _ if entropies.is_empty() => self.with("logprob", WireColumn::F32(logprobs)),
+            _ => self.with("logprob", WireColumn::F32(logprobs)).with("entropy", WireColumn::F32(entropies)),
         }
     }
 
@@ -350,12 +351,12 @@ impl Message {
             self.settings[IMAGES] = json!(images);
         }
         let ranks = wave.ranks.iter().map(|&rank| rank as i32).collect();
-        self.with("prompt_token", Column::I32(prompt_tokens))
-            .with("prompt_offset", Column::I64(prompt_offsets))
-            .with("prompt_of", Column::I32(prompt_of))
-            .with("completion_token", Column::I32(tokens))
-            .with("completion_offset", Column::I64(offsets))
-            .with("rank", Column::I32(ranks))
+        self.with("prompt_token", WireColumn::I32(prompt_tokens))
+            .with("prompt_offset", WireColumn::I64(prompt_offsets))
+            .with("prompt_of", WireColumn::I32(prompt_of))
+            .with("completion_token", WireColumn::I32(tokens))
+            .with("completion_offset", WireColumn::I64(offsets))
+            .with("rank", WireColumn::I32(ranks))
     }
 
     /// The wave.
@@ -403,8 +404,8 @@ impl Drawing {
 }
 
 /// Numbers of samples and bits of keys, as the wire has them: those of a 64-bit integer.
-fn as_i64(values: impl Iterator<Item = u64>) -> Column {
-    Column::I64(values.map(|value| i64::from_le_bytes(value.to_le_bytes())).collect())
+fn as_i64(values: impl Iterator<Item = u64>) -> WireColumn {
+    WireColumn::I64(values.map(|value| i64::from_le_bytes(value.to_le_bytes())).collect())
 }
 
 fn as_u64(values: Vec<i64>) -> impl Iterator<Item = u64> {
@@ -412,13 +413,13 @@ fn as_u64(values: Vec<i64>) -> impl Iterator<Item = u64> {
 }
 
 /// Tokens of rows one after the other, and where each begins.
-fn flat<'a>(rows: impl Iterator<Item = &'a [u32]>) -> (Column, Column) {
+fn flat<'a>(rows: impl Iterator<Item = &'a [u32]>) -> (WireColumn, WireColumn) {
     let (mut tokens, mut offsets) = (Vec::new(), vec![0]);
     for row in rows {
         tokens.extend(row.iter().map(|&token| token as i32));
         offsets.push(tokens.len() as i64);
     }
-    (Column::I32(tokens), Column::I64(offsets))
+    (WireColumn::I32(tokens), WireColumn::I64(offsets))
 }
 
 /// A column that must have a number for each of so many things.
@@ -430,7 +431,7 @@ fn check_len(name: &str, found: usize, wanted: usize, what: &str) -> Result<(), 
 }
 
 /// Generation: what begins, is given up, and grew.
-impl Message {
+impl WireMessage {
     /// What a learner is to generate.
     pub(crate) fn of_generate(asked: &Generate) -> Self {
         let mut drawing: Vec<Drawing> = Vec::new();
@@ -451,8 +452,8 @@ impl Message {
         Self::new(&GenerateRequest { seconds: asked.seconds, drawing })
             .with("prompt_token", tokens)
             .with("prompt_offset", offsets)
-            .with("prompt_drawing", Column::I32(drawn_by))
-            .with("prompt_of", Column::I32(prompt_of.collect()))
+            .with("prompt_drawing", WireColumn::I32(drawn_by))
+            .with("prompt_of", WireColumn::I32(prompt_of.collect()))
             .with("sample", as_i64(samples().map(|(sample, _)| *sample)))
             .with("key", as_i64(samples().map(|(_, key)| key.to_bits())))
             .with("abort", as_i64(asked.abort.iter().copied()))
@@ -507,19 +508,19 @@ impl Message {
     }
 
     /// What was generated.
-    pub(crate) fn of_generated(generated: Generated) -> Self {
-        let Generated { grown, refused, num_open } = generated;
+    pub(crate) fn of_generated(generated: GrownSamples) -> Self {
+        let GrownSamples { grown, refused, num_open } = generated;
         let (tokens, offsets) = flat(grown.iter().map(|grown| grown.tokens.as_slice()));
         let end = grown.iter().map(|grown| match grown.end {
             None => 0,
-            Some(SampleEnd::Stop) => 1,
-            Some(SampleEnd::Length) => 2,
+            Some(FinishReason::Stop) => 1,
+            Some(FinishReason::Length) => 2,
         });
         let per_token =
-            |of: fn(&SampleGrowth) -> &[f32]| Column::F32(grown.iter().flat_map(of).copied().collect());
+            |of: fn(&SampleGrowth) -> &[f32]| WireColumn::F32(grown.iter().flat_map(of).copied().collect());
         Self::new(&GenerateAnswer { num_open, refused })
             .with("sample", as_i64(grown.iter().map(|grown| grown.sample)))
-            .with("end", Column::I32(end.collect()))
+            .with("end", WireColumn::I32(end.collect()))
             .with("token", tokens)
             .with("token_offset", offsets)
             .with("logprob", per_token(|grown| &grown.logprobs))
@@ -527,7 +528,7 @@ impl Message {
     }
 
     /// What was generated, of at least one token a sample.
-    pub(crate) fn take_generated(&mut self) -> Result<Generated, MessageError> {
+    pub(crate) fn take_generated(&mut self) -> Result<GrownSamples, MessageError> {
         let GenerateAnswer { num_open, refused } = self.settings()?;
         let rows = Rows::take(self, "token", "token_offset")?;
         let (samples, ends) = (self.take_i64("sample")?, self.take_i32("end")?);
@@ -547,8 +548,8 @@ impl Message {
         for (place, (sample, end)) in as_u64(samples).zip(ends).enumerate() {
             let end = match end {
                 0 => None,
-                1 => Some(SampleEnd::Stop),
-                2 => Some(SampleEnd::Length),
+                1 => Some(FinishReason::Stop),
+                2 => Some(FinishReason::Length),
                 other => {
                     return Err(MessageError(format!(
                         "column `end` holds {other}, which is none of 0, 1 and 2"
@@ -564,7 +565,7 @@ impl Message {
                 end,
             });
         }
-        Ok(Generated { grown, refused, num_open })
+        Ok(GrownSamples { grown, refused, num_open })
     }
 }
 
@@ -575,7 +576,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn take(message: &mut Message, tokens: &str, offsets: &str) -> Result<Self, MessageError> {
+    fn take(message: &mut WireMessage, tokens: &str, offsets: &str) -> Result<Self, MessageError> {
         let (ids, ends) = (message.take_i32(tokens)?, message.take_i64(offsets)?);
         let ids: Option<Vec<u32>> = ids.into_iter().map(|token| u32::try_from(token).ok()).collect();
         let ids = ids.ok_or_else(|| MessageError(format!("column `{tokens}` has a token below 0")))?;

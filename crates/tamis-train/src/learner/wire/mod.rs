@@ -4,6 +4,7 @@
 //! `docs/learner-protocol.md` describes the wire. [`client`] is a [`RunLearner`](super::RunLearner) whose
 //! work is done at the other end; [`service`] answers such calls with any learner of this process.
 
+pub mod calls;
 pub mod client;
 pub mod generator;
 pub mod message;

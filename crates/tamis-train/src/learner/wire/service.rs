@@ -12,7 +12,7 @@ use tamis_rollout::call_server::{Answer, AnswerAtOnce, Question};
 use tamis_rollout::wire::HttpMethod;
 use tamis_run::durable::{DiskError, DiskOperation};
 
-use super::message::{Column, Message, MessageError};
+use super::message::{MessageError, WireColumn, WireMessage};
 use super::{
     BackwardRequest, Capabilities, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody,
     ForwardRequest, HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer,
@@ -47,7 +47,7 @@ impl Refusal {
     }
 
     fn answer(self) -> Answer {
-        answer(self.status, &Message::new(&ErrorAnswer { error: *self.error }))
+        answer(self.status, &WireMessage::new(&ErrorAnswer { error: *self.error }))
     }
 }
 
@@ -100,7 +100,7 @@ impl From<Halt<LearnerError>> for Refusal {
     }
 }
 
-fn answer(status: u16, message: &Message) -> Answer {
+fn answer(status: u16, message: &WireMessage) -> Answer {
     let (content_type, body) = message.to_body();
     Answer { status, content_type, body: body.into() }
 }
@@ -219,8 +219,10 @@ impl<'a> LearnerService<'a> {
                 (false, false) => "idle",
             };
             Some(match question.path.as_str() {
-                "/v1/health" => answer(200, &Message::new(&json!({"phase": phase, "seq": shown.info.seq}))),
-                "/v1/info" => answer(200, &Message::new(&shown.info)),
+                "/v1/health" => {
+                    answer(200, &WireMessage::new(&json!({"phase": phase, "seq": shown.info.seq})))
+                }
+                "/v1/info" => answer(200, &WireMessage::new(&shown.info)),
                 path => unknown_path(path).answer(),
             })
         })
@@ -251,7 +253,7 @@ impl<'a> LearnerService<'a> {
     }
 
     fn answer_post(&mut self, question: &Question) -> Answer {
-        let message = Message::read(&question.content_type, &question.body);
+        let message = WireMessage::read(&question.content_type, &question.body);
         if question.path == "/v1/open" {
             if [INCARNATION, SEQUENCE].iter().any(|name| question.header(name).is_some()) {
                 let message = "`open` carries no Tamis-Incarnation and no Tamis-Seq";
@@ -322,7 +324,7 @@ impl<'a> LearnerService<'a> {
         Err(refusal)
     }
 
-    fn open(&mut self, message: &Message) -> Result<Message, Refusal> {
+    fn open(&mut self, message: &WireMessage) -> Result<WireMessage, Refusal> {
         // What was open before is over, also where this one fails; its memory is free for the next.
         (self.learner, self.incarnation, self.last, self.held) = (None, None, None, None);
         let request: OpenRequest = message.settings()?;
@@ -340,17 +342,17 @@ impl<'a> LearnerService<'a> {
         self.orphan_timeout = request.orphan_timeout;
         self.learner = Some(learner);
         self.incarnation = Some(incarnation.clone());
-        Ok(Message::new(&OpenAnswer { incarnation, dtype, networks, adopted: false, holds: None }))
+        Ok(WireMessage::new(&OpenAnswer { incarnation, dtype, networks, adopted: false, holds: None }))
     }
 
-    fn call(&mut self, path: &str, mut message: Message) -> Result<Message, Refusal> {
+    fn call(&mut self, path: &str, mut message: WireMessage) -> Result<WireMessage, Refusal> {
         let gone = || Refusal::new(410, "incarnation", "nothing is open");
         let learner = self.learner.as_mut().ok_or_else(gone)?;
         // Others take the columns that they need, and refuse the rest.
         if !["/v1/forward", "/v1/forward_hold", "/v1/backward", "/v1/generate"].contains(&path) {
             message.refuse_columns()?;
         }
-        let empty = |()| Message::new(&EmptyRequest {});
+        let empty = |()| WireMessage::new(&EmptyRequest {});
         Ok(match path {
             "/v1/forward" => {
                 let ForwardRequest { network, sharpness, images } = message.settings()?;
@@ -365,7 +367,7 @@ impl<'a> LearnerService<'a> {
                 let wave = message.take_wave()?;
                 check_tokens(&wave.wave(), learner.info())?;
                 let columns = learner.forward(network, &wave.wave(), sharpness)?;
-                Message::new(&EmptyRequest {}).with_tokens(network, columns)
+                WireMessage::new(&EmptyRequest {}).with_tokens(network, columns)
             }
             "/v1/forward_hold" => {
                 let HoldRequest { network, images } = message.settings()?;
@@ -375,7 +377,7 @@ impl<'a> LearnerService<'a> {
                 self.held = None;
                 let columns = learner.forward_hold(network, &wave.wave())?;
                 self.held = Some((network, wave.wave().num_tokens()));
-                Message::new(&EmptyRequest {}).with_tokens(network.into(), columns)
+                WireMessage::new(&EmptyRequest {}).with_tokens(network.into(), columns)
             }
             "/v1/backward" => {
                 let BackwardRequest { discard } = message.settings()?;
@@ -400,12 +402,12 @@ impl<'a> LearnerService<'a> {
                 }
                 let report = learner.optim_step(network, learning_rate)?;
                 let answer = StepAnswer { skipped: report.skipped, num_steps: learner.info().num_steps };
-                Message::new(&answer).with("grad_norm", Column::F64(vec![report.grad_norm]))
+                WireMessage::new(&answer).with("grad_norm", WireColumn::F64(vec![report.grad_norm]))
             }
             "/v1/grad_norm" => {
                 let NetworkRequest { network } = message.settings()?;
                 let norm = learner.grad_norm(network)?;
-                Message::new(&EmptyRequest {}).with("grad_norm", Column::F64(vec![norm]))
+                WireMessage::new(&EmptyRequest {}).with("grad_norm", WireColumn::F64(vec![norm]))
             }
             "/v1/keep" => {
                 let EmptyRequest {} = message.settings()?;
@@ -418,7 +420,7 @@ impl<'a> LearnerService<'a> {
                     self.held = None;
                 }
                 learner.restore()?;
-                Message::new(&NetworksAnswer::of(learner.info()))
+                WireMessage::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/copy" => {
                 let CopyRequest { to } = message.settings()?;
@@ -426,7 +428,7 @@ impl<'a> LearnerService<'a> {
                 if to == CopyTo::Critic {
                     self.held.take_if(|(network, _)| *network == Trained::Critic);
                 }
-                Message::new(&NetworksAnswer::of(learner.info()))
+                WireMessage::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/reset_optimizer" => {
                 let NetworkRequest { network } = message.settings()?;
@@ -434,7 +436,7 @@ impl<'a> LearnerService<'a> {
             }
             "/v1/check" => {
                 let EmptyRequest {} = message.settings()?;
-                Message::new(&CheckAnswer { not_finite: learner.find_not_finite()? })
+                WireMessage::new(&CheckAnswer { not_finite: learner.find_not_finite()? })
             }
             "/v1/publish" => {
                 let PublishRequest { version } = message.settings()?;
@@ -444,7 +446,7 @@ impl<'a> LearnerService<'a> {
                 let request: SaveRequest = message.settings()?;
                 check_absolute(&request.folder)?;
                 check_empty(&request.folder)?;
-                Message::new(&learner.save(&request.folder, request.content())?)
+                WireMessage::new(&learner.save(&request.folder, request.content())?)
             }
             "/v1/load" => {
                 let LoadRequest { folder, content } = message.settings()?;
@@ -453,13 +455,13 @@ impl<'a> LearnerService<'a> {
                 if content == LoadContent::Checkpoint {
                     self.held = None;
                 }
-                Message::new(&NetworksAnswer::of(learner.info()))
+                WireMessage::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/generate" => {
                 let asked = message.take_generate()?;
                 let known = learner.info().policy.vocab_size;
                 check_vocabulary(asked.begin.iter().flat_map(|group| group.prompt.iter().copied()), known)?;
-                Message::of_generated(learner.generate(asked)?)
+                WireMessage::of_generated(learner.generate(asked)?)
             }
             path => return Err(unknown_path(path)),
         })

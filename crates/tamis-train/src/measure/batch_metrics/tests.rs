@@ -234,7 +234,7 @@ fn deviation_of_trl() {
     for case in cases("trl_nanstd") {
         let name = case["name"].as_str().expect("name");
         let expected = case["outputs"]["nanstd"].as_f64().unwrap_or(f64::NAN);
-        let std = Summary::of(numbers(&case["inputs"]["values"])).and_then(|summary| summary.std);
+        let std = NumberSummary::of(numbers(&case["inputs"]["values"])).and_then(|summary| summary.std);
         let (rtol, atol) = tolerance(&case);
         assert_close(name, &[std.unwrap_or(f64::NAN)], &[expected], rtol, atol);
     }
@@ -293,7 +293,7 @@ fn reward_metrics_of_trl() {
                 let within = |group: &Group| {
                     (
                         has_one_value(rewards_of(group)),
-                        Summary::of(rewards_of(group)).and_then(|summary| summary.std),
+                        NumberSummary::of(rewards_of(group)).and_then(|summary| summary.std),
                     )
                 };
                 if case["dtype"] != "float64" && groups.iter().any(|group| within(group).0) {

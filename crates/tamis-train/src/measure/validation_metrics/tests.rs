@@ -258,7 +258,8 @@ fn metrics_of_verl() {
                     };
                     match (kind, part) {
                         ("mean", "") => {
-                            let mean = over(&|prompt| Some(Summary::of(prompt.0.iter().copied())?.mean));
+                            let mean =
+                                over(&|prompt| Some(NumberSummary::of(prompt.0.iter().copied())?.mean));
                             assert_close(&what, &[mean.expect("values")], &[value], 1e-9, 1e-11);
                         }
                         ("std", "") => {

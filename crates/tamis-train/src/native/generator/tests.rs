@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
 use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::Spent;
 use tamis_model::{AdamWConfig, Architecture, SaveDtype, TransformerConfig};
-use tamis_rollout::Sampling;
+use tamis_rollout::{FailureKind, Sampling};
 use tamis_text::regex_mask::WholeRegex;
 
 use super::*;
@@ -218,7 +219,7 @@ fn single_samples_are_given_up_with_their_tokens() {
     let aborted: Vec<(u32, bool)> = events
         .iter()
         .filter_map(|event| match event {
-            GeneratorEvent::Aborted { id, num_tokens } => Some((id.member, *num_tokens > 0)),
+            GeneratorEvent::Aborted { id, spent } => Some((id.member, spent.tokens > 0)),
             _ => None,
         })
         .collect();
@@ -307,8 +308,26 @@ fn a_prompt_that_cannot_be_generated_from_fails_alone() {
     let events = all(&mut generator);
     assert!(matches!(
         &events[0],
-        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, num_tokens: 0 }
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, spent: Spent { tokens: 0, turns: 0 } }
             if id.group == 0 && reason == "the prompt is empty"
+    ));
+    assert_eq!(samples(events).len(), 1);
+}
+
+/// What a program asks for, say: a text at which nothing can stop is its own business.
+#[test]
+fn a_sample_whose_stop_text_is_none_fails_alone() {
+    let learner = learner(&Interrupt::new());
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
+    let sampling = sampling(4);
+    let odd = Arc::new(Sampling { stop: vec![String::new()], ..(*sampling).clone() });
+    generator.submit(request(0, 0, &odd)).expect("taken");
+    generator.submit(request(1, 0, &sampling)).expect("taken");
+    let events = all(&mut generator);
+    assert!(matches!(
+        &events[0],
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, .. }
+            if id.group == 0 && reason == "stop string 0 is empty; every text contains it"
     ));
     assert_eq!(samples(events).len(), 1);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tamis_config::reader::Reader;
 use tamis_config::source::{Origin, Source, SourceKind};
-use tamis_config::{ConfigErrors, Diagnostic, Problem, yaml};
+use tamis_config::{ConfigErrors, Diagnostic, Problem, take_argument_from, yaml};
 
 use super::name::Template;
 use parse::FileParser;
@@ -22,6 +22,16 @@ pub struct Argument {
 }
 
 impl Argument {
+    /// An override as it is written in a sweep's file: a relative path in it is taken from that file's folder.
+    fn written(text: &str, origin: &Origin, folder: &Path) -> Self {
+        Self { text: take_argument_from(folder, text), origin: Some(origin.clone()) }
+    }
+
+    /// The key that an override sets.
+    pub fn key(&self) -> &str {
+        self.text.trim_start_matches(['+', '~']).split('=').next().unwrap_or_default()
+    }
+
     /// Whether it is an override, and not a file.
     pub fn is_override(&self) -> bool {
         self.text.contains('=') || self.text.starts_with(['~', '+'])
@@ -82,6 +92,13 @@ pub struct Explicit {
     pub origin: Origin,
 }
 
+impl Explicit {
+    /// Names of the axes that it names.
+    pub fn axes(&self) -> Vec<&str> {
+        self.at.iter().chain(&self.labels).map(|(axis, _)| axis.text.as_str()).collect()
+    }
+}
+
 /// A whole sweep as it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepFile {
@@ -110,6 +127,14 @@ pub struct SweepFile {
 }
 
 impl SweepFile {
+    /// The value of an axis, which need not have it in its grid.
+    pub(super) fn value_of(&self, axis: &Axis, label: &Written) -> AxisValue {
+        let argument = |key: &String| {
+            Argument::written(&format!("{key}={}", label.text), &label.origin, folder_of(&self.path))
+        };
+        AxisValue { label: label.clone(), set: axis.key.iter().map(argument).collect() }
+    }
+
     /// Reads a sweep.
     ///
     /// # Errors
@@ -118,12 +143,16 @@ impl SweepFile {
         let one = |found: Diagnostic| ConfigErrors { diagnostics: vec![found] };
         let source = read_source(path).map_err(|problem| one(Diagnostic::error(problem, None)))?;
         let tree = yaml::parse(&source).map_err(|diagnostics| ConfigErrors { diagnostics })?;
-        let mut parser =
-            FileParser { reader: Reader::default(), folder: path.parent().unwrap_or(Path::new("")) };
+        let mut parser = FileParser { reader: Reader::default(), folder: folder_of(path) };
         let sweep = parser.sweep(path, &tree);
         let diagnostics = parser.reader.into_diagnostics();
         if diagnostics.is_empty() { Ok(sweep) } else { Err(ConfigErrors { diagnostics }) }
     }
+}
+
+/// The folder from which a file's relative paths are taken.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }
 
 /// Reads the file: a regular one of a bounded size, in UTF-8.

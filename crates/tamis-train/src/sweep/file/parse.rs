@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use tamis_config::Problem;
 use tamis_config::reader::Reader;
 use tamis_config::tree::{Node, Value};
+use tamis_config::{Problem, take_argument_from};
+use tamis_run::directory::is_name;
 
 use super::{Argument, Axis, AxisValue, Case, Explicit, SweepFile, Values, Written};
 use crate::sweep::name::Template;
@@ -18,6 +19,25 @@ fn text_of(node: &Node) -> String {
         Value::Scalar { text, .. } => text.clone(),
         Value::List(_) | Value::Map(_) => node.to_json().to_string(),
     }
+}
+
+/// Name of an axis and one of its values.
+type AxisAndValue = (String, String);
+
+/// The values that a point which is written out gives to axes, whatever is wrong with it.
+fn values_written(node: &Node) -> Vec<AxisAndValue> {
+    let mut found = Vec::new();
+    for part in ["at", "labels"] {
+        let Some(Node { value: Value::Map(entries), .. }) = node.get(part) else { continue };
+        for entry in entries {
+            let value = match &entry.node.value {
+                Value::List(items) => items.first(),
+                _ => Some(&entry.node),
+            };
+            found.extend(value.map(|value| (entry.key.clone(), text_of(value))));
+        }
+    }
+    found
 }
 
 fn is_empty_collection(node: &Node) -> bool {
@@ -51,7 +71,8 @@ impl FileParser<'_> {
         }
         let stem =
             path.file_stem().map_or_else(|| "sweep".to_owned(), |stem| stem.to_string_lossy().into_owned());
-        let axes = tree.get("axes").map(|node| self.axes(node)).unwrap_or_default();
+        let mut written = tree.get("baseline").map(values_written).unwrap_or_default();
+        let axes = tree.get("axes").map(|node| self.axes(node, &written)).unwrap_or_default();
         // Without a template the name says the date, the file, and every axis.
         let default = axes.iter().fold(format!("{{date}}_{stem}"), |name, axis| {
             // An axis may be a dotted key, and may have no value at a point.
@@ -76,16 +97,24 @@ impl FileParser<'_> {
         }
         let results = tree.get("results").and_then(|node| self.text(node, "results"));
         let mut base = tree.get("base").map(|node| self.arguments(node, "base")).unwrap_or_default();
-        for argument in base.iter_mut().filter(|argument| !argument.is_override()) {
-            argument.text = self.folder.join(&argument.text).to_string_lossy().into_owned();
+        for argument in &mut base {
+            argument.text = if argument.is_override() {
+                take_argument_from(self.folder, &argument.text)
+            } else {
+                self.folder.join(&argument.text).to_string_lossy().into_owned()
+            };
         }
         base.extend(tree.get("set").map(|node| self.overrides(node, "set")).unwrap_or_default());
         let baseline = tree.get("baseline").and_then(|node| self.explicit(node, "baseline", &axes));
+        if let Some(baseline) = &baseline {
+            self.check_set(baseline, &axes);
+        }
         let list = self.items(tree.get("list"), "list");
+        written.extend(list.iter().flat_map(|(node, _)| values_written(node)));
         let list = list.iter().filter_map(|(node, path)| self.explicit(node, path, &axes)).collect();
         let seeds = self.items(tree.get("seeds"), "seeds");
         let seeds = seeds.iter().filter_map(|(node, path)| self.number(node, path, 0)).collect();
-        let only = tree.get("only").map(|node| self.only(node, &axes)).unwrap_or_default();
+        let only = tree.get("only").map(|node| self.only(node, &axes, &written)).unwrap_or_default();
         let parallel = tree.get("parallel").and_then(|node| self.number(node, "parallel", 1)).unwrap_or(1);
         SweepFile {
             path: path.to_owned(),
@@ -152,23 +181,27 @@ impl FileParser<'_> {
     /// Overrides: `key=value` texts, or a mapping of keys to values.
     fn overrides(&mut self, node: &Node, key: &str) -> Vec<Argument> {
         if let Value::Map(entries) = &node.value {
-            let of = |entry: &tamis_config::tree::MapEntry| Argument {
-                text: format!("{}={}", entry.key, text_of(&entry.node)),
-                origin: Some(entry.origin.clone()),
+            let of = |entry: &tamis_config::tree::MapEntry| {
+                let text = format!("{}={}", entry.key, text_of(&entry.node));
+                Argument::written(&text, &entry.origin, self.folder)
             };
             return entries.iter().map(of).collect();
         }
-        let found = self.arguments(node, key);
+        let mut found = self.arguments(node, key);
         for argument in found.iter().filter(|argument| !argument.is_override()) {
             let place = argument.origin.clone().unwrap_or_else(|| node.origin.clone());
             let node = Node { value: node.value.clone(), origin: place };
             let message = format!("`{}` is not an override", argument.text);
             self.refuse(&node, key, &message, "write `key=value`, or `~key` for the default");
         }
+        for argument in &mut found {
+            argument.text = take_argument_from(self.folder, &argument.text);
+        }
         found
     }
 
-    fn axes(&mut self, node: &Node) -> Vec<Axis> {
+    /// The axes; `written` are values that the baseline gives to them.
+    fn axes(&mut self, node: &Node, written: &[AxisAndValue]) -> Vec<Axis> {
         let Value::Map(entries) = &node.value else {
             self.refuse(
                 node,
@@ -195,34 +228,37 @@ impl FileParser<'_> {
         // A condition looks at axes that come before, whose values are known.
         for (at, axis) in axes.iter().enumerate() {
             for case in &axis.cases {
-                self.check_values(&case.when, &axes[..at], &format!("axes.{}.when", axis.name.text), true);
+                let path = format!("axes.{}.when", axis.name.text);
+                self.check_values(&case.when, &axes[..at], &path, Some(written));
             }
         }
         axes
     }
 
-    /// Reports axes and values that there are not.
-    fn check_values(&mut self, values: &Values, axes: &[Axis], path: &str, is_known: bool) {
+    /// Reports axes that there are not, and values that neither they nor points that are written out have;
+    /// with `None` for the latter an axis may have any value.
+    fn check_values(&mut self, values: &Values, axes: &[Axis], path: &str, written: Option<&[AxisAndValue]>) {
         for (name, wanted) in values {
             let node = |written: &Written| Node::text(written.text.clone(), written.origin.clone());
             let Some(axis) = axes.iter().find(|axis| axis.name.text == name.text) else {
                 let names: Vec<&str> = axes.iter().map(|axis| axis.name.text.as_str()).collect();
                 let message = format!("there is no axis `{}` before", name.text);
-                let message = if is_known { message } else { format!("there is no axis `{}`", name.text) };
+                let message =
+                    if written.is_some() { message } else { format!("there is no axis `{}`", name.text) };
                 let hint =
                     if names.is_empty() { String::new() } else { format!("there are {}", names.join(", ")) };
                 self.refuse(&node(name), path, &message, &hint);
                 continue;
             };
-            if !is_known {
-                continue;
+            let Some(written) = written else { continue };
+            let own = axis.cases.iter().flat_map(|case| &case.values).map(|value| value.label.text.as_str());
+            let others = written.iter().filter(|(axis, _)| *axis == name.text);
+            let mut labels: Vec<&str> = Vec::new();
+            for label in own.chain(others.map(|(_, value)| value.as_str())) {
+                if !labels.contains(&label) {
+                    labels.push(label);
+                }
             }
-            let labels: Vec<&str> = axis
-                .cases
-                .iter()
-                .flat_map(|case| &case.values)
-                .map(|value| value.label.text.as_str())
-                .collect();
             for value in wanted.iter().filter(|value| !labels.contains(&value.text.as_str())) {
                 let message = format!("the axis `{}` has no value `{}`", name.text, value.text);
                 self.refuse(&node(value), path, &message, &format!("it has {}", labels.join(", ")));
@@ -308,10 +344,11 @@ impl FileParser<'_> {
     }
 
     fn values(&mut self, node: Option<&Node>, path: &str, key: &str) -> Vec<AxisValue> {
+        let folder = self.folder;
         let of = |node: &Node| {
             let label = Written { text: text_of(node), origin: node.origin.clone() };
             let text = format!("{key}={}", label.text);
-            AxisValue { label, set: vec![Argument { text, origin: Some(node.origin.clone()) }] }
+            AxisValue { label, set: vec![Argument::written(&text, &node.origin, folder)] }
         };
         self.items(node, path).into_iter().map(|(node, _)| of(node)).collect()
     }
@@ -349,7 +386,7 @@ impl FileParser<'_> {
         let mut values = |name: &str| {
             let path = format!("{path}.{name}");
             let found = node.get(name).map(|values| self.named_values(values, &path)).unwrap_or_default();
-            self.check_values(&found, axes, &path, false);
+            self.check_values(&found, axes, &path, None);
             found
         };
         let (at, labels) = (values("at"), values("labels"));
@@ -375,7 +412,42 @@ impl FileParser<'_> {
         Some(Explicit { at, labels, set, origin: node.origin.clone() })
     }
 
-    fn only(&mut self, node: &Node, axes: &[Axis]) -> Vec<(Written, Values)> {
+    /// An axis that depends on what the baseline names is set at the baseline as in the grid: not by its `set`, too.
+    fn check_set(&mut self, baseline: &Explicit, axes: &[Axis]) {
+        let named: Vec<_> = baseline.at.iter().chain(&baseline.labels).collect();
+        let of = |axis: &str| {
+            named.iter().find(|(name, _)| name.text == axis).and_then(|(_, values)| values.first())
+        };
+        let may_hold = |case: &Case| {
+            let mut conditions =
+                case.when.iter().filter_map(|(axis, wanted)| Some((of(&axis.text)?, wanted))).peekable();
+            conditions.peek().is_some()
+                && conditions.all(|(value, wanted)| wanted.iter().any(|wanted| wanted.text == value.text))
+        };
+        for axis in axes.iter().filter(|axis| of(&axis.name.text).is_none()) {
+            let keys: Vec<&str> = axis
+                .cases
+                .iter()
+                .filter(|case| may_hold(case))
+                .flat_map(|case| &case.values)
+                .flat_map(|value| &value.set)
+                .map(Argument::key)
+                .collect();
+            let Some(argument) = baseline.set.iter().find(|argument| keys.contains(&argument.key())) else {
+                continue;
+            };
+            let (key, name) = (argument.key(), &axis.name.text);
+            let place = Node::text(key, argument.origin.clone().unwrap_or_else(|| baseline.origin.clone()));
+            let message = format!("the axis `{name}`, which has values at the baseline, sets `{key}`, too");
+            let hint = format!(
+                "give the axis its value in `baseline.labels`, for example `{{{name}: none}}`, or take it away here"
+            );
+            self.refuse(&place, "baseline.set", &message, &hint);
+        }
+    }
+
+    /// Parts of the sweep; `written` are values of points that are written out.
+    fn only(&mut self, node: &Node, axes: &[Axis], written: &[AxisAndValue]) -> Vec<(Written, Values)> {
         let Value::Map(entries) = &node.value else {
             let hint = "for example: `only: {grpo: {algo: grpo}}`";
             self.refuse(node, "only", "must be a mapping of names to values of axes", hint);
@@ -387,8 +459,12 @@ impl FileParser<'_> {
             if entry.key == "all" {
                 self.refuse(&entry.node, &path, "`all` is every run", "call the group otherwise");
             }
+            if !is_name(&entry.key) {
+                let message = "is no name of a part, which its comparison has in the names of its files";
+                self.refuse(&entry.node, &path, message, "a name has no `/`");
+            }
             let values = self.named_values(&entry.node, &path);
-            self.check_values(&values, axes, &path, true);
+            self.check_values(&values, axes, &path, Some(written));
             groups.push((Written { text: entry.key.clone(), origin: entry.origin.clone() }, values));
         }
         groups

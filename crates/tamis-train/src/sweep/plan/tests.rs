@@ -10,6 +10,13 @@ reward: [{kind: number}]
 train: {total_steps: 6}
 ";
 
+/// Runs that are one of a part of a sweep, by name.
+fn names_of_part(text: &str, part: &str) -> Vec<String> {
+    let options = PlanOptions { only: Some(part.to_owned()), ..on("0120") };
+    let plan = plan_of(text, &options).unwrap_or_else(|error| panic!("{error}"));
+    plan.runs.into_iter().map(|run| run.name).collect()
+}
+
 /// The plan of a sweep's text beside `tiny.yaml`, or what is wrong, without the folder's name.
 fn plan_of(text: &str, options: &PlanOptions) -> Result<SweepPlan, String> {
     let folder = tempfile::tempdir().unwrap();
@@ -180,4 +187,128 @@ name: '{date}_{a}'
 axes: {a: {key: run.seed, values: [1, a/b]}, rollout.n: [2, 4]}
 ";
     insta::assert_snapshot!(plan_of(text, &on("0120")).unwrap_err());
+}
+
+/// An axis whose values depend on a label that the baseline alone has.
+#[test]
+fn a_condition_may_name_a_label_of_the_baseline() {
+    let text = "\
+base: tiny.yaml
+name: '{filter}_{temperature}_{p}'
+axes:
+  filter: {key: filter.kind, values: [top_p]}
+  temperature: {key: rollout.temperature, when: {filter: none}, values: [0.5, 0.8]}
+  p: {key: filter.p, when: {filter: top_p}, values: [0.7, 0.9]}
+baseline: {labels: {filter: none}, set: [filter=null]}
+";
+    let plan = plan_of(text, &on("0120")).unwrap_or_else(|error| panic!("{error}"));
+    let found: Vec<_> = plan
+        .runs
+        .iter()
+        .map(|run| (run.name.as_str(), run.baseline.as_str(), run.loaded.config.rollout.temperature))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("none_0.5_none", "none_0.5_none", 0.5),
+            ("none_0.8_none", "none_0.5_none", 0.8),
+            ("top_p_none_0.7", "none_0.5_none", 1.0),
+            ("top_p_none_0.9", "none_0.5_none", 1.0),
+        ]
+    );
+    // The same value of the axis in the baseline's `set` would be overridden without a word.
+    let twice = text.replace("set: [filter=null]", "set: [filter=null, rollout.temperature=0.7]");
+    let error = plan_of(&twice, &on("0120")).unwrap_err();
+    let told = "`baseline.set`: the axis `temperature`, which has values at the baseline, sets `rollout.temperature`, too";
+    assert!(error.contains(told) && error.contains("DIR/sweep.yaml:7:"), "{error}");
+    // A label of the baseline for that axis says that it has no value there.
+    let named = twice.replace("labels: {filter: none}", "labels: {filter: none, temperature: 0.7}");
+    assert_eq!(names(&named), ["none_0.7_none", "top_p_none_0.7", "top_p_none_0.9"]);
+}
+
+/// A baseline that is a point of the grid has values of the axes that depend on it, as the grid has.
+#[test]
+fn a_baseline_in_the_grid_has_what_depends_on_it() {
+    let text = "\
+base: tiny.yaml
+name: '{filter}_{p}'
+axes:
+  filter: {key: filter.kind, values: [variance, top_p]}
+  p: {key: filter.p, when: {filter: top_p}, values: [0.7, 0.9]}
+baseline: {at: {filter: top_p}}
+";
+    let plan = plan_of(text, &on("0120")).unwrap_or_else(|error| panic!("{error}"));
+    let found: Vec<_> = plan.runs.iter().map(|run| (run.name.as_str(), run.baseline.as_str())).collect();
+    assert_eq!(
+        found,
+        [("top_p_0.7", "top_p_0.7"), ("top_p_0.9", "top_p_0.7"), ("variance_none", "top_p_0.7")]
+    );
+}
+
+/// What the baseline names has no value where the axes outside leave it without one.
+#[test]
+fn a_baseline_has_no_value_of_an_axis_that_has_none_there() {
+    let text = "\
+base: tiny.yaml
+name: '{filter}_{p}'
+axes:
+  filter: {sets: {all: [filter=null], top_p: [filter.kind=top_p]}}
+  p: {key: filter.p, when: {filter: top_p}, values: [0.7, 0.9]}
+baseline: {at: {p: 0.9}}
+";
+    let plan = plan_of(text, &on("0120")).unwrap_or_else(|error| panic!("{error}"));
+    let found: Vec<_> = plan.runs.iter().map(|run| (run.name.as_str(), run.baseline.as_str())).collect();
+    assert_eq!(found, [("all_none", "all_none"), ("top_p_0.9", "top_p_0.9"), ("top_p_0.7", "top_p_0.9")]);
+}
+
+#[test]
+fn a_part_may_name_labels_of_the_baseline_and_of_the_list() {
+    let text = "\
+base: tiny.yaml
+name: '{filter}_{n}'
+axes:
+  filter: {key: filter.kind, values: [variance, top_p]}
+  n: {key: rollout.n, values: [2, 4]}
+baseline: {labels: {filter: none}, set: [filter=null]}
+list: [{at: {n: 16}, labels: {filter: many}}]
+only: {base: {filter: none}, some: {filter: [none, top_p], n: 4}, list: {filter: many}, large: {n: 16}}
+";
+    assert_eq!(names_of_part(text, "base"), ["none_2", "none_4"]);
+    assert_eq!(names_of_part(text, "some"), ["none_4", "top_p_4"]);
+    assert_eq!(names_of_part(text, "list"), ["many_16"]);
+    assert_eq!(names_of_part(text, "large"), ["many_16"]);
+    let wrong = text.replace("base: {filter: none}", "base: {filter: non}, a/b: {n: 2}");
+    let error = plan_of(&wrong, &on("0120")).unwrap_err();
+    assert!(error.contains("`only.base`: the axis `filter` has no value `non`"), "{error}");
+    assert!(error.contains("it has variance, top_p, none, many"), "{error}");
+    assert!(error.contains("`only.a/b`: is no name of a part"), "{error}");
+}
+
+/// As those of every configuration file; what the command line says is taken from where tamis is started.
+#[test]
+fn paths_in_a_sweep_are_taken_from_its_folder() {
+    let text = "\
+base: [tiny.yaml, data.val=val.jsonl]
+name: '{train}_{model}'
+set: {data.task: null, reward: [{kind: command, argv: [./score]}]}
+axes:
+  train: {key: data.train, values: [small.jsonl]}
+  model: {sets: {new: [], old: {model.init: null, model.path: ../runs/step_0}}}
+baseline: {at: {train: large.jsonl}}
+";
+    let options = PlanOptions { overrides: vec!["data.image_folder=images".to_owned()], ..on("0120") };
+    let plan = plan_of(text, &options).unwrap_or_else(|error| panic!("{error}"));
+    let [large, _, _, old] = plan.runs.as_slice() else { panic!("four runs: {:?}", plan.runs.len()) };
+    let folder = large.arguments[0].strip_suffix("/tiny.yaml").expect("the base comes first").to_owned();
+    let has = |run: &PlannedRun, argument: &str| {
+        let argument = argument.replace("DIR", &folder);
+        assert!(run.arguments.contains(&argument), "{argument} is not in {:?}", run.arguments);
+    };
+    for argument in ["data.val=DIR/val.jsonl", "data.train=DIR/large.jsonl", "data.image_folder=images"] {
+        has(large, argument);
+    }
+    has(large, "reward=[{kind: command, argv: [./score], working_dir: DIR}]");
+    has(old, "model.path=DIR/../runs/step_0");
+    let data = &old.loaded.config.data;
+    assert!(format!("{:?}", data.train).contains(&format!("{folder}/small.jsonl")), "{:?}", data.train);
 }

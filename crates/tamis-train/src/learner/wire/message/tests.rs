@@ -2,9 +2,9 @@ use serde_json::json;
 
 use super::*;
 
-fn round(message: &Message) -> Message {
+fn round(message: &WireMessage) -> WireMessage {
     let (content_type, body) = message.to_body();
-    Message::read(content_type, &body).expect("read")
+    WireMessage::read(content_type, &body).expect("read")
 }
 
 fn wave() -> Wave<'static> {
@@ -19,16 +19,16 @@ fn wave() -> Wave<'static> {
 #[test]
 fn settings_and_columns_come_through_to_the_bit() {
     let settings = json!({"network": "policy", "learning_rate": 0.1 + 0.2, "least": f64::MIN_POSITIVE});
-    assert_eq!(round(&Message::new(&settings)), Message::new(&settings));
+    assert_eq!(round(&WireMessage::new(&settings)), WireMessage::new(&settings));
     let odd = f32::from_bits(0x7fc0_1234);
-    let message = Message::new(&settings)
-        .with("norm", Column::F64(vec![f64::NAN]))
-        .with("logprob", Column::F32(vec![-0.0, odd, f32::INFINITY]))
-        .with("none", Column::I64(Vec::new()));
+    let message = WireMessage::new(&settings)
+        .with("norm", WireColumn::F64(vec![f64::NAN]))
+        .with("logprob", WireColumn::F32(vec![-0.0, odd, f32::INFINITY]))
+        .with("none", WireColumn::I64(Vec::new()));
     let back = round(&message);
     assert_eq!(back.settings, settings);
     assert_eq!(back.to_body().1, message.to_body().1);
-    let Column::F32(values) = &back.columns["logprob"] else { panic!("f32") };
+    let WireColumn::F32(values) = &back.columns["logprob"] else { panic!("f32") };
     assert_eq!(
         values.iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
         [1 << 31, 0x7fc0_1234, 0x7f80_0000]
@@ -40,17 +40,17 @@ fn images_of_each_prompt_are_named_and_tell_prompts_apart() {
     let (one, other) = (["/a.png".to_owned()], ["/b.png".to_owned()]);
     let of = |images, completion| LearnerSequence { images, ..LearnerSequence::of_text(&[1, 2], completion) };
     let sequences = [of(&one, &[3]), of(&one, &[4]), of(&other, &[5]), of(&[], &[6])];
-    let message = round(&Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&sequences)));
-    assert_eq!(message.columns["prompt_of"], Column::I32(vec![0, 0, 1, 2]));
+    let message = round(&WireMessage::new(&json!({"network": "policy"})).with_wave(&Wave::of(&sequences)));
+    assert_eq!(message.columns["prompt_of"], WireColumn::I32(vec![0, 0, 1, 2]));
     assert_eq!(message.settings["images"], json!([["/a.png"], ["/b.png"], []]));
-    assert_eq!(Message::new(&json!({})).with_wave(&wave()).settings, json!({}));
+    assert_eq!(WireMessage::new(&json!({})).with_wave(&wave()).settings, json!({}));
 }
 
 #[test]
 fn a_wave_comes_through_and_names_a_shared_prompt_once() {
-    let mut message = round(&Message::new(&json!({})).with_wave(&wave()));
-    assert_eq!(message.columns["prompt_token"], Column::I32(vec![1, 2, 1, 2, 3, 1, 2]));
-    assert_eq!(message.columns["prompt_of"], Column::I32(vec![0, 0, 1, 2]));
+    let mut message = round(&WireMessage::new(&json!({})).with_wave(&wave()));
+    assert_eq!(message.columns["prompt_token"], WireColumn::I32(vec![1, 2, 1, 2, 3, 1, 2]));
+    assert_eq!(message.columns["prompt_of"], WireColumn::I32(vec![0, 0, 1, 2]));
     let owned = message.take_wave().expect("a wave");
     let (found, wanted) = (owned.wave(), wave());
     assert_eq!(found.ranks, wanted.ranks);
@@ -62,20 +62,20 @@ fn a_wave_comes_through_and_names_a_shared_prompt_once() {
 
 #[test]
 fn what_is_no_wave_is_refused_by_the_name_of_its_column() {
-    let refused = |name: &str, column: Column| {
-        let message = Message::new(&json!({})).with_wave(&wave()).with(name, column);
+    let refused = |name: &str, column: WireColumn| {
+        let message = WireMessage::new(&json!({})).with_wave(&wave()).with(name, column);
         round(&message).take_wave().err().expect("refused").0
     };
-    insta::assert_snapshot!(refused("prompt_token", Column::F32(vec![1.0])), @"column `prompt_token` is not of type i32");
-    insta::assert_snapshot!(refused("completion_token", Column::I32(vec![3, 4, -1, 6, 7])), @"column `completion_token` has a token below 0");
-    insta::assert_snapshot!(refused("completion_offset", Column::I64(vec![0, 1, 1, 4, 5])), @"column `completion_offset` must begin with 0, end with 5 and rise: every row has a token");
-    insta::assert_snapshot!(refused("completion_offset", Column::I64(vec![])), @"column `completion_offset` must begin with 0, end with 5 and rise: every row has a token");
-    insta::assert_snapshot!(refused("prompt_of", Column::I32(vec![0, 0, 1, 3])), @"column `prompt_of` must be below 3 and may not fall");
-    insta::assert_snapshot!(refused("rank", Column::I32(vec![0, 1, 0, 1])), @"column `rank` must be below 1048576 and may not fall");
-    insta::assert_snapshot!(refused("rank", Column::I32(vec![0])), @"column `rank` has 1 numbers for 4 sequences");
-    let none = Message::new(&json!({})).take_wave().err().expect("refused").0;
+    insta::assert_snapshot!(refused("prompt_token", WireColumn::F32(vec![1.0])), @"column `prompt_token` is not of type i32");
+    insta::assert_snapshot!(refused("completion_token", WireColumn::I32(vec![3, 4, -1, 6, 7])), @"column `completion_token` has a token below 0");
+    insta::assert_snapshot!(refused("completion_offset", WireColumn::I64(vec![0, 1, 1, 4, 5])), @"column `completion_offset` must begin with 0, end with 5 and rise: every row has a token");
+    insta::assert_snapshot!(refused("completion_offset", WireColumn::I64(vec![])), @"column `completion_offset` must begin with 0, end with 5 and rise: every row has a token");
+    insta::assert_snapshot!(refused("prompt_of", WireColumn::I32(vec![0, 0, 1, 3])), @"column `prompt_of` must be below 3 and may not fall");
+    insta::assert_snapshot!(refused("rank", WireColumn::I32(vec![0, 1, 0, 1])), @"column `rank` must be below 1048576 and may not fall");
+    insta::assert_snapshot!(refused("rank", WireColumn::I32(vec![0])), @"column `rank` has 1 numbers for 4 sequences");
+    let none = WireMessage::new(&json!({})).take_wave().err().expect("refused").0;
     insta::assert_snapshot!(none, @"there is no column `prompt_token`");
-    let mut short = Message::new(&json!({})).with("logprob", Column::F32(vec![1.0]));
+    let mut short = WireMessage::new(&json!({})).with("logprob", WireColumn::F32(vec![1.0]));
     insta::assert_snapshot!(short.take_token_columns(2).expect_err("refused"), @"column `logprob` has 1 numbers for 2 tokens");
 }
 
@@ -100,18 +100,18 @@ fn what_is_to_be_generated_comes_through() {
     };
     let begin = vec![group(&[1, 2], 9, &[0, 1]), group(&[7], 4, &[2]), group(&[7, 8], 9, &[3, 1 << 63])];
     let asked = Generate { begin, abort: vec![11, u64::MAX], seconds: 0.25 };
-    let mut message = round(&Message::of_generate(&asked));
-    assert_eq!(message.columns["prompt_drawing"], Column::I32(vec![0, 1, 0]), "those alike once");
+    let mut message = round(&WireMessage::of_generate(&asked));
+    assert_eq!(message.columns["prompt_drawing"], WireColumn::I32(vec![0, 1, 0]), "those alike once");
     assert_eq!(message.take_generate().expect("read"), asked);
     let nothing = Generate::default();
-    assert_eq!(round(&Message::of_generate(&nothing)).take_generate().expect("read"), nothing);
-    let refused = |name: &str, column: Column| {
-        let message = Message::of_generate(&asked).with(name, column);
+    assert_eq!(round(&WireMessage::of_generate(&nothing)).take_generate().expect("read"), nothing);
+    let refused = |name: &str, column: WireColumn| {
+        let message = WireMessage::of_generate(&asked).with(name, column);
         round(&message).take_generate().expect_err("refused").0
     };
-    insta::assert_snapshot!(refused("prompt_drawing", Column::I32(vec![0, 2, 0])), @"column `prompt_drawing` must be below 2");
-    insta::assert_snapshot!(refused("prompt_of", Column::I32(vec![0, 0, 1, 2, -1])), @"column `prompt_of` must be below 3");
-    insta::assert_snapshot!(refused("key", Column::I64(vec![1])), @"column `key` has 1 numbers for 5 samples");
+    insta::assert_snapshot!(refused("prompt_drawing", WireColumn::I32(vec![0, 2, 0])), @"column `prompt_drawing` must be below 2");
+    insta::assert_snapshot!(refused("prompt_of", WireColumn::I32(vec![0, 0, 1, 2, -1])), @"column `prompt_of` must be below 3");
+    insta::assert_snapshot!(refused("key", WireColumn::I64(vec![1])), @"column `key` has 1 numbers for 5 samples");
 }
 
 #[test]
@@ -123,46 +123,47 @@ fn what_was_generated_comes_through_to_the_bit() {
         entropies: tokens.iter().map(|&token| 1.0 / (token + 7) as f32).collect(),
         end,
     };
-    let generated = Generated {
+    let generated = GrownSamples {
         grown: vec![
-            grown(4, &[1, 2, 3], Some(SampleEnd::Stop)),
-            grown(u64::MAX, &[9], Some(SampleEnd::Length)),
+            grown(4, &[1, 2, 3], Some(FinishReason::Stop)),
+            grown(u64::MAX, &[9], Some(FinishReason::Length)),
             grown(2, &[5, 6], None),
         ],
         refused: vec![crate::learner::generate::RefusedSample { sample: 7, reason: "no room".to_owned() }],
         num_open: 1,
     };
-    let mut message = round(&Message::of_generated(generated.clone()));
+    let mut message = round(&WireMessage::of_generated(generated.clone()));
     assert_eq!(message.take_generated().expect("read"), generated);
-    let wrong = |name: &str, column: Column| {
-        let message = Message::of_generated(generated.clone()).with(name, column);
+    let wrong = |name: &str, column: WireColumn| {
+        let message = WireMessage::of_generated(generated.clone()).with(name, column);
         round(&message).take_generated().expect_err("refused").0
     };
-    insta::assert_snapshot!(wrong("end", Column::I32(vec![1, 2, 3])), @"column `end` holds 3, which is none of 0, 1 and 2");
-    insta::assert_snapshot!(wrong("logprob", Column::F32(vec![1.0])), @"column `logprob` has 1 numbers for 6 tokens");
+    insta::assert_snapshot!(wrong("end", WireColumn::I32(vec![1, 2, 3])), @"column `end` holds 3, which is none of 0, 1 and 2");
+    insta::assert_snapshot!(wrong("logprob", WireColumn::F32(vec![1.0])), @"column `logprob` has 1 numbers for 6 tokens");
     // A training run on it would be lost, and would not say why.
-    let logprobs = |other| Column::F32(vec![-1.0, -1.0, -1.0, other, -1.0, -1.0]);
+    let logprobs = |other| WireColumn::F32(vec![-1.0, -1.0, -1.0, other, -1.0, -1.0]);
     insta::assert_snapshot!(wrong("logprob", logprobs(f32::NAN)), @"the log-probability of sampled token 3 is NaN");
     insta::assert_snapshot!(wrong("logprob", logprobs(f32::NEG_INFINITY)), @"the log-probability of sampled token 3 is -inf");
-    insta::assert_snapshot!(wrong("sample", Column::I64(vec![1])), @"column `sample` has 1 numbers for 3 rows of tokens");
+    insta::assert_snapshot!(wrong("sample", WireColumn::I64(vec![1])), @"column `sample` has 1 numbers for 3 rows of tokens");
 }
 
 #[test]
 fn a_body_that_is_neither_is_refused() {
-    let error = |content_type: &str, body: &[u8]| Message::read(content_type, body).expect_err("refused").0;
+    let error =
+        |content_type: &str, body: &[u8]| WireMessage::read(content_type, body).expect_err("refused").0;
     assert!(error(JSON, b"{").starts_with("no JSON"), "{}", error(JSON, b"{"));
     assert!(error(SAFETENSORS, b"").starts_with("no safetensors"));
     assert!(error(SAFETENSORS, &[255; 64]).starts_with("no safetensors"));
-    let (_, mut body) = Message::new(&json!({})).with_wave(&wave()).to_body();
+    let (_, mut body) = WireMessage::new(&json!({})).with_wave(&wave()).to_body();
     body.truncate(body.len() - 1);
     assert!(error(SAFETENSORS, &body).starts_with("no safetensors"));
-    assert_eq!(Message::read("", b"").expect("nothing").settings, json!({}));
+    assert_eq!(WireMessage::read("", b"").expect("nothing").settings, json!({}));
     insta::assert_snapshot!(error(JSON, b"[]"), @"no JSON object");
     insta::assert_snapshot!(error(JSON, br#"{"a": {"b": 1, "b": 2}}"#), @"no JSON: key `b` stands twice in one object at line 1 column 22");
     let exact = [0.1, 1e-300, -0.0, 12_345_678_901_234_567.0, f64::MIN_POSITIVE];
     let body = json!({"all": exact, "large": u64::MAX, "negative": i64::MIN, "text": "\u{e9}", "none": null})
         .to_string();
-    assert_eq!(Message::read(JSON, body.as_bytes()).expect("JSON").settings.to_string(), body);
+    assert_eq!(WireMessage::read(JSON, body.as_bytes()).expect("JSON").settings.to_string(), body);
     let column = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let body = [&(column.len() as u64).to_le_bytes()[..], column.as_bytes(), &[0; 4]].concat();
     assert!(error(SAFETENSORS, &body).contains("key `a` stands twice"), "{}", error(SAFETENSORS, &body));

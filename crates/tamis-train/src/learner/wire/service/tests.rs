@@ -39,22 +39,22 @@ impl Served {
         });
         let mut request = json!({"policy": self.folder.path(), "temperature": 1.0, "optimizer": optimizer});
         request.as_object_mut().expect("an object").extend(further.as_object().expect("an object").clone());
-        self.send("/v1/open", &Message::new(&request), &[])
+        self.send("/v1/open", &WireMessage::new(&request), &[])
     }
 
-    fn send(&mut self, path: &str, message: &Message, headers: &[(&str, &str)]) -> (u16, Value) {
+    fn send(&mut self, path: &str, message: &WireMessage, headers: &[(&str, &str)]) -> (u16, Value) {
         let (content_type, body) = message.to_body();
         let answer = self.service.answer(&Question::new(HttpMethod::Post, path, content_type, body, headers));
-        let message = Message::read(answer.content_type, &answer.body).expect("a message");
+        let message = WireMessage::read(answer.content_type, &answer.body).expect("a message");
         (answer.status, message.settings().expect("settings"))
     }
 
-    fn numbered(&mut self, number: u64, path: &str, message: &Message) -> (u16, Value) {
+    fn numbered(&mut self, number: u64, path: &str, message: &WireMessage) -> (u16, Value) {
         let (incarnation, number) = (self.incarnation.clone(), number.to_string());
         self.send(path, message, &[(INCARNATION, &incarnation), (SEQUENCE, &number)])
     }
 
-    fn next(&mut self, path: &str, message: &Message) -> (u16, Value) {
+    fn next(&mut self, path: &str, message: &WireMessage) -> (u16, Value) {
         self.number += 1;
         self.numbered(self.number, path, message)
     }
@@ -66,17 +66,17 @@ impl Served {
     }
 }
 
-fn wave(tokens: &'static [u32]) -> Message {
+fn wave(tokens: &'static [u32]) -> WireMessage {
     let sequence = LearnerSequence::of_text(&[1, 2], tokens);
-    Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]))
+    WireMessage::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]))
 }
 
-fn slopes(num_tokens: usize) -> Message {
-    Message::new(&json!({})).with("logprob", Column::F32(vec![-1.0; num_tokens]))
+fn slopes(num_tokens: usize) -> WireMessage {
+    WireMessage::new(&json!({})).with("logprob", WireColumn::F32(vec![-1.0; num_tokens]))
 }
 
-fn step() -> Message {
-    Message::new(&json!({"network": "policy", "learning_rate": 0.1}))
+fn step() -> WireMessage {
+    WireMessage::new(&json!({"network": "policy", "learning_rate": 0.1}))
 }
 
 fn error(answer: (u16, Value)) -> String {
@@ -104,7 +104,7 @@ fn a_call_that_comes_again_is_answered_and_not_carried_out_again() {
 #[test]
 fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     let mut served = Served::new();
-    let check = Message::new(&json!({}));
+    let check = WireMessage::new(&json!({}));
     insta::assert_snapshot!(error(served.numbered(2, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"
     409 sequence: "call 2 of ID came where 1 was expected"
     "#);
@@ -143,26 +143,26 @@ fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
 #[test]
 fn what_a_call_says_wrong_is_told() {
     let mut served = Served::new();
-    let mut next = |path: &str, message: &Message| error(served.next(path, message));
+    let mut next = |path: &str, message: &WireMessage| error(served.next(path, message));
     insta::assert_snapshot!(next("/v1/forward", &wave(&[3, 99])), @r#"
     400 request: "token 99 is none of the 8 of the vocabulary"
     "#);
     insta::assert_snapshot!(next("/v1/forward", &wave(&[3; 15])), @r#"
     422 refused: "sequence 0 has 17 tokens, more than max_position_embeddings (16)"
     "#);
-    insta::assert_snapshot!(next("/v1/forward", &Message::new(&json!({"network": "policy"}))), @r#"
+    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "policy"}))), @r#"
     400 request: "there is no column `prompt_token`"
     "#);
-    insta::assert_snapshot!(next("/v1/forward", &Message::new(&json!({"network": "judge"}))), @r#"
+    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "judge"}))), @r#"
     400 request: "unknown variant `judge`, expected one of `policy`, `before`, `reference`, `base`, `critic`"
     "#);
-    insta::assert_snapshot!(next("/v1/check", &Message::new(&json!({"deep": true}))), @r#"
+    insta::assert_snapshot!(next("/v1/check", &WireMessage::new(&json!({"deep": true}))), @r#"
     400 request: "unknown field `deep`, there are no fields"
     "#);
-    insta::assert_snapshot!(next("/v1/save", &Message::new(&json!({"folder": "here", "content": "weights"}))), @r#"
+    insta::assert_snapshot!(next("/v1/save", &WireMessage::new(&json!({"folder": "here", "content": "weights"}))), @r#"
     400 request: "the path here is not absolute"
     "#);
-    insta::assert_snapshot!(next("/v1/copy", &Message::new(&json!({"to": "critic"}))), @r#"
+    insta::assert_snapshot!(next("/v1/copy", &WireMessage::new(&json!({"to": "critic"}))), @r#"
     422 refused: "the learner has no critic"
     "#);
     let mut served = Served::new();
@@ -184,12 +184,12 @@ fn what_a_call_says_wrong_is_told() {
 fn what_the_disk_refuses_is_told_with_path_and_number() {
     let mut served = Served::new();
     let nowhere = served.folder.path().join("none");
-    let save = Message::new(&json!({"folder": nowhere, "content": "weights"}));
+    let save = WireMessage::new(&json!({"folder": nowhere, "content": "weights"}));
     let (status, answer) = served.next("/v1/save", &save);
     let error = &answer["error"];
     assert_eq!((status, &error["kind"], &error["errno"]), (500, &json!("disk"), &json!(2)), "{error}");
     assert_eq!((&error["operation"], &error["path"]), (&json!("open"), &json!(nowhere)));
-    let load = Message::new(&json!({"folder": nowhere, "content": "checkpoint"}));
+    let load = WireMessage::new(&json!({"folder": nowhere, "content": "checkpoint"}));
     let (status, answer) = served.next("/v1/load", &load);
     assert_eq!((status, &answer["error"]["kind"]), (422, &json!("files")), "{answer}");
 }
@@ -230,7 +230,7 @@ fn a_learner_that_nobody_asks_is_an_orphan() {
     assert!(!served.service.is_orphan());
 }
 
-fn generate(seconds: f64) -> Message {
+fn generate(seconds: f64) -> WireMessage {
     use tamis_core::random::Key;
 
     use crate::learner::generate::{BeginningGroup, Drawing, Generate};
@@ -245,7 +245,7 @@ fn generate(seconds: f64) -> Message {
     };
     let samples = (0..3).map(|sample| (sample, Key::new(sample, Purpose::Rollout))).collect();
     let begin = vec![BeginningGroup { prompt: vec![1, 2], drawing, samples }];
-    Message::of_generate(&Generate { begin, abort: Vec::new(), seconds })
+    WireMessage::of_generate(&Generate { begin, abort: Vec::new(), seconds })
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn samples_are_begun_once_and_grow_over_calls() {
     assert_eq!(served.numbered(1, "/v1/generate", &generate(0.0)).1["num_open"], json!(3));
     insta::assert_snapshot!(error(served.next("/v1/generate", &generate(0.0))), @r#"400 request: "sample 0 is open already""#);
     let more =
-        Message::of_generate(&crate::learner::generate::Generate { seconds: 9.0, ..Default::default() });
+        WireMessage::of_generate(&crate::learner::generate::Generate { seconds: 9.0, ..Default::default() });
     let two = served.next("/v1/generate", &more);
     assert_eq!(two.1["num_open"], json!(1), "two at a time, of one length");
     let last = served.next("/v1/generate", &more);
@@ -276,7 +276,7 @@ fn the_native_engine_sees_no_images() {
     let mut served = Served::new();
     let images = ["/a.png".to_owned()];
     let sequence = LearnerSequence { images: &images, ..LearnerSequence::of_text(&[1, 2], &[3]) };
-    let message = Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
+    let message = WireMessage::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
     insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine sees no images: a learner in PyTorch does""#);
     assert_eq!(served.next("/v1/forward", &wave(&[3, 4])).0, 200);
 }
@@ -287,21 +287,21 @@ fn a_refused_call_leaves_what_there_is_and_makes_nothing_up() {
     let mut served = Served::new();
     let of = |network: &str| {
         let wave = Wave::of(&[LearnerSequence::of_text(&[1, 2], &[3, 4])]);
-        Message::new(&json!({"network": network})).with_wave(&wave)
+        WireMessage::new(&json!({"network": network})).with_wave(&wave)
     };
     insta::assert_snapshot!(error(served.next("/v1/forward", &of("reference"))), @r#"409 state: "the learner has no reference""#);
     assert_eq!(served.next("/v1/forward_hold", &of("policy")).0, 200);
-    let without = Message::new(&json!({})).with("entropy", Column::F32(vec![0.0; 2]));
+    let without = WireMessage::new(&json!({})).with("entropy", WireColumn::F32(vec![0.0; 2]));
     insta::assert_snapshot!(error(served.next("/v1/backward", &without)), @r#"400 request: "there is no column `logprob`""#);
-    assert_eq!(served.next("/v1/restore", &Message::new(&json!({}))).0, 200);
+    assert_eq!(served.next("/v1/restore", &WireMessage::new(&json!({}))).0, 200);
     assert_eq!(served.next("/v1/backward", &slopes(2)).0, 200, "the graph is still there");
     let folder = tempfile::tempdir().expect("a folder");
-    let handles = Message::new(&json!({"folder": folder.path(), "content": "handles"}));
+    let handles = WireMessage::new(&json!({"folder": folder.path(), "content": "handles"}));
     insta::assert_snapshot!(error(served.next("/v1/save", &handles)), @r#"422 refused: "the learner has no GPU""#);
     for dtype in ["bf16", "f32"] {
         let folder = tempfile::tempdir().expect("a folder");
         let asked = json!({"folder": folder.path(), "content": "weights", "dtype": dtype});
-        let (status, answer) = served.next("/v1/save", &Message::new(&asked));
+        let (status, answer) = served.next("/v1/save", &WireMessage::new(&asked));
         assert_eq!(status, 200, "{answer}");
         let file = std::fs::read(folder.path().join("model.safetensors")).expect("weights");
         let (_, header) = safetensors::SafeTensors::read_metadata(&file).expect("safetensors");

@@ -18,13 +18,13 @@ const SCRIPT: &str = "trap '' HUP INT TERM; read -r released || { sleep 1; kill 
 /// The watch over one process group. Dropped, it is released: before the group's leader is reaped, for then
 /// others may get its number.
 #[derive(Debug)]
-pub struct Guard {
+pub(super) struct Guard {
     shell: Child,
 }
 
 impl Guard {
     /// Watches over a group and a folder that goes with it; `None` where there is no shell to do so.
-    pub fn over(group: u32, folder: Option<&Path>) -> Option<Self> {
+    pub(super) fn over(group: u32, folder: Option<&Path>) -> Option<Self> {
         let shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tamis-guard", &group.to_string()])
             .arg(folder.unwrap_or(Path::new("")))

@@ -1,0 +1,79 @@
+//! Rules about environments that prompts are played in.
+
+use tamis_core::advantage::Advantage;
+use tamis_env::environment::context::ContextMode;
+use tamis_env::environment::kind::EnvironmentKind;
+use tamis_env::environment::names::{NAME, is_name};
+use tamis_env::reward::RewardKind;
+
+use super::Checker;
+use super::model::environment_paths;
+use crate::schema::EnvironmentConfig;
+
+impl Checker<'_> {
+    /// Each environment with the path of its section.
+    fn sections(&self) -> Vec<(String, EnvironmentConfig)> {
+        environment_paths().zip(self.config.environments().cloned()).collect()
+    }
+
+    pub(super) fn environments(&mut self) {
+        for (section, environment) in self.sections() {
+            if let Some(name) = environment.name.as_deref().filter(|name| !is_name(name)) {
+                self.error(
+                    &[&format!("{section}.name")],
+                    format!("`{section}.name` is {name:?}, and names of metrics are made of it"),
+                    format!("use {NAME}"),
+                );
+            }
+            if environment.context == ContextMode::Full && !environment.maker().plays_any_prompt() {
+                let reason = format!("`{section}.context` is full, which shows every turn");
+                self.warn_ignored(&[&format!("{section}.max_context_window")], &reason);
+            }
+            if matches!(environment.kind, EnvironmentKind::Tools(_)) && environment.prompting.max_turns == 1 {
+                let key = format!("{section}.prompting.max_turns");
+                self.warn(
+                    &[&key, &section],
+                    format!(
+                        "`{key}` is 1: an episode ends with its first answer, and no tool that this calls is ever run"
+                    ),
+                    format!("set `{key}` to the number of answers with calls and one more"),
+                );
+            }
+        }
+    }
+
+    /// Refuses advantages that are defined for a range of rewards where a penalty of a game is outside of it.
+    pub(super) fn penalties(&mut self) {
+        let (name, low) = match &self.config.objective.advantage {
+            Advantage::Bnpo(own) => ("bnpo", own.low),
+            Advantage::BnpoRunning(own) => ("bnpo_running", own.low),
+            _ => return,
+        };
+        let mut counted = self.config.reward.iter().filter(|reward| reward.weight != 0.0);
+        let (Some(reward), None) = (counted.next(), counted.next()) else { return };
+        if !matches!(reward.kind, RewardKind::Environment(_)) {
+            return;
+        }
+        for (section, environment) in self.sections() {
+            let (key, penalty) = match &environment.kind {
+                EnvironmentKind::Gymnasium(own) => ("invalid_penalty", own.invalid_penalty),
+                _ if environment.maker().is_game() => {
+                    ("prompting.format_penalty", environment.prompting.format_penalty)
+                }
+                _ => continue,
+            };
+            // A turn of nothing usable may be the only one.
+            if environment.train_size > 0 && penalty * reward.weight < low {
+                let key = format!("{section}.{key}");
+                self.error(
+                    &[&key, "objective.advantage.low", "objective.advantage.kind", &section],
+                    format!(
+                        "`objective.advantage.kind: {name}` is defined for rewards from {low} on \
+                         (`objective.advantage.low`), and `{key}` gives {penalty} for an answer that names no action"
+                    ),
+                    format!("set `{key}: 0`, or `objective.advantage.low` below the least reward of an episode"),
+                );
+            }
+        }
+    }
+}

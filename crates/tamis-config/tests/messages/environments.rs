@@ -1,0 +1,137 @@
+//! Environments: settings that nothing reads, warm starts with nothing to imitate, and lengths.
+
+use crate::{load, raw};
+
+/// What is told of these lines in a configuration that is sound but for them, without places and fixes.
+fn show(lines: &str, arguments: &[&str]) -> Vec<String> {
+    let base = ["model.path=m", "train.total_steps=10", "reward=[{kind: environment}]"];
+    let arguments: Vec<&str> = base.iter().chain(arguments).copied().collect();
+    let told = raw(lines, &arguments);
+    let is_first = |line: &&str| line.starts_with("warning: ") || line.starts_with("error: ");
+    let mut firsts: Vec<String> = told.lines().filter(is_first).map(str::to_owned).collect();
+    firsts.sort_unstable();
+    firsts
+}
+
+const PROGRAM: &str = "
+data: {train: tasks.jsonl}
+environment: {kind: program, argv: [./agent], ";
+
+#[test]
+fn words_of_what_has_its_own() {
+    let words = "prompting: {think: false, max_actions: 4, max_turns: 3}}";
+    let unread = |name: &str| {
+        format!(
+            "warning: `environment.prompting.{name}` has no effect: `environment.kind` program has words of its own"
+        )
+    };
+    let told = show(&format!("{PROGRAM}{words}"), &[]);
+    assert_eq!(told, [unread("max_actions"), unread("think")]);
+    // Its turns are the default of its length, and nothing else.
+    let turns = "warning: `environment.prompting.max_turns` has no effect: `environment.max_length` is set, and a \
+                 program itself says when an episode is over";
+    let told = show(&format!("{PROGRAM}max_length: 900, {words}"), &[]);
+    assert_eq!(told, [unread("max_actions"), turns.to_owned(), unread("think")]);
+    // A default that is written out asks for nothing.
+    let default = "prompting: {think: true, max_actions: 10}}";
+    assert!(show(&format!("{PROGRAM}{default}"), &[]).is_empty());
+    let elsewhere = "
+data: {task: environment}
+environment: {kind: python, path: game.py:Game, expert_prob: 0.9, prompting: {max_tokens: 50, max_turns: 3}}
+warm_start: {steps: 10}
+";
+    assert_eq!(
+        show(elsewhere, &[]),
+        [
+            "warning: `environment.expert_prob` has no effect: no script plays `environment.kind` python",
+            "warning: `environment.prompting.max_tokens` has no effect: `environment.kind` python has words of its own",
+        ]
+    );
+    let tools = "
+data: {train: tasks.jsonl}
+environment: {kind: tools, interpreter: true, prompting: {instruction: Think., max_turns: 3}}
+";
+    assert_eq!(
+        show(tools, &[]),
+        [
+            "warning: `environment.prompting.instruction` has no effect: `environment.kind` tools has words of its own"
+        ]
+    );
+}
+
+#[test]
+fn words_of_a_game_that_speaks_plainly() {
+    let several = "
+data: {task: environment}
+environment: {kind: bandit, style: plain, expert_prob: 0.9, prompting: {max_turns: 1, format_penalty: -1}}
+more_environments:
+- {kind: frozen_lake, style: plain, prompting: {show_reward: false, think: true}}
+";
+    assert_eq!(
+        show(several, &[]),
+        [
+            "warning: `environment.expert_prob` has no effect: `warm_start.steps` is 0",
+            "warning: `more_environments[0].prompting.show_reward` has no effect: `more_environments[0].style` is \
+             plain: the state is shown alone, and an answer is one action",
+        ]
+    );
+    let spoken = several.replace(", style: plain", "").replace(", expert_prob: 0.9", "");
+    assert!(show(&spoken, &[]).is_empty());
+}
+
+#[test]
+fn a_warm_start_needs_something_to_imitate() {
+    let none = "
+data: {task: environment}
+environment: {kind: gymnasium, id: FrozenLake-v1}
+warm_start: {steps: 5}
+";
+    let nothing = "which has neither a script that plays it nor gold answers";
+    assert_eq!(
+        show(none, &[]),
+        [
+            "error: `warm_start` has nothing to imitate: `gymnasium` has neither a script that plays it nor gold answers"
+        ]
+    );
+    let one = "more_environments=[{kind: frozen_lake}]";
+    assert_eq!(
+        show(none, &[one]),
+        [format!("warning: `warm_start` shows nothing of `gymnasium`, {nothing}")]
+    );
+    assert!(show(none, &[one, "environment.train_size=0"]).is_empty());
+    assert!(show(none, &["environment={kind: frozen_lake}"]).is_empty());
+}
+
+/// Each environment has its own limit; what has one for all takes the largest, and a message names whose that is.
+#[test]
+fn lengths_are_of_each_environment() {
+    let several = "
+data: {task: environment, max_prompt_length: 100}
+environment: {kind: bandit, max_length: 40}
+more_environments: [{kind: frozen_lake, max_length: 70}, {kind: sudoku, max_length: 60}]
+";
+    let config = load(several, &["model.path=m", "train.total_steps=10"]).config;
+    let lengths: Vec<usize> =
+        config.environments().map(|environment| config.max_episode_length(environment)).collect();
+    assert_eq!((lengths, config.max_completion_length()), (vec![40, 70, 60], 70));
+    assert_eq!(config.text_length_key(), "more_environments[0].max_length");
+    let small = ["~model.path", "model.init.max_position_embeddings=150"];
+    assert_eq!(
+        show(several, &small),
+        ["error: `data.max_prompt_length` (100) and `more_environments[0].max_length` (70) make 170, above \
+             `model.init.max_position_embeddings` (150)"]
+    );
+    // Where a window of turns is seen, the longest window counts, and not the turns of the first environment.
+    let windows = "
+data: {task: environment, max_prompt_length: 100}
+rollout: {max_response_length: 20}
+environment: {kind: bandit, context: single_turn, prompting: {max_turns: 1}}
+more_environments: [{kind: frozen_lake, context: single_turn, prompting: {max_turns: 4}}]
+";
+    let config = load(windows, &["model.path=m", "train.total_steps=10"]).config;
+    assert_eq!((config.max_completion_length(), config.max_text_length()), (480, 480));
+    let one = ["environment.max_context_window=1", "more_environments.0.max_context_window=1"];
+    let config = load(windows, &[&["model.path=m", "train.total_steps=10"], &one[..]].concat()).config;
+    let texts = config.environments().map(|environment| config.max_episode_text_length(environment));
+    assert_eq!((config.max_completion_length(), texts.collect::<Vec<_>>()), (480, vec![120, 120]));
+}

@@ -1,0 +1,74 @@
+//! Processes that have left their group, found by a variable that they have inherited.
+
+/// Kills every process of this user that was started with the variable of this name and value, where the system
+/// says what processes were started with (Linux); whether there was one.
+///
+/// Whoever starts others while it is looked for is looked for again. A process that was started with a clean
+/// environment is not found.
+pub fn kill_marked(name: &str, value: &str) -> bool {
+    let mut has_found = false;
+    // One that is killed is found until it is reaped, without its environment.
+    for _ in 0..MOST_LOOKS {
+        let found = find(name, value);
+        if found.is_empty() {
+            break;
+        }
+        has_found = true;
+        found.into_iter().for_each(kill);
+    }
+    has_found
+}
+
+/// Looks for processes at most: whoever starts others faster than they are killed is left alone.
+const MOST_LOOKS: usize = 8;
+
+#[cfg(target_os = "linux")]
+fn find(name: &str, value: &str) -> Vec<i32> {
+    let wanted = format!("{name}={value}").into_bytes();
+    let of = |entry: std::fs::DirEntry| {
+        let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+        // Those of others cannot be read.
+        let variables = std::fs::read(entry.path().join("environ")).ok()?;
+        variables.split(|&byte| byte == 0).any(|variable| variable == wanted).then_some(number)
+    };
+    std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(of).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn find(_name: &str, _value: &str) -> Vec<i32> {
+    Vec::new()
+}
+
+#[cfg(unix)]
+fn kill(process: i32) {
+    let process = nix::unistd::Pid::from_raw(process);
+    let _ = nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL);
+}
+
+#[cfg(not(unix))]
+fn kill(_process: i32) {}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn who_has_inherited_the_mark_is_killed_and_nobody_else() {
+        let mark = format!("{}", std::process::id());
+        let start = |value: &str| {
+            Command::new("sleep").arg("1000").env("TAMIS_TEST_MARK", value).spawn().expect("started")
+        };
+        let (mut marked, mut other) = (start(&mark), start(&format!("{mark}0")));
+        // It has the mark once the program has begun, which may take a moment.
+        let began = std::time::Instant::now();
+        while !kill_marked("TAMIS_TEST_MARK", &mark) {
+            assert!(began.elapsed().as_secs() < 60, "it is not found");
+        }
+        assert_eq!(marked.wait().expect("ended").code(), None);
+        assert!(matches!(other.try_wait(), Ok(None)));
+        other.kill().expect("killed");
+        other.wait().expect("ended");
+    }
+}

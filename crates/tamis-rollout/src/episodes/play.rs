@@ -1,0 +1,179 @@
+//! A trajectory while an environment plays it: an answer goes in, and the request of the next one comes out.
+
+use std::sync::Arc;
+
+use tamis_core::caught::catch;
+use tamis_data::prompt::{Message, Prompt};
+use tamis_env::environment::{Environment, EnvironmentFault, EpisodeEnd};
+
+use super::told::Told;
+use super::{Between, LUCK, TokenLimits, Worlds, conversation_of, message};
+use crate::generator::{Sample, SampleId, SampleRequest};
+
+/// A trajectory that is being played.
+pub(super) struct Play {
+    /// As it was asked for.
+    request: SampleRequest,
+    environment: Box<dyn Environment>,
+    conversation: Vec<Message>,
+    /// The turn whose answer is waited for.
+    turn: u32,
+    pub(super) told: Told,
+}
+
+/// What becomes of a play after an answer.
+pub(super) enum Next {
+    Ask(SampleRequest),
+    Over(Sample),
+    Failed(EnvironmentFault),
+}
+
+impl Play {
+    pub(super) fn new(request: SampleRequest, prompt: &Prompt, environment: Box<dyn Environment>) -> Self {
+        Self { request, environment, conversation: conversation_of(prompt), turn: 0, told: Told::new() }
+    }
+
+    /// The request of the first answer: after the prompt, or after what the environment begins with instead.
+    pub(super) fn open(
+        &mut self,
+        worlds: &dyn Worlds,
+        limits: TokenLimits,
+    ) -> Result<SampleRequest, EnvironmentFault> {
+        let opening = self.environment.opening().filter(|opening| *opening != self.conversation);
+        let Some(opening) = opening else { return Ok(self.request.clone()) };
+        let unseen = |reason| {
+            EnvironmentFault::Broke(format!(
+                "what its environment begins with cannot be given to it: {reason}"
+            ))
+        };
+        let (num_bytes, left) = (bytes_of(&opening), self.room(&Between::default(), limits, true));
+        if !worlds.may_fit(num_bytes, left) {
+            return Err(unseen(format!("its {num_bytes} bytes are more than {left} tokens hold")));
+        }
+        let more = worlds.render(&opening).map_err(unseen)?;
+        let room = self.room(&more, limits, true);
+        if room == 0 {
+            return Err(unseen(format!("its {} tokens leave no room for an answer", more.token_ids.len())));
+        }
+        self.told.begin_anew();
+        self.told.append(&more);
+        self.conversation = opening;
+        let request = self.ask(room);
+        self.turn = 0;
+        Ok(SampleRequest { id: self.request.id, ..request })
+    }
+
+    /// Tokens of an answer that stands after this, in a text that begins with it or goes on to it.
+    fn room(&self, more: &Between, limits: TokenLimits, is_new: bool) -> usize {
+        let more = more.token_ids.len();
+        let prompt = self.request.prompt_token_ids.len();
+        let seen = if is_new { 0 } else { self.told.seen().len() };
+        // The prompt is a text's own where it was rendered anew, and not among these tokens otherwise.
+        let has_prompt = is_new || self.told.context_start.is_some();
+        let of_text = limits.text + if has_prompt { prompt } else { 0 };
+        let left = of_text.saturating_sub(seen + more);
+        left.min(limits.whole.saturating_sub(self.told.token_ids().len() + more))
+    }
+
+    /// Takes an answer in; whatever breaks down in the environment fails the trajectory.
+    pub(super) fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, limits: TokenLimits) -> Next {
+        let taken = catch(|| {
+            self.told.hear(answer);
+            self.play(answer, worlds, limits)
+        });
+        match taken {
+            Ok(Ok(next)) => next,
+            Ok(Err(fault)) => Next::Failed(fault),
+            Err(panic) => Next::Failed(broken(&panic)),
+        }
+    }
+
+    fn play(
+        &mut self,
+        answer: &Sample,
+        worlds: &dyn Worlds,
+        limits: TokenLimits,
+    ) -> Result<Next, EnvironmentFault> {
+        let outcome = self.environment.act(&answer.text);
+        if let Some(fault) = outcome.fault {
+            return Err(fault);
+        }
+        if let Some(turn) = self.told.turns.last_mut() {
+            turn.reward = outcome.reward;
+            turn.info = outcome.info.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
+        }
+        if let Some(end) = outcome.end {
+            return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated, false)));
+        }
+        let shown = self.environment.messages();
+        self.conversation.push(message("assistant", &answer.text));
+        let context = worlds.context();
+        let left = self.room(&Between::default(), limits, !context.is_growing());
+        if !worlds.may_fit(bytes_of(&shown), left) {
+            return Ok(Next::Over(self.finish(true, true)));
+        }
+        let unseen = |reason| {
+            EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
+        };
+        let more = if context.is_growing() {
+            worlds.between(&self.conversation, &answer.token_ids, &shown).map_err(unseen)?
+        } else {
+            let view = context.view(&[&self.conversation[..], &shown[..]].concat());
+            worlds.render(&view).map_err(unseen)?
+        };
+        let room = self.room(&more, limits, !context.is_growing());
+        if room == 0 {
+            return Ok(Next::Over(self.finish(true, true)));
+        }
+        if !context.is_growing() {
+            self.told.begin_anew();
+        }
+        self.told.append(&more);
+        self.told.note_shown(&shown);
+        self.conversation.extend(shown);
+        Ok(Next::Ask(self.ask(room)))
+    }
+
+    /// The request of the next answer, which has room for so many tokens.
+    fn ask(&mut self, room: usize) -> SampleRequest {
+        self.turn += 1;
+        let mut sampling = Arc::clone(&self.request.sampling);
+        if sampling.max_response_length > room {
+            Arc::make_mut(&mut sampling).max_response_length = room;
+        }
+        // An answer that is journalled under this key is one to what stands before it, and to nothing else.
+        let key = self.request.key.with(LUCK - u64::from(self.turn));
+        let key = self.told.token_ids().iter().fold(key, |key, &token| key.with(u64::from(token)));
+        let prompt_token_ids = match self.told.context_start {
+            Some(_) => Arc::from(self.told.seen()),
+            None => [&*self.request.prompt_token_ids, self.told.seen()].concat().into(),
+        };
+        SampleRequest {
+            id: SampleId { turn: self.turn, ..self.request.id },
+            prompt_token_ids,
+            // A text that was rendered anew shows none.
+            images: if self.told.context_start.is_some() {
+                Arc::default()
+            } else {
+                self.request.images.clone()
+            },
+            key,
+            sampling,
+            ..self.request.clone()
+        }
+    }
+
+    fn finish(&mut self, is_cut: bool, is_full: bool) -> Sample {
+        self.told.finish(self.environment.is_success(), is_cut, is_full)
+    }
+}
+
+/// Bytes of what is shown.
+fn bytes_of(messages: &[Message]) -> usize {
+    messages.iter().map(|message| message.content.len()).sum()
+}
+
+/// Of an environment that broke down on the way.
+pub(super) fn broken(panic: &str) -> EnvironmentFault {
+    EnvironmentFault::Broke(format!("its environment broke down: {panic}"))
+}

@@ -1,0 +1,297 @@
+//! A publication to one server: what is loaded, the stages that it goes through, and what server and learner are asked
+//! for at each of them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use tamis_core::group::PolicyVersion;
+
+use super::sending::{Ask, Snapshot};
+use super::{Control, Probe, Protocol};
+use crate::generator::{InFlight, Weights};
+use crate::wire::{Fault, vllm};
+
+/// Steps of a publication, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Until nothing is in flight.
+    Emptying,
+    /// A server that sleeps takes memory for weights first, so that there is room to load them.
+    WakeWeights,
+    Pause,
+    /// The learner writes a folder, for a server that could not be sent the weights.
+    Write,
+    /// An update that broke off is begun once more and ended, by which vLLM forgets the parts that it got of it.
+    BeginUndo,
+    EndUndo,
+    CountWorkers,
+    /// The learner begins to make a communicator.
+    Join,
+    BeginTransfer,
+    BeginUpdate,
+    /// Whole weights, or an adapter.
+    Load,
+    EndUpdate,
+    WakeCache,
+    ResetCache,
+    SetLabel,
+    Resume,
+    /// Of which distribution its log-probabilities are, where no check could ask: it held nothing.
+    Mode,
+    Probe,
+}
+
+impl Stage {
+    const ALL: [Self; 18] = [
+        Self::Emptying,
+        Self::WakeWeights,
+        Self::Pause,
+        Self::Write,
+        Self::BeginUndo,
+        Self::EndUndo,
+        Self::CountWorkers,
+        Self::Join,
+        Self::BeginTransfer,
+        Self::BeginUpdate,
+        Self::Load,
+        Self::EndUpdate,
+        Self::WakeCache,
+        Self::ResetCache,
+        Self::SetLabel,
+        Self::Resume,
+        Self::Mode,
+        Self::Probe,
+    ];
+
+    /// The next one.
+    pub(super) fn next(self) -> Option<Self> {
+        let place = Self::ALL.iter().position(|&stage| stage == self)?;
+        Self::ALL.get(place + 1).copied()
+    }
+}
+
+/// Name of the file that says where in the memory of a GPU published weights are: the object that vLLM calls
+/// `update_info`.
+pub const HANDLES: &str = "handles.json";
+
+/// What is loaded.
+#[derive(Debug, Clone)]
+pub(super) enum Loaded {
+    /// The whole weights of the folder.
+    Whole,
+    /// The folder's adapter, under a name as a model: that of no other, also where a version is loaded twice.
+    Adapter(String),
+    /// Weights in the memory of the GPU, by the text of [`HANDLES`].
+    Handles(String),
+    /// Weights that the learner sends over a communicator.
+    Sent(Sent),
+    /// The same, once they could not be sent: whole, in a folder that the learner writes first.
+    Written(Snapshot, PathBuf),
+}
+
+/// A transfer as far as it has come.
+#[derive(Debug, Clone)]
+pub(super) struct Sent {
+    pub(super) snapshot: Snapshot,
+    /// Where it is described.
+    pub(super) folder: PathBuf,
+    /// As the server is told.
+    pub(super) update_info: String,
+    /// How many workers it has, and what they are to be told: of a communicator that is made anew.
+    pub(super) workers: Option<u64>,
+    pub(super) init_info: Option<String>,
+    /// Whether there was a communicator at the beginning.
+    pub(super) has_communicator: bool,
+}
+
+/// Whose answer a stage waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Awaited {
+    /// The number of the exchange with the server.
+    pub(super) server: Option<u64>,
+    pub(super) learner: bool,
+}
+
+/// A publication under way.
+pub(super) struct Publishing {
+    pub(super) version: PolicyVersion,
+    pub(super) folder: String,
+    pub(super) loaded: Loaded,
+    /// What the server calls the weights.
+    pub(super) label: String,
+    /// Whether the server slept.
+    pub(super) was_asleep: bool,
+    /// Whether an update before broke off.
+    pub(super) undoes: bool,
+    /// Whether its log-probabilities' distribution is not known yet.
+    pub(super) asks_mode: bool,
+    pub(super) in_flight: InFlight,
+    pub(super) probe: Option<Probe>,
+    pub(super) stage: Stage,
+    /// Answers in vain at this stage.
+    pub(super) tries: u32,
+    pub(super) ask_again_at: Option<Instant>,
+    pub(super) awaited: Awaited,
+    /// Why the communicator was given up while the server had not answered yet, and until when it may.
+    pub(super) failed: Option<Fault>,
+    pub(super) stuck_at: Option<Instant>,
+}
+
+impl Publishing {
+    pub(super) fn may_be_paused(&self) -> bool {
+        self.stops() && !matches!(self.stage, Stage::Emptying | Stage::Mode | Stage::Probe)
+    }
+
+    /// Whether the server stops sampling for it. It does not for an adapter: what it computes and has cached
+    /// stays true.
+    pub(super) fn stops(&self) -> bool {
+        !matches!(self.loaded, Loaded::Adapter(_)) || self.was_asleep
+    }
+
+    pub(super) fn adapter(&self) -> Option<&str> {
+        match &self.loaded {
+            Loaded::Adapter(name) => Some(name),
+            Loaded::Whole | Loaded::Handles(_) | Loaded::Sent(_) | Loaded::Written(..) => None,
+        }
+    }
+
+    /// Whether it is between the first word of a transfer and the last.
+    pub(super) fn is_transferring(&self) -> bool {
+        matches!(self.loaded, Loaded::Sent(_))
+            && matches!(
+                self.stage,
+                Stage::CountWorkers
+                    | Stage::Join
+                    | Stage::BeginTransfer
+                    | Stage::BeginUpdate
+                    | Stage::Load
+                    | Stage::EndUpdate
+            )
+    }
+
+    /// Whether the server's workers stand in NCCL until the learner has done its part.
+    pub(super) fn waits_for_learner(&self) -> bool {
+        self.is_transferring() && matches!(self.stage, Stage::BeginTransfer | Stage::Load)
+    }
+
+    /// What the learner is asked for at this stage; `None` where that is nothing.
+    pub(super) fn ask(&self) -> Option<Ask<'_>> {
+        match (&self.loaded, self.stage) {
+            (Loaded::Sent(sent), Stage::Join) => sent.workers.map(Ask::Join),
+            (Loaded::Sent(sent), Stage::Load) => Some(Ask::Send(&sent.snapshot)),
+            (Loaded::Written(snapshot, folder), Stage::Write) => Some(Ask::Write(snapshot, folder)),
+            _ => None,
+        }
+    }
+
+    /// What the server is asked for at this stage; `None` where that is nothing.
+    pub(super) fn control(&self) -> Option<Control<'_>> {
+        Some(match self.stage {
+            Stage::Emptying | Stage::Write | Stage::Join => return None,
+            Stage::BeginUndo | Stage::EndUndo if !self.undoes => return None,
+            Stage::WakeWeights | Stage::WakeCache if !self.was_asleep => return None,
+            Stage::WakeWeights => Control::Wake(Some("weights")),
+            Stage::WakeCache => Control::Wake(Some("kv_cache")),
+            // One that slept is paused.
+            Stage::Pause if self.was_asleep => return None,
+            Stage::Pause | Stage::ResetCache | Stage::Resume if !self.stops() => return None,
+            Stage::Pause => Control::Pause(self.in_flight),
+            Stage::BeginUpdate | Stage::EndUpdate
+                if !matches!(self.loaded, Loaded::Handles(_) | Loaded::Sent(_)) =>
+            {
+                return None;
+            }
+            Stage::CountWorkers => match &self.loaded {
+                Loaded::Sent(sent) if !sent.has_communicator => Control::CountWorkers,
+                _ => return None,
+            },
+            Stage::BeginTransfer => match &self.loaded {
+                Loaded::Handles(_) => Control::BeginTransfer(vllm::OF_HANDLES),
+                Loaded::Sent(sent) => Control::BeginTransfer(sent.init_info.as_ref()?),
+                _ => return None,
+            },
+            Stage::BeginUndo | Stage::BeginUpdate => Control::BeginUpdate,
+            Stage::EndUndo | Stage::EndUpdate => Control::EndUpdate,
+            Stage::Load => match &self.loaded {
+                Loaded::Whole | Loaded::Written(..) => Control::Reload(&self.folder, &self.label),
+                Loaded::Adapter(name) => Control::LoadAdapter(&self.folder, name),
+                Loaded::Handles(handles) => Control::TakeWeights(handles),
+                Loaded::Sent(sent) => Control::TakeWeights(&sent.update_info),
+            },
+            Stage::ResetCache => Control::ResetCache,
+            Stage::SetLabel => Control::SetLabel(&self.label),
+            Stage::Resume => Control::Resume,
+            Stage::Mode if !self.asks_mode => return None,
+            Stage::Mode => Control::LogprobsMode,
+            Stage::Probe => Control::Score(&self.probe.as_ref()?.token_ids),
+        })
+    }
+}
+
+/// Label of a version's weights at servers.
+pub(super) fn label_of(nonce: &str, version: PolicyVersion) -> String {
+    format!("{nonce}-v{}", version.0)
+}
+
+pub(super) fn version_of(nonce: &str, label: &str) -> Option<PolicyVersion> {
+    label.strip_prefix(nonce)?.strip_prefix("-v")?.parse().ok().map(PolicyVersion)
+}
+
+/// Looks whether a folder has what a server loads: a bad one kills vLLM at its next sample. `config`: name of
+/// the file that says what it holds.
+fn check_folder(folder: &Path, config: &str) -> Result<(), String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let names: BTreeSet<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    if !names.contains(config) {
+        return Err(format!("{}: no {config}", folder.display()));
+    }
+    let is_tensors = |name: &String| Path::new(name).extension().is_some_and(|kind| kind == "safetensors");
+    if !names.iter().any(is_tensors) {
+        return Err(format!("{}: no .safetensors file", folder.display()));
+    }
+    Ok(())
+}
+
+/// What a server of a kind is to load from where weights are published, looked at first, and the folder that
+/// it is in.
+pub(super) fn look<P: Protocol>(weights: &Weights, name: String) -> Result<(&Path, Loaded), String> {
+    let takes = |hint: Option<&str>, what: &str| match hint {
+        Some(_) => Ok(()),
+        None => Err(format!("servers of `rollout.backend: {}` take no {what}", P::KIND)),
+    };
+    match weights {
+        Weights::InProcess => Err("weights in this process cannot be sent to a server".to_owned()),
+        Weights::Folder(folder) => {
+            check_folder(folder, "config.json")?;
+            Ok((folder, Loaded::Whole))
+        }
+        Weights::Adapter(folder) => {
+            takes(P::NO_ADAPTERS, "adapters")?;
+            check_folder(folder, "adapter_config.json")?;
+            Ok((folder, Loaded::Adapter(name)))
+        }
+        Weights::Handles(folder) => {
+            takes(P::NO_HANDLES, "weights in the memory of their GPU")?;
+            let path = folder.join(HANDLES);
+            let handles = std::fs::read_to_string(&path);
+            let handles = handles.map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok((folder, Loaded::Handles(handles)))
+        }
+        Weights::Transfer(folder) => {
+            takes(P::NO_TRANSFER, "weights over a communicator")?;
+            let snapshot = Snapshot::read(folder)?;
+            let update_info = snapshot.update_info();
+            let sent = Sent {
+                snapshot,
+                folder: folder.clone(),
+                update_info,
+                workers: None,
+                init_info: None,
+                has_communicator: false,
+            };
+            Ok((folder, Loaded::Sent(sent)))
+        }
+    }
+}

@@ -1,0 +1,107 @@
+"""An environment that asks the policy itself, turned inside out: played by `reset` and `step` as every other is.
+
+Its rollout runs as a task on the event loop. Whenever it asks the policy, `begin` or `step` has what it asks with, and
+the next `step` brings the answer.
+"""
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+
+from .protocol import Outcome, Refused, as_messages, as_reply
+
+# How long a rollout that is given up may take to put away what it holds.
+PATIENCE = 30.0
+
+
+class Rollout(ABC):
+    """One rollout, at the point where it waits for the policy or is over."""
+
+    def __init__(self):
+        # Conversations that an answer is asked for; None once the rollout has ended.
+        self._events, self._answer = asyncio.Queue(), None
+        self._seen = []
+        self._rollout = asyncio.ensure_future(self._play())
+        self._rollout.add_done_callback(lambda _: self._events.put_nowait(None))
+
+    @abstractmethod
+    async def _play(self):
+        """Plays to the end. What it returns is what the outcome is made of."""
+
+    @abstractmethod
+    def _outcome(self, played):
+        """What the last answer came to."""
+
+    async def ask(self, messages):
+        """Called by the rollout: waits for the policy's answer to a conversation."""
+        if self._answer is not None and not self._answer.done():
+            raise Refused("the environment asks the policy for two answers at once", "take one that asks in turns")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._events.put_nowait(messages)
+        return await self._answer
+
+    async def begin(self):
+        """What the first answer is asked for with."""
+        messages = await self._events.get()
+        if messages is None:
+            self._rollout.result()
+            raise Refused("the rollout ended before it asked for an answer", "look at the environment's `is_completed`")
+        self._seen = messages
+        return messages
+
+    async def step(self, text):
+        """Gives the policy's answer, and plays on until the next is asked for."""
+        if not self._answer.done():  # otherwise its time was over
+            self._answer.set_result(text)
+        messages = await self._events.get()
+        if messages is None:
+            return self._outcome(self._rollout.result())
+        num_seen = len(self._seen)
+        is_continued = messages[:num_seen] == self._seen and len(messages) > num_seen
+        if not (is_continued and messages[num_seen]["role"] == "assistant"):
+            hint = "tamis trains on conversations that grow; this environment changes what was said before"
+            raise Refused("the environment rewrites the conversation", hint)
+        self._seen, reply = messages, messages[num_seen + 1 :]
+        reply = [{"role": message["role"], "content": message["content"]} for message in reply]
+        return Outcome(as_reply(reply, "the environment's response"), 0.0)
+
+    async def close(self):
+        """Ends the rollout; it puts away what it holds."""
+        self._rollout.cancel()
+        await asyncio.wait([self._rollout], timeout=PATIENCE)
+        if self._rollout.done() and not self._rollout.cancelled():
+            # Somebody has seen it, or nobody needs to.
+            self._rollout.exception()
+
+
+def conversation(messages):
+    """Messages of verifiers, dicts or objects, as the wire has them."""
+    found = []
+    for message in [messages] if isinstance(messages, str) else messages:
+        if isinstance(message, str):
+            message = {"role": "user", "content": message}
+        values = message if isinstance(message, dict) else message.model_dump()
+        one = {"role": values.get("role"), "content": _text(values.get("content"))}
+        if values.get("tool_calls"):
+            one["tool_calls"] = [_call(call) for call in values["tool_calls"]]
+        found.append(one)
+    return as_messages(found, "the conversation")
+
+
+def _text(content):
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = [part if isinstance(part, dict) else part.model_dump() for part in content]
+    if not all(part.get("type") == "text" for part in parts):
+        raise Refused("a message has parts that are no text", "images in environments are not supported")
+    return "".join(part["text"] for part in parts)
+
+
+def _call(call):
+    if isinstance(call, str):  # as some data sets hold it
+        call = json.loads(call)
+    function = call.get("function") or {"name": call["name"], "arguments": call["arguments"]}
+    function = {name: function[name] for name in ("name", "arguments")}
+    return {"id": call.get("id"), "type": "function", "function": function}
