@@ -9,6 +9,7 @@ use tamis_config::CheckpointDtype;
 use tamis_config::foreign::{is_foreign_option, join_options};
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
 use tamis_core::setting::{Described, Shape};
+use tamis_report::page::StepRange;
 use tamis_train::plan::machines::Machines;
 
 /// Trains language models by reinforcement learning with verifiable rewards.
@@ -45,6 +46,8 @@ pub(crate) enum CliCommand {
     Filter(Box<FilterArguments>),
     /// Show what a run generated: prompts, completions, scores, verdicts.
     Rollouts(RolloutsArguments),
+    /// Make one HTML page of a run, or of several beside each other.
+    Report(ReportArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
     Export(ExportArguments),
     /// Explain a preset, reward, advantage, loss or filter: formula, source, defaults, names in other
@@ -234,6 +237,27 @@ pub(crate) struct RolloutsArguments {
     /// Print one JSON object that holds the rows with all their columns.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
+    /// Run directories, finished or not, or files of metrics (`metrics.jsonl`, of tamis or with verl's names).
+    #[arg(value_name = "RUN_DIR", required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// The file to write; `-` for stdout [default: report.html in the run directory, of several runs in this
+    /// folder].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// The steps to tell about: 10..50, 10.., ..50 or 10 [default: all].
+    #[arg(long, value_name = "STEPS", allow_hyphen_values = true)]
+    pub(crate) steps: Option<StepRange>,
+    /// Groups of each run to show with their completions, spread over at most 12 steps; 0 for none [default: 48,
+    /// and 6 of a step].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=2000))]
+    pub(crate) samples: Option<u16>,
+    /// Title of the page [default: the names of the runs].
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,12 +1,13 @@
 //! Datasets and rollout files: JSONL and Parquet.
 //!
 //! [`records`] reads either format as rows of JSON values that know their file and row, and copies chosen
-//! rows as they are; [`dataset`] turns rows into [`prompt::Prompt`]s; [`prompt_format`] makes text a user's
-//! message where it should be one; [`image`] finds the images of prompts; [`overlong`] deals with prompts
-//! over the token limit; [`sampler`] decides which prompt comes next; [`rollouts`] writes what was generated,
-//! [`samples`] what validation sampled;
+//! rows as they are, [`columns`] single columns of a Parquet file; [`dataset`] turns rows into
+//! [`prompt::Prompt`]s; [`prompt_format`] makes text a user's message where it should be one; [`image`] finds
+//! the images of prompts; [`overlong`] deals with prompts over the token limit; [`sampler`] decides which
+//! prompt comes next; [`rollouts`] writes what was generated, [`samples`] what validation sampled;
 //! [`whole_file`] makes a file appear complete or not at all.
 
+pub mod columns;
 mod data_record;
 pub mod dataset;
 mod file_format;

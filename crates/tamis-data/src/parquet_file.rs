@@ -81,11 +81,11 @@ impl Iterator for ParquetRows {
     }
 }
 
-fn parquet_error(path: &Path, row: u64, detail: String) -> RecordError {
+pub(crate) fn parquet_error(path: &Path, row: u64, detail: String) -> RecordError {
     RecordError::Parquet { path: path.to_owned(), row, detail }
 }
 
-fn open(path: &Path) -> Result<SerializedFileReader<File>, RecordError> {
+pub(crate) fn open(path: &Path) -> Result<SerializedFileReader<File>, RecordError> {
     let file = file_format::open(path)?;
     let reader =
         catch_panics(|| SerializedFileReader::new(file)).map_err(|detail| parquet_error(path, 0, detail))?;
@@ -136,7 +136,7 @@ fn check(path: &Path, metadata: &ParquetMetaData) -> Result<(), RecordError> {
 }
 
 /// Runs a call into the Parquet library; its errors and panics become text.
-fn catch_panics<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
+pub(crate) fn catch_panics<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     catch(call)?.map_err(|error| error.to_string())
 }
 

@@ -47,8 +47,13 @@ const IMAGES: &str = "images";
 /// Columns of trajectories that were played in an environment.
 const TURN_ENDS: &str = "turn_ends";
 const TURN_REWARDS: &str = "turn_rewards";
+const TURN_TEXTS: &str = "turn_texts";
+const TURN_OBSERVATIONS: &str = "turn_observations";
+const TURN_ROLES: &str = "turn_roles";
 const TEXT_STARTS: &str = "text_starts";
 const SUCCESS: &str = "success";
+const OF_TURNS: [&str; 7] =
+    [TURN_ENDS, TURN_REWARDS, TURN_TEXTS, TURN_OBSERVATIONS, TURN_ROLES, TEXT_STARTS, SUCCESS];
 
 fn text_starts(row: &RolloutRow<'_>) -> Vec<u32> {
     of_turns(row, |turn| turn.context_start).into_iter().flatten().collect()
@@ -118,7 +123,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             ),
             column(
                 IMAGES,
-                Values::Texts(|row| &row.group.images),
+                Values::Texts(|row| Cow::Borrowed(&row.group.images)),
                 "paths of the images that go with the prompt; only in files where a prompt has any",
             ),
             column(
@@ -164,12 +169,27 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             column(
                 TURN_ENDS,
                 Values::Ids(|row| Cow::Owned(of_turns(row, |turn| turn.end))),
-                "one past the last token of each answer among `token_ids`; this and the next three only in files where a trajectory has turns",
+                "one past the last token of each answer among `token_ids`; this and the next six only in files where a trajectory has turns",
             ),
             column(
                 TURN_REWARDS,
                 Values::Floats(|row| Cow::Owned(of_turns(row, |turn| turn.reward as f32))),
                 "reward that the environment gave for each answer",
+            ),
+            column(
+                TURN_TEXTS,
+                Values::Texts(|row| Cow::Owned(of_turns(row, |turn| turn.text.clone()))),
+                "each answer as text",
+            ),
+            column(
+                TURN_OBSERVATIONS,
+                Values::Texts(|row| Cow::Owned(of_turns(row, |turn| turn.observation.clone()))),
+                "what was shown after each answer; empty after the last",
+            ),
+            column(
+                TURN_ROLES,
+                Values::Texts(|row| Cow::Owned(of_turns(row, |turn| turn.role.clone()))),
+                "whose message that is (`tool`, ...); empty: the user's",
             ),
             column(
                 TEXT_STARTS,
@@ -249,9 +269,7 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
         columns.before.retain(|column| column.name != IMAGES);
     }
     if rows.iter().all(|row| row.trajectory.episode.is_none()) {
-        columns
-            .after
-            .retain(|column| ![TURN_ENDS, TURN_REWARDS, TEXT_STARTS, SUCCESS].contains(&column.name));
+        columns.after.retain(|column| !OF_TURNS.contains(&column.name));
     }
     columns.with_others(&scores, &logged)
 }

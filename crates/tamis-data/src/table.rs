@@ -26,7 +26,7 @@ pub(crate) enum Values<R> {
     /// A column that reward functions logged under this name.
     Logged(String, for<'row> fn(&'row R, &str) -> Option<&'row str>),
     Ids(fn(&R) -> Cow<'_, [u32]>),
-    Texts(fn(&R) -> &[String]),
+    Texts(fn(&R) -> Cow<'_, [String]>),
     Floats(fn(&R) -> Cow<'_, [f32]>),
     Flags(fn(&R) -> &[bool]),
 }
@@ -143,7 +143,7 @@ fn to_json<R>(row: &R, values: &Values<R>) -> Value {
         Values::Score(name, of) => Value::from(of(row, name)),
         Values::Logged(name, of) => Value::from(of(row, name)),
         Values::Ids(of) => Value::from(of(row).as_ref()),
-        Values::Texts(of) => Value::from(of(row)),
+        Values::Texts(of) => Value::from(of(row).as_ref()),
         Values::Floats(of) => Value::from(of(row).as_ref()),
         Values::Flags(of) => Value::from(of(row)),
     }

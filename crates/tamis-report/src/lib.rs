@@ -2,8 +2,12 @@
 //!
 //! [`filter`] judges the groups of rollout files that anyone produced, with the filters a run uses;
 //! [`rollouts`] shows what is in such a file; [`compare`] sets runs beside each other by their
-//! `metrics.jsonl`.
+//! `metrics.jsonl`; [`page`] tells everything about one run or several in one HTML file, with the
+//! [charts](chart) that both draw.
 
+pub mod chart;
 pub mod compare;
 pub mod filter;
+mod html;
+pub mod page;
 pub mod rollouts;

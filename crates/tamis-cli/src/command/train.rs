@@ -199,7 +199,7 @@ fn format_closing(summary: &RunSummary) -> String {
     match summary.ending {
         Ending::Finished(_) => {
             let _ = writeln!(text, "done: {} steps, run directory {run}", summary.steps);
-            let _ = writeln!(text, "next: tamis eval {run}");
+            let _ = writeln!(text, "next: tamis report {run}\n      tamis eval {run}");
         }
         Ending::StoppedEarly(reason) => {
             let _ = writeln!(
@@ -208,7 +208,7 @@ fn format_closing(summary: &RunSummary) -> String {
                 summary.steps,
                 reason.name()
             );
-            let _ = writeln!(text, "next: tamis eval {run}");
+            let _ = writeln!(text, "next: tamis report {run}\n      tamis eval {run}");
         }
         Ending::Interrupted => {
             let _ =

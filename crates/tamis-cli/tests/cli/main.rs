@@ -30,6 +30,7 @@ mod model_messages;
 mod not_finite;
 mod plan;
 mod regex;
+mod report;
 mod resume;
 mod reward_messages;
 mod rewards;

@@ -213,7 +213,9 @@ fn resume() {
     // A second start never enters the first one's folder.
     let again = folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
     assert!(
-        again.stdout.ends_with("run directory runs/tiny-2\nnext: tamis eval runs/tiny-2\n"),
+        again.stdout.ends_with(
+            "run directory runs/tiny-2\nnext: tamis report runs/tiny-2\n      tamis eval runs/tiny-2\n"
+        ),
         "{}",
         again.stdout
     );

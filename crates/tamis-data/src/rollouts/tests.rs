@@ -191,7 +191,14 @@ fn turns_are_told_where_there_are_any() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step_1.parquet");
     let mut played = group();
-    let turn = |end, reward| Turn { end, reward, ..Turn::default() };
+    let turn = |end, reward| Turn {
+        end,
+        reward,
+        text: format!("answer {end}"),
+        observation: if end == 1 { "seen".to_owned() } else { String::new() },
+        role: if end == 1 { "tool".to_owned() } else { String::new() },
+        ..Turn::default()
+    };
     let episode =
         Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: true, ..Episode::default() };
     played.trajectories[0].episode = Some(episode);
@@ -201,6 +208,10 @@ fn turns_are_told_where_there_are_any() {
     assert_eq!(
         (&rows[0]["turn_ends"], &rows[0]["turn_rewards"], &rows[0]["success"]),
         (&json!([1, 3]), &json!([-0.5, 1.0]), &json!(1.0))
+    );
+    assert_eq!(
+        (&rows[0]["turn_texts"], &rows[0]["turn_observations"], &rows[0]["turn_roles"]),
+        (&json!(["answer 1", "answer 3"]), &json!(["seen", ""]), &json!(["tool", ""]))
     );
     assert_eq!((&rows[1]["turn_ends"], &rows[1]["success"]), (&json!([]), &Value::Null));
     let of_answers = group();

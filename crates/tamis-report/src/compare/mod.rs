@@ -2,10 +2,9 @@
 //!
 //! ```text
 //! metrics.jsonl -> Series -> (metric, measure) of each run -> Summary of each variant -> table, CSV, page of charts
-//!   series.rs                measure.rs                       here                      table.rs         page.rs, chart.rs
+//!   series.rs                measure.rs                       here                      table.rs         page.rs
 //! ```
 
-pub mod chart;
 pub mod measure;
 pub mod page;
 pub mod series;

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::chart::{Line, Look, escape, sample, svg};
 use super::measure::{Choice, Over, curve, value_at};
 use super::{Comparison, Measured};
+use crate::chart::axis::Heading;
+use crate::chart::line::{Line, Look, Point, Range, describe, key, svg};
+use crate::html::{document, escape, head, row};
 
 /// Places at which a line is drawn, at most.
 const MOST_PLACES: usize = 400;
@@ -34,49 +36,62 @@ fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Some([at, mean, least, most])
+        Some(Point { at, value: mean, least, most })
     };
-    Line { name: variant.name.clone(), look, points: chosen.filter_map(|(_, at)| point(at)).collect() }
+    Line {
+        name: variant.name.clone(),
+        class: String::new(),
+        look,
+        points: chosen.filter_map(|(_, at)| point(at)).collect(),
+    }
 }
 
 impl Comparison {
     /// The page: tables, then each metric over steps, tokens and time.
     pub fn html(&self) -> String {
-        let mut page = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Comparison</title>\n<style>body{font-family:sans-serif;margin:2em;max-width:1400px}table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}.key span{white-space:nowrap;margin-right:1em}.key svg{margin:0;vertical-align:middle}svg{margin:1em 1em 0 0}</style></head><body>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest.</p>\n".to_owned();
-        page.push_str("<p class=\"key\">");
+        let mut page = "<main>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest; baselines are dashed.</p>\n".to_owned();
+        page.push_str("<p class=\"legend\">");
         let are_baselines: Vec<bool> = self.variants.iter().map(Measured::is_baseline).collect();
         let looks = Look::of(&are_baselines);
         for (variant, look) in self.variants.iter().zip(&looks) {
-            let _ = write!(page, "<span>{} {}</span> ", sample(*look), escape(&variant.name));
+            page.push_str(&key(&variant.name, *look));
         }
         page.push_str("</p>\n");
-        for table in &self.tables {
-            page.push_str("<table>\n");
+        for (number, table) in self.tables.iter().enumerate() {
+            page.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n");
             for (place, line) in self.grid(table).iter().enumerate() {
-                let tag = if place == 0 { "th" } else { "td" };
-                page.push_str("<tr>");
-                for cell in line {
-                    let _ = write!(page, "<{tag}>{}</{tag}>", escape(cell));
-                }
-                page.push_str("</tr>\n");
+                let cells: Vec<String> = line.iter().map(|cell| escape(cell)).collect();
+                page.push_str(&if place == 0 { head(&cells) } else { row(&cells) });
+                page.push('\n');
             }
-            page.push_str("</table>\n");
+            page.push_str("</table></div>\n<div class=\"charts\">\n");
             for over in Over::ALL {
-                let lines: Vec<Line> = self
-                    .variants
-                    .iter()
-                    .zip(&looks)
-                    .map(|(variant, look)| line(variant, *look, &table.choice, over))
-                    .collect();
+                let variants = self.variants.iter().zip(&looks);
+                let lines: Vec<Line> =
+                    variants.map(|(variant, look)| line(variant, *look, &table.choice, over)).collect();
                 if lines.iter().any(|line| !line.points.is_empty()) {
-                    page.push_str(&svg(&table.choice.title(), over.unit(), &lines));
+                    let title = table.choice.title();
+                    let heading = Heading {
+                        id: &format!("m{number}-{}", over.unit()),
+                        title: &title,
+                        description: &describe(&lines, over.unit()),
+                        unit: over.unit(),
+                    };
+                    let _ = writeln!(
+                        page,
+                        "<figure><figcaption><h3>{} over {}</h3></figcaption>{}</figure>",
+                        escape(&title),
+                        over.unit(),
+                        svg(heading, &lines, Range::default())
+                    );
                 }
             }
+            page.push_str("</div>\n");
         }
         for note in &self.notes {
             let _ = writeln!(page, "<p>note: {}</p>", escape(note));
         }
-        page.push_str("</body></html>\n");
-        page
+        page.push_str("</main>\n");
+        document("Comparison", &page)
     }
 }

@@ -49,8 +49,10 @@ pub struct Row {
     pub tokens: Option<f64>,
     /// Seconds up to its end.
     pub seconds: Option<f64>,
-    /// Its metrics that are numbers.
+    /// Its metrics that are finite numbers.
     pub values: BTreeMap<String, f64>,
+    /// Its metrics that are infinite.
+    pub infinite: BTreeMap<String, f64>,
 }
 
 /// A run's metrics.
@@ -60,6 +62,8 @@ pub struct Series {
     pub rows: Vec<Row>,
     /// The metric by which tokens are counted.
     pub tokens_by: Option<&'static str>,
+    /// Whether the last line of the file is not whole, and left out.
+    pub is_torn: bool,
 }
 
 /// The file of metrics that a path names: itself, or the one in a run directory.
@@ -91,11 +95,15 @@ impl Series {
     /// Line, and what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut rows: Vec<(u64, BTreeMap<String, f64>)> = Vec::new();
+        let mut is_torn = false;
         let num_lines = text.lines().count();
         for (place, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let object: Map<String, Value> = match serde_json::from_str(line) {
                 Ok(object) => object,
-                Err(_) if place + 1 == num_lines && !text.ends_with('\n') => break,
+                Err(_) if place + 1 == num_lines && !text.ends_with('\n') => {
+                    is_torn = true;
+                    break;
+                }
                 Err(error) => return Err((place + 1, format!("no JSON object: {error}"))),
             };
             let inner = object.get("data").and_then(Value::as_object);
@@ -106,7 +114,7 @@ impl Series {
                 return Err((place + 1, "no `step` and no `training/global_step`".to_owned()));
             };
             let step = step as u64;
-            let values = metrics.iter().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
+            let values = metrics.iter().filter_map(|(name, value)| Some((name.clone(), read(value)?)));
             let values: BTreeMap<String, f64> = values.filter(|(name, _)| name != "step").collect();
             if rows.last().is_some_and(|(last, _)| *last == step) {
                 // verl logs the last validation as a row of its own.
@@ -125,6 +133,8 @@ impl Series {
         let rows = rows
             .into_iter()
             .map(|(step, values)| {
+                let (values, infinite): (BTreeMap<_, _>, _) =
+                    values.into_iter().partition(|(_, value)| value.is_finite());
                 let tokens = tokens.map(|(name, is_total)| {
                     let value = values.get(name).copied().unwrap_or(0.0);
                     num_tokens = if is_total { value.max(num_tokens) } else { num_tokens + value };
@@ -134,15 +144,24 @@ impl Series {
                     num_seconds += values.get(name).copied().unwrap_or(0.0);
                     num_seconds
                 });
-                Row { step, tokens, seconds, values }
+                Row { step, tokens, seconds, values, infinite }
             })
             .collect();
-        Ok(Self { rows, tokens_by: tokens.map(|(name, _)| name) })
+        Ok(Self { rows, tokens_by: tokens.map(|(name, _)| name), is_torn })
     }
 
     /// Every metric's name.
     pub fn names(&self) -> std::collections::BTreeSet<&str> {
         self.rows.iter().flat_map(|row| row.values.keys().map(String::as_str)).collect()
+    }
+}
+
+/// A number of a row: JSON's, or the text that stands for an infinite one.
+fn read(value: &Value) -> Option<f64> {
+    match value {
+        Value::String(text) if text == "Infinity" => Some(f64::INFINITY),
+        Value::String(text) if text == "-Infinity" => Some(f64::NEG_INFINITY),
+        other => other.as_f64(),
     }
 }
 
@@ -159,10 +178,12 @@ mod tests {
         let counts: Vec<_> = ours.rows.iter().map(|row| (row.step, row.tokens, row.seconds)).collect();
         assert_eq!(counts, [(1, Some(10.0), Some(2.0)), (2, Some(25.0), Some(5.0))]);
         assert_eq!(ours.rows[1].values.get("reward"), None);
+        assert!(ours.is_torn);
         let theirs = Series::parse(
             "{\"step\":1,\"data\":{\"critic/score/mean\":0.25,\"perf/total_num_tokens\":7}}\n{\"step\":1,\"data\":{\"val-core/x/acc/mean@1\":1}}\n{\"step\":2,\"data\":{\"perf/total_num_tokens\":7}}\n",
         )
         .unwrap();
+        assert!(!theirs.is_torn);
         assert_eq!(theirs.tokens_by, Some("perf/total_num_tokens"));
         assert_eq!(theirs.rows.len(), 2);
         assert_eq!((theirs.rows[1].tokens, theirs.rows[0].values.len()), (Some(14.0), 3));
@@ -176,6 +197,13 @@ mod tests {
             series.rows.iter().map(|row| (row.step, row.values["a"])).collect::<Vec<_>>(),
             [(1, 1.0), (2, 5.0)]
         );
+    }
+
+    #[test]
+    fn what_is_infinite_stands_apart() {
+        let series = Series::parse("{\"step\":1,\"a\":\"Infinity\",\"b\":2,\"c\":\"x\"}\n").unwrap();
+        assert!(series.rows[0].infinite["a"].is_infinite());
+        assert_eq!(series.rows[0].values.keys().collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]

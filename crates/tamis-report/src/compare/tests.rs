@@ -57,7 +57,7 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
     assert_eq!(csv.lines().count(), 1 + 2 * 6);
     assert!(csv.contains("filter,base,critic/score/mean,equal_tokens,20,2,"), "{csv}");
     let page = found.html();
-    assert_eq!(page.matches("<svg xmlns").count(), 3);
+    assert_eq!(page.matches("<figure>").count(), 3);
     assert!(!page.contains("NaN"), "{page}");
 }
 
@@ -96,18 +96,17 @@ fn baselines_are_told_apart_in_the_page() {
         variant("ppo_top_p", "ppo_none", 0.4),
     ];
     let page = compare(&variants, &[]).unwrap().html();
-    let strokes = |name: &str| {
-        let line = page.lines().find(|line| line.ends_with(&format!("<title>{name}</title></polyline>")));
-        let line = line.unwrap_or_else(|| panic!("no line of {name}: {page}"));
-        let (_, stroke) = line.split_once("stroke=").unwrap();
-        stroke.split_once('>').unwrap().0.to_owned()
+    let look = |name: &str| {
+        let key = page.split("<g class=\"").find(|rest| rest.contains(&format!("</svg>{name}</span>")));
+        let key = key.unwrap_or_else(|| panic!("no key of {name}: {page}"));
+        key.split('"').next().unwrap().to_owned()
     };
-    let all: Vec<String> = variants.iter().map(|variant| strokes(&variant.name)).collect();
-    for (place, stroke) in all.iter().enumerate() {
-        assert!(!all[..place].contains(stroke), "{all:?}");
-        let key = stroke.replace("1.6", "2.4");
-        assert!(page.contains(&format!("stroke={key}/></svg> {}</span>", variants[place].name)), "{page}");
+    let all: Vec<String> = variants.iter().map(|variant| look(&variant.name)).collect();
+    for (place, look) in all.iter().enumerate() {
+        assert!(!all[..place].contains(look), "{all:?}");
+        // In the key, and a line in each of the three charts.
+        assert_eq!(page.matches(&format!("<g class=\"{look}\">")).count(), 4, "{look} in {page}");
     }
-    assert!(all[0].contains("stroke-dasharray") && all[2].contains("stroke-dasharray"), "{all:?}");
-    assert!(!all[1].contains("stroke-dasharray") && !all[3].contains("stroke-dasharray"), "{all:?}");
+    let are_dashed: Vec<bool> = all.iter().map(|look| look.ends_with("d1")).collect();
+    assert_eq!(are_dashed, [true, false, true, false], "{all:?}");
 }

@@ -10,6 +10,7 @@
 //!   rollouts/step_<n>.parquet
 //!   validation/step_<n>.jsonl  samples of the validation after step n, where `validate.save_samples` asks for them
 //!   evaluations/step_<n>.json  what `tamis eval` found for that checkpoint; `step_<n>-2.json` the second time, and so on
+//!   report.html              the page that `tamis report` makes
 //!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
 //!     checksums.json         of its files, written last
 //!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
@@ -114,15 +115,19 @@ impl LogPositions {
 pub const METRICS: &str = "metrics.jsonl";
 /// Name of the log of everything said.
 pub const RUN_LOG: &str = "run.log";
-const SUPERSEDED: &str = "run.superseded.log";
+/// Name of the log of what a resume cut from [`RUN_LOG`].
+pub const SUPERSEDED: &str = "run.superseded.log";
 /// Name of the folder of TensorBoard's event files.
 pub const TENSORBOARD: &str = "tensorboard";
 /// Name of the folder of rollout files, `step_<n>.parquet`.
 pub const ROLLOUTS: &str = "rollouts";
+/// Name of the page that `tamis report` makes of a run.
+pub const REPORT: &str = "report.html";
 const VALIDATION: &str = "validation";
 const EVALUATIONS: &str = "evaluations";
 const CHECKPOINTS: &str = "checkpoints";
-const CONFIG: &str = "config.yaml";
+/// Name of the resolved configuration in the run directory.
+pub const CONFIG: &str = "config.yaml";
 /// The same as it was last in force.
 const IN_FORCE: &str = ".config.yaml";
 const CHECKPOINTED: &str = "checkpointed";

@@ -1,0 +1,77 @@
+//! `tamis report`.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use tamis_report::page::{PageOptions, StepRange, page};
+use tamis_run::directory::REPORT;
+use tamis_run::durable::Disk;
+
+use super::{print, show, warn};
+use crate::arguments::ReportArguments;
+use crate::failure::{FAILED, Failure, USAGE};
+
+pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
+    let options = PageOptions {
+        runs: arguments.runs.clone(),
+        steps: arguments.steps.unwrap_or(StepRange::ALL),
+        num_samples: arguments.samples.map(usize::from),
+        title: arguments.title.clone(),
+    };
+    let out = out(arguments);
+    if out != Path::new("-") {
+        refuse_others(&out)?;
+    }
+    let made = page(&options).map_err(|error| {
+        let code = if error.is_usage() { USAGE } else { FAILED };
+        Failure::of(code, &error, error.hint())
+    })?;
+    for (run, note) in &made.notes {
+        warn(&format!("{}: {note}", run.display()));
+    }
+    if out == Path::new("-") {
+        print(&made.html)?;
+        return Ok(0);
+    }
+    Disk::new().write_file(&out, made.html.as_bytes()).map_err(|error| {
+        Failure::of(FAILED, &error, Some("name a file that can be written with `--out FILE`".to_owned()))
+    })?;
+    let plural =
+        |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+    show(&format!(
+        "{}: {}, {}, {:.1} MB\n",
+        out.display(),
+        plural(made.num_steps as u64, "step", "steps"),
+        plural(made.num_trajectories, "trajectory", "trajectories"),
+        made.html.len() as f64 / 1e6
+    ))?;
+    Ok(0)
+}
+
+/// The file to write.
+fn out(arguments: &ReportArguments) -> PathBuf {
+    match (&arguments.out, arguments.runs.as_slice()) {
+        (Some(out), _) if out.is_dir() => out.join(REPORT),
+        (Some(out), _) => out.clone(),
+        (None, [run]) if run.is_dir() => run.join(REPORT),
+        (None, _) => PathBuf::from(REPORT),
+    }
+}
+
+/// A page is made anew; nothing else is overwritten.
+fn refuse_others(out: &Path) -> Result<(), Failure> {
+    let mut start = String::new();
+    let Ok(file) = std::fs::File::open(out) else { return Ok(()) };
+    // What cannot be read as text is no page.
+    let _ = file.take(15).read_to_string(&mut start);
+    if start.is_empty() || start.eq_ignore_ascii_case("<!doctype html>") {
+        return Ok(());
+    }
+    Err(Failure::new(
+        USAGE,
+        format!(
+            "error: {} is there, and is no page\n  hint: `--out FILE` names the page to write",
+            out.display()
+        ),
+    ))
+}

@@ -1,0 +1,86 @@
+//! `tamis report` as a person types it.
+
+use crate::tamis::Folder;
+
+const METRICS: &str = "\
+{\"step\":1,\"all/critic/score/mean\":0.25,\"critic/score/mean\":0.5}
+{\"step\":2,\"all/critic/score/mean\":0.5,\"critic/score/mean\":0.5}
+";
+
+fn run() -> Folder {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.join("runs/a")).unwrap();
+    folder.write("runs/a/metrics.jsonl", METRICS);
+    folder.write("runs/a/config.yaml", "train:\n  total_steps: 4  # my.yaml:2\n");
+    folder
+}
+
+#[test]
+fn a_page_is_written_into_the_run_and_made_anew() {
+    let folder = run();
+    insta::assert_snapshot!(folder.tamis(&["report", "runs/a"]).shown(), @r"
+    exit code 0
+    ----- stdout
+    runs/a/report.html: 2 steps, 0 trajectories, 0.0 MB
+    ----- stderr
+    warning: runs/a: there are no rollout files in `runs/a/rollouts`: groups and completions are not shown
+    ");
+    let page = folder.read("runs/a/report.html");
+    assert!(page.starts_with("<!doctype html>") && page.contains("unfinished, 2 of 4 steps"));
+    folder.tamis(&["report", "runs/a", "--title", "Mine"]).succeeds();
+    assert!(folder.read("runs/a/report.html").contains("<h1>Mine</h1>"));
+    let out = folder.tamis(&["report", "runs/a", "--out", "-", "--steps", "2.."]).succeeds();
+    assert!(out.stdout.starts_with("<!doctype html>") && out.stdout.contains("steps from 2 on"));
+}
+
+#[test]
+fn several_runs_are_one_page_here_or_where_one_says() {
+    let folder = run();
+    std::fs::create_dir_all(folder.join("b")).unwrap();
+    folder.write("b/metrics.jsonl", METRICS);
+    folder.tamis(&["report", "runs/a", "b/metrics.jsonl"]).succeeds();
+    assert!(folder.read("report.html").contains("<h1>a, metrics</h1>"));
+    let said = folder.tamis(&["report", "runs/a", "--out", "b"]).succeeds();
+    assert!(said.stdout.starts_with("b/report.html: 2 steps"), "{}", said.stdout);
+}
+
+#[test]
+fn what_cannot_be_told_about() {
+    let folder = run();
+    insta::assert_snapshot!(folder.tamis(&["report", "runs"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: runs is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor a `rollouts` folder in it
+      hint: there are runs in it: did you mean `runs/a`?
+    ");
+    insta::assert_snapshot!(folder.tamis(&["report", "runs/b"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: there is no file or folder runs/b
+      hint: name the folder that a run printed at its start, or a `metrics.jsonl`
+    ");
+    insta::assert_snapshot!(folder.tamis(&["report", "runs/a", "--steps", "9.."]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: no run has one of the steps from 9 on that `--steps` asks for; `runs/a` has steps up to 2
+      hint: leave `--steps` out for all of them
+    ");
+    insta::assert_snapshot!(folder.tamis(&["report", "runs/a", "--out", "runs/a/metrics.jsonl"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: runs/a/metrics.jsonl is there, and is no page
+      hint: `--out FILE` names the page to write
+    ");
+    assert_eq!(folder.read("runs/a/metrics.jsonl"), METRICS);
+    folder.write("runs/a/metrics.jsonl", "{\"step\":1}\nbroken\n{\"step\":2}\n");
+    let failed = folder.tamis(&["report", "runs/a"]).shown();
+    assert!(
+        failed.starts_with("exit code 1") && failed.contains("runs/a/metrics.jsonl:2: no JSON object"),
+        "{failed}"
+    );
+    let steps = folder.tamis(&["report", "runs/a", "--steps", "9..3"]).shown();
+    assert!(
+        steps.starts_with("exit code 2") && steps.contains("the first step, 9, comes after the last, 3"),
+        "{steps}"
+    );
+}

@@ -1,0 +1,83 @@
+//! Pages of HTML that need nothing else: the frame around them, and text from outside.
+//!
+//! Completions are written by a model that is rewarded for whatever it writes. So every text goes through
+//! [`escape`] or [`text`], and the page forbids the browser everything but its own style and its own script.
+
+use std::fmt::Write as _;
+
+use tamis_core::printable::lines;
+
+const STYLE: &str = include_str!("html/style.css");
+const SCRIPT: &str = include_str!("html/script.js");
+
+/// A text as HTML and XML hold it, between tags and in attributes.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + text.len() / 8);
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// A text of several lines that was sampled or read: characters that control a reader are shown, not obeyed.
+pub(crate) fn text(text: &str) -> String {
+    escape(&lines(text))
+}
+
+/// A row of a table: its first cell names it.
+pub(crate) fn row(cells: &[String]) -> String {
+    let mut row = "<tr>".to_owned();
+    for (place, cell) in cells.iter().enumerate() {
+        let tag = if place == 0 { "<th scope=\"row\">" } else { "<td>" };
+        let _ = write!(row, "{tag}{cell}");
+    }
+    row
+}
+
+/// The head of a table.
+pub(crate) fn head(cells: &[String]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| format!("<th scope=\"col\">{cell}")).collect();
+    format!("<thead><tr>{}<tbody>", cells.concat())
+}
+
+/// A whole page.
+pub(crate) fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-tamis'; img-src data:; base-uri 'none'; form-action 'none'\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
+         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}<script nonce=\"tamis\">\n{SCRIPT}</script>\n</body>\n</html>\n",
+        escape(title)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_text_stays_text() {
+        let hostile = "</script><img src=x onerror='alert(1)'>\" & \u{202e}txt\u{0}";
+        let shown = text(hostile);
+        assert!(!shown.contains(['<', '>', '"', '\'', '\u{202e}', '\u{0}']), "{shown}");
+        assert!(shown.contains("&lt;/script&gt;") && shown.contains("&amp;"));
+        assert_eq!(text("a\n\tb"), "a\n    b");
+    }
+
+    #[test]
+    fn a_page_reaches_for_nothing() {
+        let page = document("a<b", "<p>x</p>");
+        assert!(page.contains("<title>a&lt;b</title>"));
+        for outside in ["http://", "https://", "@import", "src=", "url(\"", "fetch(", "XMLHttpRequest"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+}

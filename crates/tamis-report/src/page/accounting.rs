@@ -1,0 +1,149 @@
+//! The account of a run: every group, trajectory and token that was generated, by the place where it ended.
+
+use std::fmt::Write as _;
+
+use super::run::Run;
+use super::sieve::words;
+use super::time::percent;
+use crate::chart::axis::figure as number;
+use crate::html::{escape, head, row};
+
+/// What came in, and where it went. What a step hands to the next is counted in both, so that these two cancel
+/// over the run, but for its ends.
+const SOURCES: [&str; 3] = ["generated", "carried_in", "in_flight_in"];
+const PLACES: [&str; 9] = [
+    "trained",
+    "left_out",
+    "dropped",
+    "surplus",
+    "stale",
+    "failed",
+    "aborted",
+    "carried_out",
+    "in_flight_out",
+];
+
+/// Sum over the run of what is counted in a place; `None` where nothing is.
+fn sum(run: &Run, what: &str, place: &str) -> Option<f64> {
+    run.sum(&format!("{what}/{place}"))
+}
+
+/// Both sides of the account of a run in groups or trajectories; `None` where the run does not say.
+fn balance(run: &Run, what: &str) -> Option<(f64, f64)> {
+    sum(run, what, "generated")?;
+    let total = |places: &[&str]| places.iter().filter_map(|place| sum(run, what, place)).sum::<f64>();
+    Some((total(&SOURCES), total(&PLACES)))
+}
+
+/// The account of every run.
+pub(crate) fn of_runs(runs: &[Run]) -> String {
+    runs.iter().enumerate().map(|(place, run)| of_run(run, place, runs.len() == 1)).collect()
+}
+
+fn of_run(run: &Run, place: usize, is_one: bool) -> String {
+    let title = if is_one { "Where everything ended".to_owned() } else { escape(&run.name) };
+    let mut html = format!("<section class=\"account r{place}\"><h3>{title}</h3>");
+    let balances = ["groups", "trajectories"].map(|what| (what, balance(run, what)));
+    if balances.iter().all(|(_, balance)| balance.is_none()) {
+        html.push_str(
+            "<p>The metrics of this run do not count where groups and trajectories ended.</p></section>",
+        );
+        return html;
+    }
+    let generated = sum(run, "trajectories", "generated").unwrap_or(f64::NAN);
+    let cells = ["place", "groups", "trajectories", "of the generated", "tokens"].map(str::to_owned);
+    let _ = write!(
+        html,
+        "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Account\"><table>{}",
+        head(&cells)
+    );
+    let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
+    let mut line = |name: String, [groups, trajectories, tokens]: [Option<f64>; 3]| {
+        let share = trajectories.map_or_else(String::new, |count| percent(count / generated));
+        html.push_str(&row(&[name, shown(groups), shown(trajectories), share, shown(tokens)]));
+    };
+    let of = |place: &str| ["groups", "trajectories", "tokens"].map(|what| sum(run, what, place));
+    for place in SOURCES.iter().chain(&PLACES) {
+        let counts = of(place);
+        let is_handed_on = ["carried_in", "in_flight_in", "carried_out", "in_flight_out"].contains(place);
+        let is_nothing = counts.iter().flatten().all(|count| *count == 0.0);
+        if is_nothing && (is_handed_on || counts == [None; 3] || !["trained", "dropped"].contains(place)) {
+            continue;
+        }
+        line(words(place), counts);
+        let within = match *place {
+            "dropped" => "train/num_dropped/",
+            "left_out" => "train/num_left_out/",
+            _ => continue,
+        };
+        let names: Vec<String> = run
+            .series
+            .names()
+            .into_iter()
+            .filter(|name| name.starts_with(within))
+            .map(str::to_owned)
+            .collect();
+        for name in names {
+            let count = run.sum(&name).filter(|count| *count > 0.0);
+            let reason =
+                format!("<span class=\"within\">of these {}</span>", escape(&words(&name[within.len()..])));
+            match (count, *place) {
+                (None, _) => {}
+                (count, "dropped") => line(reason, [count, None, None]),
+                (count, _) => line(reason, [None, count, None]),
+            }
+        }
+    }
+    html.push_str("</table></div>");
+    for (what, balance) in balances {
+        let Some((came, went)) = balance else { continue };
+        if (came - went).abs() < 0.5 {
+            let _ = write!(
+                html,
+                "<p class=\"good\">✓ {what} add up: {} came in, and each is in exactly one place.</p>",
+                number(came)
+            );
+        } else {
+            let _ = write!(
+                html,
+                "<p class=\"bad\">✗ {what} do not add up: {} came in, and {} are accounted for.</p>",
+                number(came),
+                number(went)
+            );
+        }
+    }
+    html += &files(run);
+    html + "</section>\n"
+}
+
+/// What the rollout files count, beside what the metrics do.
+fn files(run: &Run) -> String {
+    let verdicts = run.groups.verdicts();
+    if verdicts.is_empty() {
+        return String::new();
+    }
+    let listed: Vec<String> = verdicts
+        .iter()
+        .map(|(name, count)| format!("{} {}", number(*count as f64), escape(&words(name))))
+        .collect();
+    let mut html = format!(
+        "<p class=\"about\">The rollout files hold {} trajectories: {}.",
+        number(run.groups.num_trajectories() as f64),
+        listed.join(", ")
+    );
+    // Members of failed groups are in no file, and of a run that is under way files and metrics need not agree.
+    let in_files = verdicts.iter().find(|(name, _)| *name == "trained").map_or(0, |(_, count)| *count);
+    let in_metrics: f64 = run
+        .values("trajectories/trained")
+        .filter(|(step, _)| run.groups.of_step(*step).is_some())
+        .map(|(_, count)| count)
+        .sum();
+    if run.has("trajectories/trained") && (in_metrics - in_files as f64).abs() > 0.5 {
+        let _ = write!(
+            html,
+            " <strong>Of the same steps the metrics count {} trained ones.</strong>",
+            number(in_metrics)
+        );
+    }
+    html + "</p>"
+}

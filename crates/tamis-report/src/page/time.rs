@@ -1,0 +1,227 @@
+//! Where the time went: stages of every step, and their sums.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::charts::Frame;
+use super::places::Places;
+use super::run::Run;
+use super::sieve::legend;
+use crate::chart::axis::{Heading, figure as number};
+use crate::chart::stack::{self, Layer};
+use crate::html::{escape, head, row};
+
+/// Stages with a layer of their own; the others are one.
+const MOST_STAGES: usize = 7;
+/// Parts of stages, which a sum must not count twice.
+const PARTS: [&str; 2] = ["wire", "rank_idle"];
+const PREFIX: &str = "timing_s/";
+
+/// A time as a person says it.
+pub(crate) fn duration(seconds: f64) -> String {
+    if !seconds.is_finite() {
+        return "–".to_owned();
+    }
+    if seconds > 0.0 && seconds < 0.1 {
+        return format!("{} ms", number(1e3 * seconds));
+    }
+    if seconds < 60.0 {
+        return format!("{} s", number(seconds));
+    }
+    let whole = seconds.round() as u64;
+    let (hours, minutes) = (whole / 3600, whole / 60 % 60);
+    if hours == 0 {
+        format!("{minutes} min {:02} s", whole % 60)
+    } else {
+        format!("{hours} h {minutes:02} min")
+    }
+}
+
+/// A stage as a person reads it.
+fn words(stage: &str) -> String {
+    match stage {
+        "gen" => "generation",
+        "gen_max" => "greedy completions",
+        "ref" => "reference",
+        "old_log_prob" => "old log-probabilities",
+        "adv" => "advantages",
+        "update_actor" => "update",
+        "update_critic" => "critic's update",
+        "testing" => "validation",
+        "save_checkpoint" => "checkpoint",
+        other => return other.replace('_', " "),
+    }
+    .to_owned()
+}
+
+/// Stages of a run and their sums, the longest first.
+fn stages(run: &Run) -> Vec<(String, f64)> {
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    for row in &run.series.rows {
+        for (name, value) in &row.values {
+            let Some(stage) = name.strip_prefix(PREFIX) else { continue };
+            if stage != "step" && !stage.contains('/') && !PARTS.contains(&stage) {
+                *sums.entry(stage).or_default() += value;
+            }
+        }
+    }
+    let mut sums: Vec<(String, f64)> = sums.into_iter().map(|(stage, sum)| (stage.to_owned(), sum)).collect();
+    sums.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
+    sums.retain(|(_, sum)| *sum > 0.0);
+    sums
+}
+
+/// Stages as stacked columns, and a table of their sums, of each run.
+pub(crate) fn of_runs(runs: &[Run]) -> String {
+    let mut html = String::new();
+    for (place, run) in runs.iter().enumerate() {
+        let stages = stages(run);
+        if !stages.is_empty() {
+            html += &of_run(run, place, &stages, Places::of_run(run), runs.len() == 1);
+        }
+    }
+    html
+}
+
+fn of_run(run: &Run, place: usize, stages: &[(String, f64)], places: Places, is_one: bool) -> String {
+    let steps = places.gather(run.values("timing_s/step"));
+    let values = |stage: &str| -> Vec<f64> {
+        let name = format!("{PREFIX}{stage}");
+        places
+            .gather(run.values(&name))
+            .iter()
+            .map(|point| point.map_or(f64::NAN, |point| point.value))
+            .collect()
+    };
+    let sum = |columns: &[Vec<f64>], place: usize| -> f64 {
+        columns.iter().filter_map(|column| column.get(place)).filter(|value| !value.is_nan()).sum()
+    };
+    let columns: Vec<Vec<f64>> = stages.iter().map(|(stage, _)| values(stage)).collect();
+    let (shown, others) = columns.split_at(columns.len().min(MOST_STAGES));
+    let mut layers: Vec<Layer> = shown
+        .iter()
+        .zip(stages)
+        .enumerate()
+        .map(|(number, (sizes, (stage, _)))| Layer {
+            name: words(stage),
+            fill: format!("s{number}"),
+            sizes: sizes.clone(),
+        })
+        .collect();
+    if !others.is_empty() {
+        let sizes = (0..places.count).map(|place| sum(others, place)).collect();
+        layers.push(Layer { name: "other stages".to_owned(), fill: "s8".to_owned(), sizes });
+    }
+    let rest = |place: usize| {
+        let step = steps.get(place).copied().flatten().map_or(f64::NAN, |point| point.value);
+        (step - sum(&columns, place)).max(0.0)
+    };
+    let rests: Vec<f64> = (0..places.count).map(rest).collect();
+    let total = run.sum("timing_s/step");
+    let measured: f64 = stages.iter().map(|(_, sum)| sum).sum();
+    if total.is_some_and(|total| total > measured) {
+        layers.push(Layer { name: "between stages".to_owned(), fill: "s9".to_owned(), sizes: rests });
+    }
+    let title = if is_one {
+        "Time of a step by stage".to_owned()
+    } else {
+        format!("Time of a step by stage: {}", run.name)
+    };
+    let id = format!("time{place}");
+    let at: Vec<f64> = (0..places.count).map(|place| places.at(place)).collect();
+    let named: Vec<String> =
+        stages.iter().map(|(stage, sum)| format!("{}: {} in all", words(stage), duration(*sum))).collect();
+    let description = format!("{}.", named.join("; "));
+    let heading = Heading { id: &id, title: &title, description: &description, unit: "step" };
+    let numbers: Vec<(f64, String, Vec<String>)> = (0..places.count)
+        .filter(|&place| layers.iter().any(|layer| layer.sizes.get(place).is_some_and(|size| !size.is_nan())))
+        .map(|place| {
+            let cell = |layer: &Layer| number(layer.sizes.get(place).copied().unwrap_or(f64::NAN));
+            (places.at(place), places.name(place), layers.iter().map(cell).collect())
+        })
+        .collect();
+    let legend = legend(layers.iter().rev().map(|layer| (layer.name.clone(), layer.fill.clone())));
+    let class = format!("r{place}");
+    let columns: Vec<(String, usize)> = layers.iter().map(|layer| (layer.name.clone(), place)).collect();
+    let overlap = total
+        .filter(|total| measured > 1.02 * total)
+        .map_or("", |_| " Stages ran side by side: together they are longer than the steps.");
+    let figure = Frame {
+        id: &id,
+        class: &class,
+        title: &title,
+        legend: &legend,
+        svg: &stack::svg(heading, &at, places.width as f64, &layers, 0.0),
+        about: &format!("Seconds. <code>timing_s/…</code>{overlap}"),
+        columns: &columns,
+        numbers: &numbers,
+    }
+    .html();
+    figure + &table(run, place, stages, total.unwrap_or(measured), is_one)
+}
+
+/// A table of sums, with a bar for each share.
+fn table(run: &Run, place: usize, stages: &[(String, f64)], total: f64, is_one: bool) -> String {
+    let of = if is_one { String::new() } else { format!(": {}", escape(&run.name)) };
+    let mut html = format!(
+        "<figure class=\"chart r{place}\"><figcaption><h3>Time in all{of}</h3></figcaption><div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Time in all{of}\"><table class=\"times\">{}",
+        head(&["stage".to_owned(), "time".to_owned(), "share".to_owned(), String::new()])
+    );
+    let measured: f64 = stages.iter().map(|(_, sum)| sum).sum();
+    let mut rows: Vec<(String, f64)> = stages.iter().map(|(stage, sum)| (words(stage), *sum)).collect();
+    if total > measured * 1.001 {
+        rows.push(("between stages".to_owned(), total - measured));
+    }
+    for (name, sum) in &rows {
+        let share = sum / total.max(f64::MIN_POSITIVE);
+        let bar = format!(
+            "<svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"s0\" width=\"{:.1}\" height=\"8\"/></svg>",
+            100.0 * share.min(1.0)
+        );
+        html += &row(&[escape(name), duration(*sum), percent(share), bar]);
+    }
+    html += &row(&["<strong>all steps</strong>".to_owned(), duration(total), String::new(), String::new()]);
+    let parts = run
+        .series
+        .names()
+        .into_iter()
+        .filter_map(|name| name.strip_prefix(PREFIX))
+        .filter(|stage| stage.contains('/') || PARTS.contains(stage));
+    let mut within = String::new();
+    for stage in parts {
+        let sum = run.sum(&format!("{PREFIX}{stage}")).unwrap_or(0.0);
+        if sum > 0.0 {
+            let _ = write!(
+                within,
+                "{}{}: {}",
+                if within.is_empty() { "" } else { "; " },
+                escape(stage),
+                duration(sum)
+            );
+        }
+    }
+    html.push_str("</table></div>");
+    if !within.is_empty() {
+        let _ = write!(html, "<p class=\"about\">Within these: {within}.</p>");
+    }
+    html + "</figure>\n"
+}
+
+/// A share in per cent.
+pub(crate) fn percent(share: f64) -> String {
+    if share.is_nan() { "–".to_owned() } else { format!("{:.1} %", 100.0 * share) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_as_they_are_said() {
+        assert_eq!(
+            [0.0025, 0.25, 59.0, 61.0, 3725.0, f64::NAN].map(duration),
+            ["2.5 ms", "0.25 s", "59 s", "1 min 01 s", "1 h 02 min", "–"]
+        );
+        assert_eq!(percent(0.1234), "12.3 %");
+    }
+}

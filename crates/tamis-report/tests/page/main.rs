@@ -1,0 +1,8 @@
+//! The page of `tamis report`, over made-up runs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod fixture;
+mod hostile;
+mod large;
+mod structure;
+mod unusual;

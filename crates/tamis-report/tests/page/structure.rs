@@ -1,0 +1,152 @@
+//! What a page tells about an ordinary run, and about several.
+
+use std::collections::BTreeSet;
+
+use crate::fixture::{Made, made, played, run, write_rollouts};
+
+/// The part of a page with an id, up to the next.
+fn part<'a>(html: &'a str, id: &str) -> &'a str {
+    let begin = html.find(&format!("<section id=\"{id}\">")).unwrap_or_else(|| panic!("no part {id}"));
+    let rest = &html[begin..];
+    &rest[..rest[1..].find("<section id=").map_or(rest.len(), |end| end + 1)]
+}
+
+#[test]
+fn a_run_in_its_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = made(&[run(folder.path(), "sums", 6)]);
+    assert_eq!((page.num_steps, page.num_trajectories, page.notes.len()), (6, 24, 0), "{:?}", page.notes);
+    let html = &page.html;
+    for id in ["overview", "learning", "sieve", "update", "time", "samples", "account", "settings", "metrics"]
+    {
+        assert!(html.contains(&format!("<a href=\"#{id}\">")), "{id} is not in the list of parts");
+        part(html, id);
+    }
+    let overview = part(html, "overview");
+    assert!(overview.contains("finished, 6 of 6 steps"), "{overview}");
+    assert!(overview.contains("0.1667 → <strong>1</strong>"), "{overview}");
+    assert!(overview.contains("50.0 % of them"), "{overview}");
+    // Both means stand beside each other, in the chart and in its numbers.
+    let learning = part(html, "learning");
+    assert!(
+        learning.contains(
+            "<th scope=\"col\" data-run=\"0\">all generated<th scope=\"col\" data-run=\"0\">trained"
+        )
+    );
+    assert!(learning.contains("<tr data-at=\"3\"><th scope=\"row\">3<td>0.5<td>0.5"), "{learning}");
+    let sieve = part(html, "sieve");
+    assert!(sieve.contains("trained") && sieve.contains("all wrong") && sieve.contains("class=\"s3\""));
+    assert!(sieve.contains("Groups by their mean acc") && sieve.contains("class=\"hatch\""));
+    let account = part(html, "account");
+    assert!(
+        account.contains("✓ groups add up: 12 came in") && account.contains("✓ trajectories add up: 24"),
+        "{account}"
+    );
+    assert!(
+        account.contains("The rollout files hold 24 trajectories: 12 all wrong, 12 trained."),
+        "{account}"
+    );
+    assert!(part(html, "time").contains("generation") && part(html, "time").contains("between stages"));
+    let settings = part(html, "settings");
+    assert!(settings.contains("my.yaml:3") && !settings.contains("run.<wbr>seed"), "defaults are not listed");
+    let metrics = part(html, "metrics");
+    assert!(
+        metrics.contains("<code>actor/grad_norm</code>")
+            && metrics.contains("Norm of the gradient before clipping.")
+    );
+}
+
+#[test]
+fn completions_stand_side_by_side_with_scores_and_verdicts() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = made(&[run(folder.path(), "sums", 2)]);
+    let samples = part(&page.html, "samples");
+    assert_eq!(samples.matches("<section class=\"step\"").count(), 2);
+    assert_eq!(samples.matches("<article class=\"group\"").count(), 4);
+    assert_eq!(samples.matches("<article class=\"member\">").count(), 8);
+    for shown in [
+        "It is 42.",
+        "I do not know.",
+        "What is 1 times 2?",
+        "✓ trained",
+        "✗ all wrong",
+        "unscored",
+        "Right answer",
+    ] {
+        assert!(samples.contains(shown), "{shown}");
+    }
+    // A group and its row in the table of scores.
+    assert!(samples.contains("<a href=\"#g0-2\">2</a>") && samples.contains("id=\"g0-2\""));
+}
+
+#[test]
+fn turns_have_roles_and_observations_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "game", 1);
+    let turns = [("I go up.", "S.F", ""), ("I call it.", "result 7", "tool"), ("Done.", "", "")];
+    let group = Made {
+        id: 5,
+        prompt: "Cross the lake.".to_owned(),
+        verdict: "trained",
+        members: vec![played(0, &turns, true), played(1, &turns, false)],
+    };
+    write_rollouts(&path, 1, &[group]);
+    let page = made(&[path]);
+    let samples = part(&page.html, "samples");
+    assert_eq!(samples.matches("<li class=\"answer\"><h6>assistant").count(), 6);
+    assert_eq!(
+        samples.matches("<li class=\"observation\"><h6>user</h6><pre dir=\"auto\">S.F</pre>").count(),
+        2
+    );
+    assert_eq!(samples.matches("<li class=\"observation\"><h6>tool</h6>").count(), 2);
+    assert!(samples.contains("<span class=\"turn-reward\">-0.1</span>"), "{samples}");
+}
+
+#[test]
+fn several_runs_beside_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (long, short) = (run(folder.path(), "long", 9), run(folder.path(), "short", 3));
+    let settings = std::fs::read_to_string(short.join("config.yaml")).unwrap();
+    std::fs::write(
+        short.join("config.yaml"),
+        settings.replace("seed: 1  # default", "seed: 2  # command line: run.seed=2"),
+    )
+    .unwrap();
+    let page = made(&[long, short]);
+    let html = &page.html;
+    assert!(html.contains("id=\"show-r0\" checked") && html.contains("id=\"show-r1\" checked"));
+    assert!(html.contains("body:has(#show-r1:not(:checked)) .r1{display:none}"));
+    let learning = part(html, "learning");
+    assert!(learning.contains("long: all generated") && learning.contains("short: trained"));
+    // Beyond its end the short one has no value.
+    assert!(learning.contains("<tr data-at=\"9\"><th scope=\"row\">9<td>1<td>–<td>0.5<td>–"), "{learning}");
+    let settings = part(html, "settings");
+    assert!(settings.contains("Where the runs differ") && settings.contains("run.<wbr>seed"), "{settings}");
+    assert!(settings.contains("train.<wbr>total_steps") && !settings.contains("run.<wbr>name</code><td><code title=\"command line: run.name=long\">long</code><td><code title=\"command line: run.name=short"));
+    assert_eq!(part(html, "account").matches("<section class=\"account").count(), 2);
+}
+
+#[test]
+fn names_are_unique_and_links_lead_somewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (run(&folder.path().join("a"), "same", 3), run(&folder.path().join("b"), "same", 3));
+    let page = made(&[one, other]);
+    let values = |attribute: &str| -> Vec<String> {
+        let parts = page.html.split(attribute).skip(1);
+        parts.map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
+    };
+    let ids = values(" id=\"");
+    let unique: BTreeSet<&String> = ids.iter().collect();
+    assert_eq!(ids.len(), unique.len(), "{ids:?}");
+    for target in values("href=\"#") {
+        assert!(unique.contains(&target), "{target}");
+    }
+    assert!(page.html.contains("a/same") && page.html.contains("b/same"), "runs of one name are told apart");
+}
+
+#[test]
+fn the_same_files_give_the_same_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [run(folder.path(), "a", 5), run(folder.path(), "b", 4)];
+    assert!(made(&runs).html == made(&runs).html);
+}
