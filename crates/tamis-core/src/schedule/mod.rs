@@ -40,6 +40,7 @@ mod round_size;
 mod rounds;
 mod run;
 mod scheduler;
+pub mod selector;
 mod settings;
 mod step_updates;
 mod streaming;

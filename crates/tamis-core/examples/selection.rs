@@ -1,0 +1,170 @@
+//! What choosing prompts costs and shifts: generated per kept group, share of hard and easy prompts, effective share
+//! of the weights, under drifting pass rates.
+//!
+//! ```text
+//! cargo run --release -p tamis-core --example selection
+//! cargo run --release -p tamis-core --example selection -- A B      pass rates from Beta(A, B); 0.3 0.3 by default
+//! ```
+//!
+//! 6000 prompts, groups of 8, 120 steps of 128 kept groups each, refilled group by group. Pass rates move in their
+//! logit by 0.006 a step, with a noise of 0.03. Five seeds; the second half of the steps is shown beside all of them.
+
+#![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
+
+use tamis_core::group::{PolicyVersion, PromptId};
+use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::selector::{
+    PassRatePrior, Posterior, PromptHistories, Selection, Side, SkipRates, ZeroVarianceSkip, effective_share,
+};
+
+const PROMPTS: u64 = 6000;
+const GROUPS: usize = 128;
+const MEMBERS: u32 = 8;
+const STEPS: u64 = 120;
+const SEEDS: u64 = 5;
+
+/// A number of Gamma(shape, 1): Marsaglia and Tsang, 2000.
+fn gamma(key: Key, shape: f64) -> f64 {
+    if shape < 1.0 {
+        return gamma(key.with(1), shape + 1.0) * (1.0 - key.uniform(0)).powf(1.0 / shape);
+    }
+    let d = shape - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    for turn in 0.. {
+        let x = key.with(2).normal(turn);
+        let v = (1.0 + c * x).powi(3);
+        if v > 0.0 && (1.0 - key.with(3).uniform(turn)).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+            return d * v;
+        }
+    }
+    d
+}
+
+#[derive(Clone, Copy)]
+enum Policy {
+    Blind,
+    Skip(ZeroVarianceSkip),
+    Posterior(Posterior),
+}
+
+#[derive(Default)]
+struct Counts {
+    generated: f64,
+    kept: f64,
+    weights: Vec<f64>,
+    hard: f64,
+    easy: f64,
+}
+
+impl Counts {
+    fn keep(&mut self, rate: f64, weight: f64) {
+        self.kept += 1.0;
+        self.weights.push(weight);
+        self.hard += if rate < 0.1 { weight } else { 0.0 };
+        self.easy += if rate > 0.9 { weight } else { 0.0 };
+    }
+
+    fn shown(&self) -> String {
+        let sum: f64 = self.weights.iter().sum();
+        let share = effective_share(&self.weights).unwrap_or(1.0);
+        format!(
+            "{:>6.3} {:>6.4} {:>6.4} {:>5.2}",
+            self.generated / self.kept,
+            self.hard / sum,
+            self.easy / sum,
+            share
+        )
+    }
+}
+
+fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &mut Counts) {
+    let key = Key::new(seed, Purpose::Rollout);
+    let mut logits: Vec<f64> = (0..PROMPTS)
+        .map(|prompt| {
+            let (x, y) = (gamma(key.with(prompt).with(0), a), gamma(key.with(prompt).with(1), b));
+            (x.max(1e-12) / y.max(1e-12)).ln()
+        })
+        .collect();
+    let (mut histories, mut prior, mut rates) =
+        (PromptHistories::default(), PassRatePrior::default(), SkipRates::default());
+    let (mut epoch, mut place) = (0u64, 0usize);
+    let mut order = Key::new(seed, Purpose::Shuffle).with(epoch).permutation(PROMPTS as usize);
+    for step in 0..STEPS {
+        let version = PolicyVersion(step);
+        let (mut kept, mut generated, mut easy, mut hard) = (0, 0, 0, 0);
+        while kept < GROUPS {
+            if place == order.len() {
+                (epoch, place) = (epoch + 1, 0);
+                order = Key::new(seed, Purpose::Shuffle).with(epoch).permutation(PROMPTS as usize);
+            }
+            let prompt = order[place];
+            place += 1;
+            let id = PromptId(prompt as u64);
+            let draw = key.with(7).with(epoch).with(prompt as u64);
+            let Selection { is_taken, inclusion } = match policy {
+                Policy::Blind => Selection::CERTAIN,
+                Policy::Skip(skip) => skip.select(&rates, histories.get(id), draw),
+                Policy::Posterior(posterior) => {
+                    posterior.select(&prior, histories.get(id), version, MEMBERS, draw)
+                }
+            };
+            if !is_taken {
+                continue;
+            }
+            let rate = 1.0 / (1.0 + (-logits[prompt]).exp());
+            let num_correct =
+                (0..u64::from(MEMBERS)).filter(|&i| draw.with(9).uniform(i) < rate).count() as u32;
+            let memory = if let Policy::Posterior(posterior) = policy { posterior.memory } else { 1.0 };
+            histories.observe(id, num_correct, MEMBERS, version, memory);
+            prior.observe(num_correct, MEMBERS, inclusion, 0.9998);
+            generated += 1;
+            match Side::of(num_correct, MEMBERS) {
+                Some(Side::Easy) => easy += 1,
+                Some(Side::Hard) => hard += 1,
+                None => {
+                    kept += 1;
+                    let weight = if matches!(policy, Policy::Posterior(_)) { 1.0 / inclusion } else { 1.0 };
+                    all.keep(rate, weight);
+                    if step >= STEPS / 2 {
+                        late.keep(rate, weight);
+                    }
+                }
+            }
+        }
+        all.generated += generated as f64;
+        late.generated += if step >= STEPS / 2 { generated as f64 } else { 0.0 };
+        if let Policy::Skip(skip) = policy {
+            rates = rates.after(&skip, generated, easy, hard);
+        }
+        for (prompt, logit) in logits.iter_mut().enumerate() {
+            *logit += 0.006 + 0.03 * key.with(8).with(step).normal(prompt as u64);
+        }
+    }
+}
+
+fn main() {
+    let given: Vec<f64> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
+    let shape = if let [a, b, ..] = given[..] { (a, b) } else { (0.3, 0.3) };
+    let cases = [
+        ("blind", Policy::Blind),
+        ("zero_variance_skip", Policy::Skip(ZeroVarianceSkip::default())),
+        ("posterior", Policy::Posterior(Posterior::default())),
+        (
+            "posterior, nothing forgotten",
+            Policy::Posterior(Posterior { memory: 1.0, ..Posterior::default() }),
+        ),
+        ("posterior, reference 1/2", Policy::Posterior(Posterior { reference: 0.5, ..Posterior::default() })),
+    ];
+    println!("{:<30} {:<26}   second half of the steps", "", "all steps");
+    println!(
+        "{:<30} {:>6} {:>6} {:>6} {:>5}   {:>6} {:>6} {:>6} {:>5}",
+        "policy", "cost", "hard", "easy", "ESS", "cost", "hard", "easy", "ESS"
+    );
+    for (name, policy) in cases {
+        let (mut all, mut late) = (Counts::default(), Counts::default());
+        for seed in 1..=SEEDS {
+            run(policy, shape, seed, &mut all, &mut late);
+        }
+        println!("{name:<30} {}   {}", all.shown(), late.shown());
+    }
+}

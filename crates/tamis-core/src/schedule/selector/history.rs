@@ -1,0 +1,115 @@
+//! What is remembered of a prompt.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::group::{PolicyVersion, PromptId};
+
+/// The two ways of a group to be uniform in its outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// All scored members are correct.
+    Easy,
+    /// None is.
+    Hard,
+}
+
+impl Side {
+    /// Of a group with so many scored members, of which so many are correct; `None` of a mixed one, or of none.
+    pub fn of(num_correct: u32, num_scored: u32) -> Option<Self> {
+        match num_correct {
+            _ if num_scored == 0 => None,
+            0 => Some(Self::Hard),
+            all if all == num_scored => Some(Self::Easy),
+            _ => None,
+        }
+    }
+}
+
+/// What the groups of one prompt came to, the latest counting most.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptHistory {
+    /// Groups seen.
+    pub num_groups: u64,
+    /// Correct members, each group's share fading with its age.
+    pub correct: f64,
+    /// Members that are not correct, likewise.
+    pub wrong: f64,
+    /// Version that dispatched the latest group.
+    pub version: PolicyVersion,
+    /// How the latest groups were uniform, where the last was, and how many were so in a row.
+    pub uniform: Option<(Side, u32)>,
+}
+
+impl PromptHistory {
+    /// The counts as they are worth at a version: what is older by one counts `memory` times as much.
+    pub fn faded(&self, version: PolicyVersion, memory: f64) -> (f64, f64) {
+        let age = version.0.saturating_sub(self.version.0);
+        let left = memory.powf(age as f64);
+        (self.correct * left, self.wrong * left)
+    }
+
+    /// Takes in a group of which so many of the scored members were correct. Groups of which none was scored say
+    /// nothing.
+    pub fn observe(&mut self, num_correct: u32, num_scored: u32, version: PolicyVersion, memory: f64) {
+        if num_scored == 0 {
+            return;
+        }
+        // Groups may come in another order than they were dispatched in.
+        let latest = self.version.max(version);
+        (self.correct, self.wrong) = self.faded(latest, memory);
+        let left = memory.powf((latest.0 - version.0) as f64);
+        self.correct += left * f64::from(num_correct.min(num_scored));
+        self.wrong += left * f64::from(num_scored.saturating_sub(num_correct));
+        self.version = latest;
+        self.num_groups += 1;
+        self.uniform = Side::of(num_correct, num_scored).map(|side| match self.uniform {
+            Some((before, times)) if before == side => (side, times.saturating_add(1)),
+            _ => (side, 1),
+        });
+    }
+}
+
+/// The histories of all prompts that have been generated from.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PromptHistories(BTreeMap<PromptId, PromptHistory>);
+
+impl PromptHistories {
+    /// Of one prompt; `None` before its first group.
+    pub fn get(&self, prompt: PromptId) -> Option<&PromptHistory> {
+        self.0.get(&prompt)
+    }
+
+    /// Takes in a group of a prompt.
+    pub fn observe(
+        &mut self,
+        prompt: PromptId,
+        num_correct: u32,
+        num_scored: u32,
+        version: PolicyVersion,
+        memory: f64,
+    ) {
+        if num_scored > 0 {
+            self.0.entry(prompt).or_default().observe(num_correct, num_scored, version, memory);
+        }
+    }
+
+    /// Prompts with a history, in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (PromptId, &PromptHistory)> {
+        self.0.iter().map(|(id, history)| (*id, history))
+    }
+
+    /// Number of prompts with a history.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing has been seen.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

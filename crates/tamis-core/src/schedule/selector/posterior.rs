@@ -1,0 +1,115 @@
+//! Selection by the probability that a prompt's next group is mixed, under a Beta posterior of its pass rate.
+
+use serde::{Deserialize, Serialize};
+
+use super::{PromptHistory, Selection};
+use crate::group::PolicyVersion;
+use crate::random::Key;
+use crate::settings;
+
+settings! {
+    /// Takes a prompt with a probability in proportion to that with which its next group is mixed.
+    ///
+    /// A prompt's pass rate is Beta(a, b): the prior over all prompts, and what its own groups came to, fading with
+    /// their age. Its next group of n is mixed with probability
+    /// `K(a, b) = 1 - B(a + n, b) / B(a, b) - B(a, b + n) / B(a, b)`, and it is taken with probability
+    /// `q = clip(K / reference, floor, 1)`. A prompt without history has K of the prior. Weighted by 1/q, kept groups
+    /// are distributed as without selection.
+    ///
+    /// Source: the Beta-binomial distribution; the floor and the weights are those of Horvitz and Thompson, "A
+    /// generalization of sampling without replacement from a finite universe", 1952.
+    #[derive(Copy)]
+    pub struct Posterior {
+        /// Probability of a mixed group from which on a prompt is always taken.
+        reference: f64 = 0.7, Between(0.0, 1.0);
+        /// Least probability with which a prompt is taken, so that none is forgotten and no weight is above its
+        /// inverse.
+        floor: f64 = 0.05, Between(0.0, 1.0);
+        /// Share of what was seen that still counts one policy version later.
+        memory: f64 = 0.995, Between(0.0, 1.0);
+    }
+}
+
+/// B(a + n, b) / B(a, b): the probability that n of n members are correct.
+fn all_correct(a: f64, b: f64, n: u32) -> f64 {
+    (0..n).map(|j| (a + f64::from(j)) / (a + b + f64::from(j))).product()
+}
+
+impl Posterior {
+    /// Probability that a group of n is mixed where the pass rate is Beta(a, b). Zero for n below 2.
+    ///
+    /// ```
+    /// use tamis_core::schedule::selector::Posterior;
+    /// // Uniform pass rates: 1 - 2/(n + 1).
+    /// assert!((Posterior::mixed(1.0, 1.0, 8) - 7.0 / 9.0).abs() < 1e-15);
+    /// ```
+    pub fn mixed(a: f64, b: f64, n: u32) -> f64 {
+        if n < 2 { 0.0 } else { (1.0 - all_correct(a, b, n) - all_correct(b, a, n)).max(0.0) }
+    }
+
+    /// Probability that the next group of n of a prompt is mixed.
+    pub fn keep_probability(
+        &self,
+        prior: &PassRatePrior,
+        history: Option<&PromptHistory>,
+        version: PolicyVersion,
+        n: u32,
+    ) -> f64 {
+        let (a, b) = prior.parameters();
+        let (correct, wrong) = history.map_or((0.0, 0.0), |history| history.faded(version, self.memory));
+        Self::mixed(a + correct, b + wrong, n)
+    }
+
+    /// Whether a prompt is taken; `key` is that of the draw.
+    pub fn select(
+        &self,
+        prior: &PassRatePrior,
+        history: Option<&PromptHistory>,
+        version: PolicyVersion,
+        n: u32,
+        key: Key,
+    ) -> Selection {
+        let keep = self.keep_probability(prior, history, version, n);
+        let inclusion = (keep / self.reference).clamp(self.floor, 1.0);
+        Selection::with_probability(inclusion, key.uniform(0))
+    }
+}
+
+/// The Beta distribution of pass rates over prompts, fitted by its first two moments to the groups seen, each
+/// weighted by one over the probability with which it was taken.
+///
+/// With c correct of n, c/n estimates the mean and c(c - 1)/(n(n - 1)) the mean square without bias.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassRatePrior {
+    weight: f64,
+    mean: f64,
+    square: f64,
+}
+
+/// Groups that the fit begins from, as if they had been seen: of pass rates that are uniform.
+const UNIFORM_GROUPS: f64 = 16.0;
+
+impl PassRatePrior {
+    /// Takes in a group that was taken with a probability; groups before it count `memory` times as much as they
+    /// did.
+    pub fn observe(&mut self, num_correct: u32, num_scored: u32, inclusion: f64, memory: f64) {
+        if num_scored < 2 {
+            return;
+        }
+        let (c, n, weight) = (f64::from(num_correct), f64::from(num_scored), 1.0 / inclusion);
+        self.weight = memory * self.weight + weight;
+        self.mean = memory * self.mean + weight * c / n;
+        self.square = memory * self.square + weight * c * (c - 1.0) / (n * (n - 1.0));
+    }
+
+    /// a and b, each at least 0.02 and at most 100 together.
+    pub fn parameters(&self) -> (f64, f64) {
+        let total = self.weight + UNIFORM_GROUPS;
+        let mean = ((self.mean + UNIFORM_GROUPS / 2.0) / total).clamp(1e-3, 1.0 - 1e-3);
+        let square = (self.square + UNIFORM_GROUPS / 3.0) / total;
+        let variance = (square - mean * mean).clamp(1e-6, mean * (1.0 - mean) * (1.0 - 1e-3));
+        let strength = (mean * (1.0 - mean) / variance - 1.0).clamp(0.04, 100.0);
+        ((mean * strength).max(0.02), ((1.0 - mean) * strength).max(0.02))
+    }
+}

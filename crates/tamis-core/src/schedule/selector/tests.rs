@@ -1,0 +1,119 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::group::{PolicyVersion, PromptId};
+use crate::random::{Key, Purpose};
+
+fn history(groups: &[(u32, u32, u64)], memory: f64) -> PromptHistory {
+    let mut history = PromptHistory::default();
+    for &(correct, scored, version) in groups {
+        history.observe(correct, scored, PolicyVersion(version), memory);
+    }
+    history
+}
+
+#[test]
+fn what_was_seen_fades_with_the_version_and_nothing_is_learnt_from_no_score() {
+    let seen = history(&[(8, 8, 0), (0, 0, 1), (2, 8, 2)], 0.5);
+    assert_eq!((seen.num_groups, seen.version), (2, PolicyVersion(2)));
+    assert_eq!((seen.correct, seen.wrong), (4.0, 6.0));
+    assert_eq!(seen.faded(PolicyVersion(3), 0.5), (2.0, 3.0));
+    // The same whichever of two groups is heard of first.
+    assert_eq!(history(&[(2, 8, 2), (8, 8, 0)], 0.5).faded(PolicyVersion(2), 0.5), (4.0, 6.0));
+    let mut all = PromptHistories::default();
+    all.observe(PromptId(3), 0, 0, PolicyVersion(0), 1.0);
+    assert!(all.is_empty());
+    all.observe(PromptId(3), 1, 2, PolicyVersion(0), 1.0);
+    assert_eq!((all.len(), all.get(PromptId(3)).map(|one| one.correct)), (1, Some(1.0)));
+}
+
+#[test]
+fn uniform_groups_count_in_a_row_on_their_side() {
+    let row = |groups: &[(u32, u32, u64)]| history(groups, 1.0).uniform;
+    assert_eq!(row(&[]), None);
+    assert_eq!(row(&[(0, 8, 0), (0, 4, 1)]), Some((Side::Hard, 2)));
+    assert_eq!(row(&[(0, 8, 0), (8, 8, 1)]), Some((Side::Easy, 1)));
+    assert_eq!(row(&[(8, 8, 0), (3, 8, 1)]), None);
+}
+
+/// Table of the keep rate under a Beta prior, groups of 8 and 16, to three digits.
+#[test]
+fn the_probability_of_a_mixed_group_is_that_of_the_beta_binomial() {
+    for (a, b, n, expected) in [
+        (2.0, 2.0, 8, 0.891),
+        (1.0, 1.0, 8, 0.778),
+        (0.5, 0.5, 8, 0.607),
+        (0.3, 0.3, 8, 0.466),
+        (0.3, 0.3, 16, 0.566),
+        (0.2, 0.8, 8, 0.398),
+        (0.1, 0.1, 16, 0.267),
+    ] {
+        let keep = Posterior::mixed(a, b, n);
+        assert!((keep - expected).abs() < 6e-4, "Beta({a}, {b}), n = {n}: {keep}");
+    }
+    assert_eq!((Posterior::mixed(1.0, 1.0, 1), Posterior::mixed(1.0, 1.0, 0)), (0.0, 0.0));
+    assert!((Posterior::mixed(1.0, 1.0, 2) - 1.0 / 3.0).abs() < 1e-15);
+}
+
+#[test]
+fn the_prior_is_found_from_groups_whatever_was_selected() {
+    // Pass rates of 0.1 and 0.9, half each: mean 0.5, variance 0.16, so a + b = 0.25/0.16 - 1.
+    let key = Key::new(1, Purpose::Rollout);
+    let draw = |rate: f64, i: u64| (0..8).filter(|&j| key.with(i).uniform(j) < rate).count() as u32;
+    let fit = |thinned: bool| {
+        let mut prior = PassRatePrior::default();
+        for i in 0..40_000 {
+            let is_low = i % 2 == 0;
+            let inclusion = if thinned && is_low { 0.25 } else { 1.0 };
+            if key.with(1 << 40).uniform(i) < inclusion {
+                prior.observe(draw(if is_low { 0.1 } else { 0.9 }, i), 8, inclusion, 1.0);
+            }
+        }
+        prior.parameters()
+    };
+    for (a, b) in [fit(false), fit(true)] {
+        assert!((a - 0.28).abs() < 0.02 && (b - 0.28).abs() < 0.02, "{a} {b}");
+    }
+    let (a, b) = PassRatePrior::default().parameters();
+    assert!((a - 1.0).abs() < 1e-9 && (b - 1.0).abs() < 1e-9, "uniform before anything was seen");
+}
+
+#[test]
+fn rates_of_skipping_follow_what_is_uniform() {
+    let settings = ZeroVarianceSkip::default();
+    let rates = SkipRates::default();
+    let after = rates.after(&settings, 100, 50, 0);
+    assert!((after.easy - 0.49).abs() < 1e-12 && (after.hard - 0.51).abs() < 1e-12);
+    assert_eq!(rates.after(&settings, 0, 0, 0), rates);
+    let far = (0..100).fold(rates, |rates, _| rates.after(&settings, 10, 10, 0));
+    assert_eq!((far.easy, far.hard), (0.05, 0.95));
+    let seen = history(&[(8, 8, 0), (8, 8, 1)], 1.0);
+    let inclusion = |history| settings.select(&rates, history, Key::new(1, Purpose::Rollout)).inclusion;
+    assert_eq!((inclusion(None), inclusion(Some(&seen))), (1.0, 0.25));
+    let often = history(&[(8, 8, 0); 50], 1.0);
+    assert_eq!(inclusion(Some(&often)), 0.01);
+}
+
+proptest! {
+    /// Nobody is forgotten, what is taken has the probability that is said, and the same is selected again.
+    #[test]
+    fn a_prompt_is_taken_as_often_as_is_said(
+        groups in prop::collection::vec((0u32..=8, 0u64..50), 0..8),
+        floor in 0.01..0.5f64,
+        reference in 0.1..1.0f64,
+    ) {
+        let groups: Vec<(u32, u32, u64)> = groups.into_iter().map(|(correct, version)| (correct, 8, version)).collect();
+        let seen = history(&groups, 0.99);
+        let posterior = Posterior { reference, floor, memory: 0.99 };
+        let prior = PassRatePrior::default();
+        let select = |i: u64| {
+            let key = Key::new(2, Purpose::Rollout).with(i);
+            posterior.select(&prior, Some(&seen), PolicyVersion(60), 8, key)
+        };
+        let inclusion = select(0).inclusion;
+        prop_assert!((floor..=1.0).contains(&inclusion));
+        let taken = (0..4000).filter(|&i| select(i).is_taken).count() as f64 / 4000.0;
+        prop_assert!((taken - inclusion).abs() < 0.04, "{} {}", taken, inclusion);
+        prop_assert_eq!(select(7), select(7));
+    }
+}

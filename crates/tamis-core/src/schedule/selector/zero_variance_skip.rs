@@ -1,0 +1,86 @@
+//! GRESO: prompts whose groups were uniform are skipped, the more surely the more often in a row.
+
+use serde::{Deserialize, Serialize};
+
+use super::{PromptHistory, Selection, Side};
+use crate::random::Key;
+use crate::settings;
+
+settings! {
+    /// Skips a prompt whose last z groups were uniform on one side with probability `1 - max(p^z, floor)`.
+    ///
+    /// p begins at a half on each side and follows the share of generated groups that are uniform there: one step
+    /// down where it is at least its target, else one up, within bounds. Easy and hard prompts have targets of their
+    /// own: twice as much may be spent on hard ones.
+    ///
+    /// Source: Zheng et al., "Act Only When It Pays" (GRESO), arXiv 2506.02177, with the constants of the authors'
+    /// code.
+    ///
+    /// # Differs from
+    /// The authors' code takes a group for uniform where the mean of its scores is at least 0.98 or at most 0.11;
+    /// here where all or none of its scored members are correct.
+    #[derive(Copy)]
+    pub struct ZeroVarianceSkip {
+        /// Target share of generated groups that are all correct.
+        easy_target: f64 = 0.25 / 3.0, Between(0.0, 1.0);
+        /// Target share of generated groups of which no member is correct.
+        hard_target: f64 = 0.5 / 3.0, Between(0.0, 1.0);
+        /// Change of a rate after a step.
+        step: f64 = 0.01, Between(0.0, 1.0);
+        /// Least probability with which a prompt is taken.
+        floor: f64 = 0.01, Between(0.0, 1.0);
+    }
+}
+
+/// Bounds of a rate.
+const BOUNDS: (f64, f64) = (0.05, 0.95);
+
+/// The rates p of both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SkipRates {
+    /// Of all-correct prompts.
+    pub easy: f64,
+    /// Of prompts of which nothing is correct.
+    pub hard: f64,
+}
+
+impl Default for SkipRates {
+    fn default() -> Self {
+        Self { easy: 0.5, hard: 0.5 }
+    }
+}
+
+impl SkipRates {
+    /// After a step that generated so many groups, of which so many were uniform on each side.
+    #[must_use]
+    pub fn after(self, settings: &ZeroVarianceSkip, num_groups: u64, num_easy: u64, num_hard: u64) -> Self {
+        if num_groups == 0 {
+            return self;
+        }
+        let moved = |rate: f64, number: u64, target: f64| {
+            let is_over = number as f64 / num_groups as f64 >= target;
+            (if is_over { rate - settings.step } else { rate + settings.step }).clamp(BOUNDS.0, BOUNDS.1)
+        };
+        Self {
+            easy: moved(self.easy, num_easy, settings.easy_target),
+            hard: moved(self.hard, num_hard, settings.hard_target),
+        }
+    }
+}
+
+impl ZeroVarianceSkip {
+    /// Whether a prompt is taken; `key` is that of the draw. A prompt without history, or whose last group was mixed,
+    /// always is.
+    pub fn select(&self, rates: &SkipRates, history: Option<&PromptHistory>, key: Key) -> Selection {
+        let Some((side, times)) = history.and_then(|history| history.uniform) else {
+            return Selection::CERTAIN;
+        };
+        let rate = match side {
+            Side::Easy => rates.easy,
+            Side::Hard => rates.hard,
+        };
+        let inclusion = rate.powf(f64::from(times)).max(self.floor);
+        Selection::with_probability(inclusion, key.uniform(0))
+    }
+}
