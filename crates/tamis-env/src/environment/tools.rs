@@ -102,11 +102,11 @@ impl Toolbox {
 
     /// What a person should hear of them since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
-        let of = |tool: &Box<dyn Tool>| {
+        let of = |tool: &dyn Tool| {
             let warnings = tool.take_warnings().into_iter();
             warnings.map(|warning| format!("the tool `{}`: {warning}", tool.name())).collect::<Vec<_>>()
         };
-        self.own.iter().flat_map(of).collect()
+        self.own.iter().flat_map(|tool| of(&**tool)).collect()
     }
 
     /// A trajectory with them.
@@ -178,7 +178,7 @@ impl Environment for ToolEpisode {
         self.shown.clear();
         self.num_turns += 1;
         let calls = tool_calls(text);
-        let (mut num_calls, mut num_failed) = (0, 0);
+        let (mut num_calls, mut num_failed) = (0_u32, 0_u32);
         let end = if calls.is_empty() {
             Some(EpisodeEnd::Terminated)
         } else {
@@ -197,15 +197,17 @@ impl Environment for ToolEpisode {
                 match made {
                     Ok((content, failed)) => {
                         num_calls += 1;
-                        num_failed += usize::from(failed);
+                        num_failed += u32::from(failed);
                         self.shown.push(Message { role: "tool".to_owned(), content });
                     }
                     Err(fault) => return TurnOutcome::failed(fault),
                 }
             }
         }
-        let info =
-            vec![("num_tool_calls".into(), num_calls as f64), ("num_failed_calls".into(), num_failed as f64)];
+        let info = vec![
+            ("num_tool_calls".into(), f64::from(num_calls)),
+            ("num_failed_calls".into(), f64::from(num_failed)),
+        ];
         TurnOutcome { reward: 0.0, end, info, fault: None }
     }
 

@@ -464,7 +464,9 @@ impl Environment for Opening {
 }
 
 /// What is made instead of the environments of a run.
-struct Instead(fn() -> Result<Option<Box<dyn Environment>>, EnvironmentFault>);
+struct Instead(fn() -> MaybeWorld);
+
+type MaybeWorld = Result<Option<Box<dyn Environment>>, EnvironmentFault>;
 
 impl Worlds for Instead {
     fn begin(&self, _: &Prompt, _: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {

@@ -39,7 +39,7 @@ impl Environment for Noise {
     }
 
     fn is_success(&self) -> bool {
-        self.count.fetch_add(1, Ordering::Relaxed) % 2 == 0
+        self.count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
     }
 }
 

@@ -220,7 +220,7 @@ impl HowSampled {
 /// The texts that end a completion: none of them empty, and not too many, for all are looked for after each token.
 pub(crate) fn read_stops(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
     let stops = fields.texts("stop")?;
-    let wrong = |message: String| Err(ApiError::field(&fields.name("stop"), message));
+    let wrong = |message: String| Err(ApiError::field(fields.name("stop"), message));
     if stops.len() > MOST_STOPS {
         let name = fields.name("stop");
         return wrong(format!("`{name}` must have at most {MOST_STOPS} entries, got {}", stops.len()));

@@ -250,7 +250,7 @@ impl World {
                         let (trajectories, turns, tokens) =
                             (share(trajectories), share(turns), share(tokens));
                         let mut report = close.report;
-                        report.leave_out(Members { trajectories, spent: Spent { turns, tokens } });
+                        report.leave_out(Members { trajectories, spent: Spent { tokens, turns } });
                         report.accounting.check().unwrap();
                         assert_eq!(report.batch.trajectories, report.accounting.trained.trajectories);
                         assert_eq!(report.batch.tokens, report.accounting.trained.tokens);
