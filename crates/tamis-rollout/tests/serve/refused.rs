@@ -75,7 +75,7 @@ fn fields_that_cannot_be_meant() {
         (json!({"logprobs": 100}), "logprobs", "from 0 to 20, got 100"),
         (json!({"logprobs": true}), "logprobs", "a whole number"),
         (json!({"stop": 3}), "stop", "a text or a list of texts"),
-        (json!({"stop": ["a", ""]}), "stop", "is empty"),
+        (json!({"stop": ["a", ""]}), "stop", "has an empty text at place 1"),
         (json!({"stop": vec!["a"; 65]}), "stop", "at most 64 entries, got 65"),
         (json!({"stop_token_ids": [-1]}), "stop_token_ids", "a list of token ids"),
         (

@@ -272,7 +272,10 @@ fn arguments_of_a_template_with_tools() {
         render(json!({}), &[user("Where?"), two, user("Go on.")]),
         Err(TemplateError::Raised { .. })
     ));
-    assert!(matches!(render(json!({}), &[]), Err(TemplateError::Raised { .. })));
+    // Tools have no place where the user says nothing.
+    let system = json!({"role": "system", "content": "Be brief."});
+    let alone = render(json!({}), &[system]);
+    assert!(matches!(alone, Err(TemplateError::Raised { .. })), "{alone:?}");
 }
 
 /// SmolLM2's template writes a tool's result as a message of its role and has no place for calls.

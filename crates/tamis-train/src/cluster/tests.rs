@@ -8,22 +8,22 @@ use super::*;
 const RANK: &str = "
 import os, socket, sys, time
 with open(sys.argv[2], 'a') as file:
-file.write(f'{os.getpid()} {os.environ[\"RANK\"]}\\n')
+    file.write(f'{os.getpid()} {os.environ[\"RANK\"]}\\n')
 print('rank', os.environ['RANK'], flush=True)
 listener = socket.socket(socket.AF_UNIX)
 if os.environ['RANK'] == '0':
-listener.bind(sys.argv[1].removeprefix('unix:'))
-listener.listen()
+    listener.bind(sys.argv[1].removeprefix('unix:'))
+    listener.listen()
 time.sleep(1000)
 ";
 const SERVER: &str = "
 import http.server, os, sys
 with open(sys.argv[3], 'a') as file:
-file.write(f'{os.getpid()} server\\n')
+    file.write(f'{os.getpid()} server\\n')
 class Handler(http.server.BaseHTTPRequestHandler):
-def do_GET(self):
-    self.send_response(200)
-    self.end_headers()
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
 http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 ";
 

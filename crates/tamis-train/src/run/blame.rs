@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     fn diagnosed(faults: FaultyEpisodes) -> String {
-        let yaml =
-            "model: {path: m}\ndata: {task: environment}\nenvironment: {kind: command, argv: [play]}\n";
+        let yaml = "model: {path: m}\ndata: {task: environment}\ntrain: {total_steps: 1}\n\
+                    environment: {kind: command, argv: [play]}\n";
         let source = Source::new(SourceKind::File("run.yaml".into()), yaml.to_owned());
         let config = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}")).config;
         let tally = Tally { groups: 8, failed: 8, ..Tally::default() };

@@ -267,7 +267,7 @@ fn a_part_may_name_labels_of_the_baseline_and_of_the_list() {
 base: tiny.yaml
 name: '{filter}_{n}'
 axes:
-  filter: {key: filter.kind, values: [variance, top_p]}
+  filter: {sets: {variance: [], top_p: [filter.kind=top_p, filter.p=0.9, schedule.refill=false]}}
   n: {key: rollout.n, values: [2, 4]}
 baseline: {labels: {filter: none}, set: [filter=null]}
 list: [{at: {n: 16}, labels: {filter: many}}]
