@@ -1,6 +1,6 @@
 //! A process in a group of its own, which ends with all that it has started.
 //!
-//! Whoever holds a [`ProcessGroup`] holds its processes: dropped, it is killed, and a [`guard`] kills it where
+//! Whoever holds a [`ProcessGroup`] holds its processes: dropped, it is killed, and a guard kills it where
 //! tamis is. A process that leaves its group is not found by its number; [`kill_marked`] finds it by what it
 //! has inherited.
 
