@@ -51,23 +51,24 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
         return html;
     }
     let generated = sum(run, "trajectories", "generated").unwrap_or(f64::NAN);
-    let cells = ["place", "groups", "trajectories", "of the generated", "tokens"].map(str::to_owned);
+    let cells = ["place", "groups", "trajectories", "of the generated", "turns", "tokens"].map(str::to_owned);
     let _ = write!(
         html,
         "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Account\"><table>{}",
         head(&cells)
     );
     let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
-    let mut line = |name: String, [groups, trajectories, tokens]: [Option<f64>; 3]| {
+    let mut line = |name: String, [groups, trajectories, turns, tokens]: [Option<f64>; 4]| {
         let share = trajectories.map_or_else(String::new, |count| percent(count / generated));
-        html.push_str(&row(&[name, shown(groups), shown(trajectories), share, shown(tokens)]));
+        let cells = [name, shown(groups), shown(trajectories), share, shown(turns), shown(tokens)];
+        html.push_str(&row(&cells));
     };
-    let of = |place: &str| ["groups", "trajectories", "tokens"].map(|what| sum(run, what, place));
+    let of = |place: &str| ["groups", "trajectories", "turns", "tokens"].map(|what| sum(run, what, place));
     for place in SOURCES.iter().chain(&PLACES) {
         let counts = of(place);
         let is_handed_on = ["carried_in", "in_flight_in", "carried_out", "in_flight_out"].contains(place);
         let is_nothing = counts.iter().flatten().all(|count| *count == 0.0);
-        if is_nothing && (is_handed_on || counts == [None; 3] || !["trained", "dropped"].contains(place)) {
+        if is_nothing && (is_handed_on || counts == [None; 4] || !["trained", "dropped"].contains(place)) {
             continue;
         }
         line(words(place), counts);
@@ -89,8 +90,8 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
                 format!("<span class=\"within\">of these {}</span>", escape(&words(&name[within.len()..])));
             match (count, *place) {
                 (None, _) => {}
-                (count, "dropped") => line(reason, [count, None, None]),
-                (count, _) => line(reason, [None, count, None]),
+                (count, "dropped") => line(reason, [count, None, None, None]),
+                (count, _) => line(reason, [None, count, None, None]),
             }
         }
     }

@@ -229,8 +229,9 @@ pub const CATALOGUE: &[Section] = &[
             \x20 `masked` (no token is the policy's), `rejected` (`objective.correction` rejected every\n\
             \x20 token, in every update).\n\
             - `rollout/program_calls_refused/{reason}`: `unknown_url`, `foreign_url` (the key of another\n\
-            \x20 episode), `wrong_key`, `after_end`, `over_limit`, `at_once`, `too_large`, `invalid`,\n\
-            \x20 `too_long` (no room), `unanswerable` (a conversation that cannot be rendered).\n\
+            \x20 episode), `wrong_key`, `after_end` (also of an episode that was given up), `over_limit`,\n\
+            \x20 `at_once`, `too_large`, `invalid`, `too_long` (no room), `unanswerable` (a conversation that\n\
+            \x20 cannot be rendered).\n\
             - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\
             \x20 what was given up, had failed or is over), `foreign` (never asked for).\n\
             - `rollout/server_faults/{class}`: `timed_out`, `reset`, `server_error`, `stale_weights`,\n\
@@ -293,13 +294,13 @@ pub const CATALOGUE: &[Section] = &[
             tamis("rollout/environment_faults/{class}", "trajectories",
                 "Trajectories that their environment failed: `timed_out` or `broken`."),
             tamis("rollout/program_calls_refused/{reason}", "calls",
-                "Calls of programs that were refused since the step before, those of validation included."),
+                "Calls of programs that were refused since the step before, those of validation included.").by_the_clock(),
             tamis("rollout/ignored/{class}", "events",
-                "Events of the generator that nobody waited for, and that are used for nothing."),
+                "Events of the generator that nobody waited for, and that are used for nothing.").by_the_clock(),
             tamis("rollout/server_faults/{class}", "attempts",
-                "Attempts at samples that went wrong at servers since the step before."),
+                "Attempts at samples that went wrong at servers since the step before.").by_the_clock(),
             tamis("rollout/server_checks/{class}", "checks",
-                "Checks of servers and publications to them that went wrong since the step before."),
+                "Checks of servers and publications to them that went wrong since the step before.").by_the_clock(),
             tamis("train/early_stopped", "", "1 after the last step of a run that an early stop ended."),
             tamis("train/num_identical_in_text", "groups",
                 "Generated groups whose completions are all the same text."),
