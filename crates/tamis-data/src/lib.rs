@@ -23,4 +23,5 @@ pub mod rollouts;
 pub mod sampler;
 pub mod samples;
 mod table;
+mod turns;
 pub mod whole_file;

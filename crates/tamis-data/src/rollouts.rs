@@ -8,9 +8,10 @@ use std::io::Write;
 
 use parquet::errors::ParquetError;
 use serde_json::{Map, Value};
-use tamis_core::group::{FinishReason, Group, Trajectory, Turn};
+use tamis_core::group::{Episode, FinishReason, Group, Trajectory};
 
 use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_parquet};
+use crate::turns::{Played, of_turns, success_column, turn_columns};
 
 /// One trajectory as it ended.
 #[derive(Debug, Clone, Copy)]
@@ -46,21 +47,16 @@ const IMAGES: &str = "images";
 
 /// Columns of trajectories that were played in an environment.
 const TURN_ENDS: &str = "turn_ends";
-const TURN_REWARDS: &str = "turn_rewards";
-const TURN_TEXTS: &str = "turn_texts";
-const TURN_OBSERVATIONS: &str = "turn_observations";
-const TURN_ROLES: &str = "turn_roles";
 const TEXT_STARTS: &str = "text_starts";
-const SUCCESS: &str = "success";
-const OF_TURNS: [&str; 7] =
-    [TURN_ENDS, TURN_REWARDS, TURN_TEXTS, TURN_OBSERVATIONS, TURN_ROLES, TEXT_STARTS, SUCCESS];
+
+impl Played for RolloutRow<'_> {
+    fn episode(&self) -> Option<&Episode> {
+        self.trajectory.episode.as_ref()
+    }
+}
 
 fn text_starts(row: &RolloutRow<'_>) -> Vec<u32> {
     of_turns(row, |turn| turn.context_start).into_iter().flatten().collect()
-}
-
-fn of_turns<T>(row: &RolloutRow<'_>, of: impl Fn(&Turn) -> T) -> Vec<T> {
-    row.trajectory.episode.iter().flat_map(|episode| &episode.turns).map(of).collect()
 }
 
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
@@ -70,7 +66,22 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
+/// The columns of trajectories that were played in an environment.
+fn columns_of_turns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
+    let ends = TableColumn {
+        name: TURN_ENDS,
+        values: Values::Ids(|row: &RolloutRow<'run>| Cow::Owned(of_turns(row, |turn| turn.end))),
+        meaning: "one past the last token of each answer among `token_ids`; this and the next six only in files where a trajectory has turns",
+    };
+    let starts = TableColumn {
+        name: TEXT_STARTS,
+        values: Values::Ids(|row: &RolloutRow<'run>| Cow::Owned(text_starts(row))),
+        meaning: "places among `token_ids` at which the policy was shown a text anew, instead of what goes on from the prompt (`environment.context`); empty where it never was",
+    };
+    [vec![ends], turn_columns(), vec![starts, success_column()]].into_iter().flatten().collect()
+}
+
+fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
     let column = |name, values, meaning| TableColumn { name, values, meaning };
     TableColumns {
         before: vec![
@@ -144,7 +155,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
         ],
         score: |row, name| row.trajectory.scores.get(name).and_then(|score| not_nan(score.value)),
         logged: |row, column| row.logged?.get(column).map(String::as_str),
-        after: vec![
+        after: [vec![
             column(
                 "reward",
                 Values::Number(|row| not_nan(row.trajectory.reward)),
@@ -166,41 +177,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
                 "the trajectory's value of `metric`",
             ),
             column("verdict", Values::Text(|row| row.verdict), "where the trajectory ended, see below"),
-            column(
-                TURN_ENDS,
-                Values::Ids(|row| Cow::Owned(of_turns(row, |turn| turn.end))),
-                "one past the last token of each answer among `token_ids`; this and the next six only in files where a trajectory has turns",
-            ),
-            column(
-                TURN_REWARDS,
-                Values::Floats(|row| Cow::Owned(of_turns(row, |turn| turn.reward as f32))),
-                "reward that the environment gave for each answer",
-            ),
-            column(
-                TURN_TEXTS,
-                Values::Texts(|row| Cow::Owned(of_turns(row, |turn| turn.text.clone()))),
-                "each answer as text",
-            ),
-            column(
-                TURN_OBSERVATIONS,
-                Values::Texts(|row| Cow::Owned(of_turns(row, |turn| turn.observation.clone()))),
-                "what was shown after each answer; empty after the last",
-            ),
-            column(
-                TURN_ROLES,
-                Values::Texts(|row| Cow::Owned(of_turns(row, |turn| turn.role.clone()))),
-                "whose message that is (`tool`, ...); empty: the user's",
-            ),
-            column(
-                TEXT_STARTS,
-                Values::Ids(|row| Cow::Owned(text_starts(row))),
-                "places among `token_ids` at which the policy was shown a text anew, instead of what goes on from the prompt (`environment.context`); empty where it never was",
-            ),
-            column(
-                SUCCESS,
-                Values::Number(|row| Some(f64::from(u8::from(row.trajectory.episode.as_ref()?.is_success)))),
-                "1 where the environment's task was solved, else 0; null without an environment",
-            ),
+        ], if with_turns { columns_of_turns() } else { Vec::new() }, vec![
             column(
                 "finish_reason",
                 Values::Text(|row| finish_reason(row.trajectory.finish_reason)),
@@ -216,18 +193,18 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
                 Values::Integer(|row| row.trajectory.versions.1.0 as i64),
                 "newest policy version that sampled a part of it",
             ),
-        ],
+        ]].into_iter().flatten().collect(),
     }
 }
 
 /// The columns of a rollout file as a table of Markdown.
 pub fn markdown() -> String {
-    columns().markdown()
+    columns(true).markdown()
 }
 
 /// Names of the columns that every rollout file has; any other column is a score.
 pub fn fixed_columns() -> Vec<&'static str> {
-    columns().names()
+    columns(true).names()
 }
 
 /// The number of a metric of `filter.metric` in a row that tamis wrote: the `reward` for `seq_reward`, the
@@ -264,12 +241,10 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
         .filter_map(|row| row.logged)
         .flat_map(|logged| logged.keys().map(String::as_str))
         .collect();
-    let mut columns = columns();
+    let has_turns = rows.iter().any(|row| row.trajectory.episode.is_some());
+    let mut columns = columns(has_turns);
     if rows.iter().all(|row| row.group.images.is_empty()) {
         columns.before.retain(|column| column.name != IMAGES);
-    }
-    if rows.iter().all(|row| row.trajectory.episode.is_none()) {
-        columns.after.retain(|column| !OF_TURNS.contains(&column.name));
     }
     columns.with_others(&scores, &logged)
 }

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tamis_core::group::FinishReason;
+use tamis_core::group::{Episode, FinishReason};
 use thiserror::Error;
 
 use crate::records::FileFormat;
 use crate::rollouts::finish_reason;
 use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_jsonl, write_parquet};
+use crate::turns::{Played, success_column, turn_columns};
 use crate::whole_file::WholeFile;
 
 /// One completion of a held-out prompt.
@@ -42,9 +43,17 @@ pub struct SampleRow {
     pub num_tokens: usize,
     /// Why it ended.
     pub finish_reason: FinishReason,
+    /// The turns that it was played in; `None` without an environment.
+    pub episode: Option<Episode>,
 }
 
-fn columns() -> TableColumns<SampleRow> {
+impl Played for SampleRow {
+    fn episode(&self) -> Option<&Episode> {
+        self.episode.as_ref()
+    }
+}
+
+fn columns(with_turns: bool) -> TableColumns<SampleRow> {
     let column = |name, values, meaning| TableColumn { name, values, meaning };
     TableColumns {
         before: vec![
@@ -86,34 +95,47 @@ fn columns() -> TableColumns<SampleRow> {
         ],
         score: |row, name| row.scores.get(name).copied().and_then(not_nan),
         logged: |row, column| row.logged.get(column).map(String::as_str),
-        after: vec![
-            column(
-                "reward",
-                Values::Number(|row| not_nan(row.reward)),
-                "weighted sum of the scores (verl's `score`); null: unscored",
-            ),
-            column(
-                "num_tokens",
-                Values::Integer(|row| row.num_tokens as i64),
-                "tokens of the completion, the end token included",
-            ),
-            column(
-                "finish_reason",
-                Values::Text(|row| finish_reason(row.finish_reason)),
-                "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
-            ),
-        ],
+        after: [
+            vec![
+                column(
+                    "reward",
+                    Values::Number(|row| not_nan(row.reward)),
+                    "weighted sum of the scores (verl's `score`); null: unscored",
+                ),
+                column(
+                    "num_tokens",
+                    Values::Integer(|row| row.num_tokens as i64),
+                    "tokens of the completion, the end token included",
+                ),
+                column(
+                    "finish_reason",
+                    Values::Text(|row| finish_reason(row.finish_reason)),
+                    "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
+                ),
+            ],
+            if with_turns { columns_of_turns() } else { Vec::new() },
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
     }
+}
+
+/// The columns of samples that were played in an environment.
+fn columns_of_turns() -> Vec<TableColumn<SampleRow>> {
+    let mut success = success_column();
+    success.meaning = "1 where the environment's task was solved, else 0; this and the next four only in files where a sample has turns";
+    [vec![success], turn_columns()].into_iter().flatten().collect()
 }
 
 /// The columns of a file of samples as a table of Markdown.
 pub fn markdown() -> String {
-    columns().markdown()
+    columns(true).markdown()
 }
 
 /// Names of the columns that every file of samples has; any other column is a score.
 pub fn fixed_columns() -> Vec<&'static str> {
-    columns().names()
+    columns(true).names()
 }
 
 /// A file of samples could not be written.
@@ -154,7 +176,7 @@ pub fn write_samples_to(
 ) -> std::io::Result<()> {
     let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
     let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
-    let columns = columns().with_others(&scores, &logged);
+    let columns = columns(rows.iter().any(|row| row.episode.is_some())).with_others(&scores, &logged);
     match format {
         FileFormat::Jsonl => write_jsonl(out, &columns, rows),
         FileFormat::Parquet => {
@@ -177,6 +199,7 @@ pub fn write_samples(path: &Path, rows: &[SampleRow]) -> Result<(), SamplesError
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tamis_core::group::Turn;
 
     use super::*;
     use crate::records::Records;
@@ -199,6 +222,7 @@ mod tests {
             reward: acc,
             num_tokens: 2,
             finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
+            episode: None,
         }
     }
 
@@ -228,6 +252,32 @@ mod tests {
                 "{name}"
             );
         }
+        let turn = |text: &str, observation: &str, reward: f64| Turn {
+            start: 0,
+            end: 1,
+            context_start: None,
+            text: text.to_owned(),
+            observation: observation.to_owned(),
+            role: String::new(),
+            reward,
+            info: BTreeMap::new(),
+        };
+        let episode = Episode {
+            turns: vec![turn("Left", "P_G", 0.0), turn("Right", "", 0.5)],
+            is_success: true,
+            is_cut: false,
+            is_unscored: false,
+        };
+        let path = folder.path().join("s.jsonl");
+        write_samples(&path, &[SampleRow { episode: Some(episode), ..row(0, 1.0, None) }, row(1, 0.0, None)])
+            .unwrap();
+        let mut read = Records::open(&path).unwrap().map(|record| record.unwrap().values);
+        let mut next = || {
+            let row = read.next().unwrap();
+            ["success", "turn_rewards", "turn_texts", "turn_observations"].map(|name| row[name].clone())
+        };
+        assert_eq!(next(), [json!(1.0), json!([0.0, 0.5]), json!(["Left", "Right"]), json!(["P_G", ""])]);
+        assert_eq!(next(), [json!(null), json!([]), json!([]), json!([])]);
         let error = write_samples(&folder.path().join("s.csv"), &rows).unwrap_err();
         assert!(matches!(error, SamplesError::NoFormat { .. }), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");

@@ -9,5 +9,6 @@ pub mod chart;
 pub mod compare;
 pub mod filter;
 mod html;
+mod names;
 pub mod page;
 pub mod rollouts;

@@ -348,10 +348,11 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ("completion", &["completion", "output"]),
         ("gold", &["ground_truth", "gts"]),
     ] {
+        if title == "completion" && show_turns(row, f)? {
+            continue;
+        }
         if let Some(text) = text(names) {
-            let mut lines = text.lines();
-            writeln!(f, "  {title:<10}  {}", lines.next().unwrap_or_default())?;
-            lines.try_for_each(|line| writeln!(f, "  {:<10}  {line}", ""))?;
+            show_text(title, text, f)?;
         }
     }
     // What reward functions logged.
@@ -361,6 +362,30 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+fn show_text(title: &str, text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut lines = text.lines();
+    writeln!(f, "  {title:<10}  {}", lines.next().unwrap_or_default())?;
+    lines.try_for_each(|line| writeln!(f, "  {:<10}  {line}", ""))
+}
+
+/// Shows the turns of a trajectory: each answer, its reward, and what was shown after it. Whether there are any.
+fn show_turns(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+    let list = |name: &str| row.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let text = |name: &str, place: usize| list(name).get(place).and_then(Value::as_str).unwrap_or_default();
+    let num_turns = list("turn_texts").len();
+    for place in 0..num_turns {
+        let reward = list("turn_rewards").get(place).and_then(Value::as_f64).filter(|reward| *reward != 0.0);
+        let reward = reward.map_or_else(String::new, |reward| format!("  (reward {})", shortest(reward)));
+        show_text(&format!("turn {}", place + 1), &(text("turn_texts", place).to_owned() + &reward), f)?;
+        let observation = text("turn_observations", place);
+        if !observation.is_empty() {
+            let role = text("turn_roles", place);
+            show_text(if role.is_empty() { "shown" } else { role }, observation, f)?;
+        }
+    }
+    Ok(num_turns > 0)
 }
 
 /// The reference page of everything that a run writes about single completions: the source of

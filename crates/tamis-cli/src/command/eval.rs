@@ -8,7 +8,7 @@ use tamis_config::{BackendKind, Config, ModelSource, load_for_evaluation};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_hub::Extent;
-use tamis_run::directory::{held_by, keep_evaluation};
+use tamis_run::directory::{held_by, keep_evaluation, step_of_checkpoint};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 use tamis_train::assemble::AssembleError;
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let loaded = checked.map_err(|errors| new_errors(own.as_ref(), errors))?;
     let keeps_samples = arguments.samples.is_some();
     let places = Places::of(&loaded);
-    let evaluation =
+    let mut evaluation =
         evaluate(&loaded.config, &places, &progress, &interrupt, keeps_samples).map_err(|halt| {
             let error = match halt {
                 Halt::Interrupted => return Failure::of(INTERRUPTED, &Interrupted, None),
@@ -117,6 +117,9 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         show(&as_text(&checkpoint, &loaded.config, &evaluation))?;
     }
     let nothing = why_nothing(&evaluation);
+    if let Some(step) = step_of_checkpoint(&checkpoint) {
+        evaluation.all_samples.iter_mut().for_each(|sample| sample.step = step);
+    }
     if let Some(path) = arguments.samples.as_ref().filter(|_| !evaluation.all_samples.is_empty()) {
         write_samples(path, &evaluation.all_samples).map_err(|error| Failure::of(FAILED, &error, None))?;
         progress.say(&format!("wrote {} samples to {}", evaluation.all_samples.len(), path.display()));

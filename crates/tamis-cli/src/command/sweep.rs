@@ -54,6 +54,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         base: arguments.base.clone(),
         overrides: overrides.into_iter().cloned().collect(),
         only: arguments.only.clone(),
+        is_begun: !arguments.dry_run && !arguments.compare,
     };
     let plan = SweepPlan::of(&sweep, &options).map_err(|error| fail(&error))?;
     if arguments.dry_run {
@@ -146,6 +147,15 @@ fn of_variants(arguments: &SweepArguments, variants: &[Variant]) -> Result<Compa
     let found = compare(variants, &arguments.metric).map_err(|error| Failure::of(FAILED, &error, None))?;
     if found.variants.is_empty() {
         warn("no run has a step yet: there is nothing to compare");
+    } else if found.tables.is_empty() && !arguments.metric.is_empty() {
+        let asked: Vec<String> = arguments.metric.iter().map(|name| format!("`{name}`")).collect();
+        let near = arguments.metric.iter().find_map(|name| found.nearest_metric(name));
+        let hint = near.map_or_else(
+            || "their names are the keys of the runs' metrics.jsonl".to_owned(),
+            |near| format!("did you mean `{near}`?"),
+        );
+        let message = format!("error: no run has the metric {}\n  hint: {hint}", asked.join(" or "));
+        return Err(Failure::new(USAGE, message));
     }
     Ok(found)
 }

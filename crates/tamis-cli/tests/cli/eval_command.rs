@@ -244,6 +244,7 @@ fn eval_writes_every_sample() {
         assert_eq!((&rows[4]["prompt_id"], &rows[4]["sample_index"]), (&1.into(), &1.into()), "{name}");
         assert_eq!(rows[0]["prompt"], json["samples"][0]["prompt"], "{name}");
         assert_eq!(rows[0]["completion"], json["samples"][0]["completion"], "{name}");
+        assert_eq!(rows[0]["step"], 2, "{name}: of the checkpoint");
     }
     let again = |arguments: &[&str]| folder.tamis(&[&eval[..], arguments].concat());
     insta::assert_snapshot!(again(&["--samples", "samples.jsonl"]).shown(), @r"

@@ -89,6 +89,11 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     assert_eq!(folder.read("results/n2_seed1/metrics.jsonl"), before);
     let compared = folder.tamis(&["sweep", "--compare", "small.yaml"]).succeeds();
     assert_eq!(compared.stdout, again.stdout);
+    // A slip in a metric's name leaves the comparison that there is.
+    let slip = folder.tamis(&["sweep", "--compare", "small.yaml", "--metric", "all/critic/score/men"]);
+    assert_eq!(slip.code, Some(2), "{}", slip.shown());
+    assert!(slip.stderr.contains("did you mean `all/critic/score/mean`?"), "{}", slip.stderr);
+    assert_eq!(folder.read("results/comparison_small.csv"), csv);
     // A length may grow: what is done is kept.
     folder.write("small.yaml", &SWEEP.replaced("total_steps=2", "total_steps=3"));
     let longer = folder.tamis(&["sweep", "small.yaml"]).succeeds();
@@ -190,17 +195,17 @@ error: there is no `verl.jsnl`
 #[test]
 fn a_run_that_fails_does_not_end_the_sweep() {
     let sweep = SWEEP.replaced("axes: {rollout.n: [2, 4]}\nbaseline: {at: {rollout.n: 4}}\nseeds: [1, 2]\n", "\
-axes: {part: {sets: {good: [], bad: ['~data.arithmetic', data.task=null, data.train=missing.jsonl, data.val=missing.jsonl], last: [rollout.n=2]}}}
+axes: {part: {sets: {good: [], bad: {reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py]}]}, last: [rollout.n=2]}}}
 ").replaced("n{rollout.n}", "{part}");
-    let folder = Folder::tiny().with("part.yaml", &sweep);
+    let folder = Folder::tiny().with("part.yaml", &sweep).with("judge.py", "raise SystemExit('no judge')");
     let ended = folder.tamis(&["sweep", "part.yaml"]);
     assert_eq!(ended.code, Some(1), "{}", ended.shown());
-    assert!(ended.stderr.contains("1 of 3 runs failed:\n  bad (exit code 2): error: "), "{}", ended.stderr);
-    assert!(ended.stderr.contains("missing.jsonl"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("1 of 3 runs failed:\n  bad (exit code "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no judge"), "{}", ended.stderr);
     assert!(folder.join("results/last/metrics.jsonl").is_file());
     assert!(ended.stdout.contains("results/bad has no metrics yet"), "{}", ended.stdout);
-    let row = r#"{"question": "1+1=", "answer": "2"}"#;
-    folder.write("missing.jsonl", &format!("{row}\n").repeat(64));
+    let judge = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], 'score': 0.5}), flush=True)\n";
+    folder.write("judge.py", judge);
     let again = folder.tamis(&["sweep", "part.yaml"]).succeeds();
     assert_eq!(again.stderr.matches("finished before").count(), 2, "{}", again.stderr);
 }

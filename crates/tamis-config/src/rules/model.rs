@@ -120,7 +120,8 @@ impl Checker<'_> {
             self.warn_ignored(&keys, "`warm_start.steps` is 0");
             let games = config.environments().zip(environment_paths());
             for (_, path) in games.filter(|(environment, _)| environment.maker().is_game()) {
-                self.warn_ignored(&[&format!("{path}.expert_prob")], "`warm_start.steps` is 0");
+                let keys = [format!("{path}.expert_prob"), format!("{path}.short_prob")];
+                self.warn_ignored(&keys.each_ref().map(String::as_str), "`warm_start.steps` is 0");
             }
             return;
         }
@@ -183,6 +184,15 @@ impl Checker<'_> {
                 let reason =
                     format!("`{path}.max_length` is set, and a program itself says when an episode is over");
                 self.warn_ignored(&[&format!("{path}.prompting.max_turns")], &reason);
+            }
+            if config.warm_start.steps > 0 && maker.is_game() && !maker.has_expert() {
+                let reason =
+                    format!("no script knows how `{kind}` is won, and `warm_start` imitates guesses");
+                self.warn_ignored(&[&format!("{path}.expert_prob")], &reason);
+            }
+            if config.warm_start.steps > 0 && environment.expert_prob >= 1.0 {
+                let reason = format!("with `{path}.expert_prob` of 1 the script never guesses");
+                self.warn_ignored(&[&format!("{path}.short_prob")], &reason);
             }
             if maker.foreign().is_some() {
                 let reason = format!("no script plays `{path}.kind` {kind}");

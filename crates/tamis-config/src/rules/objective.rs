@@ -18,6 +18,12 @@ impl Checker<'_> {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
             self.warn_ignored(&keys, "advantages are not divided by a deviation");
         }
+        if config.played().is_none() {
+            self.warn_ignored(
+                &["objective.advantage.statistics"],
+                "without an environment an episode has one turn",
+            );
+        }
         if config.filter.is_none() && !self.reader.is_unsound("filter") {
             self.warn_ignored(&["objective.zero_groups"], "there is no filter that drops groups");
         }

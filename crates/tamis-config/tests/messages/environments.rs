@@ -75,8 +75,44 @@ more_environments:
              plain: the state is shown alone, and an answer is one action",
         ]
     );
+    let taught = ["environment.kind=twenty_forty_eight", "warm_start.steps=5"];
+    assert_eq!(
+        show(several, &taught)[0],
+        "warning: `environment.expert_prob` has no effect: no script knows how `twenty_forty_eight` is won, and \
+         `warm_start` imitates guesses"
+    );
     let spoken = several.replace(", style: plain", "").replace(", expert_prob: 0.9", "");
     assert!(show(&spoken, &[]).is_empty());
+}
+
+#[test]
+fn guesses_that_are_never_made() {
+    let countdown = "
+data: {task: environment}
+environment: {kind: countdown, short_prob: 0.5, expert_prob: 1.0}
+";
+    let ignored = |key: &str, why: &str| format!("warning: `environment.{key}` has no effect: {why}");
+    let none = "`warm_start.steps` is 0";
+    assert_eq!(show(countdown, &[]), [ignored("expert_prob", none), ignored("short_prob", none)]);
+    assert_eq!(
+        show(countdown, &["warm_start.steps=5"]),
+        [ignored("short_prob", "with `environment.expert_prob` of 1 the script never guesses")]
+    );
+    assert!(show(countdown, &["warm_start.steps=5", "environment.expert_prob=0.9"]).is_empty());
+}
+
+#[test]
+fn statistics_of_turns_need_turns() {
+    let turns = "objective: {advantage: {kind: grpo, statistics: turn}}\n";
+    let sums = format!("data: {{task: arithmetic}}\n{turns}");
+    assert_eq!(
+        show(&sums, &[]),
+        [
+            "warning: `objective.advantage.statistics` has no effect: without an environment an episode has one turn"
+        ]
+    );
+    let lakes = format!("data: {{task: environment}}\nenvironment: {{kind: frozen_lake}}\n{turns}");
+    assert!(show(&lakes, &[]).is_empty());
 }
 
 #[test]

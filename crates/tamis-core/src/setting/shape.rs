@@ -100,8 +100,11 @@ pub struct KeySpec {
 impl KeySpec {
     /// Whether it must be given.
     pub fn is_required(&self) -> bool {
-        let is_empty = matches!(&*self.default, "" | "''" | "\"\"" | "[]");
-        is_empty && (self.default != "[]" || self.check == Check::NotEmpty)
+        match &*self.default {
+            "" => true,
+            "''" | "\"\"" | "[]" => self.check == Check::NotEmpty,
+            _ => false,
+        }
     }
 }
 

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use serde_json::{Value, json};
-use tamis_core::group::{Episode, GroupId, PolicyVersion, PromptId, Score};
+use tamis_core::group::{Episode, GroupId, PolicyVersion, PromptId, Score, Turn};
 
 use super::*;
 use crate::records::Records;

@@ -257,6 +257,12 @@ impl EnvironmentMaker {
         matches!(self.kind.world(), World::Game(_))
     }
 
+    /// Whether it is a game that knows how a perfect player goes on.
+    pub fn has_expert(&self) -> bool {
+        let start = Key::new(0, Purpose::Environment);
+        self.game(start, start).is_ok_and(|game| game.expert().is_some())
+    }
+
     /// Whether a setting of [`Prompting`] changes anything: what is no built-in game has words of its own, and a game
     /// that speaks plainly has none.
     pub fn reads_prompting(&self, name: &str) -> bool {

@@ -12,6 +12,7 @@ pub mod table;
 
 use std::path::{Path, PathBuf};
 
+use crate::names;
 use measure::{Choice, Measure, Over, Summary, area, curve, value_at};
 use series::{Series, SeriesError};
 
@@ -35,6 +36,17 @@ pub struct Measured {
     pub baseline: String,
     /// The metrics of its runs that have a step.
     pub series: Vec<Series>,
+}
+
+impl Comparison {
+    /// The metric of the runs whose name is nearest to one that none has, where one is near.
+    pub fn nearest_metric(&self, name: &str) -> Option<&str> {
+        let all = self.variants.iter().flat_map(|variant| &variant.series).flat_map(Series::names);
+        all.map(|known| (strsim::jaro_winkler(known, name), known))
+            .filter(|(similarity, _)| *similarity > 0.75)
+            .max_by(|one, other| one.0.total_cmp(&other.0))
+            .map(|(_, known)| known)
+    }
 }
 
 impl Measured {
@@ -194,34 +206,36 @@ fn number(series: &Series, name: &str, measure: Measure, limits: [Option<f64>; 3
     }
 }
 
-/// The variants of some run directories or files of metrics: those whose names end in `seed1`, `seed2`, ...
-/// are runs of one, and the first is the baseline.
+/// The variants of some run directories or files of metrics: those of one folder whose names end in `seed1`, `seed2`, ...
+/// are runs of one, and the first is the baseline. Variants of one name get the folder around them in front.
 pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
-    let mut variants: Vec<Variant> = Vec::new();
+    let mut found: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     for path in paths {
-        let name = variant_name(path);
-        if let Some(variant) = variants.iter_mut().find(|variant| variant.name == name) {
-            variant.runs.push(path.clone());
-        } else {
-            let baseline = variants.first().map_or_else(|| name.clone(), |first| first.name.clone());
-            variants.push(Variant { name, baseline, runs: vec![path.clone()] });
+        let variant = without_seed(path);
+        match found.iter_mut().find(|(known, _)| *known == variant) {
+            Some((_, runs)) => runs.push(path.clone()),
+            None => found.push((variant, vec![path.clone()])),
         }
     }
-    variants
+    let (folders, runs): (Vec<PathBuf>, Vec<Vec<PathBuf>>) = found.into_iter().unzip();
+    let names = names::apart(&folders);
+    let baseline = names.first().cloned().unwrap_or_default();
+    let of = |(name, runs)| Variant { name, baseline: baseline.clone(), runs };
+    names.into_iter().zip(runs).map(of).collect()
 }
 
-fn variant_name(path: &Path) -> String {
+/// Where a run is, without the seed in its name: for a file of metrics in a run directory the directory, for any other
+/// the file without its suffix.
+fn without_seed(path: &Path) -> PathBuf {
     let is_metrics = path.file_name().is_some_and(|name| name == tamis_run::directory::METRICS);
     let named = if is_metrics { path.parent().filter(|parent| parent.file_name().is_some()) } else { None };
     let named = named.unwrap_or(path);
     let name = if named.is_dir() { named.file_name() } else { named.file_stem() };
-    let name = name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+    let Some(name) = name.map(|name| name.to_string_lossy().into_owned()) else { return named.to_owned() };
     let without = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let stem = without.strip_suffix("seed").filter(|_| without.len() < name.len());
-    stem.map(|stem| stem.trim_end_matches(['_', '-']))
-        .filter(|stem| !stem.is_empty())
-        .unwrap_or(&name)
-        .to_owned()
+    let stem = stem.map(|stem| stem.trim_end_matches(['_', '-'])).filter(|stem| !stem.is_empty());
+    named.with_file_name(stem.unwrap_or(&name))
 }
 
 #[cfg(test)]

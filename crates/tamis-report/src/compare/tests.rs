@@ -63,12 +63,31 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
 
 #[test]
 fn names_of_variants() {
-    let name = |path: &str| variant_name(Path::new(path));
+    let name = |path: &str| variants_of(&[PathBuf::from(path)])[0].name.clone();
     assert_eq!(name("results/a_seed12"), "a");
     assert_eq!(name("results/a/metrics.jsonl"), "a");
     assert_eq!(name("verl.jsonl"), "verl");
     assert_eq!(name("seed1"), "seed1");
     assert_eq!(name("metrics.jsonl"), "metrics");
+}
+
+/// Only runs of one folder whose names differ in the seed are runs of one variant.
+#[test]
+fn runs_of_one_name_are_not_seeds_of_one() {
+    let of = |paths: &[&str]| {
+        let found = variants_of(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        found.into_iter().map(|variant| (variant.name, variant.runs.len())).collect::<Vec<_>>()
+    };
+    let named = |name: &str, runs| (name.to_owned(), runs);
+    assert_eq!(of(&["/d1/run", "/d2/run"]), [named("d1/run", 1), named("d2/run", 1)]);
+    assert_eq!(
+        of(&["/d1/run/metrics.jsonl", "/d2/run/metrics.jsonl"]),
+        [named("d1/run", 1), named("d2/run", 1)]
+    );
+    assert_eq!(
+        of(&["/d1/a_seed1", "/d1/a_seed2", "/d1/b-seed1", "/d2/a_seed1", "/d1/a_seed3"]),
+        [named("d1/a", 3), named("b", 1), named("d2/a", 1)]
+    );
 }
 
 #[test]

@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 
+use super::groups::StepGroups;
 use super::run::Run;
 use super::sieve::words;
 use super::time::percent;
 use crate::chart::axis::figure as number;
 use crate::html::{escape, head, row};
 
-/// What came in, and where it went. What a step hands to the next is counted in both, so that these two cancel
-/// over the run, but for its ends.
+/// What came in, and where it went. What a step hands to the next is counted in both: of the run, what its first step
+/// was handed came in, and what its last one hands on went out.
 const SOURCES: [&str; 3] = ["generated", "carried_in", "in_flight_in"];
 const PLACES: [&str; 9] = [
     "trained",
@@ -23,9 +24,17 @@ const PLACES: [&str; 9] = [
     "in_flight_out",
 ];
 
-/// Sum over the run of what is counted in a place; `None` where nothing is.
+/// What is counted in a place over the run; `None` where nothing is.
 fn sum(run: &Run, what: &str, place: &str) -> Option<f64> {
-    run.sum(&format!("{what}/{place}"))
+    let name = format!("{what}/{place}");
+    let at = |step: Option<u64>| run.values(&name).find(|(of, _)| Some(*of) == step).map(|(_, count)| count);
+    let generated = format!("{what}/generated");
+    let mut steps = run.values(&generated).map(|(step, _)| step);
+    match place {
+        "carried_in" | "in_flight_in" => at(steps.next()),
+        "carried_out" | "in_flight_out" => at(steps.last()),
+        _ => run.sum(&name),
+    }
 }
 
 /// Both sides of the account of a run in groups or trajectories; `None` where the run does not say.
@@ -45,10 +54,8 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
     let mut html = format!("<section class=\"account r{place}\"><h3>{title}</h3>");
     let balances = ["groups", "trajectories"].map(|what| (what, balance(run, what)));
     if balances.iter().all(|(_, balance)| balance.is_none()) {
-        html.push_str(
-            "<p>The metrics of this run do not count where groups and trajectories ended.</p></section>",
-        );
-        return html;
+        html.push_str("<p>The metrics of this run do not count where groups and trajectories ended.</p>");
+        return html + &files(run) + "</section>\n";
     }
     let generated = sum(run, "trajectories", "generated").unwrap_or(f64::NAN);
     let cells = ["place", "groups", "trajectories", "of the generated", "turns", "tokens"].map(str::to_owned);
@@ -133,17 +140,20 @@ fn files(run: &Run) -> String {
         listed.join(", ")
     );
     // Members of failed groups are in no file, and of a run that is under way files and metrics need not agree.
-    let in_files = verdicts.iter().find(|(name, _)| *name == "trained").map_or(0, |(_, count)| *count);
-    let in_metrics: f64 = run
+    let trained = |step: &StepGroups| {
+        step.verdicts.iter().find(|(name, _)| name == "trained").map_or(0, |(_, count)| *count)
+    };
+    let both = run
         .values("trajectories/trained")
-        .filter(|(step, _)| run.groups.of_step(*step).is_some())
-        .map(|(_, count)| count)
-        .sum();
-    if run.has("trajectories/trained") && (in_metrics - in_files as f64).abs() > 0.5 {
+        .filter_map(|(step, count)| Some((count, trained(run.groups.of_step(step)?))));
+    let (in_metrics, in_files) = both
+        .fold((0.0, 0), |(metrics, files), (of_metrics, of_files)| (metrics + of_metrics, files + of_files));
+    if (in_metrics - in_files as f64).abs() > 0.5 {
         let _ = write!(
             html,
-            " <strong>Of the same steps the metrics count {} trained ones.</strong>",
-            number(in_metrics)
+            " <strong>Of the steps that have both, the metrics count {} trained ones and the files {}.</strong>",
+            number(in_metrics),
+            number(in_files as f64)
         );
     }
     html + "</p>"

@@ -62,6 +62,8 @@ pub(crate) struct Groups {
     pub(crate) steps: Vec<StepGroups>,
     /// Files that could not be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, String)>,
+    /// Whether there is no file, of the steps asked for or of others.
+    pub(crate) is_empty: bool,
 }
 
 impl Groups {
@@ -74,10 +76,10 @@ impl Groups {
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|ending| ending == "parquet"))
             .filter_map(|path| Some((step_of(path.file_stem()?.to_str()?)?, path)))
-            .filter(|(step, _)| range.contains(*step))
             .collect();
+        let mut found = Self { is_empty: files.is_empty(), ..Self::default() };
+        files.retain(|(step, _)| range.contains(*step));
         files.sort();
-        let mut found = Self::default();
         for (step, path) in files {
             match read(step, &path) {
                 Ok(groups) => found.steps.push(groups),

@@ -41,6 +41,7 @@ pub use error::PageError;
 pub use steps::StepRange;
 
 use crate::html::{document, escape, text};
+use crate::names;
 
 /// What a page is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +85,10 @@ pub fn page(options: &PageOptions) -> Result<Page, PageError> {
     if runs.is_empty() {
         return Err(PageError::NoRun);
     }
-    name_apart(&mut runs);
+    let places: Vec<PathBuf> = runs.iter().map(Run::place).collect();
+    for (run, name) in runs.iter_mut().zip(names::apart(&places)) {
+        run.name = name;
+    }
     let steps = || runs.iter().flat_map(Run::steps);
     // A validation before the first step stands at 0.
     let (first, last) = (steps().min(), steps().max());
@@ -102,34 +106,13 @@ pub fn page(options: &PageOptions) -> Result<Page, PageError> {
     let html = render(options, &runs, &samples, (first, last));
     Ok(Page {
         html,
-        num_steps: runs.iter().map(|run| run.series.rows.len()).sum(),
+        num_steps: runs.iter().flat_map(|run| &run.series.rows).filter(|row| row.step > 0).count(),
         num_trajectories: runs.iter().map(|run| run.groups.num_trajectories()).sum(),
         notes: runs
             .iter()
             .flat_map(|run| run.notes.iter().map(|note| (run.path.clone(), note.clone())))
             .collect(),
     })
-}
-
-/// Runs of one name get the folder around them in front, or a number.
-fn name_apart(runs: &mut [Run]) {
-    let is_taken = |runs: &[Run], place: usize| {
-        let same = |(other, run): (usize, &Run)| other != place && run.name == runs[place].name;
-        runs.iter().enumerate().any(same)
-    };
-    let twice: Vec<usize> = (0..runs.len()).filter(|&place| is_taken(runs, place)).collect();
-    for &place in &twice {
-        let absolute = std::path::absolute(&runs[place].path).unwrap_or_else(|_| runs[place].path.clone());
-        let around = absolute.parent().and_then(std::path::Path::file_name);
-        if let Some(around) = around {
-            runs[place].name = format!("{}/{}", around.to_string_lossy(), runs[place].name);
-        }
-    }
-    for place in 0..runs.len() {
-        if is_taken(runs, place) {
-            runs[place].name = format!("{} ({})", runs[place].name, place + 1);
-        }
-    }
 }
 
 /// The steps that there are, in words.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS, RUN_LOG, SUPERSEDED, held_by};
+use tamis_run::log::run_log::end;
 
 use super::error::PageError;
 use super::groups::Groups;
@@ -16,7 +17,7 @@ const MOST_LOG: u64 = 256 << 20;
 /// Everything that a page tells about one run.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Its name: that of its folder.
+    /// Its name, which tells it apart from the others.
     pub(crate) name: String,
     /// Where it is.
     pub(crate) path: PathBuf,
@@ -94,8 +95,10 @@ impl Run {
             ));
         }
         let last_step = series.rows.last().map(|row| row.step);
-        series.rows.retain(|row| range.contains(row.step));
         let settings = if is_folder { read_settings(path, &mut notes) } else { Settings::default() };
+        let log = if is_folder { LogFacts::read(&path.join(RUN_LOG)) } else { None };
+        let state = state(path, is_folder, &settings, &series, log.as_ref());
+        series.rows.retain(|row| range.contains(row.step));
         let groups = if is_folder { Groups::read(path, range) } else { Groups::default() };
         note_rollouts(path, is_folder, &settings, &series, &groups, range, &mut notes);
         if path.join(SUPERSEDED).is_file() {
@@ -103,14 +106,8 @@ impl Run {
                 "the run was resumed; what its log had said beyond the checkpoint is in `{SUPERSEDED}`"
             ));
         }
-        let log = if is_folder { LogFacts::read(&path.join(RUN_LOG)) } else { None };
-        let has_error = log.as_ref().is_some_and(|log| log.error.is_some());
-        let state = match state(path, is_folder, &settings, &series, last_step) {
-            RunState::Unfinished | RunState::Unknown if has_error => RunState::Failed,
-            state => state,
-        };
         Ok(Self {
-            name: name(path),
+            name: String::new(),
             path: path.to_owned(),
             series,
             last_step,
@@ -120,6 +117,12 @@ impl Run {
             state,
             notes,
         })
+    }
+
+    /// What it is named after: its folder, or its file without the suffix.
+    pub(crate) fn place(&self) -> PathBuf {
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        if path.is_dir() { path } else { path.with_extension("") }
     }
 
     /// Steps with metrics or rollouts.
@@ -144,12 +147,6 @@ impl Run {
     pub(crate) fn sum(&self, name: &str) -> Option<f64> {
         self.values(name).map(|(_, value)| value).reduce(|sum, value| sum + value)
     }
-}
-
-fn name(path: &Path) -> String {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let named = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };
-    named.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 fn read_settings(path: &Path, notes: &mut Vec<String>) -> Settings {
@@ -182,7 +179,7 @@ fn note_rollouts(
             "the run saved no rollouts (`rollout.save: off`): groups and completions are not shown"
                 .to_owned(),
         );
-    } else if groups.steps.is_empty() && groups.unreadable.is_empty() {
+    } else if groups.is_empty {
         notes.push(format!(
             "there are no rollout files in `{}`: groups and completions are not shown",
             path.join(ROLLOUTS).display()
@@ -212,6 +209,8 @@ pub(crate) struct LogFacts {
     pub(crate) times: (String, String),
     /// The error that it ends with.
     pub(crate) error: Option<String>,
+    /// Whether it ends with all steps done; of one that data or epochs ended, no setting says how many those are.
+    pub(crate) is_finished: bool,
 }
 
 impl LogFacts {
@@ -235,23 +234,34 @@ impl LogFacts {
             }
             error.push(text);
         }
-        let (last, ..) = log.lines().rev().find_map(parts)?;
+        let (last, _, said) = log.lines().rev().find_map(parts)?;
         error.reverse();
         let error = (!error.is_empty()).then(|| error.join("\n"));
-        Some(Self { times: (first.0, last), error })
+        Some(Self { times: (first.0, last), error, is_finished: said == end::FINISHED })
     }
 }
 
-fn state(path: &Path, is_folder: bool, settings: &Settings, series: &Series, last: Option<u64>) -> RunState {
-    let stopped = series.rows.last().and_then(|row| row.values.get("train/early_stopped"));
+fn state(
+    path: &Path,
+    is_folder: bool,
+    settings: &Settings,
+    series: &Series,
+    log: Option<&LogFacts>,
+) -> RunState {
+    let last = series.rows.last();
+    let stopped = last.and_then(|row| row.values.get("train/early_stopped"));
     if stopped.is_some_and(|stopped| *stopped > 0.0) {
         return RunState::StoppedEarly;
     }
     if is_folder && held_by(path).is_some() {
         return RunState::Running;
     }
+    if log.is_some_and(|log| log.is_finished) {
+        return RunState::Finished;
+    }
     match settings.number("train.total_steps") {
-        Some(total) if last.is_some_and(|last| last >= total) => RunState::Finished,
+        Some(total) if last.is_some_and(|last| last.step >= total) => RunState::Finished,
+        _ if log.is_some_and(|log| log.error.is_some()) => RunState::Failed,
         Some(_) => RunState::Unfinished,
         None => RunState::Unknown,
     }
@@ -271,6 +281,9 @@ mod tests {
         let log = log + &line(4, "error the run ends") + &line(4, "error   hint: x") + "2026-11-2";
         let facts = LogFacts::parse(&log).unwrap();
         assert_eq!(facts.error.as_deref(), Some("the run ends\n  hint: x"));
+        assert!(!facts.is_finished);
+        let facts = LogFacts::parse(&(line(1, "info begins") + &line(2, &format!("info {}", end::FINISHED))));
+        assert!(facts.unwrap().is_finished);
         assert_eq!(LogFacts::parse("no log\n"), None);
     }
 }

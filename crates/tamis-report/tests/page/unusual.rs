@@ -172,6 +172,58 @@ fn what_does_not_add_up_is_said() {
     assert!(html.contains("✗ groups do not add up: 4 came in, and 8 are accounted for."));
 }
 
+/// A group that is carried through several steps came in once.
+#[test]
+fn what_is_carried_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |step: u64, carried_in: u64, generated: u64, trained: u64, carried_out: u64| {
+        format!(
+            "{{\"step\":{step},\"groups/carried_in\":{carried_in},\"groups/generated\":{generated},\"groups/trained\":{trained},\"groups/carried_out\":{carried_out}}}\n"
+        )
+    };
+    let rows = [row(1, 0, 9, 4, 5), row(2, 5, 3, 4, 4), row(3, 4, 1, 4, 1)].concat();
+    let path = folder.path().join("metrics.jsonl");
+    std::fs::write(&path, rows).unwrap();
+    let html = made(&[path]).html;
+    assert!(html.contains("✓ groups add up: 13 came in"), "13 = 12 trained + 1 carried out");
+    assert!(!html.contains("carried in"), "nothing was carried into the run");
+}
+
+#[test]
+fn rollouts_beyond_the_metrics_are_no_contradiction() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 3);
+    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    let end = metrics.find("{\"step\":3").unwrap_or(metrics.len() / 2);
+    std::fs::write(path.join("metrics.jsonl"), &metrics[..end]).unwrap();
+    let html = made(std::slice::from_ref(&path)).html;
+    assert!(html.contains("The rollout files hold 12 trajectories") && !html.contains("that have both"));
+    // A run that died in its first step has files alone.
+    std::fs::remove_file(path.join("metrics.jsonl")).unwrap();
+    let html = made(&[path]).html;
+    assert!(html.contains("do not count where groups and trajectories ended"));
+    assert!(html.contains("The rollout files hold 12 trajectories"));
+}
+
+#[test]
+fn how_a_run_ended_is_read_from_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 2);
+    let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
+    std::fs::write(path.join("config.yaml"), settings.replace("total_steps: 2", "total_steps: 9")).unwrap();
+    assert!(made(std::slice::from_ref(&path)).html.contains("unfinished, 2 of 9 steps"));
+    let line = format!("2026-11-26T12:00:00.000Z info {}\n", tamis_run::log::run_log::end::FINISHED);
+    std::fs::write(path.join("run.log"), line).unwrap();
+    let html = made(std::slice::from_ref(&path)).html;
+    assert!(html.contains("finished, 2 of 9 steps") && !html.contains("unfinished"));
+    // An early stop is one, whichever steps are shown.
+    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    let stopped = metrics.trim_end().trim_end_matches('}').to_owned() + ",\"train/early_stopped\":1}\n";
+    std::fs::write(path.join("metrics.jsonl"), stopped).unwrap();
+    let first = PageOptions { runs: vec![path], steps: "1".parse().unwrap(), num_samples: None, title: None };
+    assert!(page(&first).unwrap().html.contains("stopped early"));
+}
+
 #[test]
 fn what_is_not_finite_is_marked_and_gaps_stay_gaps() {
     let folder = tempfile::tempdir().unwrap();

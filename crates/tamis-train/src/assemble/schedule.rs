@@ -159,10 +159,16 @@ fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
 fn describe_filling(config: &Config) -> String {
     let size = config.data.train_batch_size;
     if !config.refills() {
-        return format!(
-            "one round of {} groups a step, trained on those that the filter keeps",
-            config.gen_batch_size()
-        );
+        let generated = config.gen_batch_size();
+        return match config.filter {
+            None => format!("one round of {generated} groups a step"),
+            Some(_) if generated > size => format!(
+                "one round of {generated} groups a step, trained on at most {size} of those that the filter keeps"
+            ),
+            Some(_) => {
+                format!("one round of {generated} groups a step, trained on those that the filter keeps")
+            }
+        };
     }
     if config.schedule.mode == ScheduleMode::Streaming {
         let most = match config.schedule.max_num_gen_batches {

@@ -278,6 +278,7 @@ pub fn sample(
                     reward: scored.reward.value,
                     num_tokens: sample.num_written(),
                     finish_reason: sample.finish_reason,
+                    episode: sample.episode.clone(),
                 });
             }
             for (name, score) in &scored.scores {

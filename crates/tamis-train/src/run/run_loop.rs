@@ -20,7 +20,7 @@ use crate::error::RunError;
 use crate::interrupt::Halt;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::log::console;
-use tamis_run::log::run_log::LineKind;
+use tamis_run::log::run_log::{LineKind, end as log_end};
 use tamis_run::metrics::timings::{GENERATION, STEP};
 
 impl Run {
@@ -30,6 +30,12 @@ impl Run {
         self.recorder.progress.finish();
         match result {
             Ok(ending) => {
+                let how = match &ending {
+                    Ending::Finished(_) => log_end::FINISHED,
+                    Ending::StoppedEarly(_) => log_end::STOPPED_EARLY,
+                    Ending::Interrupted => log_end::INTERRUPTED,
+                };
+                self.recorder.progress.note(LineKind::Info, how);
                 let checkpoint = self.recorder.saved.map(|step| self.recorder.directory.checkpoint(step));
                 Ok(RunSummary {
                     ending,

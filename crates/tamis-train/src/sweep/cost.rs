@@ -20,10 +20,9 @@ pub struct Cost {
 impl Cost {
     /// The cost of a configuration.
     pub fn of(config: &Config) -> Self {
-        let prompts = config.data.gen_batch_size.unwrap_or(config.data.train_batch_size);
         Self {
             steps: config.train.total_steps.map(|steps| steps as u64),
-            prompts: prompts as u64,
+            prompts: config.gen_batch_size() as u64,
             n: config.rollout.n as u64,
             length: config.max_completion_length() as u64,
             is_refilled: config.filter.is_some() && config.schedule.refill,
@@ -83,6 +82,17 @@ pub fn thousands(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without a filter a step is one round of the batch, whatever `data.gen_batch_size` says.
+    #[test]
+    fn the_size_of_a_round_without_a_filter() {
+        let of = |filter: &str| {
+            let overrides = ["data.train_batch_size=4", "data.gen_batch_size=8", filter].map(str::to_owned);
+            let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/quickstart.yaml");
+            Cost::of(&tamis_config::load(&[shipped.into()], &overrides).unwrap().config).prompts
+        };
+        assert_eq!((of("filter=null"), of("filter.kind=variance")), (4, 8));
+    }
 
     #[test]
     fn a_line() {

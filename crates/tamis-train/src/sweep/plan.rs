@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, Problem, Severity, load};
 use tamis_run::directory::is_name;
 
+use crate::assemble::check::{self, CheckPurpose, Placeholders};
+
 use super::cost::Cost;
 use super::error::SweepError;
 use super::file::{Argument, SweepFile};
@@ -22,6 +24,8 @@ pub struct PlanOptions {
     pub overrides: Vec<String>,
     /// The named part of the sweep that is run; `None` or `all`: every run.
     pub only: Option<String>,
+    /// Whether its runs are about to begin, so that the files that they name have to be there.
+    pub is_begun: bool,
 }
 
 /// One run of a sweep.
@@ -150,14 +154,23 @@ impl SweepPlan {
                     files.iter().map(|argument| PathBuf::from(&argument.text)).collect();
                 let overrides: Vec<String> = overrides.iter().map(|argument| argument.text.clone()).collect();
                 match load(&files, &overrides) {
-                    Ok(loaded) => runs.push(PlannedRun {
-                        folder: sweep.results.join(&name),
-                        name,
-                        variant: name_of(point, None),
-                        baseline: name_of(&points[point.baseline], None),
-                        arguments: arguments.into_iter().map(|argument| argument.text).collect(),
-                        loaded,
-                    }),
+                    Ok(loaded) => {
+                        let folder = sweep.results.join(&name);
+                        // One that has begun was checked then, and is compared with what it began with.
+                        if options.is_begun && !folder.exists() {
+                            let faults = check::all(&loaded, CheckPurpose::Begin, Placeholders::Refused);
+                            let errors = faults.into_iter().filter(|fault| fault.severity == Severity::Error);
+                            found.extend(errors.map(|error| place(error, &arguments)));
+                        }
+                        runs.push(PlannedRun {
+                            folder,
+                            name,
+                            variant: name_of(point, None),
+                            baseline: name_of(&points[point.baseline], None),
+                            arguments: arguments.into_iter().map(|argument| argument.text).collect(),
+                            loaded,
+                        });
+                    }
                     Err(errors) => {
                         found.extend(errors.diagnostics.into_iter().map(|error| place(error, &arguments)));
                     }

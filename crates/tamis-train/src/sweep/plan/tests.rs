@@ -35,6 +35,16 @@ fn on(date: &str) -> PlanOptions {
     PlanOptions { date: date.to_owned(), ..PlanOptions::default() }
 }
 
+/// A file that is not there is told of once, before any run begins; a plan alone needs no files.
+#[test]
+fn runs_that_begin_need_their_files() {
+    let text = "base: tiny.yaml\nname: n{rollout.n}\nset: [data.task=null, data.train=none.jsonl]\naxes: {rollout.n: [2, 4]}\n";
+    assert_eq!(plan_of(text, &on("0120")).unwrap().runs.len(), 2);
+    let refused = plan_of(text, &PlanOptions { is_begun: true, ..on("0120") }).unwrap_err();
+    assert_eq!(refused.matches("there is no file").count(), 1, "{refused}");
+    assert!(refused.contains("sweep.yaml:3"), "{refused}");
+}
+
 fn names(text: &str) -> Vec<String> {
     let plan = plan_of(text, &on("0120")).unwrap_or_else(|error| panic!("{error}"));
     plan.runs.into_iter().map(|run| run.name).collect()
