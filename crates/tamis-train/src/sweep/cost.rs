@@ -87,11 +87,11 @@ mod tests {
     #[test]
     fn the_size_of_a_round_without_a_filter() {
         let of = |filter: &str| {
-            let overrides = ["data.train_batch_size=4", "data.gen_batch_size=8", filter].map(str::to_owned);
+            let overrides = ["data.train_batch_size=64", "data.gen_batch_size=96", filter].map(str::to_owned);
             let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/quickstart.yaml");
             Cost::of(&tamis_config::load(&[shipped.into()], &overrides).unwrap().config).prompts
         };
-        assert_eq!((of("filter=null"), of("filter.kind=variance")), (4, 8));
+        assert_eq!((of("filter=null"), of("filter.kind=variance")), (64, 96));
     }
 
     #[test]
