@@ -2,12 +2,13 @@
 //!
 //! [`filter`] judges the groups of rollout files that anyone produced, with the filters a run uses;
 //! [`rollouts`] shows what is in such a file; [`compare`] sets runs beside each other by their
-//! `metrics.jsonl`; [`page`] tells everything about one run or several in one HTML file, with the
+//! `metrics.jsonl`; [`monitor`] follows a run, or the log of anyone's, while it is at work; [`page`] tells everything about one run or several in one HTML file, with the
 //! [charts](chart) that both draw.
 
 pub mod chart;
 pub mod compare;
 pub mod filter;
 mod html;
+pub mod monitor;
 pub mod page;
 pub mod rollouts;
