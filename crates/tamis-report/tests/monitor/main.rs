@@ -1,5 +1,6 @@
 //! Runs and logs that are followed: every format, and files as they come to be.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::float_cmp, reason = "figures are read as they were written")]
 
 mod documents;
 mod files;
