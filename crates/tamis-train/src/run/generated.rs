@@ -2,8 +2,8 @@
 //! script counts: `Generated batch N`, `Filtered (std=0): n (p%)`, `Kept (std>0): n prompts`.
 //!
 //! By rounds a batch is a round. Streaming there are no rounds: the groups that settled in a step, in the
-//! order in which they were dispatched, are cut into as many batches as `train/num_gen_batches` counts. The
-//! words are the guide's whatever the filter is; without one there is nothing but the first line.
+//! order in which they were dispatched, are cut evenly into as many batches as `train/num_gen_batches` counts.
+//! The words are the guide's whatever the filter is; without one there is nothing but the first line.
 
 use std::fmt::Write as _;
 
@@ -64,24 +64,22 @@ impl GeneratedBatch {
 }
 
 /// The lines about a streaming step: of the groups that settled in it.
-pub(super) fn lines_of_step(
-    report: &StepReport,
-    mut settled: Vec<&Record>,
-    batch_size: usize,
-    group_size: usize,
-) -> String {
+pub(super) fn lines_of_step(report: &StepReport, mut settled: Vec<&Record>, group_size: usize) -> String {
     settled.sort_by_key(|record| record.group.id);
-    // Of a step that settles more than it begins (groups in flight from the one before) batches are larger.
-    let num_batches = usize::try_from(report.rounds.max(1)).unwrap_or(usize::MAX);
-    let size = batch_size.max(settled.len().div_ceil(num_batches)).max(1);
-    let batches: Vec<GeneratedBatch> = settled.chunks(size).map(GeneratedBatch::of_groups).collect();
+    let rounds = usize::try_from(report.rounds).unwrap_or(usize::MAX);
+    // Groups in flight from the step before may settle in one that begins none.
+    let num_batches = if settled.is_empty() { rounds } else { rounds.max(1) };
     let mut lines = Vec::new();
-    for place in 0..batches.len().max(usize::try_from(report.rounds).unwrap_or(usize::MAX)) {
-        let batch = batches.get(place).copied();
-        if (place as u64) < report.rounds {
-            lines.push(batch.unwrap_or_default().line(place as u64 + 1, group_size));
+    for place in 0..num_batches {
+        let bound = |place: usize| settled.len() * place / num_batches;
+        let groups = settled.get(bound(place)..bound(place + 1)).unwrap_or_default();
+        let batch = GeneratedBatch::of_groups(groups);
+        if place < rounds {
+            lines.push(batch.line(place as u64 + 1, group_size));
         }
-        lines.extend(batch.filter(|_| report.is_filtered).map(|batch| batch.verdicts()));
+        if report.is_filtered {
+            lines.push(batch.verdicts());
+        }
     }
     lines.join("\n")
 }
@@ -102,9 +100,9 @@ mod tests {
     #[test]
     fn a_streaming_step_has_as_many_batches_as_it_counts() {
         let report = StepReport { rounds: 2, is_filtered: true, ..StepReport::default() };
-        let nothing = lines_of_step(&report, Vec::new(), 8, 4);
-        assert_eq!(nothing.lines().count(), 2, "{nothing}");
-        let none = lines_of_step(&StepReport::default(), Vec::new(), 8, 4);
+        let nothing = lines_of_step(&report, Vec::new(), 4);
+        assert_eq!(nothing.lines().count(), 4, "{nothing}");
+        let none = lines_of_step(&StepReport::default(), Vec::new(), 4);
         assert_eq!(none, "");
     }
 }

@@ -184,8 +184,7 @@ impl Run {
         let held = self.workers.dispatcher.held().filter(|record| !record.values.is_empty());
         let settled = collected.trained.iter().chain(&collected.others).chain(held);
         let settled = settled.filter(|record| !kept.contains(&record.group.id)).collect();
-        let settings = machine.settings();
-        let lines = lines_of_step(&collected.report, settled, settings.gen_batch_size, settings.group_size);
+        let lines = lines_of_step(&collected.report, settled, machine.settings().group_size);
         self.recorder.progress.note(LineKind::Info, &lines);
     }
 
