@@ -1,7 +1,8 @@
 //! Follows a run while it is at work, and tells how far it is: of tamis, or of anyone whose log says so.
 //!
 //! ```text
-//!   files ──▶ tail (what was appended, whole lines) ──▶ format (one line: facts) ──▶ reading (steps) ──▶ summary ──▶ text, JSON, terminal
+//!   files ──▶ tail (what was appended, whole lines) ──▶ format (a line: facts) ──▶ reading (steps)
+//!                                                text, JSON, terminal ◀── summary ◀──┘
 //! ```
 //!
 //! [`Watch`] holds a path, a run directory or a log, and takes in what was written since it last looked; it

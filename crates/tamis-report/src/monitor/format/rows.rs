@@ -1,5 +1,5 @@
-//! Rows of metrics, one JSON object a line: `{"step":3,"critic/score/mean":0.5}` of tamis, `{"step":3,"data":{...}}`
-//! of verl, `{"step":3,"critic":{"score":{"mean":0.5}}}` of EasyR1.
+//! Rows of metrics, one JSON object a line: `{"step":3,"critic/score/mean":0.5}` of tamis,
+//! `{"step":3,"data":{...}}` of verl, `{"step":3,"critic":{"score":{"mean":0.5}}}` of EasyR1.
 
 use std::collections::BTreeMap;
 
