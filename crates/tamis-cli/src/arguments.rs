@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -46,6 +47,8 @@ pub(crate) enum CliCommand {
     Filter(Box<FilterArguments>),
     /// Show what a run generated: prompts, completions, scores, verdicts.
     Rollouts(RolloutsArguments),
+    /// Follow a run while it is at work, or the log of another system (verl, EasyR1).
+    Monitor(MonitorArguments),
     /// Make one HTML page of a run, or of several beside each other.
     Report(ReportArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
@@ -237,6 +240,35 @@ pub(crate) struct RolloutsArguments {
     /// Print one JSON object that holds the rows with all their columns.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MonitorArguments {
+    /// A run directory, a `metrics.jsonl`, or a log: of tamis, verl or EasyR1, or with the lines of the group
+    /// filter's guide.
+    #[arg(value_name = "RUN_DIR|LOG")]
+    pub(crate) path: PathBuf,
+    /// Print what is known now as text, and end; so it is where stdout is no terminal.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print what is known now as one JSON object, and end.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds between two looks at the files.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) interval: Duration,
+    /// Without colours, as with the variable `NO_COLOR`.
+    #[arg(long, alias = "no-colour")]
+    pub(crate) no_color: bool,
+}
+
+/// Seconds between two looks.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("between 0.1 and 3600 seconds".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 #[derive(Debug, Args)]

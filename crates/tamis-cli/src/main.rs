@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         CliCommand::Learner(learner) => command::learner::run(learner),
         CliCommand::Filter(filter) => command::filter::run(filter),
         CliCommand::Rollouts(rollouts) => command::rollouts::run(rollouts),
+        CliCommand::Monitor(monitor) => command::monitor::run(monitor),
         CliCommand::Report(report) => command::report::run(report),
         CliCommand::Export(export) => command::export::run(export),
         CliCommand::Explain { name } => command::explain::run(name.as_deref()),

@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod filter;
 pub(crate) mod learner;
+pub(crate) mod monitor;
 pub(crate) mod report;
 pub(crate) mod rollouts;
 pub(crate) mod serve;

@@ -27,6 +27,7 @@ mod learns_nothing;
 mod listening;
 mod lost_learner;
 mod model_messages;
+mod monitor;
 mod not_finite;
 mod plan;
 mod regex;

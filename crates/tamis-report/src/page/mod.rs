@@ -22,7 +22,7 @@ mod overview;
 mod places;
 mod run;
 mod samples;
-mod settings;
+pub(crate) mod settings;
 mod settings_table;
 mod sieve;
 mod steps;

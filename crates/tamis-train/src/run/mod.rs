@@ -13,6 +13,7 @@ mod early_stop;
 mod ending;
 mod facts;
 mod first_state;
+mod generated;
 mod learns_nothing;
 mod look;
 mod measure;

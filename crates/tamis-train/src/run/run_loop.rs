@@ -1,14 +1,17 @@
 //! The loop over steps: collect, train, until the run ends, is interrupted or stops.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use tamis_config::LoggerKind;
+use tamis_core::group::GroupId;
 use tamis_core::schedule::Accounting;
 use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Record, Reference};
 
 use super::attempts::Attempts;
 use super::blame::blame_environment;
+use super::generated::lines_of_step;
 use super::step::step;
 use super::step_metrics::StepMetrics;
 use super::untrained::MOST_SKIPPED_UPDATES;
@@ -122,6 +125,7 @@ impl Run {
                 collected => collected?,
             };
             collected.report.accounting.check()?;
+            self.note_generated(&collected, &kept);
             if matches!(collected.end, End::Ready | End::Skipped(_)) {
                 self.observe_rounds(&collected, &kept, matches!(collected.end, End::Ready));
             }
@@ -174,6 +178,20 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// Writes what a streaming step generated into the run log; by rounds each round says it. `kept` are the
+    /// groups that were kept before it.
+    fn note_generated(&self, collected: &Collected, kept: &BTreeSet<GroupId>) {
+        let machine = self.workers.dispatcher.machine();
+        if machine.goes_by_rounds() {
+            return;
+        }
+        let held = self.workers.dispatcher.held().filter(|record| !record.values.is_empty());
+        let settled = collected.trained.iter().chain(&collected.others).chain(held);
+        let settled = settled.filter(|record| !kept.contains(&record.group.id)).collect();
+        let lines = lines_of_step(&collected.report, settled, machine.settings().group_size);
+        self.recorder.progress.note(LineKind::Info, &lines);
     }
 
     fn check_rewards(&mut self, step: u64) -> Result<(), RunError> {
@@ -374,7 +392,9 @@ impl Run {
         );
         let target = self.recipe.config.data.train_batch_size as u64;
         let ready = self.attempts.early.num_groups as u64;
-        let mut watch = StepWatch { progress: &self.recorder.progress, target, ready, round: (0, 0) };
+        let group_size = self.recipe.config.rollout.n;
+        let mut watch =
+            StepWatch { progress: &self.recorder.progress, group_size, target, ready, round: (0, 0) };
         let interrupt = &workers.interrupt;
         let next = workers.dispatcher.next(Dependencies {
             source: &mut workers.pool,

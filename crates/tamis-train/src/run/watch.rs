@@ -3,11 +3,15 @@
 use tamis_core::schedule::RoundReport;
 use tamis_rollout::Observer;
 
+use super::generated::GeneratedBatch;
 use tamis_run::log::progress::Console;
+use tamis_run::log::run_log::LineKind;
 
 /// Speaks and moves the bar while a step is collected.
 pub(super) struct StepWatch<'a> {
     pub(super) progress: &'a Console,
+    /// Members of a group.
+    pub(super) group_size: usize,
     /// Groups that the step trains on.
     pub(super) target: u64,
     /// Those of a streaming step that are ready.
@@ -28,7 +32,10 @@ impl Observer for StepWatch<'_> {
     }
 
     fn round_complete(&mut self, report: &RoundReport) {
+        let batch = GeneratedBatch::of_round(&report.tally);
+        self.progress.note(LineKind::Info, &batch.line(report.round, self.group_size));
         if report.is_filtered {
+            self.progress.note(LineKind::Info, &batch.verdicts());
             self.progress.say(&report.to_string());
         }
     }

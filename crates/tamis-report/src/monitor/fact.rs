@@ -1,0 +1,95 @@
+//! What one line of a log says.
+
+use std::collections::BTreeMap;
+
+/// A fact about a run, as one line tells it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Fact {
+    /// The step whose groups are generated from now on, where the log names it.
+    StepBegins {
+        /// Its number.
+        step: Option<u64>,
+    },
+    /// A batch was generated.
+    Batch {
+        /// The step, where the line names it.
+        step: Option<u64>,
+        /// Its number in the step, from 1.
+        number: u64,
+        /// What the line says of it.
+        of: Batch,
+    },
+    /// Verdicts on the batch that was generated last.
+    Verdicts(Batch),
+    /// Groups ready, and wanted for the step.
+    Accumulated {
+        /// Ready.
+        ready: u64,
+        /// Wanted.
+        target: Option<u64>,
+        /// Whether nothing more is generated for the step.
+        is_enough: bool,
+    },
+    /// So many batches of the step are done, and it is not full yet.
+    Refills(u64),
+    /// The attempt at the step is given up, and begun anew.
+    Skipped,
+    /// The step is generated: it is trained on.
+    Generated {
+        /// Its number, where the line says it.
+        step: Option<u64>,
+    },
+    /// The step is trained, with these figures.
+    Trained {
+        /// Its number.
+        step: u64,
+        /// Figures by metric.
+        values: BTreeMap<String, f64>,
+    },
+    /// One figure of the step that was generated last.
+    Figure(String, f64),
+    /// Number of steps of the run.
+    TotalSteps(u64),
+    /// Something that a person should know.
+    Warning(String),
+    /// An error.
+    Error(String),
+}
+
+/// Counts of a batch, as far as a line tells them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Batch {
+    /// Groups generated.
+    pub(super) groups: Option<u64>,
+    /// Dropped by the filter.
+    pub(super) dropped: Option<u64>,
+    /// Kept by the filter.
+    pub(super) kept: Option<u64>,
+    /// Share that was dropped.
+    pub(super) share: Option<f64>,
+    /// Dropped by reason.
+    pub(super) reasons: BTreeMap<String, u64>,
+}
+
+impl Batch {
+    /// Takes over what another line says of the same batch.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.groups = other.groups.or(self.groups);
+        self.dropped = other.dropped.or(self.dropped);
+        self.kept = other.kept.or(self.kept);
+        // The first is the line of its own; others repeat it with fewer digits.
+        self.share = self.share.or(other.share);
+        if !other.reasons.is_empty() {
+            self.reasons = other.reasons;
+        }
+    }
+
+    /// Share of the groups that was dropped.
+    pub(super) fn filter_rate(&self) -> Option<f64> {
+        self.share.or_else(|| {
+            let (dropped, kept) = (self.dropped?, self.kept?);
+            let all = dropped as f64 + kept as f64;
+            (all > 0.0).then(|| dropped as f64 / all)
+        })
+    }
+}

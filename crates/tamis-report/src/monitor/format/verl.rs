@@ -1,0 +1,49 @@
+//! What verl prints: `step:3 - critic/score/mean:0.41 - ...` after every step, `num_prompt_in_batch=424 <
+//! prompt_bsz=1024` and `num_gen_batches=1. Keep generating...` where a batch does not fill the step, `Total
+//! training steps: 435` and a progress bar. Verdicts are not printed: of the batch that fills a step nobody
+//! knows how many groups were kept.
+
+use crate::monitor::fact::Fact;
+use crate::monitor::line::{Line, number, number_after, python_number};
+
+pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
+    let text = line.text.trim();
+    if let Some((step, rest)) = text.strip_prefix("step:").and_then(number)
+        && let Some(rest) = rest.strip_prefix(" - ")
+    {
+        let values = rest.split(" - ").filter_map(|part| {
+            let (name, value) = part.split_once(':')?;
+            Some((name.trim().to_owned(), python_number(value)?))
+        });
+        return vec![Fact::Trained { step, values: values.collect() }];
+    }
+    if let Some(ready) = number_after(text, "num_prompt_in_batch=") {
+        let is_enough = text.contains(">=");
+        return vec![Fact::Accumulated { ready, target: number_after(text, "prompt_bsz="), is_enough }];
+    }
+    if let Some(batches) = number_after(text, "num_gen_batches=") {
+        if text.contains("Keep generating") || text.contains("Continue generating") {
+            return vec![Fact::Refills(batches)];
+        }
+        if text.contains("max_num_gen_batches=") {
+            return vec![Fact::Refills(batches), Fact::Error(text.to_owned())];
+        }
+    }
+    if let Some(total) = total(text, "Training Progress:") {
+        return vec![Fact::TotalSteps(total)];
+    }
+    Vec::new()
+}
+
+/// The number of steps, from the line that says it or from a progress bar: `Training Progress:  10%|█ | 5/435
+/// [`.
+pub(super) fn total(text: &str, bar: &str) -> Option<u64> {
+    if let Some(rest) = text.strip_prefix("Total training steps: ") {
+        return number(rest).map(|(total, _)| total);
+    }
+    let (_, rest) = text.split_once(bar)?;
+    let (_, rest) = rest.rsplit_once("| ")?;
+    let (done, total) = rest.split_once('/')?;
+    done.trim().parse::<u64>().ok()?;
+    number(total).map(|(total, _)| total).filter(|total| *total > 0)
+}

@@ -1,0 +1,165 @@
+//! A line without what other programs put around it: colours, the mark of a Ray process, time and level.
+
+/// A line of a log, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Line<'a> {
+    /// When it was written, as seconds from some day on, where it says so.
+    pub(super) time: Option<f64>,
+    /// Its level, where it has one of these: `info`, `warning`, `error`.
+    pub(super) level: Option<&'static str>,
+    /// Whether its time and level are written as tamis does.
+    pub(super) is_stamped_by_tamis: bool,
+    /// The rest, with its indentation.
+    pub(super) text: &'a str,
+}
+
+/// Without the sequences by which a terminal is told colours, and other control characters.
+pub(super) fn without_colours(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut rest = line.chars();
+    while let Some(next) = rest.next() {
+        if next == '\u{1b}' {
+            if rest.next() == Some('[') {
+                // Parameters end at the first letter.
+                rest.by_ref().find(|next| ('@'..='~').contains(next));
+            }
+        } else if next == '\t' || !next.is_control() {
+            plain.push(next);
+        }
+    }
+    plain
+}
+
+impl<'a> Line<'a> {
+    /// Takes a line apart that has no colours.
+    pub(super) fn of(line: &'a str) -> Self {
+        let line = without_process(line);
+        if let Some((time, rest)) = line.split_once(' ')
+            && let Some(seconds) = seconds_of(time, 'T')
+            && time.ends_with('Z')
+            && let Some((kind, text)) = rest.split_once(' ').or(Some((rest, "")))
+            && let Some(level) = level_of(kind)
+        {
+            return Self { time: Some(seconds), level: Some(level), is_stamped_by_tamis: true, text };
+        }
+        let (time, rest) = match line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+            Some((time, rest)) if seconds_of(time, ' ').is_some() => (seconds_of(time, ' '), rest),
+            _ => (None, line),
+        };
+        let leveled = rest.split_once(": ").and_then(|(word, text)| Some((level_of(word)?, text)));
+        let (level, text) = leveled.map_or((None, rest), |(level, text)| (Some(level), text));
+        Self { time, level, is_stamped_by_tamis: false, text }
+    }
+}
+
+/// Without the mark of the process that Ray puts before a line: `(TaskRunner pid=71, ip=10.0.0.1) `.
+fn without_process(line: &str) -> &str {
+    let rest = line.strip_prefix('(').and_then(|rest| rest.split_once(')'));
+    match rest {
+        Some((process, rest)) if process.contains(" pid=") => rest.strip_prefix(' ').unwrap_or(rest),
+        _ => line,
+    }
+}
+
+fn level_of(word: &str) -> Option<&'static str> {
+    match word {
+        "info" | "INFO" => Some("info"),
+        "warning" | "WARNING" => Some("warning"),
+        "error" | "ERROR" => Some("error"),
+        _ => None,
+    }
+}
+
+/// Seconds of `2024-01-01 10:00:15` and of the like with fractions; `between` stands between day and hour.
+fn seconds_of(text: &str, between: char) -> Option<f64> {
+    let (day, hour) = text.split_once(between)?;
+    let mut day = day.splitn(3, '-').map(str::parse::<u32>);
+    let (year, month, day) = (day.next()?.ok()?, day.next()?.ok()?, day.next()?.ok()?);
+    let mut hour = hour.trim_end_matches('Z').splitn(3, ':');
+    let (hours, minutes) = (hour.next()?.parse::<u32>().ok()?, hour.next()?.parse::<u32>().ok()?);
+    let seconds: f64 = hour.next()?.replace(',', ".").parse().ok()?;
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hours > 23 || minutes > 59 {
+        return None;
+    }
+    // Differences are all that is looked at. Years begin in March, so that a leap day ends one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
+    let days = f64::from(year) * 365.0 + f64::from(year / 4) - f64::from(year / 100)
+        + f64::from(year / 400)
+        + f64::from((153 * month + 2) / 5 + day);
+    (seconds.is_finite() && (0.0..61.0).contains(&seconds))
+        .then(|| days * 86_400.0 + f64::from(hours * 3600 + minutes * 60) + seconds)
+}
+
+/// The number at the start of a text, and what follows it.
+pub(super) fn number(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
+    Some((text.get(..end)?.parse().ok()?, text.get(end..)?))
+}
+
+/// The number after a mark.
+pub(super) fn number_after(text: &str, mark: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(mark)?;
+    number(rest.trim_start()).map(|(number, _)| number)
+}
+
+/// The share of `58.6%`, which stands before the first percent sign.
+pub(super) fn share(text: &str) -> Option<f64> {
+    let (before, _) = text.split_once('%')?;
+    let start = before
+        .rfind(|part: char| !part.is_ascii_digit() && part != '.')
+        .map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
+    let percent: f64 = before.get(start..)?.parse().ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+}
+
+/// A number as Python prints it: `0.5`, `1e-06`, `nan`, `np.float64(0.5)`, `tensor(0.5)`.
+pub(super) fn python_number(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let inner = match text.split_once('(') {
+        Some((_, inner)) => inner.split([')', ',']).next()?,
+        None => text,
+    };
+    match inner {
+        "True" | "true" => Some(1.0),
+        "False" | "false" => Some(0.0),
+        ".nan" => Some(f64::NAN),
+        ".inf" => Some(f64::INFINITY),
+        "-.inf" => Some(f64::NEG_INFINITY),
+        _ => inner.replace('_', "").parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_around_a_line() {
+        let line = Line::of("2026-11-21T05:12:33.123Z warning one two");
+        assert_eq!((line.level, line.text, line.is_stamped_by_tamis), (Some("warning"), "one two", true));
+        let line = Line::of("[2024-01-01 10:00:15] INFO: Generated batch 1, 1024 prompts");
+        assert_eq!((line.level, line.text), (Some("info"), "Generated batch 1, 1024 prompts"));
+        let later = Line::of("[2024-03-01 10:00:16] INFO: x").time.unwrap();
+        assert!((later - line.time.unwrap() - (60.0 * 86_400.0 + 1.0)).abs() < 1e-6, "2024 has a leap day");
+        let ray = without_colours("\u{1b}[36m(TaskRunner pid=71, ip=10.0.0.1)\u{1b}[0m step:1 - a:2");
+        assert_eq!(Line::of(&ray).text, "step:1 - a:2");
+        assert_eq!(Line::of("(Runner pid=7)   mean: 0.5").text, "  mean: 0.5");
+        for plain in ["(a note) x", "[Dynamic Sampling] Need more", "", "[", "(", "2026", "a: b", "é] ("] {
+            assert_eq!(Line::of(plain).text, plain);
+        }
+    }
+
+    #[test]
+    fn numbers_of_others() {
+        assert_eq!(share("Filtered: 600 prompts with std=0 (58.6%)"), Some(0.586));
+        assert_eq!(share("é100%"), Some(1.0));
+        assert_eq!([share("%"), share("1.2.3%"), share("900%")], [None; 3]);
+        assert_eq!(python_number("np.float64(0.25)"), Some(0.25));
+        assert_eq!(python_number("tensor(0.5, device='cuda:0')"), Some(0.5));
+        assert_eq!(python_number("1e-06"), Some(1e-6));
+        assert!(python_number("nan").is_some_and(f64::is_nan));
+        assert_eq!(python_number("'a'"), None);
+        assert_eq!(number_after("prompt_bsz=1024", "prompt_bsz="), Some(1024));
+        assert_eq!(number_after("x=99999999999999999999999", "x="), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! Lines of `run.log` about what was generated, in the words of the guide to group filters, which its own
+//! script counts: `Generated batch N`, `Filtered (std=0): n (p%)`, `Kept (std>0): n prompts`.
+//!
+//! By rounds a batch is a round. Streaming there are no rounds: the groups that settled in a step, in the
+//! order in which they were dispatched, are cut evenly into as many batches as `train/num_gen_batches` counts.
+//! The words are the guide's whatever the filter is; without one there is nothing but the first line.
+
+use std::fmt::Write as _;
+
+use tamis_core::schedule::{StepReport, Tally};
+use tamis_rollout::{Fate, Record};
+
+/// What became of the groups of one batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct GeneratedBatch {
+    /// Groups generated.
+    pub(super) groups: u64,
+    /// Those of them that were given up before the filter judged them.
+    pub(super) given_up: u64,
+    /// Dropped by the filter.
+    pub(super) dropped: u64,
+    /// Kept by the filter.
+    pub(super) kept: u64,
+}
+
+impl GeneratedBatch {
+    /// Of a round.
+    pub(super) fn of_round(tally: &Tally) -> Self {
+        Self { groups: tally.groups, given_up: tally.aborted, dropped: tally.dropped(), kept: tally.kept }
+    }
+
+    /// Of some groups that settled in a step.
+    fn of_groups(records: &[&Record]) -> Self {
+        let mut batch = Self { groups: records.len() as u64, ..Self::default() };
+        for record in records {
+            match &record.fate {
+                Fate::Aborted => batch.given_up += 1,
+                Fate::Dropped(_) => batch.dropped += 1,
+                Fate::Failed(_) => {}
+                Fate::Trained | Fate::Surplus | Fate::Stale | Fate::Carried => batch.kept += 1,
+            }
+        }
+        batch
+    }
+
+    /// The line that counts it.
+    pub(super) fn line(&self, number: u64, group_size: usize) -> String {
+        let trajectories = self.groups * group_size as u64;
+        format!("Generated batch {number}, {} prompts, {trajectories} trajectories", self.groups)
+    }
+
+    /// The lines about the filter's verdicts.
+    pub(super) fn verdicts(&self) -> String {
+        let mut text = String::new();
+        let judged = self.groups - self.given_up;
+        // A share of nothing is no number.
+        if judged > 0 {
+            let share = 100.0 * self.dropped as f64 / judged as f64;
+            let _ = writeln!(text, "Filtered (std=0): {} ({share:.2}%)", self.dropped);
+        }
+        let _ = write!(text, "Kept (std>0): {} prompts", self.kept);
+        text
+    }
+}
+
+/// The lines about a streaming step: of the groups that settled in it.
+pub(super) fn lines_of_step(report: &StepReport, mut settled: Vec<&Record>, group_size: usize) -> String {
+    settled.sort_by_key(|record| record.group.id);
+    let rounds = usize::try_from(report.rounds).unwrap_or(usize::MAX);
+    // Groups in flight from the step before may settle in one that begins none.
+    let num_batches = if settled.is_empty() { rounds } else { rounds.max(1) };
+    let mut lines = Vec::new();
+    for place in 0..num_batches {
+        let bound = |place: usize| settled.len() * place / num_batches;
+        let groups = settled.get(bound(place)..bound(place + 1)).unwrap_or_default();
+        let batch = GeneratedBatch::of_groups(groups);
+        if place < rounds {
+            lines.push(batch.line(place as u64 + 1, group_size));
+        }
+        if report.is_filtered {
+            lines.push(batch.verdicts());
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_a_batch() {
+        let batch = GeneratedBatch { groups: 9, given_up: 1, dropped: 5, kept: 2 };
+        assert_eq!(batch.line(3, 4), "Generated batch 3, 9 prompts, 36 trajectories");
+        assert_eq!(batch.verdicts(), "Filtered (std=0): 5 (62.50%)\nKept (std>0): 2 prompts");
+        let given_up = GeneratedBatch { groups: 2, given_up: 2, ..GeneratedBatch::default() };
+        assert_eq!(given_up.verdicts(), "Kept (std>0): 0 prompts", "there is no share of nothing");
+    }
+
+    #[test]
+    fn a_streaming_step_has_as_many_batches_as_it_counts() {
+        let report = StepReport { rounds: 2, is_filtered: true, ..StepReport::default() };
+        let nothing = lines_of_step(&report, Vec::new(), 4);
+        assert_eq!(nothing.lines().count(), 4, "{nothing}");
+        let none = lines_of_step(&StepReport::default(), Vec::new(), 4);
+        assert_eq!(none, "");
+    }
+}
