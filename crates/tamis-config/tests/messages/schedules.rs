@@ -5,6 +5,14 @@ use insta::assert_snapshot;
 use crate::show_errors;
 
 #[test]
+fn selectors() {
+    assert_snapshot!(show_errors("schedule: {selector: {kind: posterior}}\nrollout: {n: 1}", &[]), @"");
+    assert_snapshot!(show_errors("schedule: {selector: {kind: posterior, floor: 0}}", &[]), @"");
+    assert_snapshot!(show_errors("schedule: {selector: {kind: zero_variance_skip, memory: 0.9}}", &[]), @"");
+    assert_snapshot!(show_errors("schedule: {selector: shuffle}", &[]), @"");
+}
+
+#[test]
 fn schedules() {
     assert_snapshot!(show_errors("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
     assert_snapshot!(show_errors("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
