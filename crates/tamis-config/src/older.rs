@@ -1,8 +1,9 @@
 //! Configurations of before: the same settings under the names and in the form of then.
 //!
 //! Advantage, loss and filter had one section with the keys of all kinds, most of them without effect, and
-//! `objective.advantage.kind` was called `estimator`; `schedule.selector` was a name. A run's own `config.yaml` of that form is read as it
-//! was meant; `tamis config import old.yaml` prints any other in the form of today.
+//! `objective.advantage.kind` was called `estimator`; `schedule.selector` was a name. A run's own
+//! `config.yaml` of that form is read as it was meant; `tamis config import old.yaml` prints any other in the
+//! form of today.
 
 use std::path::Path;
 

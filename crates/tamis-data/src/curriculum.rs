@@ -13,8 +13,8 @@ pub struct Curriculum {
     pub column: String,
     /// The largest number first.
     pub descending: bool,
-    /// Parts of as many prompts each, one after the other, in each of which the order is that without a curriculum.
-    /// `None`: by every number, prompts of the same one in that order.
+    /// Parts of as many prompts each, one after the other, in each of which the order is that without a
+    /// curriculum. `None`: by every number, prompts of the same one in that order.
     pub bands: Option<usize>,
     /// Passes over the data that follow it. `None`: all.
     pub epochs: Option<u64>,
@@ -33,13 +33,17 @@ pub struct CurriculumError {
 }
 
 impl Curriculum {
-    /// The place of each prompt's band, from 0, in the order of the prompts: equal ones keep the order that they
-    /// have without a curriculum.
+    /// The place of each prompt's band, from 0, in the order of the prompts: equal ones keep the order that
+    /// they have without a curriculum.
     ///
     /// # Errors
     /// Where a prompt has no number in the column.
-    pub fn ranks<'p>(&self, prompts: impl IntoIterator<Item = &'p Prompt>) -> Result<Vec<usize>, CurriculumError> {
-        let numbers = prompts.into_iter().map(|prompt| self.number(prompt)).collect::<Result<Vec<f64>, _>>()?;
+    pub fn ranks<'p>(
+        &self,
+        prompts: impl IntoIterator<Item = &'p Prompt>,
+    ) -> Result<Vec<usize>, CurriculumError> {
+        let numbers =
+            prompts.into_iter().map(|prompt| self.number(prompt)).collect::<Result<Vec<f64>, _>>()?;
         let mut order: Vec<usize> = (0..numbers.len()).collect();
         order.sort_by(|&a, &b| {
             let ascending = numbers[a].total_cmp(&numbers[b]);
@@ -50,7 +54,9 @@ impl Curriculum {
         for (place, &prompt) in order.iter().enumerate() {
             rank = match self.bands {
                 Some(bands) => place * bands / order.len(),
-                None if place > 0 && numbers[prompt].total_cmp(&numbers[order[place - 1]]).is_ne() => rank + 1,
+                None if place > 0 && numbers[prompt].total_cmp(&numbers[order[place - 1]]).is_ne() => {
+                    rank + 1
+                }
                 None => rank,
             };
             ranks[prompt] = rank;
@@ -100,7 +106,12 @@ mod tests {
 
     #[test]
     fn prompts_are_ranked_by_their_number() {
-        let prompts = prompts(&[json!({"at": {"level": 3}}), json!({"at": {"level": "1"}}), json!({"at": {"level": 3}}), json!({"at": {"level": -2.5}})]);
+        let prompts = prompts(&[
+            json!({"at": {"level": 3}}),
+            json!({"at": {"level": "1"}}),
+            json!({"at": {"level": 3}}),
+            json!({"at": {"level": -2.5}}),
+        ]);
         assert_eq!(by("at.level").ranks(&prompts), Ok(vec![2, 1, 2, 0]));
         assert_eq!(Curriculum { descending: true, ..by("at.level") }.ranks(&prompts), Ok(vec![0, 1, 0, 2]));
         assert_eq!(Curriculum { bands: Some(2), ..by("at.level") }.ranks(&prompts), Ok(vec![1, 0, 1, 0]));

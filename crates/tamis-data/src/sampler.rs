@@ -99,8 +99,8 @@ impl PromptSampler {
         sampler
     }
 
-    /// With a rank of each prompt, in the order of the prompts: in the first `epochs` passes (`None`: in all) the
-    /// lowest come first, and those of the same rank in the order that they have without.
+    /// With a rank of each prompt, in the order of the prompts: in the first `epochs` passes (`None`: in all)
+    /// the lowest come first, and those of the same rank in the order that they have without.
     #[must_use]
     pub fn with_ranks(mut self, ranks: Vec<usize>, epochs: Option<u64>) -> Self {
         (self.ranks, self.ranked_epochs) = (ranks, epochs);

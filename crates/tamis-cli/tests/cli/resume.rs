@@ -175,10 +175,12 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     expected.assert_same(&Left::by(&killed.join("runs/tiny")));
 }
 
-/// Which prompts are drawn depends on what their groups came to, by rounds and in a stream whose groups are carried.
+/// Which prompts are drawn depends on what their groups came to, by rounds and in a stream whose groups are
+/// carried.
 #[test]
 fn what_a_selector_has_learnt_is_resumed_too() {
-    let config = TINY.replaced("total_steps: 6", "total_steps: 12").replaced("train_size: 64", "train_size: 24");
+    let config =
+        TINY.replaced("total_steps: 6", "total_steps: 12").replaced("train_size: 64", "train_size: 24");
     for schedule in [
         "schedule: {selector: {kind: posterior}, ",
         "schedule: {selector: {kind: posterior, floor: 0.1}, mode: streaming, surplus: carry, max_lag: 2, ",

@@ -55,8 +55,8 @@ section! {
         column: String = "", NotEmpty, Fixed;
         /// The largest number first.
         descending: bool = "false", Any, Fixed;
-        /// Parts of equal size that the order is cut into; within a part prompts come in the order that they have
-        /// without a curriculum. Null: prompts of the same number are a part.
+        /// Parts of equal size that the order is cut into; within a part prompts come in the order that they
+        /// have without a curriculum. Null: prompts of the same number are a part.
         bands: Option<usize> = "null", AtLeast(2.0), Fixed;
         /// Epochs that follow the curriculum; later ones are as without it. Null: all.
         epochs: Option<usize> = "null", AtLeast(1.0), Fixed;

@@ -78,8 +78,8 @@ section! {
         /// the limit or the data end it, it trains what it has, whatever `on_limit` and `on_exhausted` say.
         /// False: the batch is trained on when it is complete.
         early_updates: bool = "true", Any, Fixed;
-        /// How the next prompts are chosen from those of an epoch, by what their groups came to before, with the
-        /// keys of the `kind`.
+        /// How the next prompts are chosen from those of an epoch, by what their groups came to before, with
+        /// the keys of the `kind`.
         selector: Selector = "{}", Any, Fixed;
     }
 }

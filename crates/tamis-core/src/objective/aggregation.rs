@@ -242,9 +242,9 @@ impl Normalisers {
     }
 
     /// The same where each group counts by a weight \[P\], as its trajectories' losses do
-    /// ([`Columns::sequence_weight`](super::Columns::sequence_weight)): a mean is then `Σ w·l / Σ w`, which does not
-    /// change where all weights are multiplied by a number, and has the same bits as without weights where all are
-    /// 1. The tokens of each trajectory's group are returned without the weight.
+    /// ([`Columns::sequence_weight`](super::Columns::sequence_weight)): a mean is then `Σ w·l / Σ w`, which
+    /// does not change where all weights are multiplied by a number, and has the same bits as without weights
+    /// where all are 1. The tokens of each trajectory's group are returned without the weight.
     ///
     /// ```
     /// use tamis_core::objective::Normalisers;
@@ -256,8 +256,8 @@ impl Normalisers {
     /// ```
     ///
     /// # Errors
-    /// [`ObjectiveError::Columns`] where the groups do not hold as many trajectories as the mask, or there are not
-    /// as many weights as groups.
+    /// [`ObjectiveError::Columns`] where the groups do not hold as many trajectories as the mask, or there
+    /// are not as many weights as groups.
     pub fn weighted(
         mask: &Ragged<bool>,
         group_sizes: &[usize],

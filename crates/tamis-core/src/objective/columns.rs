@@ -89,8 +89,8 @@ pub struct Columns<'a, T> {
     /// Trajectories with an unmasked token in the trajectory's whole group \[B\], for `group-seq-mean`
     /// ([`Normalisers::group_sequences`](super::Normalisers::group_sequences) counts them).
     pub group_sequences: Option<&'a [f64]>,
-    /// Weight of each trajectory's whole loss \[B\], divergence and entropy included (one over the probability
-    /// with which its prompt was selected); a constant. The normalisers count by the same weights
+    /// Weight of each trajectory's whole loss \[B\], divergence and entropy included (one over the
+    /// probability with which its prompt was selected); a constant. The normalisers count by the same weights
     /// ([`Normalisers::weighted`](super::Normalisers::weighted)). `None`: 1.
     pub sequence_weight: Option<&'a [f64]>,
 }

@@ -346,7 +346,8 @@ proptest! {
         prop_assert!(tokens == 0.0 || (outcome.metrics.clip_share * tokens - chosen.len() as f64).abs() < 1e-9);
     }
 
-    /// A group of weight 2 stands for two such groups, under every aggregation, and weights of 1 change no bit.
+    /// A group of weight 2 stands for two such groups, under every aggregation, and weights of 1 change no
+    /// bit.
     #[test]
     fn a_weight_stands_for_as_many_groups(objective in objective(), batch in batch(), doubled in prop::collection::vec(any::<bool>(), 4)) {
         let weights: Vec<f64> =

@@ -315,8 +315,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// What the groups came to that were judged since the step before was closed, in the order of dispatch: of
-    /// those whose prompts stay drawn. A kept group counts in the step in which it was kept.
+    /// What the groups came to that were judged since the step before was closed, in the order of dispatch:
+    /// of those whose prompts stay drawn. A kept group counts in the step in which it was kept.
     fn judged(&self, close: &StepClose) -> Vec<JudgedGroup> {
         let goes_back: BTreeSet<GroupId> = close.returned.iter().copied().collect();
         let was_kept: BTreeSet<GroupId> =

@@ -333,9 +333,9 @@ fn first_of_task(
     Ok(vec![first("train", made.train), first("val", made.held_out)])
 }
 
-/// `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
-/// The rank of each training prompt in the curriculum, and the passes over the data that follow it; `None` where
-/// there is no curriculum.
+/// `data.prompt_template`. As in EasyR1 the white space around it is not part of it. The rank of each
+/// training prompt in the curriculum, and the passes over the data that follow it; `None` where there is no
+/// curriculum.
 ///
 /// # Errors
 /// Where a prompt has no number in the curriculum's column.

@@ -1,5 +1,5 @@
-//! The training prompts as the scheduler's source: an order per epoch, a place in it, and the selector that passes
-//! over some of them.
+//! The training prompts as the scheduler's source: an order per epoch, a place in it, and the selector that
+//! passes over some of them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,7 +8,8 @@ use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelector, Sel
 use tamis_data::sampler::{DataPosition, PositionError, PromptOrder, PromptSampler};
 use tamis_rollout::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};
 
-/// Prompts drawn epoch by epoch; the position, what was given back and what the selector has learnt survive a resume.
+/// Prompts drawn epoch by epoch; the position, what was given back and what the selector has learnt survive a
+/// resume.
 pub struct PromptPool {
     prompts: HashMap<PromptId, PreparedPrompt>,
     sampler: PromptSampler,
@@ -31,8 +32,8 @@ impl PromptPool {
         Ok(Self { prompts, sampler, given_back: VecDeque::new(), selector: None })
     }
 
-    /// With a rank of each prompt, in the order in which they were given: in the first `epochs` passes over the data
-    /// the lowest come first.
+    /// With a rank of each prompt, in the order in which they were given: in the first `epochs` passes over
+    /// the data the lowest come first.
     #[must_use]
     pub fn with_ranks(mut self, ranks: Vec<usize>, epochs: Option<u64>) -> Self {
         self.sampler = self.sampler.with_ranks(ranks, epochs);
@@ -83,8 +84,8 @@ impl PromptPool {
         self.prompts.get(&id)
     }
 
-    /// Decides on the next prompts until `n` are taken or the epoch is over; whether it is. It goes on to the end
-    /// where nothing more would be taken, so that an epoch ends with its last taken prompt.
+    /// Decides on the next prompts until `n` are taken or the epoch is over; whether it is. It goes on to the
+    /// end where nothing more would be taken, so that an epoch ends with its last taken prompt.
     fn decide(&self, n: usize, version: PolicyVersion) -> (Vec<(Candidate, Selection)>, bool) {
         let epoch = self.position().epoch;
         let own = self.sampler.rest().map(|prompt| Candidate::new(epoch, prompt));

@@ -1,4 +1,5 @@
-//! Pools of hard and easy prompts, by the pass rate of the latest group, each drawn from at a rate of its own.
+//! Pools of hard and easy prompts, by the pass rate of the latest group, each drawn from at a rate of its
+//! own.
 
 use super::{InclusionWeights, PromptHistory, Selection};
 use crate::random::Key;
@@ -7,9 +8,10 @@ use crate::settings;
 settings! {
     /// Takes a prompt with the rate of its pool: hard and easy ones now and then, all others always.
     ///
-    /// A prompt is in the hard pool where the pass rate of its latest group is at most `hard_up_to`, and in the easy
-    /// one where it is at least `easy_from`; a prompt without a history is in neither. It leaves the pool with the
-    /// next group that comes out otherwise. By default the pools hold the prompts whose latest group was uniform.
+    /// A prompt is in the hard pool where the pass rate of its latest group is at most `hard_up_to`, and in
+    /// the easy one where it is at least `easy_from`; a prompt without a history is in neither. It leaves the
+    /// pool with the next group that comes out otherwise. By default the pools hold the prompts whose latest
+    /// group was uniform.
     ///
     /// # Differs from
     /// prime-rl's `difficulty_pool` (pools up to 0.25 and from 0.75, weights 0.2) draws with replacement, in

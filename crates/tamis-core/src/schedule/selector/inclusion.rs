@@ -5,8 +5,8 @@ use crate::choice;
 choice! {
     /// What the probability q with which a prompt was selected does in the loss.
     pub enum InclusionWeights {
-        /// The losses of a group's trajectories weigh 1/q, so that the means of an update are those of the data
-        /// without selection.
+        /// The losses of a group's trajectories weigh 1/q, so that the means of an update are those of the
+        /// data without selection.
         Corrected = "corrected",
         /// All weigh the same, and metrics say how far that is from the data.
         Biased = "biased",

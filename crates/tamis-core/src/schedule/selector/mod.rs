@@ -49,14 +49,14 @@ tagged! {
     pub enum Selector, default Shuffle {
         /// Every prompt once an epoch.
         Shuffle(Shuffle) = "shuffle",
-        /// Skips prompts whose last groups were uniform, the more surely the more often in a row (GRESO, arXiv
-        /// 2506.02177).
+        /// Skips prompts whose last groups were uniform, the more surely the more often in a row (GRESO,
+        /// arXiv 2506.02177).
         ZeroVarianceSkip(ZeroVarianceSkip) = "zero_variance_skip",
-        /// Takes a prompt with a probability in proportion to that with which its next group is mixed, under a Beta
-        /// posterior of its pass rate, and weights it by one over that probability.
+        /// Takes a prompt with a probability in proportion to that with which its next group is mixed, under
+        /// a Beta posterior of its pass rate, and weights it by one over that probability.
         Posterior(Posterior) = "posterior",
-        /// Takes prompts of a hard and of an easy pool with the rates of these pools, and all others always (the pools
-        /// of prime-rl).
+        /// Takes prompts of a hard and of an easy pool with the rates of these pools, and all others always
+        /// (the pools of prime-rl).
         DifficultyPools(DifficultyPools) = "difficulty_pools",
     }
 }

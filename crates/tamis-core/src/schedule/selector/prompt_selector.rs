@@ -17,7 +17,8 @@ pub struct Candidate {
     pub epoch: u64,
     /// The prompt.
     pub prompt: PromptId,
-    /// Probability with which it was taken before, where it was, and then given back: it is not decided on again.
+    /// Probability with which it was taken before, where it was, and then given back: it is not decided on
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inclusion: Option<f64>,
 }
@@ -53,8 +54,8 @@ pub struct JudgedGroup {
     pub inclusion: f64,
     /// Members with a metric.
     pub num_scored: u32,
-    /// Members that are correct. Of a group whose members differ at least one is and one is not, whatever the scale
-    /// of the metric: it teaches something.
+    /// Members that are correct. Of a group whose members differ at least one is and one is not, whatever the
+    /// scale of the metric: it teaches something.
     pub num_correct: u32,
 }
 
@@ -92,9 +93,10 @@ pub struct SelectorState {
 
 /// Decides which prompts of an epoch are generated from.
 ///
-/// It learns when a step is closed, from the groups that were judged in it and whose prompts do not go back, in the
-/// order of their dispatch: what is drawn within a step does not depend on which group ends first. Prompts that were
-/// drawn ahead and not used go back, with those that were skipped among them, and are decided on anew.
+/// It learns when a step is closed, from the groups that were judged in it and whose prompts do not go back,
+/// in the order of their dispatch: what is drawn within a step does not depend on which group ends first.
+/// Prompts that were drawn ahead and not used go back, with those that were skipped among them, and are
+/// decided on anew.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptSelector {
     settings: Selector,
@@ -105,7 +107,12 @@ pub struct PromptSelector {
 
 impl PromptSelector {
     /// A selector of a run that has learnt this much; `None` where every prompt is taken.
-    pub fn new(settings: Selector, seed: u64, group_size: usize, state: Option<SelectorState>) -> Option<Self> {
+    pub fn new(
+        settings: Selector,
+        seed: u64,
+        group_size: usize,
+        state: Option<SelectorState>,
+    ) -> Option<Self> {
         let is_blind = matches!(settings, Selector::Shuffle(_));
         let (group_size, state) = (group_size as u32, state.unwrap_or_default());
         (!is_blind).then_some(Self { settings, seed, group_size, state })
@@ -126,23 +133,20 @@ impl PromptSelector {
         &self.state
     }
 
-    /// Whether a candidate is taken by the policy's present version: a function of the seed, the candidate and what
-    /// was learnt.
+    /// Whether a candidate is taken by the policy's present version: a function of the seed, the candidate
+    /// and what was learnt.
     pub fn decide(&self, candidate: &Candidate, version: PolicyVersion) -> Selection {
         if let Some(inclusion) = candidate.inclusion {
             return Selection { is_taken: true, inclusion };
         }
         let SelectorState { histories, prior, rates, .. } = &self.state;
         let history = histories.get(candidate.prompt);
-        let key =
-            Key::new(self.seed, Purpose::Selection).with(candidate.epoch).with(candidate.prompt.0);
+        let key = Key::new(self.seed, Purpose::Selection).with(candidate.epoch).with(candidate.prompt.0);
         match &self.settings {
             Selector::Shuffle(_) => Selection::CERTAIN,
             Selector::ZeroVarianceSkip(skip) => skip.select(rates, history, key),
             Selector::DifficultyPools(pools) => pools.select(history, key),
-            Selector::Posterior(posterior) => {
-                posterior.select(prior, history, version, self.group_size, key)
-            }
+            Selector::Posterior(posterior) => posterior.select(prior, history, version, self.group_size, key),
         }
     }
 
@@ -155,11 +159,13 @@ impl PromptSelector {
     }
 
     /// Prompts go back that were drawn and not used, each with the probability with which it was taken: the
-    /// candidates that come next. Decisions after the last one that stays are undone, those on skipped prompts too.
+    /// candidates that come next. Decisions after the last one that stays are undone, those on skipped
+    /// prompts too.
     pub fn give_back(&mut self, returned: &[Candidate]) -> Vec<Candidate> {
         let goes_back: BTreeSet<(u64, PromptId)> = returned.iter().map(Candidate::place).collect();
         let ahead = &mut self.state.ahead;
-        let is_undone = |decided: &Decided| !decided.is_taken || goes_back.contains(&decided.candidate.place());
+        let is_undone =
+            |decided: &Decided| !decided.is_taken || goes_back.contains(&decided.candidate.place());
         let stays = ahead.iter().rposition(|decided| !is_undone(decided)).map_or(0, |last| last + 1);
         // Skipped ones alone stay skipped: they are the end of an epoch.
         let any_goes_back = ahead[stays..].iter().any(|decided| decided.is_taken);
@@ -167,7 +173,8 @@ impl PromptSelector {
         let num_skipped = undone.iter().filter(|decided| !decided.is_taken).count();
         self.state.num_considered = self.state.num_considered.saturating_sub(undone.len() as u64);
         self.state.num_skipped = self.state.num_skipped.saturating_sub(num_skipped as u64);
-        let anew: BTreeSet<(u64, PromptId)> = undone.iter().map(|decided| decided.candidate.place()).collect();
+        let anew: BTreeSet<(u64, PromptId)> =
+            undone.iter().map(|decided| decided.candidate.place()).collect();
         let others = returned.iter().filter(|candidate| !anew.contains(&candidate.place())).copied();
         others.chain(undone.iter().map(|decided| decided.candidate)).collect()
     }

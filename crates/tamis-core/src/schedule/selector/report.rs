@@ -44,12 +44,13 @@ impl SelectionReport {
 }
 
 impl PromptSelector {
-    /// Reports on a step that trained groups of these prompts, each taken with that probability, at a version.
+    /// Reports on a step that trained groups of these prompts, each taken with that probability, at a
+    /// version.
     ///
-    /// A prompt's pass rate is the mean of its posterior, the present step's groups included. `selector/..._share` is
-    /// over the trained groups, `_share_weighted` over the same weighted by 1/q, `_share_data` over all prompts with
-    /// a history, and `_share_blind` over these weighted by the probability that their next group is mixed: what
-    /// would be trained on without selection.
+    /// A prompt's pass rate is the mean of its posterior, the present step's groups included.
+    /// `selector/..._share` is over the trained groups, `_share_weighted` over the same weighted by 1/q,
+    /// `_share_data` over all prompts with a history, and `_share_blind` over these weighted by the
+    /// probability that their next group is mixed: what would be trained on without selection.
     pub fn report(&mut self, trained: &[(PromptId, f64)], version: PolicyVersion) -> SelectionReport {
         let (num_considered, num_skipped) = self.take_counts();
         let mut named = Vec::new();

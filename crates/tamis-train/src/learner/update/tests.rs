@@ -98,7 +98,8 @@ fn pair(id: u32) -> Group {
     }
 }
 
-/// Groups of weights 3 and 1 in an optimizer batch: three quarters and a quarter of a mean, half each without.
+/// Groups of weights 3 and 1 in an optimizer batch: three quarters and a quarter of a mean, half each
+/// without.
 #[test]
 fn groups_weigh_in_the_loss_by_their_weights() {
     let groups = [pair(0), pair(1)];
@@ -128,14 +129,19 @@ fn groups_weigh_in_the_loss_by_their_weights() {
             };
             let mut learner = Constant::default();
             let plan = UpdatePlan { objective: &objective, settings: &settings, learning_rate: 0.1 };
-            Updates::default().train(&mut learner, plan, &mut objective.initial_state(), batch, 0).expect("trained");
+            Updates::default()
+                .train(&mut learner, plan, &mut objective.initial_state(), batch, 0)
+                .expect("trained");
             learner.derivatives
         };
         let plain = derivatives(None);
         assert_eq!(derivatives(Some(&[1.0, 1.0])), plain);
         for (token, (found, plain)) in derivatives(Some(&[3.0, 1.0])).iter().zip(&plain).enumerate() {
             let factor = if token < 6 { 1.5 } else { 0.5 };
-            assert!(plain.abs() > 1e-3 && (found - factor * plain).abs() < 1e-6, "{aggregation}, token {token}");
+            assert!(
+                plain.abs() > 1e-3 && (found - factor * plain).abs() < 1e-6,
+                "{aggregation}, token {token}"
+            );
         }
     }
 }

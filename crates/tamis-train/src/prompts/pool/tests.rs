@@ -35,7 +35,11 @@ fn pool(number: u64, selector: Selector) -> PromptPool {
 
 /// The same as it is restored from what is saved of it.
 fn resumed(number: u64, selector: Selector, from: &PromptPool) -> PromptPool {
-    let saved = serde_json::to_string(&(from.position(), from.given_back(), from.selector().map(PromptSelector::state)));
+    let saved = serde_json::to_string(&(
+        from.position(),
+        from.given_back(),
+        from.selector().map(PromptSelector::state),
+    ));
     let (position, given_back, state): (_, Vec<Candidate>, _) =
         serde_json::from_str(&saved.expect("JSON")).expect("what was saved");
     let selector = PromptSelector::new(selector, 3, MEMBERS, state);
@@ -53,8 +57,8 @@ fn judged(drawn: &DrawnPrompt, version: u64) -> JudgedGroup {
     JudgedGroup { prompt, version, inclusion, num_scored: MEMBERS as u32, num_correct }
 }
 
-/// A step that trains so many mixed groups, draws so many prompts at once and gives back what was dispatched after
-/// the last one: the prompts it used, with their probabilities.
+/// A step that trains so many mixed groups, draws so many prompts at once and gives back what was dispatched
+/// after the last one: the prompts it used, with their probabilities.
 fn step(pool: &mut PromptPool, version: u64, groups: usize, at_once: usize) -> Vec<(u64, u64, f64)> {
     let mut drawn: Vec<DrawnPrompt> = Vec::new();
     let mixed = |drawn: &[DrawnPrompt]| -> Vec<usize> {
@@ -88,7 +92,8 @@ fn selectors() -> impl Strategy<Value = Selector> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// How many prompts are drawn ahead, and given back, does not change what is trained on; nor does a resume.
+    /// How many prompts are drawn ahead, and given back, does not change what is trained on; nor does a
+    /// resume.
     #[test]
     fn what_is_drawn_ahead_changes_nothing(
         selector in selectors(),
@@ -140,10 +145,18 @@ fn uniform_prompts_are_drawn_seldom_and_their_groups_weigh_more() {
     assert!((named["selector/hard_share_data"] - 1.0 / 3.0).abs() < 0.05, "{named:?}");
     assert!(named["selector/hard_share_blind"] < 0.2, "{named:?}");
     // The next report begins anew.
-    assert_eq!(selector.report(&[], PolicyVersion(30)).to_pairs().iter().find(|(name, _)| *name == "selector/skipped_share"), None);
+    assert_eq!(
+        selector
+            .report(&[], PolicyVersion(30))
+            .to_pairs()
+            .iter()
+            .find(|(name, _)| *name == "selector/skipped_share"),
+        None
+    );
 }
 
-/// Prompts that always come out the same are passed over; an epoch of nothing else is not data without a prompt.
+/// Prompts that always come out the same are passed over; an epoch of nothing else is not data without a
+/// prompt.
 #[test]
 fn an_epoch_takes_one_prompt_at_least() {
     let mut pool = pool(3, Selector::Posterior(Posterior { floor: 0.001, ..Posterior::default() }));
