@@ -26,7 +26,7 @@ settings! {
         hard_rate: f64 = 0.2, Between(0.001, 1.0);
         /// Probability with which a prompt of the easy pool is taken.
         easy_rate: f64 = 0.2, Between(0.001, 1.0);
-        /// What the probability with which a prompt was taken does in the loss.
+        /// Use in the loss of the probability with which a prompt was taken.
         correction: InclusionWeights = InclusionWeights::Biased;
     }
 }

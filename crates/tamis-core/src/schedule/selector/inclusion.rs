@@ -3,7 +3,7 @@
 use crate::choice;
 
 choice! {
-    /// What the probability q with which a prompt was selected does in the loss.
+    /// Use in the loss of the probability q with which a prompt was selected.
     pub enum InclusionWeights {
         /// The losses of a group's trajectories weigh 1/q, so that the means of an update are those of the
         /// data without selection.

@@ -27,7 +27,7 @@ settings! {
         floor: f64 = 0.05, Between(0.001, 1.0);
         /// Share of what was seen that still counts one policy version later.
         memory: f64 = 0.995, Between(0.0, 1.0);
-        /// What the probability with which a prompt was taken does in the loss.
+        /// Use in the loss of the probability with which a prompt was taken.
         correction: InclusionWeights = InclusionWeights::Corrected;
     }
 }

@@ -33,7 +33,7 @@ settings! {
         least_rate: f64 = 0.05, Between(0.0, 1.0);
         /// Largest rate p that a side may come to: how much of it is explored at most.
         greatest_rate: f64 = 0.95, Between(0.0, 1.0);
-        /// What the probability with which a prompt was taken does in the loss.
+        /// Use in the loss of the probability with which a prompt was taken.
         correction: InclusionWeights = InclusionWeights::Biased;
     }
 }
