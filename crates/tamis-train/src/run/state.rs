@@ -219,6 +219,7 @@ fn certain() -> f64 {
     1.0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_certain(inclusion: &f64) -> bool {
     *inclusion >= 1.0
 }
