@@ -1,8 +1,9 @@
 //! Configurations of before: the same settings under the names and in the form of then.
 //!
 //! Advantage, loss and filter had one section with the keys of all kinds, most of them without effect, and
-//! `objective.advantage.kind` was called `estimator`. A run's own `config.yaml` of that form is read as it
-//! was meant; `tamis config import old.yaml` prints any other in the form of today.
+//! `objective.advantage.kind` was called `estimator`; `schedule.selector` was a name. A run's own
+//! `config.yaml` of that form is read as it was meant; `tamis config import old.yaml` prints any other in the
+//! form of today.
 
 use std::path::Path;
 
@@ -28,6 +29,7 @@ const SECTIONS: [&str; 3] = ["objective.advantage", "objective.loss", "filter"];
 
 /// Puts a configuration of before into the form of today; one of today stays as it is.
 pub(crate) fn convert(tree: &mut Node) -> Conversion {
+    name_selector(tree);
     let is_older = is_of_before(tree);
     let mut faults = Vec::new();
     if is_older {
@@ -55,10 +57,13 @@ pub(crate) fn convert_imported<'a>(
     let merged = files.into_iter().reduce(|mut below, mut above| {
         name_kind(&mut below);
         name_kind(&mut above);
+        name_selector(&mut below);
+        name_selector(&mut above);
         below.merge(above, shape);
         below
     });
     let Some(mut tree) = merged else { return (None, Vec::new()) };
+    name_selector(&mut tree);
     let preset = of_command("preset").or(tree.get("preset")).cloned();
     let found = convert_sections(&mut tree, preset.as_ref(), is_older, of_command);
     (Some(tree), found)
@@ -72,6 +77,15 @@ fn name_kind(tree: &mut Node) {
         for entry in entries.iter_mut().filter(|entry| entry.key == "estimator") {
             "kind".clone_into(&mut entry.key);
         }
+    }
+}
+
+/// A selector was a name, and is a section whose `kind` has that name.
+fn name_selector(tree: &mut Node) {
+    let Some(selector) = tree.at_mut("schedule.selector") else { return };
+    if matches!(selector.value, Value::Scalar { .. }) && !selector.is_null() {
+        let (origin, node) = (selector.origin.clone(), selector.clone());
+        selector.value = Value::Map(vec![MapEntry { key: "kind".to_owned(), origin, node }]);
     }
 }
 
@@ -340,6 +354,14 @@ mod tests {
     fn imported(texts: &[&str]) -> (Vec<Diagnostic>, String) {
         let (tree, found) = convert_imported(texts.iter().map(|text| parsed(text)).collect(), &|_| None);
         (found, flow(&tree.expect("a file").to_json()))
+    }
+
+    #[test]
+    fn a_selector_that_is_a_name_becomes_the_section_of_that_kind() {
+        let of = |text: &str| imported(&[text]).1;
+        let today = "{schedule: {selector: {kind: shuffle}, mode: rounds}}";
+        assert_eq!(of("schedule: {selector: shuffle, mode: rounds}"), today);
+        assert_eq!(of(today), today);
     }
 
     #[test]

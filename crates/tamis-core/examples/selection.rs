@@ -14,7 +14,8 @@
 use tamis_core::group::{PolicyVersion, PromptId};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::selector::{
-    PassRatePrior, Posterior, PromptHistories, Selection, Side, SkipRates, ZeroVarianceSkip, effective_share,
+    DifficultyPools, PassRatePrior, Posterior, PromptHistories, Selection, Side, SkipRates, ZeroVarianceSkip,
+    effective_share,
 };
 
 const PROMPTS: u64 = 6000;
@@ -44,6 +45,7 @@ fn gamma(key: Key, shape: f64) -> f64 {
 enum Policy {
     Blind,
     Skip(ZeroVarianceSkip),
+    Pools(DifficultyPools),
     Posterior(Posterior),
 }
 
@@ -104,6 +106,7 @@ fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &m
             let Selection { is_taken, inclusion } = match policy {
                 Policy::Blind => Selection::CERTAIN,
                 Policy::Skip(skip) => skip.select(&rates, histories.get(id), draw),
+                Policy::Pools(pools) => pools.select(histories.get(id), draw),
                 Policy::Posterior(posterior) => {
                     posterior.select(&prior, histories.get(id), version, MEMBERS, draw)
                 }
@@ -148,6 +151,7 @@ fn main() {
     let cases = [
         ("blind", Policy::Blind),
         ("zero_variance_skip", Policy::Skip(ZeroVarianceSkip::default())),
+        ("difficulty_pools", Policy::Pools(DifficultyPools::default())),
         ("posterior", Policy::Posterior(Posterior::default())),
         (
             "posterior, nothing forgotten",

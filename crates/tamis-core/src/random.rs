@@ -38,6 +38,8 @@ pub enum Purpose {
     Served = 11,
     /// Levels of an environment.
     Environment = 12,
+    /// Choice of the prompts that are generated from.
+    Selection = 13,
 }
 
 /// A 64-bit Philox key folded from a seed and coordinates.

@@ -65,14 +65,15 @@ pub struct PromptSampler {
     order: PromptOrder,
     current: Vec<usize>,
     position: DataPosition,
+    /// Rank of each prompt, the lowest first, and the epochs that go by it; empty: all are equal.
+    ranks: Vec<usize>,
+    ranked_epochs: Option<u64>,
 }
 
 impl PromptSampler {
     /// At the beginning of epoch 0.
     pub fn new(prompts: Vec<PromptId>, order: PromptOrder) -> Self {
-        let mut sampler = Self { prompts, order, current: Vec::new(), position: DataPosition::default() };
-        sampler.arrange();
-        sampler
+        Self::at(prompts, order, DataPosition::default())
     }
 
     /// At a saved place, with the same prompts and order as then: what follows is what would have followed.
@@ -88,9 +89,23 @@ impl PromptSampler {
                 num_prompts: prompts.len(),
             });
         }
-        let mut sampler = Self { prompts, order, current: Vec::new(), position };
+        Ok(Self::at(prompts, order, position))
+    }
+
+    fn at(prompts: Vec<PromptId>, order: PromptOrder, position: DataPosition) -> Self {
+        let (current, ranks) = (Vec::new(), Vec::new());
+        let mut sampler = Self { prompts, order, current, position, ranks, ranked_epochs: None };
         sampler.arrange();
-        Ok(sampler)
+        sampler
+    }
+
+    /// With a rank of each prompt, in the order of the prompts: in the first `epochs` passes (`None`: in all)
+    /// the lowest come first, and those of the same rank in the order that they have without.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: Vec<usize>, epochs: Option<u64>) -> Self {
+        (self.ranks, self.ranked_epochs) = (ranks, epochs);
+        self.arrange();
+        self
     }
 
     fn arrange(&mut self) {
@@ -100,6 +115,9 @@ impl PromptSampler {
             }
             PromptOrder::Sequential => (0..self.prompts.len()).collect(),
         };
+        if self.ranked_epochs.is_none_or(|epochs| self.position.epoch < epochs) {
+            self.current.sort_by_key(|&index| self.ranks.get(index).copied());
+        }
     }
 
     /// The next `num` prompts of this epoch, or as many as it has left.
@@ -110,6 +128,13 @@ impl PromptSampler {
             rest.iter().take(num).filter_map(|&index| self.prompts.get(index).copied()).collect();
         self.position.position += prompts.len() as u64;
         DrawnRows { epoch: self.position.epoch, exhausted: self.num_left() == 0, prompts }
+    }
+
+    /// The prompts that this epoch has left, in order.
+    pub fn rest(&self) -> impl Iterator<Item = PromptId> {
+        let start = self.position.position as usize;
+        let rest = self.current.get(start..).unwrap_or_default();
+        rest.iter().filter_map(|&index| self.prompts.get(index).copied())
     }
 
     /// Goes to the beginning of the next epoch, whatever is left of this one.

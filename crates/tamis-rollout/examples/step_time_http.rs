@@ -110,7 +110,7 @@ struct Numbers {
 }
 
 impl PromptSource for Numbers {
-    fn draw(&mut self, n: usize) -> DrawnPrompts {
+    fn draw(&mut self, n: usize, _version: PolicyVersion) -> DrawnPrompts {
         let mut prompts: Vec<DrawnPrompt> = Vec::with_capacity(n);
         while prompts.len() < n {
             prompts.push(self.given_back.pop_front().unwrap_or_else(|| {
@@ -131,7 +131,7 @@ impl PromptSource for Numbers {
                     continued: "".into(),
                     images: Arc::default(),
                 };
-                DrawnPrompt { epoch: 0, prompt }
+                DrawnPrompt { epoch: 0, prompt, inclusion: 1.0 }
             }));
         }
         DrawnPrompts { prompts, exhausted: false }

@@ -79,6 +79,8 @@ pub struct Record {
     pub kept_in: Option<u64>,
     /// Cost and duration of the group's generation.
     pub generation: Generation,
+    /// Probability with which its prompt was selected; 1 where every prompt is.
+    pub inclusion: f64,
 }
 
 /// Cost and duration of a group's generation until its end.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tamis_core::group::PolicyVersion;
+use tamis_core::schedule::selector::JudgedGroup;
 use tamis_data::prompt::Prompt;
 
 /// A prompt with the tokens that the model sees.
@@ -27,6 +29,8 @@ pub struct DrawnPrompt {
     pub epoch: u64,
     /// The prompt.
     pub prompt: PreparedPrompt,
+    /// Probability with which it was selected; 1 where every prompt is.
+    pub inclusion: f64,
 }
 
 /// Prompts drawn for a round.
@@ -41,8 +45,8 @@ pub struct DrawnPrompts {
 /// Source of the scheduler's prompts.
 pub trait PromptSource {
     /// The next prompts, `n` of them or as many as are left: those that were given back first, then this
-    /// epoch's.
-    fn draw(&mut self, n: usize) -> DrawnPrompts;
+    /// epoch's. `version` is that of the weights that will sample.
+    fn draw(&mut self, n: usize, version: PolicyVersion) -> DrawnPrompts;
 
     /// Takes prompts back that were drawn and not used, in the order in which they were drawn: they come
     /// next, as of the pass in which they were drawn.
@@ -50,4 +54,10 @@ pub trait PromptSource {
 
     /// Begins the next epoch.
     fn next_epoch(&mut self);
+
+    /// A step was closed, after prompts were given back: what its groups came to, in the order of their
+    /// dispatch, those whose prompts were given back left out.
+    fn learn(&mut self, groups: &[JudgedGroup]) {
+        let _ = groups;
+    }
 }

@@ -175,6 +175,42 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     expected.assert_same(&Left::by(&killed.join("runs/tiny")));
 }
 
+/// Which prompts are drawn depends on what their groups came to, by rounds and in a stream whose groups are
+/// carried.
+#[test]
+fn what_a_selector_has_learnt_is_resumed_too() {
+    let config =
+        TINY.replaced("total_steps: 6", "total_steps: 12").replaced("train_size: 64", "train_size: 24");
+    for schedule in [
+        "schedule: {selector: {kind: posterior}, ",
+        "schedule: {selector: {kind: posterior, floor: 0.1}, mode: streaming, surplus: carry, max_lag: 2, ",
+        "schedule: {selector: {kind: zero_variance_skip, correction: corrected}, mode: streaming, ",
+    ] {
+        let config = config.replaced("schedule: {", schedule);
+        let folder = Folder::new().with("config.yaml", &config);
+        let start = Instant::now();
+        let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
+        let whole = start.elapsed();
+        let run = folder.join("runs/tiny");
+        let expected = Left::by(&run);
+        let skips = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            line["selector/skipped_share"].as_f64().is_some_and(|share| share > 0.0)
+        };
+        assert!(expected.metrics.lines().any(skips), "no prompt was skipped with {schedule}");
+        for step in [12, 10, 8] {
+            std::fs::remove_dir_all(run.join(format!("checkpoints/step_{step}"))).expect("removed");
+        }
+        folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        expected.assert_same(&Left::by(&run));
+        let killed = Folder::new().with("config.yaml", &config);
+        let (_, _, last) = through_kills(&killed, num_kills(2), whole, &mut Dice::new());
+        assert_eq!(last.code, Some(0), "{}", last.shown());
+        assert_eq!(last.stdout, uninterrupted.stdout);
+        expected.assert_same(&Left::by(&killed.join("runs/tiny")));
+    }
+}
+
 #[test]
 fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
     let config = TINY.replaced("total_steps: 6", "total_steps: 4")

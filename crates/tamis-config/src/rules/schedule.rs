@@ -1,6 +1,7 @@
 //! Rules about generation rounds, refilling and surplus groups.
 
 use tamis_core::schedule::RoundLimit;
+use tamis_core::schedule::selector::Selector;
 
 use super::Checker;
 use crate::schema::{ScheduleMode, SurplusKind};
@@ -21,6 +22,7 @@ impl Checker<'_> {
                 self.warn_ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`");
             }
         }
+        self.selector();
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
             if let RoundLimit::Rounds(rounds) = schedule.max_num_gen_batches
@@ -41,6 +43,20 @@ impl Checker<'_> {
             }
         } else if !self.reader.is_unsound("filter") {
             self.single_round(generated, train);
+        }
+    }
+
+    fn selector(&mut self) {
+        let selector = &self.config.schedule.selector;
+        if self.config.rollout.n < 2 && !matches!(selector, Selector::Shuffle(_)) {
+            self.error(
+                &["schedule.selector.kind", "rollout.n"],
+                format!(
+                    "`schedule.selector.kind: {selector}` goes by whether the members of a prompt's groups differ, and \
+                     with `rollout.n: 1` a group has one member"
+                ),
+                "set `rollout.n: 2` or more, or `schedule.selector.kind: shuffle`",
+            );
         }
     }
 

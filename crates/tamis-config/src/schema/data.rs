@@ -49,6 +49,21 @@ section! {
 }
 
 section! {
+    /// A curriculum: the order of the training prompts within an epoch.
+    pub struct CurriculumConfig {
+        /// Column of numbers by which prompts are put in order, the smallest first; dots lead into objects.
+        column: String = "", NotEmpty, Fixed;
+        /// The largest number first.
+        descending: bool = "false", Any, Fixed;
+        /// Parts of equal size that the order is cut into; within a part prompts come in the order that they
+        /// have without a curriculum. Null: prompts of the same number are a part.
+        bands: Option<usize> = "null", AtLeast(2.0), Fixed;
+        /// Epochs that follow the curriculum; later ones are as without it. Null: all.
+        epochs: Option<usize> = "null", AtLeast(1.0), Fixed;
+    }
+}
+
+section! {
     /// Where prompts come from and how many are drawn.
     pub struct DataConfig {
         /// A built-in task. Null: the prompts of the files alone.
@@ -80,6 +95,8 @@ section! {
         binary_columns: BinaryColumns = "error", Any, Fixed;
         /// Shuffle the prompts anew in every epoch, by `run.seed`.
         shuffle: bool = "true", Any, Fixed;
+        /// The order of prompts by a column of theirs. Null: none but that of `shuffle`.
+        curriculum: Option<CurriculumConfig> = "null", Any, Fixed;
         /// Treatment, before training, of a verifier that rejects its own gold answer.
         check_gold: GoldCheck = "warn", Any, Free;
         /// Images of the data's rows go to the model: to one that sees (Qwen2-VL, Qwen2.5-VL), with a learner in

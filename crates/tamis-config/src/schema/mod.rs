@@ -26,7 +26,7 @@ pub use checkpoint::{CheckpointConfig, KeepBestConfig};
 pub use cluster::{ClusterConfig, LauncherKind};
 pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig};
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
-pub use data::{ColumnsConfig, DataConfig, GoldCheck};
+pub use data::{ColumnsConfig, CurriculumConfig, DataConfig, GoldCheck};
 pub use environment::EnvironmentConfig;
 pub use filter::FilterConfig;
 pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
@@ -37,7 +37,7 @@ pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
 pub use run::{LoggerKind, RunConfig};
-pub use schedule::{ScheduleConfig, ScheduleMode, SelectorKind, SurplusKind};
+pub use schedule::{ScheduleConfig, ScheduleMode, SurplusKind};
 pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;
@@ -47,6 +47,7 @@ use tamis_core::advantage::shaping::Shaping;
 use tamis_core::correction::{CorrectionLevel, CorrectionPreset, OutsideBounds};
 use tamis_core::early_stop::EarlyStopSettings;
 use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
+use tamis_core::schedule::selector::Selector;
 use tamis_core::schedule::{FillOrder, InFlight, OnExhausted, OnLimit};
 use tamis_data::dataset::{BadRows, BinaryColumns};
 use tamis_data::overlong::OverlongPrompts;
@@ -66,7 +67,7 @@ owned! {
     CheckpointDtype, ContextMode, CorrectionLevel, CorrectionPreset, EarlyStopSettings, EnvironmentStyle, FillOrder, GoldCheck, Importance,
     InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
     OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, Prompting, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
-    SelectorKind, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
+    Selector, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
 }
 
 section! {

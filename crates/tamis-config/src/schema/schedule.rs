@@ -1,6 +1,7 @@
 //! `schedule`: when prompts are dispatched and how a batch is filled.
 
 use tamis_core::choice;
+use tamis_core::schedule::selector::Selector;
 use tamis_core::schedule::{FillOrder, OnEmptyRound, OnExhausted, OnLimit, RoundLimit};
 
 use crate::define::section;
@@ -28,14 +29,6 @@ choice! {
         /// Surplus groups go into the next step with the log-probabilities they were sampled with, up to
         /// `max_lag`.
         Carry = "carry",
-    }
-}
-
-choice! {
-    /// How the next prompts are chosen.
-    pub enum SelectorKind {
-        /// Every prompt once an epoch, in shuffled order.
-        Shuffle = "shuffle",
     }
 }
 
@@ -85,7 +78,8 @@ section! {
         /// the limit or the data end it, it trains what it has, whatever `on_limit` and `on_exhausted` say.
         /// False: the batch is trained on when it is complete.
         early_updates: bool = "true", Any, Fixed;
-        /// How the next prompts are chosen.
-        selector: SelectorKind = "shuffle", Any, Fixed;
+        /// How the next prompts are chosen from those of an epoch, by what their groups came to before, with
+        /// the keys of the `kind`.
+        selector: Selector = "{}", Any, Fixed;
     }
 }

@@ -5,6 +5,31 @@ use insta::assert_snapshot;
 use crate::show_errors;
 
 #[test]
+fn selectors() {
+    assert_snapshot!(show_errors("schedule: {selector: {kind: posterior, floor: 0.1, correction: biased}}", &[]), @"");
+    // The form of before.
+    assert_snapshot!(show_errors("schedule: {selector: shuffle}", &[]), @"");
+    let alone = show_errors("schedule: {selector: {kind: posterior}}\nrollout: {n: 1}", &[]);
+    assert!(
+        alone.contains("error: `schedule.selector.kind: posterior` goes by whether the members"),
+        "{alone}"
+    );
+    assert!(alone.contains("hint: set `rollout.n: 2` or more"), "{alone}");
+    let floor = show_errors("schedule: {selector: {kind: posterior, floor: 0}}", &[]);
+    assert!(floor.contains("`schedule.selector.floor`"), "{floor}");
+    let memory = show_errors("schedule: {selector: {kind: zero_variance_skip, memory: 0.9}}", &[]);
+    assert!(
+        memory.contains("error: ") && memory.contains("memory") && memory.contains("posterior"),
+        "{memory}"
+    );
+    let column = show_errors("data: {task: arithmetic, curriculum: {bands: 1}}", &[]);
+    assert!(
+        column.contains("`data.curriculum.column`") && column.contains("`data.curriculum.bands`"),
+        "{column}"
+    );
+}
+
+#[test]
 fn schedules() {
     assert_snapshot!(show_errors("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
     assert_snapshot!(show_errors("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"

@@ -238,20 +238,50 @@ impl Normalisers {
     /// verl's `global_batch_size` and TRL's batch size count fully masked trajectories too; whoever wants
     /// their numbers sets the fields.
     pub fn of(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<(Self, Vec<f64>), ObjectiveError> {
+        Self::weighted(mask, group_sizes, None)
+    }
+
+    /// The same where each group counts by a weight \[P\], as its trajectories' losses do
+    /// ([`Columns::sequence_weight`](super::Columns::sequence_weight)): a mean is then `Σ w·l / Σ w`, which
+    /// does not change where all weights are multiplied by a number, and has the same bits as without weights
+    /// where all are 1. The tokens of each trajectory's group are returned without the weight.
+    ///
+    /// ```
+    /// use tamis_core::objective::Normalisers;
+    /// use tamis_core::ragged::Ragged;
+    /// let mask = Ragged::from_rows([vec![true], vec![true, true]]);
+    /// let (counts, _) = Normalisers::weighted(&mask, &[1, 1], Some(&[4.0, 1.0]))?;
+    /// assert_eq!((counts.tokens, counts.sequences, counts.groups), (6.0, 5.0, 5.0));
+    /// # Ok::<(), tamis_core::objective::ObjectiveError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ObjectiveError::Columns`] where the groups do not hold as many trajectories as the mask, or there
+    /// are not as many weights as groups.
+    pub fn weighted(
+        mask: &Ragged<bool>,
+        group_sizes: &[usize],
+        weights: Option<&[f64]>,
+    ) -> Result<(Self, Vec<f64>), ObjectiveError> {
         let expected: usize = group_sizes.iter().sum();
         check_length("mask", expected, mask.num_rows())?;
+        if let Some(weights) = weights {
+            check_length("weights", group_sizes.len(), weights.len())?;
+        }
         let mut normalisers = Self { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
         let mut group_tokens = Vec::with_capacity(expected);
         let mut rows = mask.rows();
-        for &size in group_sizes {
-            let mut tokens_g = 0;
+        for (place, &size) in group_sizes.iter().enumerate() {
+            let weight = weights.map_or(1.0, |weights| weights[place]);
+            let (mut tokens_g, mut sequences_g) = (0, 0);
             for mask_t in rows.by_ref().take(size) {
                 let tokens = mask_t.iter().filter(|&&on| on).count();
-                normalisers.sequences += f64::from(u8::from(tokens > 0));
+                sequences_g += usize::from(tokens > 0);
                 tokens_g += tokens;
             }
-            normalisers.groups += f64::from(u8::from(tokens_g > 0));
-            normalisers.tokens += tokens_g as f64;
+            normalisers.sequences += weight * sequences_g as f64;
+            normalisers.groups += weight * f64::from(u8::from(tokens_g > 0));
+            normalisers.tokens += weight * tokens_g as f64;
             group_tokens.resize(group_tokens.len() + size, tokens_g as f64);
         }
         Ok((normalisers, group_tokens))

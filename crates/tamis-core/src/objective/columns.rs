@@ -89,6 +89,10 @@ pub struct Columns<'a, T> {
     /// Trajectories with an unmasked token in the trajectory's whole group \[B\], for `group-seq-mean`
     /// ([`Normalisers::group_sequences`](super::Normalisers::group_sequences) counts them).
     pub group_sequences: Option<&'a [f64]>,
+    /// Weight of each trajectory's whole loss \[B\], divergence and entropy included (one over the
+    /// probability with which its prompt was selected); a constant. The normalisers count by the same weights
+    /// ([`Normalisers::weighted`](super::Normalisers::weighted)). `None`: 1.
+    pub sequence_weight: Option<&'a [f64]>,
 }
 
 /// One set of flags per token of the optimizer batch \[N\], for [`Columns::selection`]; cut it as the other
@@ -137,6 +141,7 @@ impl<'a, T: Real> Columns<'a, T> {
             advantage,
             group_tokens: None,
             group_sequences: None,
+            sequence_weight: None,
         }
     }
 
@@ -180,7 +185,8 @@ impl<'a, T: Real> Columns<'a, T> {
                 AdvantageColumn::PerToken(column) => AdvantageColumn::PerToken(&column[tokens]),
             },
             group_tokens: self.group_tokens.map(|column| &column[range.clone()]),
-            group_sequences: self.group_sequences.map(|column| &column[range]),
+            group_sequences: self.group_sequences.map(|column| &column[range.clone()]),
+            sequence_weight: self.sequence_weight.map(|column| &column[range]),
         }
     }
 
@@ -208,8 +214,11 @@ impl<'a, T: Real> Columns<'a, T> {
         if let Some(column) = self.selection {
             check_length("selection", expected, column.len())?;
         }
-        for (name, column) in [("group_tokens", self.group_tokens), ("group_sequences", self.group_sequences)]
-        {
+        for (name, column) in [
+            ("group_tokens", self.group_tokens),
+            ("group_sequences", self.group_sequences),
+            ("sequence_weight", self.sequence_weight),
+        ] {
             if let Some(column) = column {
                 check_length(name, self.num_sequences(), column.len())?;
             }
@@ -239,6 +248,7 @@ impl<'a, T: Real> Columns<'a, T> {
                 tokens: self.group_tokens.map(|column| column[i]),
                 sequences: self.group_sequences.map(|column| column[i]),
             },
+            sequence_weight: self.sequence_weight.map_or(1.0, |column| column[i]),
             tokens,
         }
     }
@@ -257,6 +267,7 @@ pub(crate) struct Row<'a, T> {
     pub(crate) selection: Option<&'a [u8]>,
     pub(crate) advantage: RowAdvantage<'a>,
     pub(crate) group: GroupCounts,
+    pub(crate) sequence_weight: f64,
 }
 
 /// Advantage of a trajectory's tokens.

@@ -100,7 +100,8 @@ impl Objective {
         if tokens == 0 {
             return Ok(sums);
         }
-        let scale = self.aggregation.weight(tokens, row.group, normalisers, &self.divisors)?;
+        let weight = row.sequence_weight;
+        let scale = weight * self.aggregation.weight(tokens, row.group, normalisers, &self.divisors)?;
         let importance = self.policy.importance(self.importance);
         let is_off_policy = self.masks.off_policy.is_some_and(|threshold| drift(row, tokens) > threshold);
         self.policy.sequence(&mut TrajectoryLoss {
@@ -121,7 +122,7 @@ impl Objective {
         }
         if let Some(entropy) = row.entropy {
             let aggregation = self.entropy.and_then(|bonus| bonus.aggregation).unwrap_or(self.aggregation);
-            let scale = aggregation.weight(tokens, row.group, normalisers, &self.divisors)?;
+            let scale = weight * aggregation.weight(tokens, row.group, normalisers, &self.divisors)?;
             sums.entropy = sum(row.mask, |t| entropy[t].into());
             sums.entropy_loss = scale * sums.entropy;
             let slope = T::of(-(self.entropy_coef(state).unwrap_or(0.0) * scale));

@@ -346,6 +346,53 @@ proptest! {
         prop_assert!(tokens == 0.0 || (outcome.metrics.clip_share * tokens - chosen.len() as f64).abs() < 1e-9);
     }
 
+    /// A group of weight 2 stands for two such groups, under every aggregation, and weights of 1 change no
+    /// bit.
+    #[test]
+    fn a_weight_stands_for_as_many_groups(objective in objective(), batch in batch(), doubled in prop::collection::vec(any::<bool>(), 4)) {
+        let weights: Vec<f64> =
+            doubled.iter().take(batch.group_sizes.len()).map(|&twice| if twice { 2.0 } else { 1.0 }).collect();
+        let mask = |gathered: &Gathered| {
+            tamis_core::ragged::Ragged::from_rows(
+                gathered.offsets.windows(2).map(|ends| gathered.mask[ends[0]..ends[1]].to_vec()),
+            )
+        };
+        let state = objective.initial_state();
+        let whole = batch.whole();
+        let of_members = |weights: &[f64]| -> Vec<f64> {
+            weights.iter().zip(&batch.group_sizes).flat_map(|(&weight, &size)| vec![weight; size]).collect()
+        };
+        let weighted = |weights: &[f64]| {
+            let (normalisers, _) = Normalisers::weighted(&mask(&whole), &batch.group_sizes, Some(weights)).unwrap();
+            let of_members = of_members(weights);
+            let columns = Columns { sequence_weight: Some(&of_members), ..whole.columns() };
+            objective.value_and_gradient(&columns, &normalisers, &state).unwrap()
+        };
+        let plain = objective.value_and_gradient(&whole.columns(), &batch.normalisers, &state).unwrap();
+        let of_ones = weighted(&vec![1.0; weights.len()]);
+        prop_assert_eq!(of_ones.0.loss.to_bits(), plain.0.loss.to_bits());
+        prop_assert_eq!(&of_ones.1, &plain.1);
+
+        // The same groups, those of weight 2 twice.
+        let (mut rows, mut sizes, mut first) = (Vec::new(), Vec::new(), 0);
+        for (&size, &weight) in batch.group_sizes.iter().zip(&weights) {
+            for _ in 0..weight as usize {
+                rows.extend(first..first + size);
+                sizes.push(size);
+            }
+            first += size;
+        }
+        let twice = batch.gather(&rows);
+        let (normalisers, _) = Normalisers::of(&mask(&twice), &sizes).unwrap();
+        let (expected, _) = objective.value_and_gradient(&twice.columns(), &normalisers, &state).unwrap();
+        let found = weighted(&weights).0;
+        // What adapts goes by plain means; the coefficients of this batch are those of its start.
+        prop_assert!(
+            (found.loss - expected.loss).abs() <= 1e-9 * (1.0 + expected.loss.abs()),
+            "{} instead of {}", found.loss, expected.loss
+        );
+    }
+
     #[test]
     fn masked_values_change_nothing(objective in objective(), batch in batch(), junk in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), -1e9..1e9_f64]) {
         let mut gathered = batch.whole();
@@ -451,6 +498,7 @@ proptest! {
             group_tokens: wide.group_tokens,
             group_sequences: wide.group_sequences,
             selection: wide.selection,
+            sequence_weight: None,
         };
         let state = objective.initial_state();
         let (outcome, derivatives) = objective.value_and_gradient(&narrow, &batch.normalisers, &state).unwrap();

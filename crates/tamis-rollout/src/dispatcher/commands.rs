@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tamis_core::filter::Verdict;
 use tamis_core::group::{Group, GroupId};
 use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::selector::JudgedGroup;
 use tamis_core::schedule::{Command, Event, StepClose};
 
 use super::flight::{Course, GroupFlight, MemberState};
@@ -172,7 +173,7 @@ impl Dispatcher {
         num_prompts: usize,
     ) -> Result<(), DispatchError> {
         let is_by_rounds = self.is_by_rounds();
-        let drawn = with.source.draw(num_prompts);
+        let drawn = with.source.draw(num_prompts, self.version);
         let num_rounds = self.next_round;
         let serial = self.round_for(step, round, is_by_rounds);
         let window = self.machine.settings().gen_batch_size.max(1);
@@ -182,7 +183,7 @@ impl Dispatcher {
             with.observer.round_begins(step, round, window);
         }
         let mut ids = Vec::with_capacity(drawn.prompts.len());
-        for DrawnPrompt { epoch, prompt } in drawn.prompts {
+        for DrawnPrompt { epoch, prompt, inclusion } in drawn.prompts {
             let id = GroupId(self.next_group);
             self.next_group += 1;
             ids.push(id);
@@ -207,6 +208,7 @@ impl Dispatcher {
                 fate: Fate::Carried,
                 kept_in: None,
                 generation: Generation::default(),
+                inclusion,
             };
             let samples: Vec<SampleId> =
                 (0..self.settings.group_size as u32).map(|member| SampleId::of_member(id, member)).collect();
@@ -313,6 +315,24 @@ impl Dispatcher {
         Ok(())
     }
 
+    /// What the groups came to that were judged since the step before was closed, in the order of dispatch:
+    /// of those whose prompts stay drawn. A kept group counts in the step in which it was kept.
+    fn judged(&self, close: &StepClose) -> Vec<JudgedGroup> {
+        let goes_back: BTreeSet<GroupId> = close.returned.iter().copied().collect();
+        let was_kept: BTreeSet<GroupId> =
+            close.trained.iter().chain(&close.surplus).chain(&close.carried).copied().collect();
+        let is_judged = |record: &&Record| match record.fate {
+            Fate::Dropped(_) => true,
+            _ => was_kept.contains(&record.group.id) && record.kept_in.is_none(),
+        };
+        let scale = self.machine.settings().metric.outcome_scale();
+        let judged = self.held.values().filter(is_judged);
+        judged
+            .filter(|record| !goes_back.contains(&record.group.id))
+            .map(|record| JudgedGroup::of(&record.group, &record.values, scale, record.inclusion))
+            .collect()
+    }
+
     /// Hands over the groups that leave the machine.
     pub(super) fn close(
         &mut self,
@@ -323,15 +343,16 @@ impl Dispatcher {
         if !self.is_by_rounds() {
             self.observe_rest(with)?;
         }
-        let given_back = close
-            .returned
-            .iter()
-            .filter_map(|id| self.held.get(id))
-            .map(|record| DrawnPrompt { epoch: record.group.epoch, prompt: record.prompt.clone() });
+        let given_back = close.returned.iter().filter_map(|id| self.held.get(id)).map(|record| DrawnPrompt {
+            epoch: record.group.epoch,
+            prompt: record.prompt.clone(),
+            inclusion: record.inclusion,
+        });
         let given_back: Vec<DrawnPrompt> = given_back.collect();
         if !given_back.is_empty() {
             with.source.give_back(given_back);
         }
+        with.source.learn(&self.judged(&close));
         let mut take = |ids: &[GroupId], fate: &Fate| -> Result<Vec<Record>, DispatchError> {
             ids.iter()
                 .map(|id| {

@@ -85,7 +85,7 @@ pub(crate) fn prompt(row: u64) -> PreparedPrompt {
 }
 
 impl PromptSource for Rows {
-    fn draw(&mut self, n: usize) -> DrawnPrompts {
+    fn draw(&mut self, n: usize, _version: PolicyVersion) -> DrawnPrompts {
         let mut prompts = Vec::new();
         while prompts.len() < n {
             let (epoch, row) = match self.given_back.pop_front() {
@@ -96,7 +96,7 @@ impl PromptSource for Rows {
                 }
                 None => break,
             };
-            prompts.push(DrawnPrompt { epoch, prompt: prompt(row) });
+            prompts.push(DrawnPrompt { epoch, prompt: prompt(row), inclusion: 1.0 });
         }
         DrawnPrompts { prompts, exhausted: self.next == self.per_epoch && self.given_back.is_empty() }
     }

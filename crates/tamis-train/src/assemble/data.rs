@@ -8,12 +8,14 @@ use serde_json::{Map, Value};
 use tamis_config::{
     Config, DataConfig, DataSource, DataSources, EnvironmentConfig, ModelSource, TokenizerSource,
 };
+use tamis_data::curriculum::Curriculum;
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
 use tamis_env::task::environment::{environment_of, set_environment};
 use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
+use tamis_rollout::PreparedPrompt;
 use tamis_text::template::ChatTemplate;
 
 use super::check_purpose::CheckPurpose;
@@ -331,7 +333,32 @@ fn first_of_task(
     Ok(vec![first("train", made.train), first("val", made.held_out)])
 }
 
-/// `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
+/// `data.prompt_template`. As in EasyR1 the white space around it is not part of it. The rank of each
+/// training prompt in the curriculum, and the passes over the data that follow it; `None` where there is no
+/// curriculum.
+///
+/// # Errors
+/// Where a prompt has no number in the curriculum's column.
+pub(crate) fn curriculum(
+    config: &Config,
+    prompts: &[PreparedPrompt],
+) -> Result<Option<(Vec<usize>, Option<u64>)>, AssembleError> {
+    let Some(settings) = &config.data.curriculum else { return Ok(None) };
+    let curriculum = Curriculum {
+        column: settings.column.clone(),
+        descending: settings.descending,
+        bands: settings.bands,
+        epochs: settings.epochs.map(|epochs| epochs as u64),
+    };
+    let ranks = curriculum.ranks(prompts.iter().map(|prepared| &*prepared.prompt)).map_err(|error| {
+        AssembleError::setting(
+            format!("data.curriculum: {error}"),
+            "name a column in which every row has a number, or set data.curriculum=null",
+        )
+    })?;
+    Ok(Some((ranks, curriculum.epochs)))
+}
+
 fn prompt_template(path: &Path) -> Result<ChatTemplate, AssembleError> {
     let source = tamis_file::read_text(path, tamis_file::MAX_TEMPLATE)
         .map_err(|source| CodecError::PromptTemplateFile { path: path.to_owned(), source })?;

@@ -6,8 +6,9 @@ use tamis_core::advantage::{Advantage, Column};
 use tamis_core::diagnostics::Buckets;
 use tamis_core::objective::Objective;
 use tamis_core::objective::ZeroGroups;
+use tamis_core::schedule::selector::InclusionWeights;
 use tamis_env::reward::TrainerState;
-use tamis_rollout::{InFlight, SamplePurpose, Sampling};
+use tamis_rollout::{InFlight, Record, SamplePurpose, Sampling};
 
 use super::AssembleError;
 use super::hints::Hints;
@@ -112,6 +113,16 @@ impl Recipe {
     /// Whether what the filter dropped stays in the denominators of the loss.
     pub(crate) fn counts_dropped(&self) -> bool {
         self.config.objective.zero_groups != ZeroGroups::Drop
+    }
+
+    /// Weights of groups by one over the probability with which their prompts were selected; `None` where all
+    /// weigh the same.
+    pub(crate) fn selection_weights<'r>(
+        &self,
+        records: impl IntoIterator<Item = &'r Record>,
+    ) -> Option<Vec<f64>> {
+        let is_corrected = self.config.schedule.selector.correction() == InclusionWeights::Corrected;
+        is_corrected.then(|| records.into_iter().map(|record| 1.0 / record.inclusion).collect())
     }
 
     /// Whether the loss compares with log-probabilities of the policy at the start of the step, and not with

@@ -344,13 +344,16 @@ pub(crate) fn count_dropped(recipe: &Recipe, others: &[Record]) -> Result<Option
     }
     let mut mask = Ragged::default();
     let mut sizes = Vec::new();
-    for record in others.iter().filter(|record| matches!(record.fate, Fate::Dropped(_))) {
+    let dropped: Vec<&Record> =
+        others.iter().filter(|record| matches!(record.fate, Fate::Dropped(_))).collect();
+    for record in &dropped {
         sizes.push(record.group.trajectories.len());
         for mask_t in mask_of(&record.group, recipe.update.mask_truncated) {
             mask.push_row(mask_t);
         }
     }
-    Ok(Some(Normalisers::of(&mask, &sizes)?.0))
+    let weights = recipe.selection_weights(dropped);
+    Ok(Some(Normalisers::weighted(&mask, &sizes, weights.as_deref())?.0))
 }
 
 /// Rewards of one greedy completion of each trained prompt \[P\], NaN where it is unscored; they are not

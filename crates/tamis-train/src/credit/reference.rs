@@ -229,6 +229,7 @@ mod tests {
             fate: Fate::Trained,
             kept_in: None,
             generation: Generation::default(),
+            inclusion: 1.0,
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct OptimizerBatch<'a> {
     pub(crate) mask: Ragged<bool>,
     /// Trajectories of each group \[P\].
     sizes: Vec<usize>,
+    /// Weight of each group's losses \[P\]; `None`: 1.
+    weights: Option<Vec<f64>>,
 }
 
 /// A wave of an optimizer batch: what passes through the learner at once, with what a loss wants to know of
@@ -59,6 +61,8 @@ pub(crate) struct Micro<'m, 'a> {
     pub(crate) group_tokens: Vec<f64>,
     /// Trajectories trained on in the group of each trajectory.
     pub(crate) group_sequences: Vec<f64>,
+    /// Weight of each trajectory's loss, where groups have weights.
+    pub(crate) sequence_weights: Option<Vec<f64>>,
 }
 
 impl<'a> OptimizerBatch<'a> {
@@ -90,7 +94,20 @@ impl<'a> OptimizerBatch<'a> {
             sequences: sequences(&own),
             mask,
             sizes: own.iter().map(|group| group.trajectories.len()).collect(),
+            weights: None,
         }
+    }
+
+    /// With a weight of each group's losses \[P\].
+    #[must_use]
+    pub(crate) fn with_weights(self, weights: Option<Vec<f64>>) -> Self {
+        Self { weights, ..self }
+    }
+
+    /// Weight of each trajectory \[B\], where groups have weights.
+    fn sequence_weights(&self) -> Option<Vec<f64>> {
+        let of_group = self.weights.as_ref()?.iter().zip(&self.sizes);
+        Some(of_group.flat_map(|(&weight, &size)| std::iter::repeat_n(weight, size)).collect())
     }
 
     /// Places of the trajectories with a token to train on; the others cost no pass.
@@ -116,7 +133,9 @@ impl<'a> OptimizerBatch<'a> {
         cut: Cut,
         mut pass: impl FnMut(&Micro<'_, 'a>, &Normalisers) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (normalisers, group_tokens) = Normalisers::of(&self.mask, &self.sizes)?;
+        let (normalisers, group_tokens) =
+            Normalisers::weighted(&self.mask, &self.sizes, self.weights.as_deref())?;
+        let sequence_weights = self.sequence_weights();
         let group_sequences = Normalisers::group_sequences(&self.mask, &self.sizes)?;
         let live = self.live();
         let sequences: Vec<LearnerSequence<'a>> = live.iter().map(|&place| self.sequences[place]).collect();
@@ -134,6 +153,9 @@ impl<'a> OptimizerBatch<'a> {
                 offsets,
                 group_tokens: places.iter().map(|&place| group_tokens[place]).collect(),
                 group_sequences: places.iter().map(|&place| group_sequences[place]).collect(),
+                sequence_weights: sequence_weights
+                    .as_ref()
+                    .map(|weights| places.iter().map(|&place| weights[place]).collect()),
             };
             pass(&micro, &normalisers)?;
         }

@@ -49,6 +49,8 @@ pub struct TrainingBatch<'a> {
     pub advantages: &'a Advantages,
     /// Mask of the trajectories that stay in the loss `[P][G]`; `None`: all.
     pub kept: Option<&'a Ragged<bool>>,
+    /// Weight of each group's losses \[P\], divergence and entropy included; `None`: 1.
+    pub weights: Option<&'a [f64]>,
     /// Factor of the policy term.
     pub policy_factor: f64,
     /// Log-probabilities under the policy at the start of the step, one row per trajectory `[B][T]`. `None`:
@@ -312,7 +314,9 @@ impl<'a> MiniBatch<'a> {
         places: &[usize],
         settings: &UpdateSettings,
     ) -> Self {
-        let own = OptimizerBatch::of(batch.groups, first_row, places, settings.mask_truncated, batch.kept);
+        let weights = batch.weights.map(|weights| places.iter().map(|&place| weights[place]).collect());
+        let own = OptimizerBatch::of(batch.groups, first_row, places, settings.mask_truncated, batch.kept)
+            .with_weights(weights);
         let members = || places.iter().flat_map(|&place| &batch.groups[place].trajectories);
         Self {
             behaviour: members().flat_map(|member| &member.logprobs).copied().collect(),
@@ -504,6 +508,7 @@ impl<'a> MiniBatch<'a> {
                     selection: selection_n.as_deref(),
                     group_tokens: Some(&micro.group_tokens),
                     group_sequences: Some(&micro.group_sequences),
+                    sequence_weight: micro.sequence_weights.as_deref(),
                     ..Columns::new(&micro.offsets, &micro.mask, &scores.logprobs, advantage)
                 };
                 objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;

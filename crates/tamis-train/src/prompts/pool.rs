@@ -1,27 +1,22 @@
-//! The training prompts as the scheduler's source: an order per epoch and a place in it.
+//! The training prompts as the scheduler's source: an order per epoch, a place in it, and the selector that
+//! passes over some of them.
 
 use std::collections::{HashMap, VecDeque};
 
-use serde::{Deserialize, Serialize};
-use tamis_core::group::PromptId;
+use tamis_core::group::{PolicyVersion, PromptId};
+use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelector, Selection};
 use tamis_data::sampler::{DataPosition, PositionError, PromptOrder, PromptSampler};
 use tamis_rollout::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};
 
-/// A prompt that was drawn and given back: its pass over the data, and which it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenBack {
-    /// The pass, from 0.
-    pub epoch: u64,
-    /// The prompt.
-    pub prompt: PromptId,
-}
-
-/// Prompts drawn epoch by epoch; the position and what was given back survive a resume.
+/// Prompts drawn epoch by epoch; the position, what was given back and what the selector has learnt survive a
+/// resume.
 pub struct PromptPool {
     prompts: HashMap<PromptId, PreparedPrompt>,
     sampler: PromptSampler,
     /// To be drawn before all others.
-    given_back: VecDeque<GivenBack>,
+    given_back: VecDeque<Candidate>,
+    /// `None`: every prompt is taken.
+    selector: Option<PromptSelector>,
 }
 
 impl PromptPool {
@@ -34,24 +29,49 @@ impl PromptPool {
         let ids = prompts.iter().map(|prepared| prepared.prompt.id).collect();
         let sampler = PromptSampler::resume(ids, order, position)?;
         let prompts = prompts.into_iter().map(|prepared| (prepared.prompt.id, prepared)).collect();
-        Ok(Self { prompts, sampler, given_back: VecDeque::new() })
+        Ok(Self { prompts, sampler, given_back: VecDeque::new(), selector: None })
+    }
+
+    /// With a rank of each prompt, in the order in which they were given: in the first `epochs` passes over
+    /// the data the lowest come first.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: Vec<usize>, epochs: Option<u64>) -> Self {
+        self.sampler = self.sampler.with_ranks(ranks, epochs);
+        self
     }
 
     /// With prompts that were given back before a checkpoint.
     #[must_use]
-    pub fn with_given_back(mut self, given_back: impl IntoIterator<Item = GivenBack>) -> Self {
+    pub fn with_given_back(mut self, given_back: impl IntoIterator<Item = Candidate>) -> Self {
         self.given_back = given_back.into_iter().collect();
         self
     }
 
+    /// With a selector, where there is one.
+    #[must_use]
+    pub fn with_selector(mut self, selector: Option<PromptSelector>) -> Self {
+        self.selector = selector;
+        self
+    }
+
     /// Prompts that were given back and not drawn since, in the order in which they come, to save.
-    pub fn given_back(&self) -> Vec<GivenBack> {
+    pub fn given_back(&self) -> Vec<Candidate> {
         self.given_back.iter().copied().collect()
     }
 
     /// The place to save.
     pub fn position(&self) -> DataPosition {
         self.sampler.position()
+    }
+
+    /// The selector, where there is one.
+    pub fn selector(&self) -> Option<&PromptSelector> {
+        self.selector.as_ref()
+    }
+
+    /// The same, to report on what it did.
+    pub fn selector_mut(&mut self) -> Option<&mut PromptSelector> {
+        self.selector.as_mut()
     }
 
     /// Prompts of an epoch.
@@ -63,26 +83,91 @@ impl PromptPool {
     pub fn get(&self, id: PromptId) -> Option<&PreparedPrompt> {
         self.prompts.get(&id)
     }
+
+    /// Decides on the next prompts until `n` are taken or the epoch is over; whether it is. It goes on to the
+    /// end where nothing more would be taken, so that an epoch ends with its last taken prompt.
+    fn decide(&self, n: usize, version: PolicyVersion) -> (Vec<(Candidate, Selection)>, bool) {
+        let epoch = self.position().epoch;
+        let own = self.sampler.rest().map(|prompt| Candidate::new(epoch, prompt));
+        let mut decided = Vec::new();
+        let (mut num_taken, mut until) = (0, 0);
+        for candidate in self.given_back.iter().copied().chain(own) {
+            let selection = match &self.selector {
+                Some(selector) => selector.decide(&candidate, version),
+                None => Selection::CERTAIN,
+            };
+            if selection.is_taken && num_taken == n {
+                decided.truncate(until);
+                return (decided, false);
+            }
+            decided.push((candidate, selection));
+            if selection.is_taken {
+                num_taken += 1;
+                until = decided.len();
+            }
+        }
+        // A pass over the data that takes nothing would look like data without a prompt.
+        let is_whole_epoch = self.position().position == 0;
+        if num_taken == 0 && n > 0 && is_whole_epoch {
+            let likelier = |most: usize, place: usize| {
+                let inclusion = |place: usize| decided[place].1.inclusion;
+                if inclusion(place) > inclusion(most) { place } else { most }
+            };
+            if let Some(likeliest) = (0..decided.len()).reduce(likelier) {
+                decided[likeliest].1.is_taken = true;
+            }
+        }
+        (decided, true)
+    }
 }
 
 impl PromptSource for PromptPool {
-    fn draw(&mut self, n: usize) -> DrawnPrompts {
-        let first: Vec<GivenBack> = self.given_back.drain(..n.min(self.given_back.len())).collect();
-        let drawn = self.sampler.draw(n - first.len());
-        let own = drawn.prompts.into_iter().map(|prompt| GivenBack { epoch: drawn.epoch, prompt });
-        let prompts = first.into_iter().chain(own).filter_map(|GivenBack { epoch, prompt }| {
-            Some(DrawnPrompt { epoch, prompt: self.prompts.get(&prompt)?.clone() })
-        });
-        DrawnPrompts { prompts: prompts.collect(), exhausted: drawn.exhausted && self.given_back.is_empty() }
+    fn draw(&mut self, n: usize, version: PolicyVersion) -> DrawnPrompts {
+        let (decided, exhausted) = self.decide(n, version);
+        let num_given_back = decided.len().min(self.given_back.len());
+        self.given_back.drain(..num_given_back);
+        self.sampler.draw(decided.len() - num_given_back);
+        let mut prompts = Vec::with_capacity(n.min(decided.len()));
+        for (candidate, selection) in decided {
+            if let Some(selector) = &mut self.selector {
+                selector.note(candidate, selection);
+            }
+            if let Some(prompt) = self.prompts.get(&candidate.prompt).filter(|_| selection.is_taken) {
+                let (epoch, prompt) = (candidate.epoch, prompt.clone());
+                prompts.push(DrawnPrompt { epoch, prompt, inclusion: selection.inclusion });
+            }
+        }
+        DrawnPrompts { prompts, exhausted }
     }
 
     fn give_back(&mut self, prompts: Vec<DrawnPrompt>) {
-        for DrawnPrompt { epoch, prompt } in prompts.into_iter().rev() {
-            self.given_back.push_front(GivenBack { epoch, prompt: prompt.prompt.id });
+        let is_selected = self.selector.is_some();
+        let returned: Vec<Candidate> = prompts
+            .iter()
+            .map(|DrawnPrompt { epoch, prompt, inclusion }| Candidate {
+                inclusion: is_selected.then_some(*inclusion),
+                ..Candidate::new(*epoch, prompt.prompt.id)
+            })
+            .collect();
+        let comes_next = match &mut self.selector {
+            Some(selector) => selector.give_back(&returned),
+            None => returned,
+        };
+        for candidate in comes_next.into_iter().rev() {
+            self.given_back.push_front(candidate);
         }
     }
 
     fn next_epoch(&mut self) {
         self.sampler.next_epoch();
     }
+
+    fn learn(&mut self, groups: &[JudgedGroup]) {
+        if let Some(selector) = &mut self.selector {
+            selector.learn(groups);
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use tamis_core::group::Group;
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
+use tamis_core::schedule::selector::SelectionReport;
 use tamis_rollout::Ignored;
 
 use super::divergence::Diverged;
@@ -27,6 +28,8 @@ pub(crate) struct StepFacts {
     pub(crate) report: StepReport,
     /// Attempts at it that were given up.
     pub(crate) num_given_up: usize,
+    /// What the selector of prompts did, where there is one.
+    pub(crate) selection: SelectionReport,
     /// The greedy completions, where the estimator compares with them.
     pub(crate) greedy: Option<GreedyFacts>,
     /// The divergence in the reward, where it is there.
@@ -123,6 +126,7 @@ impl StepFacts {
             step: batch.report.step,
             report: batch.report,
             num_given_up: batch.num_given_up,
+            selection: SelectionReport::default(),
             greedy: None,
             reward_kl: None,
             shaping: Vec::new(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config, ModelSource};
 use tamis_core::group::PolicyVersion;
+use tamis_core::schedule::selector::PromptSelector;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::environment::kind::World;
 use tamis_env::reward::Listener;
@@ -290,7 +291,15 @@ impl Preparation<'_> {
         };
         let position = self.state().map_or(DataPosition::default(), |state| state.schedule.position);
         let given_back = self.state().into_iter().flat_map(|state| state.schedule.given_back.iter().copied());
-        Ok(PromptPool::new(train, order, position)?.with_given_back(given_back))
+        let (seed, n) = (self.config.run.seed, self.config.rollout.n);
+        let learnt = self.state().and_then(|state| state.schedule.selector.clone());
+        let selector = PromptSelector::new(self.config.schedule.selector, seed, n, learnt);
+        let ranks = data::curriculum(self.config, &train)?;
+        let mut pool = PromptPool::new(train, order, position)?;
+        if let Some((ranks, epochs)) = ranks {
+            pool = pool.with_ranks(ranks, epochs);
+        }
+        Ok(pool.with_given_back(given_back).with_selector(selector))
     }
 
     /// The dispatcher, and whether the run is to have another length than it had.
@@ -468,6 +477,7 @@ fn restore_carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Re
                 fate: carried.fate.clone(),
                 kept_in: carried.kept_in,
                 generation: carried.generation,
+                inclusion: carried.inclusion,
             }))
         })
         .collect()

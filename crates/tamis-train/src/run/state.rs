@@ -10,6 +10,7 @@ use tamis_core::early_stop::EarlyStopState;
 use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Scheduler;
+use tamis_core::schedule::selector::{Candidate, SelectorState};
 use tamis_data::sampler::DataPosition;
 use tamis_env::reward::Logged;
 use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
@@ -17,7 +18,7 @@ use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 use super::untrained::Untrained;
 use crate::checkpoint::{SaveError, read_state};
 use crate::measure::validation::ValidationReport;
-use crate::prompts::pool::{GivenBack, PromptPool};
+use crate::prompts::pool::PromptPool;
 use tamis_run::directory::LogPositions;
 
 /// Everything that a run is between two steps, weights and moments aside. A number that survives a resume is
@@ -118,7 +119,10 @@ pub struct ScheduleState {
     pub position: DataPosition,
     /// Prompts that were drawn before it and given back, which come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub given_back: Vec<GivenBack>,
+    pub given_back: Vec<Candidate>,
+    /// What the selector of prompts has learnt, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<SelectorState>,
     /// The scheduling machine.
     pub machine: Scheduler,
     /// Id of the next dispatched group.
@@ -142,6 +146,7 @@ impl ScheduleState {
         Self {
             position: pool.position(),
             given_back: pool.given_back(),
+            selector: pool.selector().map(|selector| selector.state().clone()),
             machine: dispatcher.machine().clone(),
             next_group: dispatcher.next_group(),
             carried,
@@ -205,6 +210,18 @@ pub struct CarriedGroup {
     /// Cost and duration of the group's generation.
     #[serde(default)]
     pub generation: Generation,
+    /// Probability with which the group's prompt was selected.
+    #[serde(default = "certain", skip_serializing_if = "is_certain")]
+    pub inclusion: f64,
+}
+
+fn certain() -> f64 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_certain(inclusion: &f64) -> bool {
+    *inclusion >= 1.0
 }
 
 impl CarriedGroup {
@@ -224,6 +241,7 @@ impl CarriedGroup {
             fate: record.fate.clone(),
             kept_in: record.kept_in,
             generation: record.generation,
+            inclusion: record.inclusion,
         }
     }
 

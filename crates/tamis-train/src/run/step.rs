@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tamis_core::correction::Agreement;
-use tamis_core::group::Group;
+use tamis_core::group::{Group, PromptId};
 use tamis_core::objective::ObjectiveState;
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{Dependencies, GeneratorError, OrderLog, Publication, Record, Reference, Weights};
@@ -87,6 +87,11 @@ pub(crate) fn step(
     batch.report.accounting.check()?;
     let mut facts = StepFacts::of(&batch);
     facts.timings.append(&early.timings);
+    if let Some(selector) = workers.pool.selector_mut() {
+        let trained: Vec<(PromptId, f64)> =
+            batch.trained.iter().map(|record| (record.group.prompt, record.inclusion)).collect();
+        facts.selection = selector.report(&trained, workers.version);
+    }
     let groups = batch.groups();
     let members = TrainedMembers::of(recipe, &batch.trained);
     let mut learning = before.learning.clone();

@@ -50,6 +50,7 @@ impl StepMetrics {
             metrics.set("actor/reward_kl_penalty_coeff", kl.coefficient);
         }
         metrics.extend(facts.shaping.iter().copied());
+        metrics.extend(facts.selection.to_pairs().iter().copied());
         if let Some(critic) = &facts.critic {
             critic.put(&mut metrics);
         }

@@ -23,6 +23,7 @@ use tamis_run::metrics::timings::Timings;
 pub(super) struct Updating {
     pub(super) old: Option<Ragged<f32>>,
     in_loss: Ragged<bool>,
+    weights: Option<Vec<f64>>,
     dropped: Option<Normalisers>,
     pub(super) settings: UpdateSettings,
     pub(super) learning_rate: f64,
@@ -60,6 +61,7 @@ impl Updating {
         Ok(Self {
             old,
             in_loss: in_loss(&groups, left_out),
+            weights: recipe.selection_weights(&batch.trained),
             dropped: count_dropped(recipe, &batch.others)?,
             settings,
             learning_rate: recipe.learning_rate.rate(step - 1, recipe.planned_steps()),
@@ -78,6 +80,7 @@ impl Updating {
             groups,
             advantages: &credit.shaped.advantages,
             kept: Some(&self.in_loss),
+            weights: self.weights.as_deref(),
             policy_factor: credit.shaped.policy_factor,
             old: self.old.as_ref(),
             dropped: self.dropped,

@@ -42,6 +42,9 @@ pub struct PromptHistory {
     pub version: PolicyVersion,
     /// How the latest groups were uniform, where the last was, and how many were so in a row.
     pub uniform: Option<(Side, u32)>,
+    /// Share of the latest group's scored members that are correct.
+    #[serde(default)]
+    pub latest: f64,
 }
 
 impl PromptHistory {
@@ -66,6 +69,7 @@ impl PromptHistory {
         self.wrong += left * f64::from(num_scored.saturating_sub(num_correct));
         self.version = latest;
         self.num_groups += 1;
+        self.latest = f64::from(num_correct.min(num_scored)) / f64::from(num_scored);
         self.uniform = Side::of(num_correct, num_scored).map(|side| match self.uniform {
             Some((before, times)) if before == side => (side, times.saturating_add(1)),
             _ => (side, 1),

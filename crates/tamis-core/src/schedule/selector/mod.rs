@@ -7,17 +7,79 @@
 //!
 //! Everything is a pure function of the histories, the prompt's key and the settings: a run that is killed and
 //! resumed selects as it would have.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `history` | what is remembered of a prompt |
+//! | `zero_variance_skip`, `posterior`, `difficulty_pools` | the selectors, and what they go by beside the histories |
+//! | `inclusion` | what the probability of a selection does in the loss |
+//! | `prompt_selector` | a selector in a run: decides, is told what groups came to, takes back what was not used |
+//! | `report` | how the trained distribution differs from that of the data |
 
+mod difficulty_pools;
 mod history;
+mod inclusion;
 mod posterior;
+mod prompt_selector;
+mod report;
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests;
 mod zero_variance_skip;
 
+pub use difficulty_pools::DifficultyPools;
 pub use history::{PromptHistories, PromptHistory, Side};
+pub use inclusion::{InclusionWeights, effective_share};
 pub use posterior::{PassRatePrior, Posterior};
+pub use prompt_selector::{Candidate, JudgedGroup, PromptSelector, SelectorState};
+pub use report::SelectionReport;
 pub use zero_variance_skip::{SkipRates, ZeroVarianceSkip};
+
+use crate::{settings, tagged};
+
+settings! {
+    /// Takes every prompt once an epoch.
+    #[derive(Copy)]
+    pub struct Shuffle {}
+}
+
+tagged! {
+    /// How the next prompts are chosen from those of an epoch, in their order.
+    #[derive(Copy)]
+    pub enum Selector, default Shuffle {
+        /// Every prompt once an epoch.
+        Shuffle(Shuffle) = "shuffle",
+        /// Skips prompts whose last groups were uniform, the more surely the more often in a row (GRESO,
+        /// arXiv 2506.02177).
+        ZeroVarianceSkip(ZeroVarianceSkip) = "zero_variance_skip",
+        /// Takes a prompt with a probability in proportion to that with which its next group is mixed, under
+        /// a Beta posterior of its pass rate, and weights it by one over that probability.
+        Posterior(Posterior) = "posterior",
+        /// Takes prompts of a hard and of an easy pool with the rates of these pools, and all others always
+        /// (the pools of prime-rl).
+        DifficultyPools(DifficultyPools) = "difficulty_pools",
+    }
+}
+
+impl Selector {
+    /// What the probability of a selection does in the loss.
+    pub fn correction(&self) -> InclusionWeights {
+        match self {
+            Self::Shuffle(_) => InclusionWeights::Off,
+            Self::ZeroVarianceSkip(skip) => skip.correction,
+            Self::Posterior(posterior) => posterior.correction,
+            Self::DifficultyPools(pools) => pools.correction,
+        }
+    }
+
+    /// Share of what was seen of a prompt that still counts one policy version later.
+    fn memory(&self) -> f64 {
+        match self {
+            Self::Shuffle(_) | Self::ZeroVarianceSkip(_) | Self::DifficultyPools(_) => 1.0,
+            Self::Posterior(posterior) => posterior.memory,
+        }
+    }
+}
 
 /// Whether a prompt is generated from, and how likely that was.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,19 +98,4 @@ impl Selection {
     pub fn with_probability(inclusion: f64, uniform: f64) -> Self {
         Self { is_taken: uniform < inclusion, inclusion }
     }
-}
-
-/// Effective share of a weighted sample: (Σw)² / (m Σw²), 1 where all weights are equal; `None` of no weight.
-///
-/// Source: Kish, "Survey Sampling", 1965.
-///
-/// ```
-/// use tamis_core::schedule::selector::effective_share;
-/// assert_eq!(effective_share(&[2.0, 2.0]), Some(1.0));
-/// assert_eq!(effective_share(&[1.0, 3.0]), Some(0.8));
-/// ```
-pub fn effective_share(weights: &[f64]) -> Option<f64> {
-    let sum: f64 = weights.iter().sum();
-    let squares: f64 = weights.iter().map(|weight| weight * weight).sum();
-    (squares > 0.0).then(|| sum * sum / (weights.len() as f64 * squares))
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PromptHistory, Selection};
+use super::{InclusionWeights, PromptHistory, Selection};
 use crate::group::PolicyVersion;
 use crate::random::Key;
 use crate::settings;
@@ -21,12 +21,14 @@ settings! {
     #[derive(Copy)]
     pub struct Posterior {
         /// Probability of a mixed group from which on a prompt is always taken.
-        reference: f64 = 0.7, Between(0.0, 1.0);
+        reference: f64 = 0.7, Between(0.001, 1.0);
         /// Least probability with which a prompt is taken, so that none is forgotten and no weight is above its
         /// inverse.
-        floor: f64 = 0.05, Between(0.0, 1.0);
+        floor: f64 = 0.05, Between(0.001, 1.0);
         /// Share of what was seen that still counts one policy version later.
         memory: f64 = 0.995, Between(0.0, 1.0);
+        /// Use in the loss of the probability with which a prompt was taken.
+        correction: InclusionWeights = InclusionWeights::Corrected;
     }
 }
 
@@ -55,9 +57,8 @@ impl Posterior {
         version: PolicyVersion,
         n: u32,
     ) -> f64 {
-        let (a, b) = prior.parameters();
-        let (correct, wrong) = history.map_or((0.0, 0.0), |history| history.faded(version, self.memory));
-        Self::mixed(a + correct, b + wrong, n)
+        let (a, b) = prior.after(history, version, self.memory);
+        Self::mixed(a, b, n)
     }
 
     /// Whether a prompt is taken; `key` is that of the draw.
@@ -87,6 +88,9 @@ pub struct PassRatePrior {
     square: f64,
 }
 
+/// Share of the fit that is left after each further group: some thousand groups count.
+pub(super) const PRIOR_MEMORY: f64 = 0.9998;
+
 /// Groups that the fit begins from, as if they had been seen: of pass rates that are uniform.
 const UNIFORM_GROUPS: f64 = 16.0;
 
@@ -101,6 +105,13 @@ impl PassRatePrior {
         self.weight = memory * self.weight + weight;
         self.mean = memory * self.mean + weight * c / n;
         self.square = memory * self.square + weight * c * (c - 1.0) / (n * (n - 1.0));
+    }
+
+    /// a and b of the pass rate of one prompt, after what its own groups came to.
+    pub fn after(&self, history: Option<&PromptHistory>, version: PolicyVersion, memory: f64) -> (f64, f64) {
+        let (a, b) = self.parameters();
+        let (correct, wrong) = history.map_or((0.0, 0.0), |history| history.faded(version, memory));
+        (a + correct, b + wrong)
     }
 
     /// a and b, each at least 0.02 and at most 100 together.

@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::group::{PolicyVersion, PromptId};
+use crate::filter::OutcomeScale;
+use crate::group::{Group, GroupId, PolicyVersion, PromptId};
 use crate::random::{Key, Purpose};
 
 fn history(groups: &[(u32, u32, u64)], memory: f64) -> PromptHistory {
@@ -34,6 +35,47 @@ fn uniform_groups_count_in_a_row_on_their_side() {
     assert_eq!(row(&[(0, 8, 0), (0, 4, 1)]), Some((Side::Hard, 2)));
     assert_eq!(row(&[(0, 8, 0), (8, 8, 1)]), Some((Side::Easy, 1)));
     assert_eq!(row(&[(8, 8, 0), (3, 8, 1)]), None);
+}
+
+#[test]
+fn pools_go_by_the_latest_group() {
+    let key = Key::new(1, Purpose::Selection);
+    let of = |pools: DifficultyPools, groups: &[(u32, u32, u64)]| {
+        let seen = (!groups.is_empty()).then(|| history(groups, 1.0));
+        pools.select(seen.as_ref(), key).inclusion
+    };
+    let pools = DifficultyPools { hard_rate: 0.1, easy_rate: 0.3, ..DifficultyPools::default() };
+    assert_eq!(of(pools, &[]), 1.0);
+    assert_eq!(of(pools, &[(3, 8, 0), (0, 8, 1)]), 0.1);
+    assert_eq!(of(pools, &[(0, 8, 0), (1, 8, 1)]), 1.0);
+    assert_eq!(of(pools, &[(8, 8, 0)]), 0.3);
+    let wide = DifficultyPools { hard_up_to: 0.25, easy_from: 0.75, ..pools };
+    assert_eq!((of(wide, &[(2, 8, 0)]), of(wide, &[(3, 8, 0)]), of(wide, &[(6, 8, 0)])), (0.1, 1.0, 0.3));
+}
+
+/// Whatever the scale of a metric, a group whose members differ is a mixed one to selection.
+#[test]
+fn a_judged_group_is_mixed_where_its_members_differ() {
+    let group = Group {
+        id: GroupId(7),
+        prompt: PromptId(3),
+        epoch: 0,
+        dispatched: PolicyVersion(5),
+        prompt_token_ids: Vec::new(),
+        images: Vec::new(),
+        trajectories: Vec::new(),
+    };
+    let of = |values: &[f64]| {
+        let judged = JudgedGroup::of(&group, values, Some(OutcomeScale::default()), 0.5);
+        assert_eq!((judged.prompt, judged.version, judged.inclusion), (PromptId(3), PolicyVersion(5), 0.5));
+        (judged.num_correct, judged.num_scored)
+    };
+    assert_eq!(of(&[1.0, 0.0, 0.0]), (1, 3));
+    assert_eq!(of(&[1.0, 1.0, f64::NAN]), (2, 2));
+    assert_eq!(of(&[0.2, 0.7, 0.9]), (1, 3));
+    assert_eq!(of(&[2.0, 3.0, 4.0]), (2, 3));
+    assert_eq!(of(&[0.5, 0.5]), (0, 2));
+    assert_eq!(of(&[f64::NAN, f64::NAN]), (0, 0));
 }
 
 /// Table of the keep rate under a Beta prior, groups of 8 and 16, to three digits.
@@ -104,7 +146,7 @@ proptest! {
     ) {
         let groups: Vec<(u32, u32, u64)> = groups.into_iter().map(|(correct, version)| (correct, 8, version)).collect();
         let seen = history(&groups, 0.99);
-        let posterior = Posterior { reference, floor, memory: 0.99 };
+        let posterior = Posterior { reference, floor, memory: 0.99, ..Posterior::default() };
         let prior = PassRatePrior::default();
         let select = |i: u64| {
             let key = Key::new(2, Purpose::Rollout).with(i);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PromptHistory, Selection, Side};
+use super::{InclusionWeights, PromptHistory, Selection, Side};
 use crate::random::Key;
 use crate::settings;
 
@@ -28,12 +28,15 @@ settings! {
         /// Change of a rate after a step.
         step: f64 = 0.01, Between(0.0, 1.0);
         /// Least probability with which a prompt is taken.
-        floor: f64 = 0.01, Between(0.0, 1.0);
+        floor: f64 = 0.01, Between(0.001, 1.0);
+        /// Smallest rate p that a side may come to: how surely its prompts are skipped at most.
+        least_rate: f64 = 0.05, Between(0.0, 1.0);
+        /// Largest rate p that a side may come to: how much of it is explored at most.
+        greatest_rate: f64 = 0.95, Between(0.0, 1.0);
+        /// Use in the loss of the probability with which a prompt was taken.
+        correction: InclusionWeights = InclusionWeights::Biased;
     }
 }
-
-/// Bounds of a rate.
-const BOUNDS: (f64, f64) = (0.05, 0.95);
 
 /// The rates p of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -60,7 +63,8 @@ impl SkipRates {
         }
         let moved = |rate: f64, number: u64, target: f64| {
             let is_over = number as f64 / num_groups as f64 >= target;
-            (if is_over { rate - settings.step } else { rate + settings.step }).clamp(BOUNDS.0, BOUNDS.1)
+            let moved = if is_over { rate - settings.step } else { rate + settings.step };
+            moved.min(settings.greatest_rate).max(settings.least_rate)
         };
         Self {
             easy: moved(self.easy, num_easy, settings.easy_target),

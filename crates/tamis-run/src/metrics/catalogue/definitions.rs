@@ -307,6 +307,33 @@ pub const CATALOGUE: &[Section] = &[
         ],
     },
     Section {
+        title: "The selector",
+        about: "\
+            With `schedule.selector` other than `shuffle`, and all but the first with a `correction` other than\n\
+            `off`. A prompt's pass rate is the mean of its posterior: what its groups came to, and the prior over\n\
+            all prompts. *Hard* is below 0.2, *easy* above 0.8. Weights are one over the probability q with which\n\
+            a prompt was taken. Where selection does its work, the plain shares move away from those of `_blind`;\n\
+            where the weights do theirs, those of `_weighted` stay near them.",
+        metrics: &[
+            tamis("selector/skipped_share", "share", "Share of the prompts whose turn it was that were skipped."),
+            tamis("selector/inclusion/mean", "", "Mean probability with which the trained prompts were taken."),
+            tamis("selector/effective_share", "share",
+                "Effective share of the trained groups' weights, `(sum w)^2 / (P sum w^2)`: 1 where all are \
+                 equal."),
+            tamis("selector/pass_rate/mean", "share", "Mean pass rate of all prompts by the fitted prior."),
+            tamis("selector/hard_share", "share", "Share of the trained groups whose prompt is hard."),
+            tamis("selector/easy_share", "share", "Share of the trained groups whose prompt is easy."),
+            tamis("selector/hard_share_weighted", "share", "As `selector/hard_share`, each group with its weight."),
+            tamis("selector/easy_share_weighted", "share", "As `selector/easy_share`, each group with its weight."),
+            tamis("selector/hard_share_data", "share", "Share of the prompts generated from so far that are hard."),
+            tamis("selector/easy_share_data", "share", "Share of the prompts generated from so far that are easy."),
+            tamis("selector/hard_share_blind", "share",
+                "As `selector/hard_share_data`, each by the probability that its next group is mixed."),
+            tamis("selector/easy_share_blind", "share",
+                "As `selector/easy_share_data`, each by the probability that its next group is mixed."),
+        ],
+    },
+    Section {
         title: "Diagnostics",
         about: "\
             Signs of health and of collapse, over all groups generated for the step unless otherwise\n\

@@ -69,9 +69,8 @@ impl Learner for Constant {
     }
 }
 
-#[test]
-fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
-    let member = |id: u32| Trajectory {
+fn member(id: u32) -> Trajectory {
+    Trajectory {
         episode: None,
         sample_index: id,
         text: String::new(),
@@ -83,16 +82,73 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
         versions: (PolicyVersion(0), PolicyVersion(0)),
         scores: BTreeMap::new(),
         reward: 1.0,
-    };
-    let group = Group {
-        id: GroupId(0),
-        prompt: PromptId(0),
+    }
+}
+
+/// A group of two members.
+fn pair(id: u32) -> Group {
+    Group {
+        id: GroupId(u64::from(id)),
+        prompt: PromptId(u64::from(id)),
         epoch: 0,
         dispatched: PolicyVersion(0),
         prompt_token_ids: vec![1],
         images: Vec::new(),
-        trajectories: vec![member(1), member(2)],
+        trajectories: vec![member(2 * id + 1), member(2 * id + 2)],
+    }
+}
+
+/// Groups of weights 3 and 1 in an optimizer batch: three quarters and a quarter of a mean, half each
+/// without.
+#[test]
+fn groups_weigh_in_the_loss_by_their_weights() {
+    let groups = [pair(0), pair(1)];
+    let groups: Vec<&Group> = groups.iter().collect();
+    let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, -0.5], [1.0, -0.5]]));
+    let settings = UpdateSettings {
+        mini_batch_size: NonZeroUsize::new(2).expect("two"),
+        epochs: 1,
+        shuffle: None,
+        micro_batch: MicroBatch::Sequences(3),
+        mask_truncated: false,
+        correction: None,
+        key: Key::new(1, Purpose::Objective),
     };
+    for aggregation in [Aggregation::TokenMean, Aggregation::SeqMeanTokenMean, Aggregation::GroupTokenMean] {
+        let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation);
+        let derivatives = |weights: Option<&[f64]>| {
+            let batch = TrainingBatch {
+                groups: &groups,
+                advantages: &advantages,
+                kept: None,
+                weights,
+                policy_factor: 1.0,
+                old: None,
+                dropped: None,
+                reference: None,
+            };
+            let mut learner = Constant::default();
+            let plan = UpdatePlan { objective: &objective, settings: &settings, learning_rate: 0.1 };
+            Updates::default()
+                .train(&mut learner, plan, &mut objective.initial_state(), batch, 0)
+                .expect("trained");
+            learner.derivatives
+        };
+        let plain = derivatives(None);
+        assert_eq!(derivatives(Some(&[1.0, 1.0])), plain);
+        for (token, (found, plain)) in derivatives(Some(&[3.0, 1.0])).iter().zip(&plain).enumerate() {
+            let factor = if token < 6 { 1.5 } else { 0.5 };
+            assert!(
+                plain.abs() > 1e-3 && (found - factor * plain).abs() < 1e-6,
+                "{aggregation}, token {token}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
+    let group = pair(0);
     let groups = [&group];
     let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, -0.5]]));
     let settings = UpdateSettings {
@@ -134,6 +190,7 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
                 groups: &groups,
                 advantages: &advantages,
                 kept: None,
+                weights: None,
                 policy_factor,
                 old: None,
                 dropped: None,
@@ -210,6 +267,7 @@ proptest! {
             groups: &groups,
             advantages: &advantages,
             kept: None,
+            weights: None,
             policy_factor: 1.0,
             old: Some(&old),
             dropped: None,

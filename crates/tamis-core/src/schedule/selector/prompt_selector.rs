@@ -1,0 +1,213 @@
+//! A selector in a run: it decides which prompts are taken, and learns what their groups came to.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::posterior::PRIOR_MEMORY;
+use super::{PassRatePrior, PromptHistories, Selection, Selector, Side, SkipRates};
+use crate::filter::{GroupStatistics, OutcomeScale};
+use crate::group::{Group, PolicyVersion, PromptId};
+use crate::random::{Key, Purpose};
+
+/// A prompt whose turn it is in a pass over the data.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The pass, from 0.
+    pub epoch: u64,
+    /// The prompt.
+    pub prompt: PromptId,
+    /// Probability with which it was taken before, where it was, and then given back: it is not decided on
+    /// again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inclusion: Option<f64>,
+}
+
+impl Candidate {
+    /// Of which nothing is decided.
+    pub fn new(epoch: u64, prompt: PromptId) -> Self {
+        Self { epoch, prompt, inclusion: None }
+    }
+
+    fn place(&self) -> (u64, PromptId) {
+        (self.epoch, self.prompt)
+    }
+}
+
+/// A decision since the last step was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Decided {
+    candidate: Candidate,
+    inclusion: f64,
+    is_taken: bool,
+}
+
+/// What a judged group came to, as selection sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct JudgedGroup {
+    /// Its prompt.
+    pub prompt: PromptId,
+    /// Version that dispatched it.
+    pub version: PolicyVersion,
+    /// Probability with which its prompt was taken.
+    pub inclusion: f64,
+    /// Members with a metric.
+    pub num_scored: u32,
+    /// Members that are correct. Of a group whose members differ at least one is and one is not, whatever the
+    /// scale of the metric: it teaches something.
+    pub num_correct: u32,
+}
+
+impl JudgedGroup {
+    /// Of a group by the filter's metric of its members \[G\].
+    pub fn of(group: &Group, values: &[f64], scale: Option<OutcomeScale>, inclusion: f64) -> Self {
+        let statistics = GroupStatistics::of(values, scale);
+        let num_scored = statistics.num_scored as u32;
+        let mut num_correct = statistics.num_correct.unwrap_or(0) as u32;
+        if num_scored > 1 && statistics.max > statistics.min {
+            num_correct = num_correct.clamp(1, num_scored - 1);
+        }
+        Self { prompt: group.prompt, version: group.dispatched, inclusion, num_scored, num_correct }
+    }
+}
+
+/// What a selector has learnt and decided, between two steps: all that a checkpoint must hold.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SelectorState {
+    /// Of the prompts that were generated from.
+    pub histories: PromptHistories,
+    /// Distribution of pass rates over prompts.
+    pub prior: PassRatePrior,
+    /// Rates of `zero_variance_skip`.
+    pub rates: SkipRates,
+    /// Prompts decided on since the last report.
+    pub num_considered: u64,
+    /// Those of them that were skipped.
+    pub num_skipped: u64,
+    /// Decisions since the last step was closed, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ahead: Vec<Decided>,
+}
+
+/// Decides which prompts of an epoch are generated from.
+///
+/// It learns when a step is closed, from the groups that were judged in it and whose prompts do not go back,
+/// in the order of their dispatch: what is drawn within a step does not depend on which group ends first.
+/// Prompts that were drawn ahead and not used go back, with those that were skipped among them, and are
+/// decided on anew.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptSelector {
+    settings: Selector,
+    seed: u64,
+    group_size: u32,
+    state: SelectorState,
+}
+
+impl PromptSelector {
+    /// A selector of a run that has learnt this much; `None` where every prompt is taken.
+    pub fn new(
+        settings: Selector,
+        seed: u64,
+        group_size: usize,
+        state: Option<SelectorState>,
+    ) -> Option<Self> {
+        let is_blind = matches!(settings, Selector::Shuffle(_));
+        let (group_size, state) = (group_size as u32, state.unwrap_or_default());
+        (!is_blind).then_some(Self { settings, seed, group_size, state })
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Selector {
+        &self.settings
+    }
+
+    /// n, the members of a group.
+    pub fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    /// What to save.
+    pub fn state(&self) -> &SelectorState {
+        &self.state
+    }
+
+    /// Whether a candidate is taken by the policy's present version: a function of the seed, the candidate
+    /// and what was learnt.
+    pub fn decide(&self, candidate: &Candidate, version: PolicyVersion) -> Selection {
+        if let Some(inclusion) = candidate.inclusion {
+            return Selection { is_taken: true, inclusion };
+        }
+        let SelectorState { histories, prior, rates, .. } = &self.state;
+        let history = histories.get(candidate.prompt);
+        let key = Key::new(self.seed, Purpose::Selection).with(candidate.epoch).with(candidate.prompt.0);
+        match &self.settings {
+            Selector::Shuffle(_) => Selection::CERTAIN,
+            Selector::ZeroVarianceSkip(skip) => skip.select(rates, history, key),
+            Selector::DifficultyPools(pools) => pools.select(history, key),
+            Selector::Posterior(posterior) => posterior.select(prior, history, version, self.group_size, key),
+        }
+    }
+
+    /// Takes in decisions that are carried out, in the order of the candidates.
+    pub fn note(&mut self, candidate: Candidate, selection: Selection) {
+        let Selection { is_taken, inclusion } = selection;
+        self.state.num_considered += 1;
+        self.state.num_skipped += u64::from(!is_taken);
+        self.state.ahead.push(Decided { candidate, inclusion, is_taken });
+    }
+
+    /// Prompts go back that were drawn and not used, each with the probability with which it was taken: the
+    /// candidates that come next. Decisions after the last one that stays are undone, those on skipped
+    /// prompts too.
+    pub fn give_back(&mut self, returned: &[Candidate]) -> Vec<Candidate> {
+        let goes_back: BTreeSet<(u64, PromptId)> = returned.iter().map(Candidate::place).collect();
+        let ahead = &mut self.state.ahead;
+        let is_undone =
+            |decided: &Decided| !decided.is_taken || goes_back.contains(&decided.candidate.place());
+        let stays = ahead.iter().rposition(|decided| !is_undone(decided)).map_or(0, |last| last + 1);
+        // Skipped ones alone stay skipped: they are the end of an epoch.
+        let any_goes_back = ahead[stays..].iter().any(|decided| decided.is_taken);
+        let undone = if any_goes_back { ahead.split_off(stays) } else { Vec::new() };
+        let num_skipped = undone.iter().filter(|decided| !decided.is_taken).count();
+        self.state.num_considered = self.state.num_considered.saturating_sub(undone.len() as u64);
+        self.state.num_skipped = self.state.num_skipped.saturating_sub(num_skipped as u64);
+        let anew: BTreeSet<(u64, PromptId)> =
+            undone.iter().map(|decided| decided.candidate.place()).collect();
+        let others = returned.iter().filter(|candidate| !anew.contains(&candidate.place())).copied();
+        others.chain(undone.iter().map(|decided| decided.candidate)).collect()
+    }
+
+    /// A step was closed: what its groups came to, in the order of their dispatch.
+    pub fn learn(&mut self, groups: &[JudgedGroup]) {
+        let memory = self.settings.memory();
+        let state = &mut self.state;
+        let (mut num_easy, mut num_hard) = (0, 0);
+        for group in groups {
+            let JudgedGroup { prompt, version, inclusion, num_scored, num_correct } = *group;
+            state.histories.observe(prompt, num_correct, num_scored, version, memory);
+            state.prior.observe(num_correct, num_scored, inclusion, PRIOR_MEMORY);
+            match Side::of(num_correct, num_scored) {
+                Some(Side::Easy) => num_easy += 1,
+                Some(Side::Hard) => num_hard += 1,
+                None => {}
+            }
+        }
+        if let Selector::ZeroVarianceSkip(skip) = &self.settings {
+            state.rates = state.rates.after(skip, groups.len() as u64, num_easy, num_hard);
+        }
+        state.ahead.clear();
+    }
+
+    /// Begins to count anew what is decided.
+    pub(super) fn take_counts(&mut self) -> (u64, u64) {
+        let state = &mut self.state;
+        (std::mem::take(&mut state.num_considered), std::mem::take(&mut state.num_skipped))
+    }
+
+    /// Share of what was seen of a prompt that still counts one policy version later.
+    pub(super) fn memory(&self) -> f64 {
+        self.settings.memory()
+    }
+}
