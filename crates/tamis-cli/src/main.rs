@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         CliCommand::Filter(filter) => command::filter::run(filter),
         CliCommand::Rollouts(rollouts) => command::rollouts::run(rollouts),
         CliCommand::Report(report) => command::report::run(report),
+        CliCommand::Simulate(simulate) => command::simulate::run(simulate),
         CliCommand::Export(export) => command::export::run(export),
         CliCommand::Explain { name } => command::explain::run(name.as_deref()),
         CliCommand::Doctor(doctor) => command::doctor::run(doctor),

@@ -8,6 +8,6 @@
 pub mod chart;
 pub mod compare;
 pub mod filter;
-mod html;
+pub mod html;
 pub mod page;
 pub mod rollouts;
