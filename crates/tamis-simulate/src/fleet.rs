@@ -145,13 +145,18 @@ impl Server {
         Some(running)
     }
 
-    /// The time of the next completion or preemption.
-    fn next_time(&mut self, settings: &FleetSettings) -> Option<f64> {
+    /// Forgets the ends of samples that were taken out.
+    fn drop_gone(&mut self) {
         while let Some(Reverse((_, order))) = self.ends.peek()
             && !self.running.contains_key(order)
         {
             self.ends.pop();
         }
+    }
+
+    /// The time of the next completion or preemption.
+    fn next_time(&mut self, settings: &FleetSettings) -> Option<f64> {
+        self.drop_gone();
         let Reverse((end, _)) = self.ends.peek()?;
         let (running, cached) = (self.running.len(), self.cached(settings));
         let mut iterations = (end.0 - self.iterations).max(0.0);
@@ -160,6 +165,12 @@ impl Server {
         }
         let grows = 0.5 * settings.per_token() * running as f64 * iterations * iterations;
         Some(self.clock + self.stall + iterations * settings.iteration_time(running, cached) + grows)
+    }
+
+    /// Whether a sample has its last token.
+    fn has_ended(&mut self) -> bool {
+        self.drop_gone();
+        self.ends.peek().is_some_and(|Reverse((end, _))| end.0 <= self.iterations + HAIR)
     }
 
     /// Goes on to a time before which nothing happens.
@@ -258,7 +269,8 @@ impl Fleet {
             due.iterations = due.iterations.max(end.0);
         }
         let ended = due.settle(&settings);
-        if self.is_open {
+        // Others that end in the same iteration end before a prompt is computed.
+        if self.is_open && !due.has_ended() {
             due.fill(&settings);
         }
         ended

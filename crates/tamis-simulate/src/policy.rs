@@ -22,6 +22,9 @@ const SKYRL_WORKERS: usize = 768;
 const AREAL_STALENESS: u64 = 2;
 /// prime-rl's `max_off_policy_steps`.
 const PRIME_RL_STALENESS: u64 = 8;
+/// prime-rl counts samples in flight, and keeps the slots full while the last members of groups end; in groups that
+/// is about so many times what the slots hold.
+const PRIME_RL_WAVES: usize = 4;
 
 /// A policy at the start of a run.
 pub(crate) struct Policy {
@@ -57,11 +60,14 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     let stream = |run: ScheduleSettings, max_in_flight: usize, admission: Admission| {
         Scheduler::streaming_with(StreamingSettings { run, mini_batch_size: batch, max_in_flight }, admission)
     };
+    // Without servers groups end in the order in which they were started, and all that are in flight would only be
+    // older.
+    let in_flight = if world.servers.is_some() { MOST_BATCHES * batch } else { batch };
     let own_stream = |surplus: Surplus, order: FillOrder| {
         Scheduler::streaming(StreamingSettings {
             run: ScheduleSettings { surplus, order, ..base.clone() },
             mini_batch_size: if config.schedule.early_updates { config.mini_batch_size() } else { batch },
-            max_in_flight: MOST_BATCHES * batch,
+            max_in_flight: in_flight,
         })
     };
     let deficit = RoundSize::Deficit {
@@ -71,7 +77,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     let one_by_one = Admission::Replace { chunk: 1 };
     let completion = ScheduleSettings { order: FillOrder::Completion, ..base.clone() };
     Ok(match name {
-        SimulatedPolicy::Configured => plain(configured(config)?),
+        SimulatedPolicy::Configured => plain(configured(config, in_flight)?),
         SimulatedPolicy::Verl => {
             let run = ScheduleSettings::verl(batch, config.data.gen_batch_size.unwrap_or(batch), n, 0);
             of_others(rounds(ScheduleSettings { filter: base.filter, ..run })?)
@@ -99,9 +105,9 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         }
         SimulatedPolicy::PrimeRl => {
             let run = ScheduleSettings { surplus: carry(PRIME_RL_STALENESS), ..completion };
-            // The servers' slots; without servers as many as a batch takes.
+            // Without servers as many as a batch takes.
             let slots = world.servers.map_or(batch, |fleet| (fleet.slots * fleet.count).div_ceil(n));
-            of_others(stream(run, slots.max(1), Admission::Saturate)?)
+            of_others(stream(run, slots.saturating_mul(PRIME_RL_WAVES).max(1), Admission::Saturate)?)
         }
         SimulatedPolicy::RoundsCarry => {
             let gen_batch_size = config.data.gen_batch_size.unwrap_or(batch);
@@ -127,7 +133,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
 }
 
 /// The machine of the run's own schedule, which goes on for as long as the simulation does.
-fn configured(config: &Config) -> Result<Scheduler, ScheduleError> {
+fn configured(config: &Config, in_flight: usize) -> Result<Scheduler, ScheduleError> {
     let run = ScheduleSettings {
         total_steps: None,
         total_epochs: None,
@@ -144,7 +150,7 @@ fn configured(config: &Config) -> Result<Scheduler, ScheduleError> {
     }
     let early = config.schedule.early_updates;
     let mini_batch_size = if early { config.mini_batch_size() } else { run.train_batch_size };
-    let rounds = config.schedule.rounds_in_flight.unwrap_or(MOST_BATCHES);
-    let max_in_flight = rounds.saturating_mul(run.gen_batch_size);
+    let rounds = config.schedule.rounds_in_flight;
+    let max_in_flight = rounds.map_or(in_flight, |rounds| rounds.saturating_mul(run.gen_batch_size));
     Scheduler::streaming(StreamingSettings { run, mini_batch_size, max_in_flight })
 }

@@ -25,6 +25,7 @@ fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
     let mut config = Config::default();
     config.data.train_batch_size = BATCH;
     config.rollout.n = n;
+    config.run.seed = 2;
     config.simulate = Some(SimulateConfig {
         pass_rate: PassRates::Beta(BetaRates { a, b, prompts }),
         length: SimulatedLengthConfig {
@@ -43,7 +44,8 @@ fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
 /// One policy over so many steps, all of them measured.
 fn run(config: &Config, policy: SimulatedPolicy, steps: u64, warm_up: u64) -> PolicyResult {
     let keys = config.simulate.clone().unwrap();
-    let world = World { steps, warm_up, ..World::new(config, &keys).unwrap() };
+    let mut world = World::new(config, &keys).unwrap();
+    (world.steps, world.warm_up) = (steps, warm_up);
     let simulation = simulate_in(&world, config, &[policy]).unwrap();
     assert_eq!(simulation.notes, []);
     simulation.policies.into_iter().next().unwrap()
@@ -67,10 +69,14 @@ fn below(m: usize, k: f64, t: usize) -> f64 {
         .sum()
 }
 
-/// (G / T) E[M].
-fn rounds_cost(round: usize, k: f64) -> f64 {
-    let expected: f64 = (0..60).map(|m| below(m * round, k, BATCH)).sum();
-    round as f64 / BATCH as f64 * expected
+/// (G / T) E[M], and the share of it that the mean over so many steps errs by, once in three.
+fn rounds_cost(round: usize, k: f64, steps: u64) -> (f64, f64) {
+    // P(M > m).
+    let more: Vec<f64> = (0..60).map(|m| below(m * round, k, BATCH)).collect();
+    let mean: f64 = more.iter().sum();
+    let square: f64 = more.iter().enumerate().map(|(m, more)| (2 * m + 1) as f64 * more).sum();
+    let error = ((square - mean * mean).max(0.0) / steps as f64).sqrt();
+    (round as f64 / BATCH as f64 * mean, error / mean)
 }
 
 fn close(found: f64, expected: f64, share: f64, what: &str) {
@@ -105,9 +111,9 @@ fn table_a_costs_of_refilling() {
         assert!((1.0 / keep - stream).abs() < 0.012, "{of}: {}", 1.0 / keep);
         for (round, listed) in [(BATCH, same), (BATCH * 3 / 2, half_more), (3 * BATCH, three)] {
             config.data.gen_batch_size = Some(round);
-            let expected = rounds_cost(round, keep);
-            let found = run(&config, SimulatedPolicy::Verl, 300, 0).generated_per_kept.unwrap();
-            close(found, expected, 0.01, &format!("{of}, rounds of {round}"));
+            let (expected, error) = rounds_cost(round, keep, 600);
+            let found = run(&config, SimulatedPolicy::Verl, 600, 0).generated_per_kept.unwrap();
+            close(found, expected, (3.0 * error).max(0.01), &format!("{of}, rounds of {round}"));
             assert!((expected - listed).abs() < 0.012, "{of}, rounds of {round}: {expected} and {listed}");
         }
         // What is carried costs what a stream costs, whatever the round.
@@ -251,7 +257,8 @@ fn littles_law() {
             .map(|servers| SimulatedServersConfig { slots: Some(256), ..servers });
     }
     let found = run(&config, SimulatedPolicy::PrimeRl, 400, 100);
-    let in_flight = 256.0 / 8.0;
+    // Four times as many groups as the slots hold.
+    let in_flight = 4.0 * 256.0 / 8.0;
     let expected = PassRateSpread::Beta { a: 1.0, b: 1.0 }.keep_probability(8) * in_flight / 16.0;
     close(found.lag_mean.unwrap(), expected, 0.05, "mean lag");
 }
@@ -284,14 +291,28 @@ fn step_times_are_in_the_order_of_the_systems() {
         assert!(chooses || policy.step_time.unwrap() > 0.97 * bound, "{simulation}");
         assert!(policy.utilisation.unwrap() <= 1.0 + 1e-9);
     }
-    // The first to end are short; in the order of dispatch nothing is preferred.
-    assert!(of(SimulatedPolicy::Slime).length_ks > Some(0.02), "{simulation}");
-    assert!(of(SimulatedPolicy::StreamingCarry).length_ks < Some(0.02), "{simulation}");
     assert_eq!(of(SimulatedPolicy::Streaming).lag_max, 0);
     assert!(
-        of(SimulatedPolicy::PrimeRl).lag_mean > of(SimulatedPolicy::StreamingCarry).lag_mean,
+        of(SimulatedPolicy::SkyrlAsync).lag_mean > of(SimulatedPolicy::StreamingCarry).lag_mean,
         "{simulation}"
     );
+}
+
+/// Where the completions of a prompt have half of the variance of their lengths in common, whole groups are short, and
+/// those are the first to end. In the order of dispatch none is preferred.
+#[test]
+fn the_first_groups_to_end_are_short() {
+    let mut config = config(0.3, 0.3, 8, 6000);
+    config.rollout.max_response_length = 4000;
+    if let Some(keys) = &mut config.simulate {
+        (keys.length.median, keys.length.sigma, keys.length.prompt_share) = (Some(200.0), 1.0, 0.5);
+        keys.servers = SimulateConfig::default().servers;
+        keys.groups = Some(40 * BATCH);
+        keys.policies = vec![SimulatedPolicy::Slime, SimulatedPolicy::Openrlhf, SimulatedPolicy::StreamingCarry];
+    }
+    let found: Vec<f64> =
+        simulate(&config).unwrap().policies.iter().map(|policy| policy.length_ks.unwrap()).collect();
+    assert!(found[0] > 0.03 && found[1] < 0.01 && found[2] < 0.01, "{found:?}");
 }
 
 #[test]
@@ -307,7 +328,7 @@ fn the_same_seed_gives_the_same_numbers_and_json_has_its_shape() {
     let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["policies", "seed", "groups"]);
     // Whole steps.
-    assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(1), Some(104)));
+    assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(2), Some(104)));
     let policies = json["policies"].as_array().unwrap();
     assert_eq!(policies.len(), SimulatedPolicy::ALL.len());
     let keys: Vec<&String> = policies[0].as_object().unwrap().keys().collect();
