@@ -248,6 +248,9 @@ impl<'world> Driver<'world> {
     fn draw(&mut self, num_prompts: usize) {
         let version = PolicyVersion(self.version);
         let first = self.prompt_of.len();
+        if self.prompts.is_exhausted() {
+            self.prompts.begin_again();
+        }
         while self.prompt_of.len() - first < num_prompts {
             let Some((prompt, key)) = self.prompts.next() else { break };
             let selection = self.chooser.select(prompt, version, key);

@@ -9,6 +9,7 @@ use tamis_core::random::{Key, Purpose};
 pub(crate) struct PromptOrder {
     key: Key,
     epoch: u64,
+    laps: u64,
     order: Vec<usize>,
     at: usize,
     returned: VecDeque<usize>,
@@ -17,12 +18,27 @@ pub(crate) struct PromptOrder {
 impl PromptOrder {
     pub(crate) fn new(num_prompts: usize, seed: u64) -> Self {
         let key = Key::new(seed, Purpose::Shuffle);
-        Self { key, epoch: 0, order: key.with(0).permutation(num_prompts), at: 0, returned: VecDeque::new() }
+        Self {
+            key,
+            epoch: 0,
+            laps: 0,
+            order: key.with(0).permutation(num_prompts),
+            at: 0,
+            returned: VecDeque::new(),
+        }
     }
 
     pub(crate) fn begin_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.order = self.key.with(epoch).permutation(self.order.len());
+        self.at = 0;
+    }
+
+    /// Goes through the data once more in an epoch that was to go on: prompts that the machine thinks are back were
+    /// lost.
+    pub(crate) fn begin_again(&mut self) {
+        self.laps += 1;
+        self.order = self.key.with(self.epoch).with(self.laps).permutation(self.order.len());
         self.at = 0;
     }
 

@@ -308,7 +308,8 @@ fn the_first_groups_to_end_are_short() {
         (keys.length.median, keys.length.sigma, keys.length.prompt_share) = (Some(200.0), 1.0, 0.5);
         keys.servers = SimulateConfig::default().servers;
         keys.groups = Some(40 * BATCH);
-        keys.policies = vec![SimulatedPolicy::Slime, SimulatedPolicy::Openrlhf, SimulatedPolicy::StreamingCarry];
+        keys.policies =
+            vec![SimulatedPolicy::Slime, SimulatedPolicy::Openrlhf, SimulatedPolicy::StreamingCarry];
     }
     let found: Vec<f64> =
         simulate(&config).unwrap().policies.iter().map(|policy| policy.length_ks.unwrap()).collect();

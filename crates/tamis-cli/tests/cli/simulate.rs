@@ -25,13 +25,20 @@ fn a_table_and_a_page() {
     let said = folder.tamis(&["simulate", "world.yaml"]).succeeds();
     let lines: Vec<&str> = said.stdout.lines().collect();
     let starts: Vec<&str> = lines.iter().filter_map(|line| line.split("  ").next()).collect();
-    assert_eq!(starts, ["policy", "verl", "streaming_carry", "lower bound", "page: simulation.html"], "{}", said.stdout);
+    assert_eq!(
+        starts,
+        ["policy", "verl", "streaming_carry", "lower bound", "page: simulation.html"],
+        "{}",
+        said.stdout
+    );
     assert!(lines[1].contains("all_wrong") && lines[1].contains("surplus"), "{}", lines[1]);
     assert_eq!(said.stderr, "");
     let page = folder.read("simulation.html");
     assert!(page.starts_with("<!doctype html>") && page.contains("Schedules for world"));
     // Made anew; nothing else is overwritten.
-    folder.tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"]).succeeds();
+    folder
+        .tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"])
+        .succeeds();
     assert!(folder.read("simulation.html").contains("<code>slime</code>"));
     insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "--html", "world.yaml"]).shown(), @r"
     exit code 2
@@ -44,10 +51,12 @@ fn a_table_and_a_page() {
 #[test]
 fn one_object_for_programs() {
     let folder = folder();
-    let said = folder.tamis(&["simulate", "world.yaml", "run.seed=7", "simulate.servers=null", "--json"]).succeeds();
+    let said =
+        folder.tamis(&["simulate", "world.yaml", "run.seed=7", "simulate.servers=null", "--json"]).succeeds();
     let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
     assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(7), Some(320)));
-    let names: Vec<&str> = json["policies"].as_array().unwrap().iter().filter_map(|of| of["name"].as_str()).collect();
+    let names: Vec<&str> =
+        json["policies"].as_array().unwrap().iter().filter_map(|of| of["name"].as_str()).collect();
     assert_eq!(names, ["verl", "streaming_carry"]);
     let verl = &json["policies"][0];
     assert!(verl["generated_per_kept"].as_f64() > Some(2.0) && verl["step_time"].is_null(), "{verl}");
@@ -94,7 +103,12 @@ fn pass_rates_of_rollouts() {
     }
     folder.write("rollouts.jsonl", &rows);
     let said = folder
-        .tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: rollouts, path: rollouts.jsonl}", "--json"])
+        .tamis(&[
+            "simulate",
+            "world.yaml",
+            "simulate.pass_rate={kind: rollouts, path: rollouts.jsonl}",
+            "--json",
+        ])
         .succeeds();
     let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
     let cost = json["policies"][1]["generated_per_kept"].as_f64().unwrap();
