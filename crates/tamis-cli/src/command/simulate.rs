@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tamis_config::Severity;
-use tamis_core::filter::{Filter as _, Scope};
+use tamis_core::filter::Scope;
 use tamis_run::durable::Disk;
 use tamis_simulate::simulate;
 
