@@ -47,23 +47,26 @@ pub fn svg(heading: Heading<'_>, dots: &[Dot], least: Axis) -> String {
     let mut svg = frame.open(heading);
     let (left, right) = frame.sides();
     let mut names: Vec<(f64, f64, f64)> = Vec::new();
-    // From the bottom up, so that names give way upwards.
+    // From the bottom up; names give way to the middle.
+    let (top, bottom) = frame.edges();
     let mut order: Vec<(usize, &&Dot)> = finite.iter().enumerate().collect();
     order.sort_by(|one, other| other.1.y.total_cmp(&one.1.y).reverse());
     for (number, dot) in order {
         let (x, y) = (frame.x(dot.x), frame.y(dot.y));
+        let is_high = y < f64::midpoint(top, bottom);
         let width = LETTER * dot.name.chars().count() as f64;
         let is_left = x + 6.0 + width > right;
         let (from, to) = if is_left { (x - 6.0 - width, x - 6.0) } else { (x + 6.0, x + 6.0 + width) };
         let (from, to) = if from < left { (left, left + width) } else { (from, to) };
         let mut at = y + 3.5;
-        while let Some(other) = names
-            .iter()
-            .filter(|(start, end, line)| *start < to && from < *end && (at - line).abs() < LINE)
-            .map(|(.., line)| *line)
-            .reduce(f64::min)
-        {
-            at = other - LINE;
+        let overlaps = |at: f64, names: &[(f64, f64, f64)]| {
+            let lines = names
+                .iter()
+                .filter(|(start, end, line)| *start < to && from < *end && (at - line).abs() < LINE);
+            lines.map(|(.., line)| *line).reduce(if is_high { f64::max } else { f64::min })
+        };
+        while let Some(line) = overlaps(at, &names) {
+            at = line + if is_high { LINE } else { -LINE };
         }
         names.push((from, to, at));
         let colour = number % NUM_COLOURS;
