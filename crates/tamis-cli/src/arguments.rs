@@ -51,6 +51,8 @@ pub(crate) enum CliCommand {
     Monitor(MonitorArguments),
     /// Make one HTML page of a run, or of several beside each other.
     Report(ReportArguments),
+    /// Try schedules out on a virtual clock: what each policy costs, how long a step takes, what it trains on.
+    Simulate(SimulateArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
     Export(ExportArguments),
     /// Explain a preset, reward, advantage, loss or filter: formula, source, defaults, names in other
@@ -80,6 +82,7 @@ pub(crate) fn read_arguments() -> Vec<OsString> {
         Some("doctor") => &["doctor"],
         Some("eval") => &["eval"],
         Some("sweep") => &["sweep"],
+        Some("simulate") => &["simulate"],
         Some("config") if texts.get(2).is_some_and(|word| word == "check") => &["config", "check"],
         Some("config") if texts.get(2).is_some_and(|word| word == "show") => &["config", "show"],
         _ => return words,
@@ -290,6 +293,20 @@ pub(crate) struct ReportArguments {
     /// Title of the page [default: the names of the runs].
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArguments {
+    /// The run's own configuration and the world around it (`simulate.pass_rate`, `simulate.servers`, ...). What a
+    /// simulation does not need, such as a model and data, may be missing.
+    #[command(flatten)]
+    pub(crate) layers: LayerArguments,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The page to write; `-` for stdout [default: simulation.html in this folder; none with --json].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

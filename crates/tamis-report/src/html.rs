@@ -11,7 +11,7 @@ const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/script.js");
 
 /// A text as HTML and XML hold it, between tags and in attributes.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + text.len() / 8);
     for character in text.chars() {
         match character {
@@ -27,12 +27,12 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// A text of several lines that was sampled or read: characters that control a reader are shown, not obeyed.
-pub(crate) fn text(text: &str) -> String {
+pub fn text(text: &str) -> String {
     escape(&lines(text))
 }
 
 /// A row of a table: its first cell names it.
-pub(crate) fn row(cells: &[String]) -> String {
+pub fn row(cells: &[String]) -> String {
     let mut row = "<tr>".to_owned();
     for (place, cell) in cells.iter().enumerate() {
         let tag = if place == 0 { "<th scope=\"row\">" } else { "<td>" };
@@ -42,13 +42,13 @@ pub(crate) fn row(cells: &[String]) -> String {
 }
 
 /// The head of a table.
-pub(crate) fn head(cells: &[String]) -> String {
+pub fn head(cells: &[String]) -> String {
     let cells: Vec<String> = cells.iter().map(|cell| format!("<th scope=\"col\">{cell}")).collect();
     format!("<thead><tr>{}<tbody>", cells.concat())
 }
 
 /// A whole page.
-pub(crate) fn document(title: &str, body: &str) -> String {
+pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\

@@ -11,7 +11,7 @@
 //! σ = 1 (median 50 tokens, at most 1000), one batch of 128 groups of 8 fills the server four times over, and
 //! the pass rates of the prompts follow Beta(0.3, 0.3). Lengths and scores are functions of the prompt and
 //! the sample: every schedule meets the same ones. Weights are published after every step, without waiting
-//! for what is in flight; training takes no time. `step_time` of tamis-core is the same on a virtual clock.
+//! for what is in flight; training takes no time. `tamis simulate examples/simulate.yaml` is the same on a virtual clock.
 #![allow(clippy::print_stdout, reason = "a program whose result is printed")]
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on ends")]
 

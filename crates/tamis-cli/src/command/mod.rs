@@ -11,11 +11,12 @@ pub(crate) mod monitor;
 pub(crate) mod report;
 pub(crate) mod rollouts;
 pub(crate) mod serve;
+pub(crate) mod simulate;
 pub(crate) mod sweep;
 pub(crate) mod train;
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Severity, load, load_to_show};
 use tamis_core::printable::lines;
@@ -39,6 +40,18 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// Writes text that may hold what was sampled or read from files: without what a terminal would obey.
 pub(crate) fn show(text: &str) -> Result<(), Failure> {
     print(&lines(text))
+}
+
+/// A page is made anew; nothing else is overwritten.
+pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
+    let mut start = String::new();
+    let Ok(file) = std::fs::File::open(out) else { return Ok(()) };
+    // What cannot be read as text is no page.
+    let _ = file.take(15).read_to_string(&mut start);
+    if start.is_empty() || start.eq_ignore_ascii_case("<!doctype html>") {
+        return Ok(());
+    }
+    Err(Failure::new(USAGE, format!("error: {} is there, and is no page\n  hint: {hint}", out.display())))
 }
 
 /// Writes a warning to stderr.

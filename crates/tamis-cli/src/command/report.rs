@@ -1,13 +1,12 @@
 //! `tamis report`.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use tamis_report::page::{PageOptions, StepRange, page};
 use tamis_run::directory::REPORT;
 use tamis_run::durable::Disk;
 
-use super::{print, show, warn};
+use super::{print, refuse_others, show, warn};
 use crate::arguments::ReportArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -20,7 +19,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
     };
     let out = out(arguments);
     if out != Path::new("-") {
-        refuse_others(&out)?;
+        refuse_others(&out, "`--out FILE` names the page to write")?;
     }
     let made = page(&options).map_err(|error| {
         let code = if error.is_usage() { USAGE } else { FAILED };
@@ -56,22 +55,4 @@ fn out(arguments: &ReportArguments) -> PathBuf {
         (None, [run]) if run.is_dir() => run.join(REPORT),
         (None, _) => PathBuf::from(REPORT),
     }
-}
-
-/// A page is made anew; nothing else is overwritten.
-fn refuse_others(out: &Path) -> Result<(), Failure> {
-    let mut start = String::new();
-    let Ok(file) = std::fs::File::open(out) else { return Ok(()) };
-    // What cannot be read as text is no page.
-    let _ = file.take(15).read_to_string(&mut start);
-    if start.is_empty() || start.eq_ignore_ascii_case("<!doctype html>") {
-        return Ok(());
-    }
-    Err(Failure::new(
-        USAGE,
-        format!(
-            "error: {} is there, and is no page\n  hint: `--out FILE` names the page to write",
-            out.display()
-        ),
-    ))
 }

@@ -42,6 +42,7 @@ mod serve;
 mod server_kills;
 mod servers;
 mod serving;
+mod simulate;
 mod sweep;
 mod tamis;
 mod train_messages;

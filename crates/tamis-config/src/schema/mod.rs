@@ -18,6 +18,7 @@ mod reward;
 mod rollout;
 mod run;
 mod schedule;
+mod simulate;
 mod train;
 mod validate;
 mod warm_start;
@@ -38,6 +39,11 @@ pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
 pub use run::{LoggerKind, RunConfig};
 pub use schedule::{ScheduleConfig, ScheduleMode, SurplusKind};
+pub use simulate::{
+    BetaRates, HistogramRates, PassRates, RolloutRates, SimulateConfig, SimulatedDriftConfig,
+    SimulatedLengthConfig, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
+    SimulatedTrainTimeConfig,
+};
 pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;
@@ -66,8 +72,8 @@ owned! {
     AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
     CheckpointDtype, ContextMode, CorrectionLevel, CorrectionPreset, EarlyStopSettings, EnvironmentStyle, FillOrder, GoldCheck, Importance,
     InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
-    OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, Prompting, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
-    Selector, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
+    OutsideBounds, OverlongPrompts, PassRates, PolicyLoss, PromptFormat, Prompting, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
+    Selector, Shaping, SimulatedPolicy, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
 }
 
 section! {
@@ -115,5 +121,8 @@ section! {
         validate: ValidateConfig = "{}", Any, Free;
         /// How often checkpoints are saved, and which are kept.
         checkpoint: CheckpointConfig = "{}", Any, Free;
+        /// The world in which `tamis simulate` tries schedules out. Null: that of the defaults of its keys. A run
+        /// does not read it.
+        simulate: Option<SimulateConfig> = "null", Any, Free;
     }
 }

@@ -61,5 +61,5 @@ pub use settings::{
     FillOrder, InFlight, OnEmptyRound, OnExhausted, OnLimit, ScheduleSettings, SettingsError, Surplus,
 };
 pub use step_updates::StepUpdates;
-pub use streaming::StreamingSettings;
+pub use streaming::{Admission, StreamingSettings};
 pub use tally::Tally;

@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, ScheduleRun};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Command, Event, FillOrder, GroupSummary, Members, Progress, RunEnd, ScheduleError,
+    Accounting, Admission, Command, Event, FillOrder, GroupSummary, Members, Progress, RunEnd, ScheduleError,
     ScheduleSettings, Spent, StreamingSettings, Surplus,
 };
 use crate::filter::GroupStatistics;
@@ -128,7 +128,15 @@ impl Scheduler {
     /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
     /// ```
     pub fn streaming(settings: StreamingSettings) -> Result<Self, ScheduleError> {
-        let policy = Streaming::new(&settings)?;
+        Self::streaming_with(settings, Admission::default())
+    }
+
+    /// [`Self::streaming`] that starts groups as another system does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn streaming_with(settings: StreamingSettings, admission: Admission) -> Result<Self, ScheduleError> {
+        let policy = Streaming::new(&settings, admission)?;
         Ok(Self {
             run: ScheduleRun::new(settings.run, GoesBack::Untrained),
             policy: Policy::Streaming(policy),

@@ -41,6 +41,16 @@ impl Frame {
         Self { x, y, height: 210.0 }
     }
 
+    /// As [`Self::new`], higher: for dots with names.
+    pub fn tall(x: (f64, f64), y: (f64, f64)) -> Self {
+        Self { height: 320.0, ..Self::new(x, y) }
+    }
+
+    /// The left and the right edge.
+    pub fn sides(&self) -> (f64, f64) {
+        (LEFT, WIDTH - RIGHT)
+    }
+
     /// Where a place lies.
     pub fn x(&self, value: f64) -> f64 {
         LEFT + (value - self.x.0) / (self.x.1 - self.x.0) * (WIDTH - LEFT - RIGHT)
@@ -100,7 +110,7 @@ impl Frame {
 }
 
 /// Begins a drawing that has a title and a description.
-fn begin(heading: Heading<'_>, height: f64) -> String {
+pub(super) fn begin(heading: Heading<'_>, height: f64) -> String {
     let Heading { id, title, description, .. } = heading;
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\"><title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>",

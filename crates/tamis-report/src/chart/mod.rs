@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! values -> a frame with axes (axis.rs) -> lines (line.rs), stacked columns (stack.rs), cells (heat.rs)
+//!                                          named dots (scatter.rs), lying bars (bars.rs),
 //!                                          or a sparkline without axes (spark.rs)
 //! ```
 //!
@@ -10,8 +11,10 @@
 //! patterns, and under a chart its numbers stand in a table.
 
 pub mod axis;
+pub mod bars;
 pub mod heat;
 pub mod line;
+pub mod scatter;
 pub mod spark;
 pub mod stack;
 

@@ -1,6 +1,6 @@
 //! Decides the next command: another group, a mini-batch, the end of the step or of the run.
 
-use super::{Streaming, rounds};
+use super::{Admission, Streaming, rounds};
 use crate::schedule::run::{Phase, ScheduleRun};
 use crate::schedule::{Command, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally};
 
@@ -78,15 +78,24 @@ impl Streaming {
         let horizon = steps.min(run.max_lag().saturating_add(1));
         let wanted = (settings.train_batch_size as u64).saturating_mul(horizon);
         let lacking = wanted.saturating_sub((self.handed + ledger.num_secured()) as u64);
-        if lacking == 0 {
-            return 0;
-        }
-        let keep = run.keep_rate.upper_estimate();
-        let lacking = lacking as f64;
-        let deviation = if run.max_lag() > 0 { (lacking * (1.0 - keep)).sqrt() } else { 0.0 };
-        // Never negative: the deviation is below what is lacking, or that is 0 or 1 and the maximum below
-        // holds.
-        let room = ((lacking - deviation) / keep) as u64;
+        let undecided = ledger.num_undecided() as u64;
+        let room = match self.admission {
+            Admission::KeepRate if lacking == 0 => 0,
+            Admission::KeepRate => {
+                let keep = run.keep_rate.upper_estimate();
+                let lacking = lacking as f64;
+                let deviation = if run.max_lag() > 0 { (lacking * (1.0 - keep)).sqrt() } else { 0.0 };
+                // Never negative: the deviation is below what is lacking, or that is 0 or 1 and the maximum
+                // below holds.
+                (((lacking - deviation) / keep) as u64).max(1).saturating_sub(undecided)
+            }
+            Admission::Replace { chunk } if undecided < lacking => {
+                // The first chunks of a step make up the whole of it.
+                (lacking - undecided).checked_next_multiple_of(chunk.max(1) as u64).unwrap_or(u64::MAX)
+            }
+            Admission::Replace { .. } => 0,
+            Admission::Saturate => u64::MAX,
+        };
         let free = self.max_in_flight.saturating_sub(ledger.num_in_flight()) as u64;
         let left = match run.round_limit() {
             Some(limit) => {
@@ -94,8 +103,7 @@ impl Streaming {
             }
             None => u64::MAX,
         };
-        let undecided = ledger.num_undecided() as u64;
-        usize::try_from(room.max(1).saturating_sub(undecided).min(free).min(left)).unwrap_or(usize::MAX)
+        usize::try_from(room.min(free).min(left)).unwrap_or(usize::MAX)
     }
 
     /// Forgets epochs whose groups are all settled, in their order. The last of several in a row that kept

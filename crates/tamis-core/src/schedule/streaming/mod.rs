@@ -44,12 +44,32 @@ pub struct StreamingSettings {
     pub max_in_flight: usize,
 }
 
+/// Number of groups that are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// As many as the batch probably lacks, over the keep rate seen so far.
+    #[default]
+    KeepRate,
+    /// Another `chunk` whenever fewer groups are in flight, kept or handed out than the steps within the bound on
+    /// lag want, as if all were kept: OpenRLHF and the asynchronous systems with a chunk of 1, slime with its
+    /// `over_sampling_batch_size`.
+    Replace {
+        /// Groups started at once.
+        chunk: usize,
+    },
+    /// As many as may be in flight, whatever is kept already, as prime-rl does.
+    Saturate,
+}
+
 /// State of the groups that are handed out and drawn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Streaming {
     mini_batch_size: usize,
     max_in_flight: usize,
+    #[serde(default)]
+    admission: Admission,
     /// Steps trained when the present step was opened; `None` before the first.
     window: Option<u64>,
     /// Groups handed out in that step; all of them once it is closed.
@@ -63,12 +83,15 @@ pub(super) struct Streaming {
 }
 
 impl Streaming {
-    pub(super) fn new(settings: &StreamingSettings) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &StreamingSettings, admission: Admission) -> Result<Self, SettingsError> {
         let &StreamingSettings { ref run, mini_batch_size, max_in_flight } = settings;
         run.check_sizes()?;
-        for (setting, size) in
-            [("train.ppo_mini_batch_size", mini_batch_size), ("max_in_flight", max_in_flight)]
-        {
+        let chunk = if let Admission::Replace { chunk } = admission { chunk } else { 1 };
+        for (setting, size) in [
+            ("train.ppo_mini_batch_size", mini_batch_size),
+            ("max_in_flight", max_in_flight),
+            ("chunk", chunk),
+        ] {
             if size == 0 {
                 return Err(SettingsError::Zero { setting });
             }
@@ -79,6 +102,7 @@ impl Streaming {
         Ok(Self {
             mini_batch_size,
             max_in_flight,
+            admission,
             window: None,
             handed: 0,
             settled_in_vain: 0,

@@ -1,7 +1,8 @@
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Command, Event, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings, Surplus,
+    Admission, Command, Event, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings,
+    Surplus,
 };
 
 fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -> StreamingSettings {
@@ -21,7 +22,11 @@ struct Driver {
 
 impl Driver {
     fn new(settings: StreamingSettings) -> Self {
-        let machine = Scheduler::streaming(settings).unwrap();
+        Self::starting(settings, Admission::default())
+    }
+
+    fn starting(settings: StreamingSettings, admission: Admission) -> Self {
+        let machine = Scheduler::streaming_with(settings, admission).unwrap();
         Self { machine, next: 0, version: 0, flying: vec![], parts: vec![], closed: vec![] }
     }
 
@@ -210,4 +215,32 @@ fn filters_over_a_round_are_refused() {
     let mut settings = settings(2, 2, Surplus::Discard);
     settings.run.filter = Some(crate::filter::GroupFilter::TopP(crate::filter::TopP::of(0.9)));
     insta::assert_snapshot!(Scheduler::streaming(settings).unwrap_err(), @"the filter top_p compares the groups of a round, and a streaming schedule has none");
+}
+
+/// As OpenRLHF (a chunk of 1), slime (a chunk of the batch) and prime-rl start groups.
+#[test]
+fn other_systems_start_groups_in_their_own_way() {
+    let started = |admission, drops: &[u64]| {
+        let mut driver = Driver::starting(
+            StreamingSettings { max_in_flight: 16, ..settings(4, 4, Surplus::Discard) },
+            admission,
+        );
+        driver.send(Event::BeginStep);
+        let mut started = vec![driver.next];
+        for &group in drops {
+            driver.scored(group, false);
+            started.push(driver.next);
+        }
+        driver.scored(3, true);
+        started.push(driver.next);
+        started
+    };
+    // Four are wanted; each that is dropped is replaced, and one that is kept is not.
+    assert_eq!(started(Admission::Replace { chunk: 1 }, &[0, 1]), [4, 5, 6, 6]);
+    // The first drop starts four more; three of these are to spare.
+    assert_eq!(started(Admission::Replace { chunk: 4 }, &[0, 1, 2, 4, 5]), [4, 8, 8, 8, 8, 12, 12]);
+    // The servers are kept full, whatever is kept.
+    assert_eq!(started(Admission::Saturate, &[0]), [16, 17, 18]);
+    let settings = settings(4, 4, Surplus::Discard);
+    assert!(Scheduler::streaming_with(settings, Admission::Replace { chunk: 0 }).is_err());
 }

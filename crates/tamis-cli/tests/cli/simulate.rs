@@ -1,0 +1,117 @@
+//! `tamis simulate` as a person types it.
+
+use crate::tamis::Folder;
+
+const WORLD: &str = "\
+data: {train_batch_size: 16}
+rollout: {n: 8, max_response_length: 400}
+filter: {kind: variance}
+simulate:
+  pass_rate: {kind: beta, a: 0.3, b: 0.3, prompts: 600}
+  groups: 320
+  policies: [verl, streaming_carry]
+  servers: {slots: 32}
+";
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("world.yaml", WORLD);
+    folder
+}
+
+#[test]
+fn a_table_and_a_page() {
+    let folder = folder();
+    let said = folder.tamis(&["simulate", "world.yaml"]).succeeds();
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    let starts: Vec<&str> = lines.iter().filter_map(|line| line.split("  ").next()).collect();
+    assert_eq!(
+        starts,
+        ["policy", "verl", "streaming_carry", "lower bound", "page: simulation.html"],
+        "{}",
+        said.stdout
+    );
+    assert!(lines[1].contains("all_wrong") && lines[1].contains("surplus"), "{}", lines[1]);
+    assert_eq!(said.stderr, "");
+    let page = folder.read("simulation.html");
+    assert!(page.starts_with("<!doctype html>") && page.contains("Schedules for world"));
+    // Made anew; nothing else is overwritten.
+    folder
+        .tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"])
+        .succeeds();
+    assert!(folder.read("simulation.html").contains("<code>slime</code>"));
+    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "--html", "world.yaml"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: world.yaml is there, and is no page
+      hint: `--html FILE` names the page to write
+    ");
+}
+
+#[test]
+fn one_object_for_programs() {
+    let folder = folder();
+    let said =
+        folder.tamis(&["simulate", "world.yaml", "run.seed=7", "simulate.servers=null", "--json"]).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(7), Some(320)));
+    let names: Vec<&str> =
+        json["policies"].as_array().unwrap().iter().filter_map(|of| of["name"].as_str()).collect();
+    assert_eq!(names, ["verl", "streaming_carry"]);
+    let verl = &json["policies"][0];
+    assert!(verl["generated_per_kept"].as_f64() > Some(2.0) && verl["step_time"].is_null(), "{verl}");
+    assert!(!folder.join("simulation.html").exists());
+}
+
+#[test]
+fn what_cannot_be_simulated() {
+    let folder = folder();
+    let ended = folder.tamis(&["simulate", "world.yaml", "simulate.policies=[slyme]"]);
+    assert!(ended.code == Some(2) && ended.stderr.contains("slime"), "{ended:?}");
+    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: rollouts, path: nothing}"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: there is no file or folder nothing
+      hint: `simulate.pass_rate.path` names a run directory, or a file of rollouts (Parquet or JSONL)
+    ");
+    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: histogram, rates: [0, 1], counts: [3]}"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: `simulate.pass_rate` has 2 rates and 1 counts, 3 prompts in all: each rate needs a count, and some must be above 0
+      hint: write for example `pass_rate: {kind: histogram, rates: [0, 0.5, 1], counts: [20, 60, 20]}`
+    ");
+    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "filter={kind: top_p, p: 0.9}"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: `filter.kind: top_p` compares the groups of a round, and most policies have none
+      hint: `filter.kind=variance` simulates them all
+    ");
+    let without = folder.tamis(&["simulate", "world.yaml", "~filter", "--json"]).succeeds();
+    assert!(without.stderr.contains("there is no filter"), "{}", without.stderr);
+}
+
+/// Rollouts of a filter's file: 40 prompts of 8, of which half are always right.
+#[test]
+fn pass_rates_of_rollouts() {
+    let folder = folder();
+    let mut rows = String::new();
+    for prompt in 0..40 {
+        for member in 0..8 {
+            let is_right = prompt % 2 == 0 || member < prompt % 8;
+            rows.push_str(&format!("{{\"prompt_id\": {prompt}, \"acc\": {}}}\n", u8::from(is_right)));
+        }
+    }
+    folder.write("rollouts.jsonl", &rows);
+    let said = folder
+        .tamis(&[
+            "simulate",
+            "world.yaml",
+            "simulate.pass_rate={kind: rollouts, path: rollouts.jsonl}",
+            "--json",
+        ])
+        .succeeds();
+    let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    let cost = json["policies"][1]["generated_per_kept"].as_f64().unwrap();
+    // Half of the groups that were read are mixed.
+    assert!((1.6..2.6).contains(&cost), "{cost}");
+}

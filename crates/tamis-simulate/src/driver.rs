@@ -1,0 +1,374 @@
+//! One policy's run: the scheduling machine, event by event, between made-up servers and a made-up learner.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use tamis_config::SimulatedPolicy;
+use tamis_core::group::{GroupId, PolicyVersion};
+use tamis_core::schedule::{
+    Command, Event, GroupFacts, InFlight, ScheduleError, Scheduler, Spent, StepClose,
+};
+
+use crate::chooser::Chooser;
+use crate::completion::Completion;
+use crate::fleet::{Fleet, Ordered};
+use crate::measure::{Measure, PolicyResult};
+use crate::pass_rates::Moving;
+use crate::policy::Policy;
+use crate::prompt_order::PromptOrder;
+use crate::world::World;
+
+/// A group between its dispatch and its end.
+struct Group {
+    prompt: usize,
+    rate: f64,
+    inclusion: f64,
+    version: u64,
+    members: Vec<Completion>,
+    num_scored: usize,
+    tokens_done: u64,
+    tokens_lost: u64,
+}
+
+/// What happens at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Scored(u64, usize),
+    Trained,
+    Published,
+}
+
+struct Driver<'world> {
+    world: &'world World,
+    machine: Scheduler,
+    is_weighted: bool,
+    takes_back: bool,
+    chooser: Chooser,
+    prompts: PromptOrder,
+    rates: Moving<'world>,
+    visits: Vec<u32>,
+    /// The prompt of every group so far.
+    prompt_of: Vec<u32>,
+    groups: HashMap<u64, Group>,
+    events: VecDeque<Event>,
+    fleet: Option<Fleet>,
+    /// Without servers: groups in the order in which they are done.
+    done: VecDeque<u64>,
+    due: BinaryHeap<Reverse<(Ordered, u64, Due)>>,
+    num_due: u64,
+    now: f64,
+    /// When the learner is done with what it was given.
+    learner_free: f64,
+    is_draining: bool,
+    version: u64,
+    steps: u64,
+    ended: Option<String>,
+    measure: Measure,
+    began: (f64, f64),
+}
+
+/// What a policy came to, and why it ended before its last step where it did.
+pub(crate) fn run(
+    name: SimulatedPolicy,
+    policy: Policy,
+    world: &World,
+) -> Result<(PolicyResult, Option<String>), ScheduleError> {
+    let mut driver = Driver::new(policy, world);
+    driver.events.push_back(Event::BeginStep);
+    driver.obey_all()?;
+    while driver.version < world.steps && driver.ended.is_none() {
+        if !driver.go_on()? {
+            driver.ended = Some("nothing is left to wait for".to_owned());
+        }
+    }
+    let now = driver.now;
+    let (began, busy_before) = driver.began;
+    let time = driver.fleet.as_mut().map(|fleet| (now - began, fleet.busy(now) - busy_before, fleet.slots()));
+    Ok((driver.measure.result(name, time), driver.ended))
+}
+
+impl<'world> Driver<'world> {
+    fn new(policy: Policy, world: &'world World) -> Self {
+        let Policy { machine, choice, is_weighted, takes_back } = policy;
+        let num_prompts = world.population.len();
+        Self {
+            world,
+            machine,
+            is_weighted,
+            takes_back,
+            chooser: Chooser::new(choice, world.completions.group_size()),
+            prompts: PromptOrder::new(num_prompts, world.seed),
+            rates: Moving::new(&world.population, &world.drift, world.seed),
+            visits: vec![0; num_prompts],
+            prompt_of: Vec::new(),
+            groups: HashMap::new(),
+            events: VecDeque::new(),
+            fleet: world.servers.map(Fleet::new),
+            done: VecDeque::new(),
+            due: BinaryHeap::new(),
+            num_due: 0,
+            now: 0.0,
+            learner_free: 0.0,
+            is_draining: false,
+            version: 0,
+            steps: 0,
+            ended: None,
+            measure: Measure::default(),
+            began: (0.0, 0.0),
+        }
+    }
+
+    fn is_measured(&self) -> bool {
+        self.steps >= self.world.warm_up
+    }
+
+    fn plan(&mut self, at: f64, due: Due) {
+        self.due.push(Reverse((Ordered(at), self.num_due, due)));
+        self.num_due += 1;
+    }
+
+    /// Goes on to what happens next; false where nothing does.
+    fn go_on(&mut self) -> Result<bool, ScheduleError> {
+        if self.is_draining && self.fleet.as_ref().is_none_or(Fleet::is_idle) {
+            self.is_draining = false;
+            self.take_weights_in();
+            return Ok(true);
+        }
+        let due = self.due.peek().map(|Reverse((at, ..))| at.0);
+        let next = self.fleet.as_mut().and_then(Fleet::next_time);
+        match (due, next) {
+            (Some(due), next) if next.is_none_or(|next| due <= next) => {
+                self.now = due;
+                if let Some(Reverse((_, _, due))) = self.due.pop() {
+                    match due {
+                        Due::Scored(group, member) => self.score(group, member),
+                        Due::Trained => self.trained(),
+                        Due::Published => self.published(),
+                    }
+                }
+            }
+            (_, Some(next)) => {
+                self.now = next;
+                if let Some((group, member)) = self.fleet.as_mut().and_then(|fleet| fleet.advance(next)) {
+                    self.end(group, member);
+                    if self.world.reward_latency > 0.0 {
+                        self.plan(next + self.world.reward_latency, Due::Scored(group, member));
+                    } else {
+                        self.score(group, member);
+                    }
+                }
+            }
+            (_, None) => {
+                let Some(group) = self.done.pop_front() else { return Ok(false) };
+                let n = self.world.completions.group_size();
+                for member in 0..n {
+                    self.end(group, member);
+                    self.score(group, member);
+                }
+            }
+        }
+        self.obey_all()?;
+        Ok(true)
+    }
+
+    /// A member has its last token.
+    fn end(&mut self, id: u64, member: usize) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.tokens_done += u64::from(group.members[member].length);
+        }
+    }
+
+    /// A member was scored; the last one completes its group.
+    fn score(&mut self, id: u64, member: usize) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let value = |member: &Completion| f64::from(u8::from(member.is_correct));
+        group.num_scored += 1;
+        if group.num_scored < group.members.len() {
+            if self.fleet.is_some() && !self.machine.goes_by_rounds() {
+                let value = Some(value(&group.members[member]));
+                self.events.push_back(Event::Sampled { group: GroupId(id), value });
+            }
+            return;
+        }
+        let num_correct = group.members.iter().filter(|member| member.is_correct).count();
+        let turns = group.members.len() as u64;
+        let facts = GroupFacts {
+            spent: Spent { tokens: group.tokens_done, turns },
+            num_lost_tokens: group.tokens_lost,
+            ..GroupFacts::default()
+        };
+        let values = group.members.iter().map(value).collect();
+        let num_correct = u32::try_from(num_correct).unwrap_or(u32::MAX);
+        self.chooser.observe(group.prompt, num_correct, group.inclusion, PolicyVersion(group.version));
+        if let Some(fleet) = &mut self.fleet {
+            fleet.forget(id);
+        }
+        self.events.push_back(Event::Scored { group: GroupId(id), values, facts });
+    }
+
+    fn obey_all(&mut self) -> Result<(), ScheduleError> {
+        while let Some(event) = self.events.pop_front() {
+            for command in self.machine.handle(event)? {
+                self.obey(command);
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::NextEpoch { epoch } => self.prompts.begin_epoch(epoch),
+            Command::Draw { num_prompts, .. } => self.draw(num_prompts),
+            Command::Judged { group, verdict } if !verdict.is_kept() => {
+                self.groups.remove(&group.0);
+            }
+            Command::Judged { .. } | Command::RoundComplete(_) => {}
+            Command::Abort { groups } => self.abort(&groups),
+            Command::Train { groups, .. } => self.train(&groups),
+            Command::StepReady(close) => {
+                self.train(&close.trained);
+                self.close(&close);
+                self.plan(self.learner_free.max(self.now) + self.world.train_time.step, Due::Trained);
+            }
+            Command::StepClosed(close) => {
+                self.close(&close);
+                self.plan(self.learner_free.max(self.now) + self.world.train_time.step, Due::Trained);
+            }
+            Command::SkipStep { close, .. } => {
+                self.close(&close);
+                self.events.push_back(Event::BeginStep);
+            }
+            Command::Finish { .. } => self.ended = Some("its data ended".to_owned()),
+            Command::Stop { diagnosis, .. } => {
+                self.ended = diagnosis.to_string().lines().next().map(str::to_owned)
+            }
+        }
+    }
+
+    fn draw(&mut self, num_prompts: usize) {
+        let version = PolicyVersion(self.version);
+        let first = self.prompt_of.len();
+        if self.prompts.is_exhausted() {
+            self.prompts.begin_again();
+        }
+        while self.prompt_of.len() - first < num_prompts {
+            let Some((prompt, key)) = self.prompts.next() else { break };
+            let selection = self.chooser.select(prompt, version, key);
+            if selection.is_taken {
+                self.dispatch(prompt, selection.inclusion);
+            }
+        }
+        let groups = (first as u64..self.prompt_of.len() as u64).map(GroupId).collect();
+        let exhausted = self.prompts.is_exhausted();
+        self.events.push_back(Event::Dispatched { groups, version, exhausted });
+    }
+
+    fn dispatch(&mut self, prompt: usize, inclusion: f64) {
+        let id = self.prompt_of.len() as u64;
+        self.prompt_of.push(u32::try_from(prompt).unwrap_or(u32::MAX));
+        let rate = self.rates.rate(prompt, self.steps);
+        let visit = self.visits[prompt];
+        self.visits[prompt] = visit.wrapping_add(1);
+        let members = self.world.completions.group(prompt, visit, rate);
+        let first = members.first().is_some_and(|member| member.is_correct);
+        if self.is_measured() && members.iter().any(|member| member.is_correct != first) {
+            self.measure.start(&members, inclusion);
+        }
+        match &mut self.fleet {
+            Some(fleet) => fleet.submit(self.now, id, &members),
+            None => self.done.push_back(id),
+        }
+        let version = self.version;
+        let group = Group {
+            prompt,
+            rate,
+            inclusion,
+            version,
+            members,
+            num_scored: 0,
+            tokens_done: 0,
+            tokens_lost: 0,
+        };
+        self.groups.insert(id, group);
+    }
+
+    fn abort(&mut self, groups: &[GroupId]) {
+        let ids: Vec<u64> = groups.iter().map(|group| group.0).collect();
+        let open = self.fleet.as_mut().map(|fleet| fleet.abort(self.now, &ids)).unwrap_or_default();
+        for id in ids {
+            let done = self.groups.remove(&id).map_or(0, |group| group.tokens_done + group.tokens_lost);
+            let tokens = done + open.get(&id).map_or(0, |tokens| *tokens as u64);
+            self.events.push_back(Event::Aborted { group: GroupId(id), spent: Spent::on_answer(tokens) });
+        }
+    }
+
+    /// The learner is given groups.
+    fn train(&mut self, groups: &[GroupId]) {
+        let mut tokens = 0;
+        for id in groups {
+            let Some(group) = self.groups.remove(&id.0) else { continue };
+            tokens += group.tokens_done;
+            if self.is_measured() {
+                let weight = if self.is_weighted { 1.0 / group.inclusion } else { 1.0 };
+                let lag = self.version - group.version;
+                self.measure.train(&group.members, group.rate, lag, weight);
+            }
+        }
+        self.learner_free = self.learner_free.max(self.now) + self.world.train_time.token * tokens as f64;
+    }
+
+    fn close(&mut self, close: &StepClose) {
+        if self.is_measured() {
+            self.measure.close(&close.report);
+        }
+        for id in close.surplus.iter().chain(&close.stale).chain(&close.aborted) {
+            self.groups.remove(&id.0);
+        }
+        if self.takes_back {
+            let prompt_of = &self.prompt_of;
+            self.prompts.take_back(close.returned.iter().map(|id| prompt_of[id.0 as usize] as usize));
+        }
+    }
+
+    /// The step is trained: its weights go to the servers.
+    fn trained(&mut self) {
+        self.steps += 1;
+        self.chooser.end_step();
+        self.events.push_back(Event::Trained { left_out: 0, tokens: 0, turns: 0 });
+        let Some(fleet) = &mut self.fleet else { return self.take_weights_in() };
+        match self.world.in_flight {
+            InFlight::Wait => {
+                fleet.set_open(self.now, false);
+                self.is_draining = true;
+            }
+            InFlight::Keep => self.take_weights_in(),
+            InFlight::Abort => {
+                for (id, tokens) in fleet.restart(self.now) {
+                    if let Some(group) = self.groups.get_mut(&id) {
+                        group.tokens_lost += tokens as u64;
+                    }
+                }
+                self.take_weights_in();
+            }
+        }
+    }
+
+    fn take_weights_in(&mut self) {
+        let seconds = self.world.publication.time;
+        if let Some(fleet) = &mut self.fleet {
+            fleet.stall(self.now, seconds);
+            fleet.set_open(self.now, true);
+        }
+        self.plan(self.now + seconds, Due::Published);
+    }
+
+    fn published(&mut self) {
+        self.version += 1;
+        if self.steps == self.world.warm_up {
+            let now = self.now;
+            self.began = (now, self.fleet.as_mut().map_or(0.0, |fleet| fleet.busy(now)));
+        }
+        let version = PolicyVersion(self.version);
+        self.events.extend([Event::Published { version }, Event::BeginStep]);
+    }
+}

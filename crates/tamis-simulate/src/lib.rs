@@ -1,0 +1,36 @@
+//! Schedules of rollout groups on a virtual clock: what each costs, how long it takes and what it trains on,
+//! before a GPU is rented.
+//!
+//! ```text
+//! simulate.* -> World (world.rs): pass rates (pass_rates.rs), lengths (completion.rs), servers (fleet.rs)
+//! policies   -> a scheduling machine of tamis-core and a selector each (policy.rs, chooser.rs)
+//! both       -> a run (driver.rs), event by event, of which is measured (measure.rs) what a table and a page show
+//! ```
+//!
+//! The machine is the one that a run has: it decides what is drawn, kept, trained on and given up. Here only its
+//! surroundings are made up. Whatever is random is keyed by prompt and visit, so that every policy meets the same
+//! prompts, and the same completions of them.
+
+mod bound;
+mod chooser;
+mod completion;
+mod driver;
+mod error;
+mod fleet;
+mod measure;
+pub mod page;
+mod pass_rates;
+mod policy;
+mod prompt_order;
+mod rollout_rates;
+mod simulation;
+mod table;
+mod world;
+
+pub use bound::LowerBound;
+pub use completion::{Completion, Completions};
+pub use error::SimulateError;
+pub use measure::PolicyResult;
+pub use pass_rates::Population;
+pub use simulation::{Simulation, simulate, simulate_in};
+pub use world::World;

@@ -1,0 +1,156 @@
+//! The policies that are set beside each other, by the names of the systems that do it. Each is the scheduling
+//! machine of tamis-core under the settings that make it do what that system does.
+
+use tamis_config::{Config, ScheduleMode, SimulatedPolicy};
+use tamis_core::filter::{GroupFilter, Metric};
+use tamis_core::schedule::{
+    Admission, FillOrder, OnExhausted, OnLimit, RoundLimit, RoundSize, ScheduleError, ScheduleSettings,
+    Scheduler, StreamingSettings, Surplus,
+};
+
+use crate::chooser::Choice;
+use crate::world::World;
+
+/// EasyR1's limit on rounds.
+const EASYR1_LIMIT: i64 = 3;
+/// Groups in flight, in batches, where a system has no bound of its own.
+const MOST_BATCHES: usize = 8;
+/// SkyRL's `max_staleness_steps` and `num_parallel_generation_workers`.
+const SKYRL_STALENESS: u64 = 4;
+const SKYRL_WORKERS: usize = 768;
+/// AReaL's `max_head_offpolicyness` in its examples.
+const AREAL_STALENESS: u64 = 2;
+/// prime-rl's `max_off_policy_steps`.
+const PRIME_RL_STALENESS: u64 = 8;
+/// prime-rl counts samples in flight, and keeps the slots full while the last members of groups end; in groups that
+/// is about so many times what the slots hold.
+const PRIME_RL_WAVES: usize = 4;
+
+/// A policy at the start of a run.
+pub(crate) struct Policy {
+    pub(crate) machine: Scheduler,
+    pub(crate) choice: Choice,
+    /// Whether a chosen group is weighted by one over its probability.
+    pub(crate) is_weighted: bool,
+    /// Whether prompts of groups that came to nothing are drawn again.
+    pub(crate) takes_back: bool,
+}
+
+/// The filter that every policy judges by: the configuration's, or variance where it has none.
+pub(crate) fn filter_of(config: &Config) -> GroupFilter {
+    config.filter.as_ref().map(|filter| filter.kind).unwrap_or_default()
+}
+
+fn base(config: &Config) -> ScheduleSettings {
+    ScheduleSettings {
+        gen_batch_size: config.data.train_batch_size,
+        filter: Some(filter_of(config)),
+        ..ScheduleSettings::new(config.data.train_batch_size, config.rollout.n)
+    }
+}
+
+/// The policy of a name.
+pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, ScheduleError> {
+    let base = base(config);
+    let (batch, n) = (base.train_batch_size, base.group_size);
+    let carry = |max_lag| Surplus::Carry { max_lag };
+    let plain = |machine| Policy { machine, choice: Choice::All, is_weighted: false, takes_back: true };
+    let of_others = |machine| Policy { takes_back: false, ..plain(machine) };
+    let rounds = |run: ScheduleSettings| Scheduler::rounds(run);
+    let stream = |run: ScheduleSettings, max_in_flight: usize, admission: Admission| {
+        Scheduler::streaming_with(StreamingSettings { run, mini_batch_size: batch, max_in_flight }, admission)
+    };
+    // Without servers groups end in the order in which they were started, and all that are in flight would only be
+    // older.
+    let in_flight = if world.servers.is_some() { MOST_BATCHES * batch } else { batch };
+    let own_stream = |surplus: Surplus, order: FillOrder| {
+        Scheduler::streaming(StreamingSettings {
+            run: ScheduleSettings { surplus, order, ..base.clone() },
+            mini_batch_size: if config.schedule.early_updates { config.mini_batch_size() } else { batch },
+            max_in_flight: in_flight,
+        })
+    };
+    let deficit = RoundSize::Deficit {
+        granularity: config.schedule.granularity.unwrap_or(1),
+        margin: config.schedule.margin,
+    };
+    let one_by_one = Admission::Replace { chunk: 1 };
+    let completion = ScheduleSettings { order: FillOrder::Completion, ..base.clone() };
+    Ok(match name {
+        SimulatedPolicy::Configured => plain(configured(config, in_flight)?),
+        SimulatedPolicy::Verl => {
+            let run = ScheduleSettings::verl(batch, config.data.gen_batch_size.unwrap_or(batch), n, 0);
+            of_others(rounds(ScheduleSettings { filter: base.filter, ..run })?)
+        }
+        SimulatedPolicy::Easyr1 => {
+            let run = ScheduleSettings::easyr1(batch, n, EASYR1_LIMIT);
+            // Outcomes are told apart from other numbers by their metric.
+            of_others(rounds(ScheduleSettings { filter: base.filter, metric: base.metric.clone(), ..run })?)
+        }
+        SimulatedPolicy::NemoRl | SimulatedPolicy::Skyrl => {
+            let run = ScheduleSettings::verl(batch, batch, n, 0);
+            of_others(rounds(ScheduleSettings { filter: base.filter, ..run })?)
+        }
+        SimulatedPolicy::SkyrlAsync => {
+            let run = ScheduleSettings { surplus: carry(SKYRL_STALENESS), ..completion };
+            of_others(stream(run, SKYRL_WORKERS, one_by_one)?)
+        }
+        SimulatedPolicy::Openrlhf => of_others(stream(completion, batch, one_by_one)?),
+        SimulatedPolicy::Slime => {
+            of_others(stream(completion, usize::MAX, Admission::Replace { chunk: batch })?)
+        }
+        SimulatedPolicy::Areal => {
+            let run = ScheduleSettings { surplus: carry(AREAL_STALENESS), ..base.clone() };
+            of_others(stream(run, batch, one_by_one)?)
+        }
+        SimulatedPolicy::PrimeRl => {
+            let run = ScheduleSettings { surplus: carry(PRIME_RL_STALENESS), ..completion };
+            // Without servers as many as a batch takes.
+            let slots = world.servers.map_or(batch, |fleet| (fleet.slots * fleet.count).div_ceil(n));
+            of_others(stream(run, slots.saturating_mul(PRIME_RL_WAVES).max(1), Admission::Saturate)?)
+        }
+        SimulatedPolicy::RoundsCarry => {
+            let gen_batch_size = config.data.gen_batch_size.unwrap_or(batch);
+            plain(rounds(ScheduleSettings { surplus: carry(1), gen_batch_size, ..base.clone() })?)
+        }
+        SimulatedPolicy::Deficit => plain(rounds(ScheduleSettings { size: deficit, ..base.clone() })?),
+        SimulatedPolicy::DeficitCarry => {
+            plain(rounds(ScheduleSettings { size: deficit, surplus: carry(1), ..base.clone() })?)
+        }
+        SimulatedPolicy::Streaming => plain(own_stream(Surplus::Discard, FillOrder::Dispatch)?),
+        SimulatedPolicy::StreamingCarry => plain(own_stream(carry(1), FillOrder::Dispatch)?),
+        SimulatedPolicy::StreamingCarryCompletion => plain(own_stream(carry(1), FillOrder::Completion)?),
+        SimulatedPolicy::ZeroVarianceSkip => Policy {
+            choice: Choice::Skip(tamis_core::schedule::selector::ZeroVarianceSkip::default()),
+            ..plain(own_stream(carry(1), FillOrder::Dispatch)?)
+        },
+        SimulatedPolicy::Posterior | SimulatedPolicy::PosteriorBiased => Policy {
+            choice: Choice::Posterior(tamis_core::schedule::selector::Posterior::default()),
+            is_weighted: name == SimulatedPolicy::Posterior,
+            ..plain(own_stream(carry(1), FillOrder::Dispatch)?)
+        },
+    })
+}
+
+/// The machine of the run's own schedule, which goes on for as long as the simulation does.
+fn configured(config: &Config, in_flight: usize) -> Result<Scheduler, ScheduleError> {
+    let run = ScheduleSettings {
+        total_steps: None,
+        total_epochs: None,
+        gen_batch_size: config.data.gen_batch_size.unwrap_or(config.data.train_batch_size),
+        ..config.schedule_settings(Some(filter_of(config)), Metric::from("acc"))
+    };
+    let run = match (config.schedule.on_exhausted, run.max_num_gen_batches) {
+        (OnExhausted::Stop, _) => ScheduleSettings { on_exhausted: OnExhausted::NextEpoch, ..run },
+        (_, RoundLimit::None) => ScheduleSettings { on_limit: OnLimit::default(), ..run },
+        _ => run,
+    };
+    if config.schedule.mode != ScheduleMode::Streaming {
+        return Scheduler::rounds(run);
+    }
+    let early = config.schedule.early_updates;
+    let mini_batch_size = if early { config.mini_batch_size() } else { run.train_batch_size };
+    let rounds = config.schedule.rounds_in_flight;
+    let max_in_flight = rounds.map_or(in_flight, |rounds| rounds.saturating_mul(run.gen_batch_size));
+    Scheduler::streaming(StreamingSettings { run, mini_batch_size, max_in_flight })
+}

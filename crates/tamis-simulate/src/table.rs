@@ -1,0 +1,63 @@
+//! The table that a terminal shows.
+
+use std::fmt;
+
+use tamis_core::figure::fixed;
+
+use crate::measure::PolicyResult;
+use crate::simulation::Simulation;
+
+/// Columns: heading, digits, value.
+pub(crate) type Column = (&'static str, usize, fn(&PolicyResult) -> Option<f64>);
+
+/// The numbers of a policy, in the order in which they are shown.
+pub(crate) const COLUMNS: [Column; 11] = [
+    ("generated", 2, |policy| policy.generated_per_kept),
+    ("tokens", 2, |policy| policy.tokens_per_kept),
+    ("step s", 1, |policy| policy.step_time),
+    ("slots %", 0, |policy| policy.utilisation.map(|share| 100.0 * share)),
+    ("lag", 2, |policy| policy.lag_mean),
+    ("max", 0, |policy| Some(policy.lag_max as f64)),
+    ("ESS", 2, |policy| policy.weight_ess),
+    ("hard", 3, |policy| policy.hard_share),
+    ("easy", 3, |policy| policy.easy_share),
+    ("length KS", 3, |policy| policy.length_ks),
+    ("wasted", 2, |policy| Some(policy.wasted.values().sum())),
+];
+
+/// A number of a column, or a dash.
+pub(crate) fn shown(policy: &PolicyResult, &(_, digits, value): &Column) -> String {
+    value(policy).map_or_else(|| "-".to_owned(), |value| fixed(value, digits).to_string())
+}
+
+/// What was wasted, the most first.
+pub(crate) fn causes(policy: &PolicyResult) -> Vec<(&'static str, f64)> {
+    let mut causes: Vec<(&str, f64)> = policy.wasted.iter().map(|(cause, share)| (*cause, *share)).collect();
+    causes.sort_by(|one, other| other.1.total_cmp(&one.1));
+    causes
+}
+
+impl fmt::Display for Simulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.policies.iter().map(|policy| policy.name.as_str().len()).max().unwrap_or(0).max(11);
+        write!(f, "{:<width$}", "policy")?;
+        for (heading, ..) in &COLUMNS {
+            write!(f, "  {heading:>9}")?;
+        }
+        writeln!(f, "  by cause")?;
+        for policy in &self.policies {
+            write!(f, "{:<width$}", policy.name.as_str())?;
+            for column in &COLUMNS {
+                write!(f, "  {:>9}", shown(policy, column))?;
+            }
+            let listed: Vec<String> =
+                causes(policy).iter().map(|(cause, share)| format!("{cause} {}", fixed(*share, 2))).collect();
+            writeln!(f, "  {}", listed.join(", "))?;
+        }
+        write!(f, "{:<width$}  {:>9}", "lower bound", fixed(self.bound.generated_per_kept, 2).to_string())?;
+        if let Some(step_time) = self.bound.step_time {
+            write!(f, "  {:>9}  {:>9}", "", fixed(step_time, 1).to_string())?;
+        }
+        writeln!(f)
+    }
+}

@@ -1,0 +1,359 @@
+//! The simulation against closed forms: a binary reward with pass rates of Beta(a, b), n members a group, T groups a
+//! step, G prompts a round, keep rate k.
+//!
+//! | law | closed form |
+//! |---|---|
+//! | keep rate | k = 1 - Π (a + j)/(a + b + j) - Π (b + j)/(a + b + j), j < n |
+//! | refill group by group, or rounds that carry their surplus | 1 / k generated for each kept |
+//! | rounds whose surplus is thrown away | (G / T) Σ_m P(Bin(m G, k) < T) |
+//! | n0 first, and the rest where these differ | ((n - n0) + n0 / k(n0)) / n |
+//! | all of n are alike, where the first j are | B(a + n, b) / B(a + j, b), for a symmetric law |
+//! | members until the first that differs, where one does | Σ j P(J = j) / k |
+//! | mean lag of W groups in flight | k W / T (Little's law) |
+
+use tamis_config::{
+    BetaRates, Config, PassRates, SimulateConfig, SimulatedDriftConfig, SimulatedLengthConfig,
+    SimulatedPolicy, SimulatedServersConfig,
+};
+use tamis_core::schedule::yields::{PassRateSpread, keep_probability};
+use tamis_simulate::{Completions, PolicyResult, Population, World, simulate, simulate_in};
+
+const BATCH: usize = 128;
+
+/// Groups are counted alone, without lengths.
+fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
+    let mut config = Config::default();
+    config.data.train_batch_size = BATCH;
+    config.rollout.n = n;
+    config.run.seed = 2;
+    config.simulate = Some(SimulateConfig {
+        pass_rate: PassRates::Beta(BetaRates { a, b, prompts }),
+        length: SimulatedLengthConfig {
+            median: Some(100.0),
+            sigma: 0.0,
+            prompt_share: 0.0,
+            wrong_factor: 1.0,
+            prompt: 0,
+        },
+        servers: None,
+        ..SimulateConfig::default()
+    });
+    config
+}
+
+/// One policy over so many steps, all of them measured.
+fn run(config: &Config, policy: SimulatedPolicy, steps: u64, warm_up: u64) -> PolicyResult {
+    let keys = config.simulate.clone().unwrap();
+    let mut world = World::new(config, &keys).unwrap();
+    (world.steps, world.warm_up) = (steps, warm_up);
+    let simulation = simulate_in(&world, config, &[policy]).unwrap();
+    assert_eq!(simulation.notes, []);
+    simulation.policies.into_iter().next().unwrap()
+}
+
+/// P(Bin(m, k) < t).
+fn below(m: usize, k: f64, t: usize) -> f64 {
+    let log_choose: Vec<f64> = std::iter::once(0.0)
+        .chain((1..=m).scan(0.0, |sum, i| {
+            *sum += (i as f64).ln();
+            Some(*sum)
+        }))
+        .collect();
+    (0..t.min(m + 1))
+        .map(|i| {
+            let log = log_choose[m] - log_choose[i] - log_choose[m - i]
+                + i as f64 * k.ln()
+                + (m - i) as f64 * (1.0 - k).ln();
+            log.exp()
+        })
+        .sum()
+}
+
+/// (G / T) E[M], and the share of it that the mean over so many steps errs by, once in three.
+fn rounds_cost(round: usize, k: f64, steps: u64) -> (f64, f64) {
+    // P(M > m).
+    let more: Vec<f64> = (0..60).map(|m| below(m * round, k, BATCH)).collect();
+    let mean: f64 = more.iter().sum();
+    let square: f64 = more.iter().enumerate().map(|(m, more)| (2 * m + 1) as f64 * more).sum();
+    let error = ((square - mean * mean).max(0.0) / steps as f64).sqrt();
+    (round as f64 / BATCH as f64 * mean, error / mean)
+}
+
+fn close(found: f64, expected: f64, share: f64, what: &str) {
+    assert!((found / expected - 1.0).abs() < share, "{what}: {found} instead of {expected}");
+}
+
+/// Table A, T = 128: a, b, n, k; then generated for each kept with streaming, rounds of T, of 1.5 T and of 3 T, and
+/// with the best screen and its n0.
+type RowA = ((f64, f64, usize, f64), [f64; 4], (f64, usize));
+
+const TABLE_A: [RowA; 9] = [
+    ((2.0, 2.0, 8, 0.891), [1.12, 2.00, 1.50, 3.00], (1.12, 8)),
+    ((1.0, 1.0, 8, 0.778), [1.29, 2.00, 1.50, 3.00], (1.29, 8)),
+    ((0.5, 0.5, 8, 0.607), [1.65, 2.00, 2.92, 3.00], (1.60, 4)),
+    ((0.3, 0.3, 8, 0.466), [2.15, 2.85, 3.00, 3.00], (1.96, 3)),
+    ((0.3, 0.3, 16, 0.566), [1.77, 2.01, 3.00, 3.00], (1.48, 3)),
+    ((0.2, 0.8, 8, 0.398), [2.51, 3.00, 3.01, 3.01], (2.19, 3)),
+    ((0.2, 0.2, 8, 0.359), [2.78, 3.13, 3.20, 3.40], (2.37, 3)),
+    ((0.1, 0.1, 8, 0.213), [4.70, 5.18, 5.55, 6.00], (3.63, 3)),
+    ((0.1, 0.1, 16, 0.267), [3.75, 4.18, 4.51, 5.99], (2.31, 3)),
+];
+
+#[test]
+fn table_a_costs_of_refilling() {
+    for ((a, b, n, k), [stream, same, half_more, three], _) in TABLE_A {
+        let keep = PassRateSpread::Beta { a, b }.keep_probability(n);
+        assert!((keep - k).abs() < 6e-4, "Beta({a}, {b}), n {n}: k is {keep}");
+        let mut config = config(a, b, n, 60_000);
+        let of = format!("Beta({a}, {b}), n {n}");
+        let found = run(&config, SimulatedPolicy::StreamingCarry, 400, 100).generated_per_kept.unwrap();
+        close(found, 1.0 / keep, 0.01, &format!("{of}, streaming"));
+        assert!((1.0 / keep - stream).abs() < 0.012, "{of}: {}", 1.0 / keep);
+        for (round, listed) in [(BATCH, same), (BATCH * 3 / 2, half_more), (3 * BATCH, three)] {
+            config.data.gen_batch_size = Some(round);
+            let (expected, error) = rounds_cost(round, keep, 600);
+            let found = run(&config, SimulatedPolicy::Verl, 600, 0).generated_per_kept.unwrap();
+            close(found, expected, (3.0 * error).max(0.01), &format!("{of}, rounds of {round}"));
+            assert!((expected - listed).abs() < 0.012, "{of}, rounds of {round}: {expected} and {listed}");
+        }
+        // What is carried costs what a stream costs, whatever the round.
+        config.data.gen_batch_size = Some(BATCH);
+        let found = run(&config, SimulatedPolicy::RoundsCarry, 400, 100).generated_per_kept.unwrap();
+        close(found, 1.0 / keep, 0.01, &format!("{of}, rounds that carry"));
+    }
+}
+
+/// Groups of a Beta distribution.
+fn groups(a: f64, b: f64, n: usize, count: usize) -> Vec<Vec<bool>> {
+    let config = config(a, b, n, count);
+    let keys = config.simulate.clone().unwrap();
+    let completions = Completions::new(&config, &keys.length);
+    let rates: Vec<f64> = Population::new(&keys.pass_rate, 1).unwrap().rates().collect();
+    rates
+        .iter()
+        .enumerate()
+        .map(|(prompt, rate)| {
+            completions.group(prompt, 0, *rate).iter().map(|member| member.is_correct).collect()
+        })
+        .collect()
+}
+
+/// The first member that differs from the one before it, from 1; none where all are alike.
+fn first_difference(group: &[bool]) -> Option<usize> {
+    group.windows(2).position(|pair| pair[0] != pair[1]).map(|place| place + 2)
+}
+
+#[test]
+fn table_a_costs_of_screening() {
+    for ((a, b, n, _), _, (listed, first)) in TABLE_A {
+        let groups = groups(a, b, n, 100_000);
+        let kept = groups.iter().filter(|group| first_difference(&group[..first]).is_some()).count() as f64;
+        let generated = first as f64 * groups.len() as f64 + (n - first) as f64 * kept;
+        let screen = PassRateSpread::Beta { a, b }.keep_probability(first);
+        let expected = ((n - first) as f64 + first as f64 / screen) / n as f64;
+        close(generated / (n as f64 * kept), expected, 0.01, &format!("Beta({a}, {b}), n {n}, n0 {first}"));
+        assert!((expected - listed).abs() < 0.012, "Beta({a}, {b}), n {n}: {expected} and {listed}");
+    }
+}
+
+#[test]
+fn table_b_groups_that_begin_alike() {
+    let table = [(1.0, [0.33, 0.56, 0.78]), (0.3, [0.66, 0.81, 0.92]), (0.1, [0.86, 0.93, 0.97])];
+    for (a, listed) in table {
+        let groups = groups(a, a, 8, 200_000);
+        for (j, listed) in [2, 4, 6].into_iter().zip(listed) {
+            let alike = groups.iter().filter(|group| first_difference(&group[..j]).is_none()).count() as f64;
+            let all = groups.iter().filter(|group| first_difference(group).is_none()).count() as f64;
+            // B(a + n, a) / B(a + j, a).
+            let expected: f64 = (j..8).map(|i| (a + i as f64) / (2.0 * a + i as f64)).product();
+            close(all / alike, expected, 0.01, &format!("Beta({a}, {a}), {j} alike"));
+            assert!((expected - listed).abs() < 0.012, "{expected} and {listed}");
+        }
+    }
+}
+
+#[test]
+fn table_c_members_until_a_group_is_certain() {
+    let table = [
+        (0.02, 4.5, 0.15),
+        (0.05, 4.4, 0.34),
+        (0.1, 4.15, 0.57),
+        (0.2, 3.7, 0.83),
+        (0.3, 3.3, 0.94),
+        (0.5, 2.9, 0.99),
+    ];
+    let keys = config(1.0, 1.0, 8, 1);
+    let completions = Completions::new(&keys, &keys.simulate.clone().unwrap().length);
+    for (rate, listed, keep) in table {
+        let seen: Vec<usize> = (0..200_000)
+            .filter_map(|prompt| {
+                let group: Vec<bool> =
+                    completions.group(prompt, 0, rate).iter().map(|member| member.is_correct).collect();
+                first_difference(&group)
+            })
+            .collect();
+        close(
+            seen.len() as f64 / 200_000.0,
+            keep_probability(rate, 8),
+            0.01,
+            &format!("keep rate at {rate}"),
+        );
+        assert!((keep_probability(rate, 8) - keep).abs() < 0.006);
+        let alike = |j: i32| if j < 1 { 1.0 } else { rate.powi(j) + (1.0 - rate).powi(j) };
+        let expected: f64 = (2..=8).map(|j| f64::from(j) * (alike(j - 1) - alike(j))).sum::<f64>()
+            / keep_probability(rate, 8);
+        let mean = seen.iter().sum::<usize>() as f64 / seen.len() as f64;
+        close(mean, expected, 0.01, &format!("members at {rate}"));
+        assert!((expected - listed).abs() < 0.06, "{expected} and {listed}");
+    }
+}
+
+/// Table E: 6000 prompts, T = 128, n = 8, 120 steps, logits drifting by 0.006 a step with a noise of 0.03.
+#[test]
+fn table_e_choosing_prompts() {
+    let mut config = config(0.3, 0.3, 8, 6000);
+    if let Some(keys) = &mut config.simulate {
+        keys.drift = SimulatedDriftConfig { logit: 0.006, noise: 0.03 };
+    }
+    let of = |policy, warm_up| run(&config, policy, 120, warm_up);
+    // Policy; cost, cost of the second half, hard and easy share, effective share of the weights, and by how much a
+    // cost may differ: the notes are of one seed, of an order of prompts and a prior that are not these.
+    let table = [
+        (SimulatedPolicy::StreamingCarry, 2.16, 2.18, 0.084, 0.099, 1.0, 0.03),
+        (SimulatedPolicy::ZeroVarianceSkip, 1.52, 1.33, 0.052, 0.042, 1.0, 0.08),
+        (SimulatedPolicy::Posterior, 1.58, 1.45, 0.080, 0.101, 0.76, 0.08),
+    ];
+    for (policy, cost, late, hard, easy, share, tolerance) in table {
+        let (all, second) = (of(policy, 0), of(policy, 60));
+        let name = policy.as_str();
+        close(all.generated_per_kept.unwrap(), cost, tolerance, &format!("{name}, cost"));
+        close(
+            second.generated_per_kept.unwrap(),
+            late,
+            tolerance,
+            &format!("{name}, cost of the second half"),
+        );
+        close(all.hard_share.unwrap(), hard, 0.15, &format!("{name}, hard prompts"));
+        close(all.easy_share.unwrap(), easy, 0.15, &format!("{name}, easy prompts"));
+        close(all.weight_ess.unwrap(), share, 0.1, &format!("{name}, effective share"));
+    }
+    // Weighted prompts are as hard as those that are not chosen.
+    let (blind, chosen) = (of(SimulatedPolicy::StreamingCarry, 0), of(SimulatedPolicy::Posterior, 0));
+    close(chosen.hard_share.unwrap(), blind.hard_share.unwrap(), 0.05, "hard prompts of the posterior");
+    let biased = of(SimulatedPolicy::PosteriorBiased, 0);
+    assert!(biased.hard_share < Some(0.9 * blind.hard_share.unwrap()), "{biased:?}");
+}
+
+/// With W groups in flight and T trained a step, a group is k W / T steps in flight.
+#[test]
+fn littles_law() {
+    let mut config = config(1.0, 1.0, 8, 60_000);
+    config.data.train_batch_size = 16;
+    config.rollout.max_response_length = 4000;
+    if let Some(keys) = &mut config.simulate {
+        keys.length.sigma = 0.5;
+        keys.servers = SimulateConfig::default()
+            .servers
+            .map(|servers| SimulatedServersConfig { slots: Some(256), ..servers });
+    }
+    let found = run(&config, SimulatedPolicy::PrimeRl, 400, 100);
+    // Four times as many groups as the slots hold.
+    let in_flight = 4.0 * 256.0 / 8.0;
+    let expected = PassRateSpread::Beta { a: 1.0, b: 1.0 }.keep_probability(8) * in_flight / 16.0;
+    close(found.lag_mean.unwrap(), expected, 0.05, "mean lag");
+}
+
+/// Two thirds of what a batch needs while others wait for the longest: the order of the systems.
+#[test]
+fn step_times_are_in_the_order_of_the_systems() {
+    let mut config = config(0.3, 0.3, 8, 6000);
+    config.rollout.max_response_length = 4000;
+    if let Some(keys) = &mut config.simulate {
+        keys.length.median = Some(200.0);
+        keys.length.sigma = 1.0;
+        keys.servers = SimulateConfig::default().servers;
+        keys.groups = Some(40 * BATCH);
+    }
+    let simulation = simulate(&config).unwrap();
+    let of = |name| simulation.policies.iter().find(|policy| policy.name == name).unwrap();
+    let seconds = |name| of(name).step_time.unwrap();
+    let verl = seconds(SimulatedPolicy::Verl);
+    // Four waves a slot, an iteration half longer where all run.
+    assert!(seconds(SimulatedPolicy::StreamingCarry) < 0.45 * verl, "{simulation}");
+    assert!(seconds(SimulatedPolicy::DeficitCarry) < 0.7 * verl, "{simulation}");
+    assert!(seconds(SimulatedPolicy::Openrlhf) < verl, "{simulation}");
+    let bound = simulation.bound.step_time.unwrap();
+    for policy in &simulation.policies {
+        let chooses = matches!(
+            policy.name,
+            SimulatedPolicy::ZeroVarianceSkip | SimulatedPolicy::Posterior | SimulatedPolicy::PosteriorBiased
+        );
+        assert!(chooses || policy.step_time.unwrap() > 0.97 * bound, "{simulation}");
+        assert!(policy.utilisation.unwrap() <= 1.0 + 1e-9);
+    }
+    assert_eq!(of(SimulatedPolicy::Streaming).lag_max, 0);
+    assert!(
+        of(SimulatedPolicy::SkyrlAsync).lag_mean > of(SimulatedPolicy::StreamingCarry).lag_mean,
+        "{simulation}"
+    );
+}
+
+/// Where the completions of a prompt have half of the variance of their lengths in common, whole groups are short, and
+/// those are the first to end. In the order of dispatch none is preferred.
+#[test]
+fn the_first_groups_to_end_are_short() {
+    let mut config = config(0.3, 0.3, 8, 6000);
+    config.rollout.max_response_length = 4000;
+    if let Some(keys) = &mut config.simulate {
+        (keys.length.median, keys.length.sigma, keys.length.prompt_share) = (Some(200.0), 1.0, 0.5);
+        keys.servers = SimulateConfig::default().servers;
+        keys.groups = Some(40 * BATCH);
+        keys.policies =
+            vec![SimulatedPolicy::Slime, SimulatedPolicy::Openrlhf, SimulatedPolicy::StreamingCarry];
+    }
+    let found: Vec<f64> =
+        simulate(&config).unwrap().policies.iter().map(|policy| policy.length_ks.unwrap()).collect();
+    assert!(found[0] > 0.03 && found[1] < 0.01 && found[2] < 0.01, "{found:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_numbers_and_json_has_its_shape() {
+    let mut config = config(0.5, 0.5, 4, 500);
+    config.data.train_batch_size = 8;
+    if let Some(keys) = &mut config.simulate {
+        keys.groups = Some(101);
+    }
+    let simulation = simulate(&config).unwrap();
+    assert_eq!(simulation, simulate(&config).unwrap());
+    let json = serde_json::to_value(&simulation).unwrap();
+    let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["policies", "seed", "groups"]);
+    // Whole steps.
+    assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(2), Some(104)));
+    let policies = json["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), SimulatedPolicy::ALL.len());
+    let keys: Vec<&String> = policies[0].as_object().unwrap().keys().collect();
+    assert_eq!(
+        keys,
+        [
+            "name",
+            "generated_per_kept",
+            "tokens_per_kept",
+            "wasted",
+            "step_time",
+            "utilisation",
+            "lag_mean",
+            "lag_max",
+            "weight_ess",
+            "hard_share",
+            "easy_share",
+            "length_ks"
+        ]
+    );
+    assert!(policies[0]["step_time"].is_null() && policies[0]["wasted"]["all_wrong"].as_f64() > Some(0.0));
+    let page = simulation.html("a <test>");
+    assert!(page.contains("a &lt;test&gt;") && page.contains("streaming_carry") && !page.contains("NaN"));
+    for outside in ["http://", "https://", "src="] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
