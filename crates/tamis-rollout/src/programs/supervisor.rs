@@ -112,7 +112,7 @@ impl Supervisor {
         while self.running.len() < settings.max_concurrent
             && let Some(WaitingEpisode { episode, token, task }) = self.waiting.pop_front()
         {
-            let folder = format!("tamis-program-{}", self.ledger.random_word("folder", episode.0));
+            let folder = format!("episode-{}", self.ledger.random_word("folder", episode.0));
             match Process::start(&settings, &folder, &task, (self.address, &token)) {
                 Ok(process) => {
                     self.running.insert(episode, process);

@@ -14,10 +14,10 @@ use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LE
 use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::names::named_after;
 use tamis_env::environment::{Environment, EnvironmentFault};
+use tamis_env::process_group::GuardedFolder;
 use tamis_env::reward::{Listener, Nobody};
 use tamis_env::task::TaskPrompts;
 use tamis_rollout::environment_server::EnvironmentServer;
-use tempfile::TempDir;
 
 use crate::assemble::AssembleError;
 use crate::learner::torch::{interpreter, module_environment, write_program};
@@ -29,7 +29,7 @@ const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
 pub struct StartedEnvironment {
     foreign: Arc<Foreign>,
     /// The program of its workers.
-    _folder: Option<TempDir>,
+    _folder: Option<GuardedFolder>,
 }
 
 impl StartedEnvironment {

@@ -80,7 +80,7 @@ impl Worker {
         process.args(arguments).envs(command.variables.iter().map(|(name, value)| (name, value)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |error: std::io::Error| format!("its worker `{program}` cannot be started: {error}");
-        let mut group = ProcessGroup::start(&mut process, None).map_err(failed)?;
+        let mut group = ProcessGroup::start(&mut process).map_err(failed)?;
         let child = group.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(mut stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
