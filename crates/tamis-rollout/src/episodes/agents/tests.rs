@@ -205,7 +205,7 @@ fn trajectories_that_are_given_up_end_their_programs() {
     let first = request(0, "user:hello;");
     episodes.submit(first.clone()).expect("taken");
     let began = std::time::Instant::now();
-    while episodes.plays.played.values().all(|agent| agent.written().tokens == 0) {
+    while episodes.plays.played.values().all(|agent| agent.spent_with(None).tokens == 0) {
         assert!(
             episodes
                 .next(Wait::Until(std::time::Instant::now() + Duration::from_millis(20)))
@@ -308,7 +308,10 @@ fn play_tree(agents: &TestAgents, tree: Key, timing: Key, whole: usize) -> (Opti
         }
         assert!(agent.queue.is_empty(), "nothing is under way, and a call waits");
     }
-    (agent.finish(ProgramOutcome::default(), RefusedCalls::default()), got)
+    let sample = agent.finish(ProgramOutcome::default(), RefusedCalls::default());
+    // It costs the same where it fails.
+    assert_eq!(sample.as_ref().map_or_else(Spent::default, Sample::spent), agent.spent_with(None));
+    (sample, got)
 }
 
 #[test]
