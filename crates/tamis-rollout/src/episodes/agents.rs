@@ -18,7 +18,6 @@ use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
 use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt};
-use tamis_env::environment::EnvironmentFault;
 
 use super::told::Told;
 use super::{Between, Episodes, LUCK, TokenLimits};
@@ -26,8 +25,8 @@ use crate::generator::{
     AbortScope, FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest,
 };
 use crate::programs::{
-    CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramHost,
-    ProgramOutcome, RefusedCalls, for_template,
+    CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramFailure,
+    ProgramHost, ProgramOutcome, RefusedCalls, for_template,
 };
 
 /// The programs of a run, and how their conversations are rendered.
@@ -127,7 +126,7 @@ pub(super) struct Agent {
     /// What the last call was told for which there was no room, or that cannot be rendered.
     refusal: Option<String>,
     /// What came of its program, while calls that it has left behind come to their end.
-    ended: Option<(Result<ProgramOutcome, String>, RefusedCalls)>,
+    ended: Option<(Result<ProgramOutcome, ProgramFailure>, RefusedCalls)>,
 }
 
 impl Agent {
@@ -416,14 +415,18 @@ impl Episodes<'_> {
         let finished = outcome.and_then(|outcome| {
             agent.finish(outcome, refused).ok_or_else(|| {
                 let last = agent.refusal.as_ref().map(|last| format!("; the last one with: {last}"));
-                format!("none of its calls was answered{}", last.unwrap_or_default())
+                format!("none of its calls was answered{}", last.unwrap_or_default()).into()
             })
         });
         Some(match finished {
             Ok(sample) => GeneratorEvent::Sampled { id, sample },
-            Err(reason) => {
-                let reason = EnvironmentFault::Broke(format!("its program: {reason}")).to_string();
-                let kind = FailureKind::EnvironmentBroke;
+            Err(failure) => {
+                let kind = if failure.is_late {
+                    FailureKind::EnvironmentTimedOut
+                } else {
+                    FailureKind::EnvironmentBroke
+                };
+                let reason = format!("its program: {failure}");
                 GeneratorEvent::Failed { id, kind, reason, spent: agent.spent_with(None) }
             }
         })

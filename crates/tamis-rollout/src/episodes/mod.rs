@@ -288,7 +288,8 @@ impl Plays {
 
     /// What a person should hear of the environments since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
-        self.worlds.as_ref().map_or_else(Vec::new, |worlds| worlds.take_warnings())
+        let of_worlds = self.worlds.iter().flat_map(|worlds| worlds.take_warnings());
+        of_worlds.chain(self.agents.iter().flat_map(|agents| agents.host().take_warnings())).collect()
     }
 
     /// The calls of programs that were refused since this was asked last.

@@ -81,7 +81,7 @@ use serde_json::Value;
 use tamis_env::process_group::GuardedFolder;
 
 pub use self::call::{ChatCall, for_template};
-pub use self::outcome::ProgramOutcome;
+pub use self::outcome::{ProgramFailure, ProgramOutcome};
 pub use self::refused::RefusedCalls;
 pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatToolCall, tool_call_id};
 
@@ -201,8 +201,8 @@ pub enum ProgramEvent {
     Ended {
         /// The episode.
         episode: EpisodeNumber,
-        /// What came of it, or why that is not known: in words, with the last lines of its standard error.
-        outcome: Result<ProgramOutcome, String>,
+        /// What came of it, or why that is not known.
+        outcome: Result<ProgramOutcome, ProgramFailure>,
         /// Its calls that were refused.
         refused: RefusedCalls,
     },
@@ -292,6 +292,11 @@ impl ProgramHost {
     /// All calls that were refused since this was asked last, also those of nobody and of episodes after their end.
     pub fn take_refused(&self) -> RefusedCalls {
         self.ledger.take_refused()
+    }
+
+    /// What a person should hear since this was asked last.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.ledger.take_warnings()
     }
 
     /// Episodes that have not ended.

@@ -110,7 +110,9 @@ impl Run {
         )?;
         // The times are those of training.
         self.workers.scorer.take_times();
-        for warning in self.workers.scorer.take_warnings() {
+        let mut warnings = self.workers.scorer.take_warnings();
+        warnings.extend(self.workers.plays.take_warnings());
+        for warning in warnings {
             self.recorder.progress.warn(&warning);
         }
         let mut results = results_by_source(&rows);

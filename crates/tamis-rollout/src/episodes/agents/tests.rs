@@ -165,17 +165,23 @@ print(json.dumps({"reward": 0.25, "success": True, "info": {"number": task["numb
 #[test]
 fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let hello = r#"[{"role": "user", "content": "hello"}]"#;
-    let told = |event: &GeneratorEvent| match event {
-        GeneratorEvent::Failed { reason, kind, .. } => {
-            assert_eq!(*kind, FailureKind::EnvironmentBroke);
-            reason.clone()
-        }
+    let failed = |event: &GeneratorEvent| match event {
+        GeneratorEvent::Failed { reason, kind, .. } => (*kind, reason.clone()),
         other => panic!("{other:?}"),
+    };
+    let told = |event: &GeneratorEvent| {
+        let (kind, reason) = failed(event);
+        assert_eq!(kind, FailureKind::EnvironmentBroke);
+        reason
     };
     let crashed = play(&host(&format!("ask({hello})\nraise SystemError('no tools today')"), |_| ()), 1);
     assert!(told(&crashed[0]).contains("no tools today"), "{crashed:?}");
     let silent = play(&host("print(1.0)", |_| ()), 1);
     assert!(told(&silent[0]).starts_with("its program: "), "{silent:?}");
+    let late = host("import time\ntime.sleep(300)", |settings| settings.timeout = Duration::from_secs(1));
+    let (kind, reason) = failed(&play(&late, 1)[0]);
+    assert_eq!(kind, FailureKind::EnvironmentTimedOut, "{reason}");
+    assert!(reason.starts_with("its program: the program did not end within 1 s"), "{reason}");
     // Over its limit it is refused, and what it had counts.
     let greedy = format!("ask({hello})\ntry: ask({hello})\nexcept urllib.error.HTTPError: pass\nprint(1.0)");
     let refused = play(&host(&greedy, |settings| settings.max_calls = 1), 1);

@@ -293,7 +293,7 @@ pub const CATALOGUE: &[Section] = &[
                 "Members of trained groups that bear no loss, by reason; together `trajectories/left_out`."),
             tamis("train/num_dropped/{reason}", "groups", "Groups that the filter dropped for this reason."),
             tamis("rollout/environment_faults/{class}", "trajectories",
-                "Trajectories that their environment failed: `timed_out` or `broken`."),
+                "Trajectories that their environment or program failed: `timed_out` or `broken`."),
             tamis("rollout/program_calls_refused/{reason}", "calls",
                 "Calls of programs that were refused since the step before, those of validation included.").by_the_clock(),
             tamis("rollout/ignored/{class}", "events",
