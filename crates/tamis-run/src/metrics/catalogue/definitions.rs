@@ -420,7 +420,9 @@ pub const CATALOGUE: &[Section] = &[
         title: "Episodes",
         about: "\
             Of runs in an environment, which the names have: every episode generated for the step, dropped groups\n\
-            too. The names are RAGEN's.",
+            too. The names are RAGEN's. Of numbers that turns have, those called `num_...` are summed over an episode and\n\
+            are means over all episodes; others are means over the turns that have them, then over the episodes that\n\
+            do.",
         metrics: &[
             tamis("train/{environment}/success", "share", "Share of the episodes whose task was solved."),
             tamis("train/{environment}/pass@{n}", "share",
@@ -444,7 +446,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("train/{environment}/num_calls_too_long", "calls",
                 "Mean number of those for which `environment.max_length` left no room."),
             tamis("train/{environment}/info/{name}", "",
-                "Number that the environment gives by that name, over turns and episodes as above."),
+                "Number that the environment or program gives by that name, over turns and episodes as above."),
             tamis("train/{environment}/cut_ratio", "share",
                 "Share of the episodes that a limit of turns, actions or tokens ended."),
         ],
