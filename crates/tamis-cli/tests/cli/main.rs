@@ -41,6 +41,7 @@ mod serve;
 mod server_kills;
 mod servers;
 mod serving;
+mod several_environments;
 mod sweep;
 mod tamis;
 mod train_messages;

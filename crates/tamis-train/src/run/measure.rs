@@ -157,9 +157,9 @@ impl Run {
             ));
         }
         self.recorder.progress.say(&format!(
-            "validation after step {step}: {} ({} prompts){}",
+            "validation after step {step}: {} ({}){}",
             report.outcome.describe_mean(report.accuracy),
-            report.num_prompts,
+            report.describe_prompts(),
             report.mean_length.map_or_else(String::new, |length| format!(", mean length {length:.1} tokens"))
         ));
         after.validation.latest = Some((step, report));
