@@ -436,7 +436,7 @@ pub fn reference_markdown() -> String {
          | `settings` | the settings that decide the result: seed, `data`, `reward`, `validate`, response limit |\n\
          | `num_prompts`, `num_samples`, `num_failed` | prompts, samples of each, prompts that could not be generated from |\n\
          | `metrics` | every figure by the name that it has in `metrics.jsonl` ([metrics](metrics.md)) |\n\
-         | `sources` | the same figures by data source, as numbers of the table that is printed |\n\
+         | `sources` | the same figures by data source, as numbers of the table that is printed; `num_prompts` counts those that could be generated from, `num_failed` the others |\n\
          | `samples` | the completions that are shown (`validate.num_samples_shown`) |\n",
         rollouts::markdown(),
         listed(&VERDICTS[..1]),

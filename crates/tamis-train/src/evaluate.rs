@@ -267,8 +267,8 @@ fn evaluate_in(
     };
     let Validation { prompts: rows, report, samples } =
         validation::sample(with, &prepared.prompts, &settings, "eval", 0, &mut |_| {})?;
-    for warning in scorer.take_warnings() {
-        progress.warn(&warning);
+    for warning in scorer.take_warnings().iter().chain(&plays.take_warnings()) {
+        progress.warn(warning);
     }
     let names = validation::score_names(&rows);
     // Where nothing was scored, that is the news.

@@ -318,12 +318,13 @@ fn table(source: &SourceResult, text: &mut String) {
     }
     let _ = writeln!(
         text,
-        "\n{} ({} prompt{}, {} completion{})",
+        "\n{} ({} prompt{}, {} completion{}{})",
         source.source,
         source.num_prompts,
         plural(source.num_prompts),
         source.num_completions,
-        plural(source.num_completions)
+        plural(source.num_completions),
+        if source.num_failed > 0 { format!("; {} failed", source.num_failed) } else { String::new() }
     );
     if figures.is_empty() {
         text.push_str("  nothing was scored: no reward function answered any completion\n");

@@ -175,6 +175,12 @@ fn format_closing(summary: &RunSummary) -> String {
             figure(before),
             figure(after)
         );
+        // They may be means of other prompts.
+        if before.num_failed + after.num_failed > 0 {
+            let num = |report: &ValidationReport| report.num_prompts - report.num_failed;
+            let label = format!("prompts measured, of {}", after.num_prompts);
+            let _ = writeln!(text, "{label:<28} {:>10} {:>10}", num(before), num(after));
+        }
         let _ =
             writeln!(text, "{:<28} {:>10} {:>10}", "mean completion tokens", length(before), length(after));
         let mark = |is_correct: Option<bool>| match is_correct {

@@ -192,6 +192,49 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     assert!(ended.stderr.contains("environment: look at what fails in `program`"), "{}", ended.shown());
 }
 
+/// Where tamis is killed while it starts programs, none of them is left, nor anything that it wrote for them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_run_leaves_no_program_and_no_folder() {
+    let prompts = "{\"prompt\": \"say 1\", \"ground_truth\": \"1\"}\n".repeat(8);
+    let agent = "import sys, time\nsys.stdin.readline()\ntime.sleep(300)\n";
+    let folder =
+        Folder::new().with("prompts.jsonl", &prompts).with("agent.py", agent).with("scratch/marker", "");
+    let program = folder.join("agent.py").display().to_string();
+    let environment =
+        format!("kind: program, argv: [python3, {program}], style: plain, prompting: {{max_turns: 2}}");
+    let config = config("train: prompts.jsonl, prompt_format: text", &environment, "steps: 0")
+        .replaced("validate: {test_freq: 1}", "validate: {test_freq: 0, before_train: false}");
+    folder.write("config.yaml", &config);
+    let scratch = folder.join("scratch");
+    let left = || std::fs::read_dir(&scratch).unwrap().flatten().map(|entry| entry.path());
+    let is_program = |path: &std::path::Path| path.file_name().unwrap().to_string_lossy().contains("program");
+    let is_running = || {
+        let of = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let mut lines = std::fs::read_dir("/proc").unwrap().flatten().map(of);
+        lines.any(|line| String::from_utf8_lossy(&line).contains(&program))
+    };
+    let soon = |what: &str, is_so: &dyn Fn() -> bool| {
+        let began = std::time::Instant::now();
+        while !is_so() {
+            assert!(began.elapsed().as_secs() < 300, "{what}");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    for episodes in [0, 1, 3] {
+        let mut run = folder.start_with(&["train", "config.yaml"], &[("TMPDIR", scratch.clone())]);
+        soon("no program was begun", &|| {
+            let of = |path: std::path::PathBuf| std::fs::read_dir(path).map_or(0, Iterator::count);
+            left().any(|path| is_program(&path) && of(path) > episodes)
+        });
+        run.kill().unwrap();
+        run.wait().unwrap();
+        soon("a folder is left", &|| !left().any(|path| is_program(&path)));
+        soon("a program is left", &|| !is_running());
+        std::fs::remove_dir_all(folder.join("runs")).unwrap();
+    }
+}
+
 /// Roles and contents in lines, and the names of tools at the top.
 const TEMPLATE: &str = "{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}
 {% endif %}{% for message in messages %}{{ message.role }}: {{ message.content }}

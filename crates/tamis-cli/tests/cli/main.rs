@@ -42,6 +42,7 @@ mod serve;
 mod server_kills;
 mod servers;
 mod serving;
+mod several_environments;
 mod simulate;
 mod sweep;
 mod tamis;

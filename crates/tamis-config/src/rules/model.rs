@@ -5,7 +5,7 @@ use tamis_data::prompt_format::PromptFormat;
 use tamis_env::environment::context::ContextMode;
 use tamis_env::task::TaskKind;
 
-use crate::schema::EnvironmentConfig;
+use crate::schema::{EnvironmentConfig, two_of_one_name};
 
 use super::Checker;
 use super::validation::validation_prompts;
@@ -222,11 +222,13 @@ impl Checker<'_> {
             );
             self.error(&["more_environments", "environment.kind"], message, "take `more_environments` out");
         }
-        let mut names: Vec<String> = self.config.environments().map(EnvironmentConfig::shown_name).collect();
+        // What environments elsewhere call themselves is known where prompts are made.
+        let mut names: Vec<String> =
+            self.config.environments().filter_map(EnvironmentConfig::metric_name).collect();
         names.sort_unstable();
         if let Some((twice, _)) = names.iter().zip(names.iter().skip(1)).find(|(one, next)| one == next) {
-            let message = format!("two environments are called `{twice}` in metrics");
-            self.error(&["more_environments"], message, "give each a `name`");
+            let (message, hint) = two_of_one_name(twice);
+            self.error(&["more_environments"], message, hint);
         }
         let key = Key::new(self.config.run.seed, Purpose::Environment);
         for (place, environment) in self.config.more_environments.iter().enumerate() {

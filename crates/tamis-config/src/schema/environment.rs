@@ -38,15 +38,21 @@ kinded! {
     }
 }
 
+/// That two environments have one name in metrics, which would make one of them, and what to do about it.
+pub fn two_of_one_name(name: &str) -> (String, &'static str) {
+    (format!("two environments are called `{name}` in metrics"), "give each a `name`")
+}
+
 impl EnvironmentConfig {
     /// What makes it.
     pub fn maker(&self) -> EnvironmentMaker {
         EnvironmentMaker { kind: self.kind.clone(), style: self.style, prompting: self.prompting.clone() }
     }
 
-    /// Its name in metrics; an environment elsewhere may call itself otherwise.
-    pub fn shown_name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| self.kind.to_string())
+    /// Its name in metrics; `None` of an environment elsewhere that is given none: it is called as it calls itself.
+    pub fn metric_name(&self) -> Option<String> {
+        let of_kind = || self.maker().is_game().then(|| self.kind.to_string());
+        self.name.clone().or_else(of_kind)
     }
 
     /// What is seen of it.

@@ -28,7 +28,7 @@ pub use cluster::{ClusterConfig, LauncherKind};
 pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig};
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{ColumnsConfig, CurriculumConfig, DataConfig, GoldCheck};
-pub use environment::EnvironmentConfig;
+pub use environment::{EnvironmentConfig, two_of_one_name};
 pub use filter::FilterConfig;
 pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};

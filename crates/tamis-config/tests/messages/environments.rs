@@ -138,6 +138,24 @@ warm_start: {steps: 5}
     assert!(show(none, &["environment={kind: frozen_lake}"]).is_empty());
 }
 
+/// What an environment elsewhere calls itself is not known before it is asked.
+#[test]
+fn names_that_are_known_are_not_given_twice() {
+    let of = |more: &str| {
+        let first = "{kind: command, argv: [one]}";
+        let lines =
+            format!("\ndata: {{task: environment}}\nenvironment: {first}\nmore_environments: [{more}]\n");
+        show(&lines, &[])
+    };
+    assert!(of("{kind: command, argv: [other]}, {kind: frozen_lake}").is_empty());
+    for more in [
+        "{kind: frozen_lake}, {kind: command, argv: [other], name: frozen_lake}",
+        "{kind: frozen_lake}, {kind: frozen_lake}",
+    ] {
+        assert_eq!(of(more), ["error: two environments are called `frozen_lake` in metrics"]);
+    }
+}
+
 /// Each environment has its own limit; what has one for all takes the largest, and a message names whose that is.
 #[test]
 fn lengths_are_of_each_environment() {

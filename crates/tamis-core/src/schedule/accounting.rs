@@ -10,6 +10,8 @@ use crate::group::Trajectory;
 
 /// What was generated: completion tokens, and the turns of the policy that they belong to.
 ///
+/// Completion tokens are all tokens of a trajectory after its prompt, those included that an environment or a tool
+/// wrote between two turns: what a trajectory costs is the same whether it ends well, fails or is given up.
 /// A turn is one answer of the policy, whole or begun: a trajectory of a single turn has one, and what was
 /// given up before its first token has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

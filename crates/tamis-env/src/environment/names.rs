@@ -37,6 +37,15 @@ pub const NAME: &str = "1 to 64 letters of ASCII, digits, `_`, `-` and `.`";
 /// The characters of [`is_number_name`], in words.
 pub const NUMBER_NAME: &str = "1 to 64 letters of ASCII, digits, `_`, `-`, `.`, `/` and `@`";
 
+/// A warning of a number of `info` whose name is none of metrics; `whose`: what gave it.
+pub fn unnamed_warning(whose: &str, name: &str) -> String {
+    format!(
+        "{whose} gives a number the name {:?} in `info`, and metrics are named by {NUMBER_NAME}: it is left out, and so \
+         are further ones like it without a word",
+        tamis_core::printable::cut_middle(name, 80)
+    )
+}
+
 /// A name of metrics for what calls itself so, as packages do (`ALE/Pong-v5`): other characters become `_`.
 ///
 /// ```

@@ -328,7 +328,11 @@ impl Dispatcher {
                         RequestEnd::Failed(_, reason, _) => reason,
                         _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
                     };
-                    with.observer.warn(&format!("group {} failed: {reason}", group.0));
+                    let source =
+                        self.held.get(&group).map(|record| record.prompt.prompt.data_source.as_str());
+                    let source = source.filter(|source| !source.is_empty());
+                    let source = source.map_or_else(String::new, |source| format!(" of `{source}`"));
+                    with.observer.warn(&format!("group {}{source} failed: {reason}", group.0));
                     if let Some(record) = self.held.get_mut(&group) {
                         record.group.trajectories.clear();
                         record.logged.clear();

@@ -73,7 +73,7 @@ pub(crate) fn prompt(row: u64) -> PreparedPrompt {
             id: PromptId(row),
             content: PromptContent::Text(row.to_string()),
             ground_truth: Some("x".to_owned()),
-            data_source: String::new(),
+            data_source: "sums".to_owned(),
             columns: serde_json::Map::new(),
             images: Vec::new(),
         }),
@@ -287,7 +287,7 @@ fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
         .expect("a step");
     assert_eq!(collected.trained.iter().map(|record| record.group.id.0).collect::<Vec<_>>(), [1]);
     assert_eq!(collected.others[0].fate, Fate::Failed("the server says no".to_owned()));
-    assert_eq!(heard.warnings, ["group 0 failed: the server says no"]);
+    assert_eq!(heard.warnings, ["group 0 of `sums` failed: the server says no"]);
     let failed = collected.report.accounting.failed;
     assert_eq!((failed.groups, failed.trajectories), (1, 2));
     assert!(failed.tokens > 40 && failed.tokens <= 46, "the other member had its tokens: {failed:?}");

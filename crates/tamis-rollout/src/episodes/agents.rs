@@ -18,7 +18,6 @@ use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
 use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt};
-use tamis_env::environment::EnvironmentFault;
 
 use super::told::Told;
 use super::{Between, Episodes, LUCK, TokenLimits};
@@ -26,8 +25,8 @@ use crate::generator::{
     AbortScope, FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest,
 };
 use crate::programs::{
-    CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramHost,
-    ProgramOutcome, RefusedCalls, for_template,
+    CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramFailure,
+    ProgramHost, ProgramOutcome, RefusedCalls, for_template,
 };
 
 /// The programs of a run, and how their conversations are rendered.
@@ -102,6 +101,17 @@ enum Start {
     Anew,
 }
 
+impl Start {
+    /// Tokens that stand before the answer to it.
+    fn num_given(&self, more: &Between, context: &[u32]) -> usize {
+        match self {
+            Self::GoesOn => more.token_ids.len(),
+            Self::Prompt => 0,
+            Self::Anew => context.len(),
+        }
+    }
+}
+
 /// A trajectory that a program plays.
 pub(super) struct Agent {
     request: SampleRequest,
@@ -116,14 +126,22 @@ pub(super) struct Agent {
     /// What the last call was told for which there was no room, or that cannot be rendered.
     refusal: Option<String>,
     /// What came of its program, while calls that it has left behind come to their end.
-    ended: Option<(Result<ProgramOutcome, String>, RefusedCalls)>,
+    ended: Option<(Result<ProgramOutcome, ProgramFailure>, RefusedCalls)>,
 }
 
 impl Agent {
-    /// Tokens that the policy has written for it, heard or not.
-    fn written(&self) -> Spent {
-        let answered = self.calls.iter().filter_map(|asked| asked.answer.as_ref());
-        self.lost + answered.map(|(sample, _)| Spent::on_answer(sample.token_ids.len() as u64)).sum::<Spent>()
+    /// What it came to, counted as of one that ends well, with what nobody heard and so much of the answer to the call
+    /// of a place that came to nothing.
+    fn spent_with(&self, unanswered: Option<(usize, Spent)>) -> Spent {
+        let unanswered = unanswered.filter(|(_, spent)| spent.turns > 0);
+        let answer_of = |(place, asked): (usize, &Asked)| {
+            let begun = unanswered.filter(|(of, _)| *of == place).map(|(_, spent)| spent.tokens as usize);
+            let whole = asked.answer.as_ref().filter(|_| !asked.is_abandoned);
+            whole.map(|(sample, _)| sample.token_ids.len()).or(begun)
+        };
+        let answered = self.calls.iter().enumerate().filter_map(answer_of).count() as u64;
+        let (tokens, _) = self.num_tokens_of(answer_of);
+        self.lost + Spent { tokens: tokens as u64, turns: answered }
     }
 
     fn new(request: SampleRequest, episode: EpisodeNumber) -> Self {
@@ -151,18 +169,21 @@ impl Agent {
     /// Tokens of the trajectory when all calls are answered at their longest, and after them one that begins so.
     /// They are no more where a call is given up instead: nothing goes on from it.
     fn num_tokens_with(&self, after: Option<usize>, more: &Between, context: &[u32]) -> usize {
+        let longest = |(_, asked): (usize, &Asked)| (!asked.is_abandoned).then(|| asked.num_answered());
+        let (sum, last) = self.num_tokens_of(longest);
+        sum + self.start(after, context, last).num_given(more, context)
+    }
+
+    /// Tokens of the trajectory of the calls to which an answer has so many, and the last of them.
+    fn num_tokens_of(&self, answer: impl Fn((usize, &Asked)) -> Option<usize>) -> (usize, Option<usize>) {
         let (mut sum, mut last) = (0, None);
-        let given = |start: Start, more: &Between, context: &[u32]| match start {
-            Start::GoesOn => more.token_ids.len(),
-            Start::Prompt => 0,
-            Start::Anew => context.len(),
-        };
-        for (place, asked) in self.calls.iter().enumerate().filter(|(_, asked)| !asked.is_abandoned) {
+        for (place, asked) in self.calls.iter().enumerate() {
+            let Some(num_answered) = answer((place, asked)) else { continue };
             let start = self.start(asked.after, &asked.context, last);
-            sum += given(start, &asked.more, &asked.context) + asked.num_answered();
+            sum += start.num_given(&asked.more, &asked.context) + num_answered;
             last = Some(place);
         }
-        sum + given(self.start(after, context, last), more, context)
+        (sum, last)
     }
 
     /// The request of the call that comes next, which is noted, or why it cannot be answered; `None` where none waits,
@@ -394,15 +415,19 @@ impl Episodes<'_> {
         let finished = outcome.and_then(|outcome| {
             agent.finish(outcome, refused).ok_or_else(|| {
                 let last = agent.refusal.as_ref().map(|last| format!("; the last one with: {last}"));
-                format!("none of its calls was answered{}", last.unwrap_or_default())
+                format!("none of its calls was answered{}", last.unwrap_or_default()).into()
             })
         });
         Some(match finished {
             Ok(sample) => GeneratorEvent::Sampled { id, sample },
-            Err(reason) => {
-                let reason = EnvironmentFault::Broke(format!("its program: {reason}")).to_string();
-                let kind = FailureKind::EnvironmentBroke;
-                GeneratorEvent::Failed { id, kind, reason, spent: agent.written() }
+            Err(failure) => {
+                let kind = if failure.is_late {
+                    FailureKind::EnvironmentTimedOut
+                } else {
+                    FailureKind::EnvironmentBroke
+                };
+                let reason = format!("its program: {failure}");
+                GeneratorEvent::Failed { id, kind, reason, spent: agent.spent_with(None) }
             }
         })
     }
@@ -477,13 +502,13 @@ impl Episodes<'_> {
         let Some(agent) = self.plays.played.remove(&whole) else { return Ok(None) };
         agents.host().end(agent.episode);
         self.abort_calls(whole, &agent, Some(id.turn));
-        let before = agent.written();
+        let with = |answer| agent.spent_with(Some((place, answer)));
         Ok(Some(match event {
             GeneratorEvent::Failed { kind, reason, spent, .. } => {
-                GeneratorEvent::Failed { id: whole, kind, reason, spent: spent + before }
+                GeneratorEvent::Failed { id: whole, kind, reason, spent: with(spent) }
             }
             GeneratorEvent::Aborted { spent, .. } => {
-                GeneratorEvent::Aborted { id: whole, spent: spent + before }
+                GeneratorEvent::Aborted { id: whole, spent: with(spent) }
             }
             other => other,
         }))
@@ -497,7 +522,7 @@ impl Episodes<'_> {
             let Some(agent) = self.plays.played.remove(&id) else { continue };
             agents.host().end(agent.episode);
             self.abort_calls(id, &agent, None);
-            self.plays.told.push(GeneratorEvent::Aborted { id, spent: agent.written() });
+            self.plays.told.push(GeneratorEvent::Aborted { id, spent: agent.spent_with(None) });
         }
     }
 }

@@ -138,10 +138,32 @@ struct Slot {
     play: Option<Play>,
     /// The turn whose answer is waited for; `None` where none is.
     turn: Option<u32>,
-    /// Tokens that the policy has written in it.
-    written: Spent,
+    /// What it came to with its last answer.
+    spent: Spent,
+    /// Tokens that were appended after it, for the next one.
+    num_shown: u64,
     limits: TokenLimits,
     is_given_up: bool,
+}
+
+impl Slot {
+    fn new(play: Option<Play>, turn: Option<u32>, limits: TokenLimits) -> Self {
+        let mut slot = Self { play, turn, spent: Spent::default(), num_shown: 0, limits, is_given_up: false };
+        slot.note_shown();
+        slot
+    }
+
+    /// Notes what its play has appended since the last answer.
+    fn note_shown(&mut self) {
+        let num_tokens = self.play.as_ref().map_or(0, |play| play.told.token_ids().len() as u64);
+        self.num_shown = num_tokens.saturating_sub(self.spent.tokens);
+    }
+
+    /// What it comes to with an answer, as far as that came.
+    fn spent_with(&self, answer: Spent) -> Spent {
+        let num_shown = if answer.turns > 0 { self.num_shown } else { 0 };
+        self.spent + answer + Spent { tokens: num_shown, turns: 0 }
+    }
 }
 
 /// What an environment has made of its play.
@@ -266,7 +288,8 @@ impl Plays {
 
     /// What a person should hear of the environments since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
-        self.worlds.as_ref().map_or_else(Vec::new, |worlds| worlds.take_warnings())
+        let of_worlds = self.worlds.iter().flat_map(|worlds| worlds.take_warnings());
+        of_worlds.chain(self.agents.iter().flat_map(|agents| agents.host().take_warnings())).collect()
     }
 
     /// The calls of programs that were refused since this was asked last.
@@ -296,15 +319,15 @@ impl Plays {
         }
     }
 
-    /// Ends a play whose answer does not come; as which sample it was asked for, and its turns before.
-    fn give_up(&mut self, id: SampleId) -> (SampleId, Spent) {
+    /// Ends a play of whose answer no more than this comes; as which sample it was asked for, and all of it.
+    fn give_up(&mut self, id: SampleId, answer: Spent) -> (SampleId, Spent) {
         match self.find(id) {
             Ok((whole, slot)) => {
-                let spent = slot.written;
+                let spent = slot.spent_with(answer);
                 self.open.remove(&whole);
                 (whole, spent)
             }
-            Err(id) => (id, Spent::default()),
+            Err(id) => (id, answer),
         }
     }
 
@@ -354,8 +377,8 @@ impl Episodes<'_> {
                 let (Some(worlds), Some(mut play)) = (worlds, slot.play.take()) else {
                     return Ok(Some(GeneratorEvent::Sampled { id, sample }));
                 };
-                (slot.turn, slot.written) =
-                    (None, play.told.written() + Spent::on_answer(sample.token_ids.len() as u64));
+                slot.turn = None;
+                slot.spent = slot.spent_with(Spent { tokens: sample.token_ids.len() as u64, turns: 1 });
                 let limits = slot.limits;
                 if !worlds.is_slow() || slot.is_given_up {
                     let next =
@@ -369,12 +392,12 @@ impl Episodes<'_> {
                 return Ok(None);
             }
             GeneratorEvent::Failed { id, kind, reason, spent } => {
-                let (id, before) = self.plays.give_up(id);
-                GeneratorEvent::Failed { id, kind, reason, spent: spent + before }
+                let (id, spent) = self.plays.give_up(id, spent);
+                GeneratorEvent::Failed { id, kind, reason, spent }
             }
             GeneratorEvent::Aborted { id, spent } => {
-                let (id, before) = self.plays.give_up(id);
-                GeneratorEvent::Aborted { id, spent: spent + before }
+                let (id, spent) = self.plays.give_up(id, spent);
+                GeneratorEvent::Aborted { id, spent }
             }
             published @ GeneratorEvent::Published { .. } => published,
         };
@@ -389,11 +412,12 @@ impl Episodes<'_> {
         next: Option<Next>,
     ) -> Result<Option<GeneratorEvent>, GeneratorError> {
         let Some(slot) = self.plays.open.get_mut(&id) else { return Ok(None) };
-        let spent = slot.written;
+        let spent = slot.spent;
         Ok(match next {
             Some(Next::Failed(fault)) => Some(self.plays.fail(id, spent, &fault)?),
             Some(Next::Ask(request)) if !slot.is_given_up => {
                 (slot.play, slot.turn) = (play, Some(request.id.turn));
+                slot.note_shown();
                 self.generator.submit(request)?;
                 None
             }
@@ -441,8 +465,7 @@ impl Episodes<'_> {
             catch(begin).unwrap_or_else(|panic| Err(broken(&panic)))
         };
         if worlds.is_slow() {
-            let slot = Slot { play: None, turn: None, written: Spent::default(), limits, is_given_up: false };
-            self.plays.open.insert(id, slot);
+            self.plays.open.insert(id, Slot::new(None, None, limits));
             self.plays.stage.work(move || match make(&*worlds, &prompt, &mut request) {
                 Ok(Some(play)) => Worked { id, play: Some(play), next: Next::Ask(request) },
                 Ok(None) => {
@@ -456,9 +479,7 @@ impl Episodes<'_> {
         match make(&*worlds, &prompt, &mut request) {
             Ok(Some(play)) => {
                 self.generator.submit(request)?;
-                let written = Spent::default();
-                let slot = Slot { play: Some(play), turn: Some(0), written, limits, is_given_up: false };
-                self.plays.open.insert(id, slot);
+                self.plays.open.insert(id, Slot::new(Some(play), Some(0), limits));
             }
             Ok(None) => self.generator.submit(request)?,
             Err(fault) => {

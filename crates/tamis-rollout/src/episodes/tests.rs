@@ -221,7 +221,11 @@ proptest! {
         let calm = play(FakeSettings::faultless(0), quick, 1000, &turns);
         prop_assert_eq!(play(wild, worlds(false), 1000, &turns), calm);
         let failed = play(FakeSettings::faultless(seed), worlds(true), 1000, &[Some(3), Some(1), Some(NO_WORLD)]);
-        let is_failed = matches!(failed[&0], GeneratorEvent::Failed { spent: Spent { tokens: 1.., turns: 1.. }, .. });
+        // It costs what the same transcript does where that is a whole trajectory, all that was shown included.
+        let whole = play(FakeSettings::faultless(seed), worlds(false), 1000, &[Some(2)]);
+        let of_whole = sample(&whole[&0]).spent();
+        prop_assert_eq!(of_whole.turns, 2);
+        let is_failed = matches!(failed[&0], GeneratorEvent::Failed { spent, .. } if spent == of_whole);
         let is_sampled = matches!(failed[&1], GeneratorEvent::Sampled { .. });
         let is_none = matches!(failed[&2], GeneratorEvent::Failed { spent: Spent { tokens: 0, turns: 0 }, .. });
         prop_assert!(is_failed && is_sampled && is_none);
@@ -330,13 +334,16 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
             assert_eq!(episodes.take(event).expect("taken"), None);
         }
     }
-    let before = episodes.plays.open.values().map(|play| play.written.tokens).sum::<u64>();
-    assert!(before > 0);
+    let before = episodes.plays.open.values().map(|play| play.spent.tokens).sum::<u64>();
+    let num_shown = episodes.plays.open.values().map(|play| play.num_shown).sum::<u64>();
+    assert!(before > 0 && num_shown > 0);
     episodes.abort(AbortScope::Sample(first.id));
     let events = episodes.next(Wait::Forever).expect("goes on");
     let [GeneratorEvent::Aborted { id, spent }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*id, first.id);
-    assert!(spent.tokens >= before);
+    // What was shown for an answer counts with the first token of that.
+    let is_begun = spent.turns > 1;
+    assert!(if is_begun { spent.tokens > before + num_shown } else { spent.tokens == before }, "{spent:?}");
     episodes.submit(SampleRequest { id: first.id.again(), ..first }).expect("taken");
     let events = episodes.next(Wait::Forever).expect("goes on");
     assert_eq!(sample(&events[0]).episode.as_ref().map(|episode| episode.turns.len()), Some(3));

@@ -14,7 +14,7 @@ pub(super) struct Told {
     /// The first of the tokens so far that the policy sees, where it does not see the prompt.
     pub(super) context_start: Option<usize>,
     /// Tokens that the policy wrote, and the sum of their entropies where all are known.
-    pub(super) num_written: usize,
+    num_written: usize,
     entropy: Option<f64>,
     has_logprobs: bool,
 }
@@ -33,11 +33,6 @@ impl Told {
         };
         let (turns, entropy) = (Vec::new(), Some(0.0));
         Self { sample, turns, context_start: None, num_written: 0, entropy, has_logprobs: true }
-    }
-
-    /// What the policy wrote.
-    pub(super) fn written(&self) -> Spent {
-        Spent { tokens: self.num_written as u64, turns: self.turns.len() as u64 }
     }
 
     /// Tokens so far.

@@ -70,8 +70,6 @@ pub struct ServerProcess {
     pub what: &'static str,
     /// Where it answers.
     pub place: Place,
-    /// A folder for it alone, removed where this process is killed.
-    pub folder: Option<PathBuf>,
     /// The file that its output is appended to; its folder exists.
     pub log: PathBuf,
 }

@@ -57,7 +57,7 @@ impl Running {
         command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         command.args(arguments).envs(process.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log).stderr(second);
-        let group = ProcessGroup::start(&mut command, process.folder.as_deref())
+        let group = ProcessGroup::start(&mut command)
             .map_err(|source| LaunchError::Start { command: process.shown.clone(), source })?;
         Ok(Self {
             group,

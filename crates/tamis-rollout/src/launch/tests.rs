@@ -14,7 +14,6 @@ fn server(folder: &Path, script: &str) -> ServerProcess {
         shown: "a server".to_owned(),
         what: "server",
         place: Place::Port(port),
-        folder: None,
         log: folder.join("server.log"),
     }
 }

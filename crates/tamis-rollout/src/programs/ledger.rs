@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tamis_env::environment::names::unnamed_warning;
 use tokio::sync::oneshot;
 
 use super::call::ChatCall;
-use super::outcome::ProgramOutcome;
+use super::outcome::{ProgramFailure, ProgramOutcome};
 use super::refused::{Refusal, RefusedCalls};
 use super::reply::{ChatAnswer, ChatError};
 use super::{CallNumber, EpisodeNumber, ProgramEvent, ProgramSettings};
@@ -57,6 +58,10 @@ struct Open {
     calls: BTreeMap<CallNumber, WaitingCall>,
     events: Vec<ProgramEvent>,
     refused: RefusedCalls,
+    /// What a person should hear.
+    warnings: Vec<String>,
+    /// Whether a number without a name was told of.
+    has_unnamed: bool,
 }
 
 impl Open {
@@ -143,6 +148,18 @@ impl Ledger {
 
     pub(super) fn take_refused(&self) -> RefusedCalls {
         std::mem::take(&mut self.lock().refused)
+    }
+
+    /// Notes a number that no metric can be named after: a person hears of the first.
+    pub(super) fn note_unnamed(&self, name: &str) {
+        let mut open = self.lock();
+        if !std::mem::replace(&mut open.has_unnamed, true) {
+            open.warnings.push(unnamed_warning("a program", name));
+        }
+    }
+
+    pub(super) fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().warnings)
     }
 
     /// The episode whose URL has this token, where the key is its own; refusals are counted for the one that is to
@@ -237,7 +254,7 @@ impl Ledger {
     }
 
     /// The end of an episode.
-    pub(super) fn close(&self, episode: EpisodeNumber, outcome: Result<ProgramOutcome, String>) {
+    pub(super) fn close(&self, episode: EpisodeNumber, outcome: Result<ProgramOutcome, ProgramFailure>) {
         {
             let mut open = self.lock();
             let Some((closed, calls)) = open.close(episode) else { return };

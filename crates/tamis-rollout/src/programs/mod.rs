@@ -53,8 +53,9 @@
 //! | 413 | longer than a call may be |
 //! | 429 | while as many calls of the episode as may be at once are under way: passes |
 //!
-//! A process that leaves its group and has a clean environment is not found by the end of its episode, nor is one that
-//! left it where tamis itself is killed; its calls are refused. A client
+//! Where tamis itself is killed, process groups end a second later, and the folder of all episodes is removed: each has a
+//! guard that is there before it. A process that leaves its group and has a clean environment is not found by the end
+//! of its episode, nor is one that left it where tamis is killed; its calls are refused. A client
 //! that stops waiting for an answer is told of ([`ProgramEvent::Abandoned`]): OpenAI's does so after ten minutes, and
 //! then makes the call again.
 
@@ -77,9 +78,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
+use tamis_env::process_group::GuardedFolder;
 
 pub use self::call::{ChatCall, for_template};
-pub use self::outcome::ProgramOutcome;
+pub use self::outcome::{ProgramFailure, ProgramOutcome};
 pub use self::refused::RefusedCalls;
 pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatToolCall, tool_call_id};
 
@@ -116,7 +118,8 @@ pub struct ProgramSettings {
     pub max_body_bytes: usize,
     /// Bytes that a program may print, at most.
     pub max_output_bytes: u64,
-    /// Folder in which each episode has a folder of its own, for its task and its output, until it ends.
+    /// Folder in which the host has one of its own, with a folder for the task and the output of each episode until
+    /// it ends.
     pub scratch_dir: PathBuf,
 }
 
@@ -198,8 +201,8 @@ pub enum ProgramEvent {
     Ended {
         /// The episode.
         episode: EpisodeNumber,
-        /// What came of it, or why that is not known: in words, with the last lines of its standard error.
-        outcome: Result<ProgramOutcome, String>,
+        /// What came of it, or why that is not known.
+        outcome: Result<ProgramOutcome, ProgramFailure>,
         /// Its calls that were refused.
         refused: RefusedCalls,
     },
@@ -224,6 +227,8 @@ pub struct ProgramHost {
     supervisor: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
+    /// The folders of its episodes.
+    _folder: GuardedFolder,
 }
 
 impl ProgramHost {
@@ -236,16 +241,17 @@ impl ProgramHost {
         bell: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, String> {
         settings.check()?;
-        // A program may run in another folder than tamis.
-        settings.scratch_dir = std::path::absolute(&settings.scratch_dir)
+        let folder = GuardedFolder::create_in(&settings.scratch_dir, "tamis-program-")
             .map_err(|error| format!("`scratch_dir` of programs cannot be used: {error}"))?;
+        folder.path().clone_into(&mut settings.scratch_dir);
         let settings = Arc::new(settings);
         let ledger = Arc::new(Ledger::new(Arc::clone(&settings), Box::new(bell)));
         let failed = |error: std::io::Error| format!("the server for programs cannot be started: {error}");
         let stop = Arc::new(AtomicBool::new(false));
         let (address, server) = serve(Arc::clone(&ledger), Arc::clone(&stop)).map_err(failed)?;
         let (orders, received) = channel();
-        let mut host = Self { address, ledger, orders, supervisor: None, stop, server: Some(server) };
+        let mut host =
+            Self { address, ledger, orders, supervisor: None, stop, server: Some(server), _folder: folder };
         let supervisor = Supervisor::new(settings, Arc::clone(&host.ledger), address);
         let thread = std::thread::Builder::new().name("programs".to_owned());
         host.supervisor = Some(thread.spawn(move || supervisor.run(&received)).map_err(failed)?);
@@ -286,6 +292,11 @@ impl ProgramHost {
     /// All calls that were refused since this was asked last, also those of nobody and of episodes after their end.
     pub fn take_refused(&self) -> RefusedCalls {
         self.ledger.take_refused()
+    }
+
+    /// What a person should hear since this was asked last.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.ledger.take_warnings()
     }
 
     /// Episodes that have not ended.

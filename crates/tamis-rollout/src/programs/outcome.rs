@@ -1,9 +1,10 @@
 //! What a program says came of its episode.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::{Map, Value};
-use tamis_env::environment::names::{NUMBER_NAME, is_number_name};
+use tamis_env::environment::names::is_number_name;
 
 /// What came of an episode, by its program.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -16,14 +17,35 @@ pub struct ProgramOutcome {
     pub info: BTreeMap<String, f64>,
 }
 
+/// Why nothing came of an episode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramFailure {
+    /// In words, with the last lines of its program's standard error where it was started.
+    pub reason: String,
+    /// Whether its program took too long.
+    pub is_late: bool,
+}
+
+impl fmt::Display for ProgramFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.reason)
+    }
+}
+
+impl From<String> for ProgramFailure {
+    fn from(reason: String) -> Self {
+        Self { reason, is_late: false }
+    }
+}
+
 const KEYS: [&str; 3] = ["reward", "success", "info"];
 
 /// Reads the end of a program's output: the last line that is an object with one of the keys, or a number as the very
-/// last line.
+/// last line. `unnamed` hears of numbers that no metric can be named after, which are left out.
 ///
 /// # Errors
 /// In words, where a line is meant as an outcome and is none.
-pub(super) fn read(output: &str) -> Result<ProgramOutcome, String> {
+pub(super) fn read(output: &str, unnamed: &mut dyn FnMut(&str)) -> Result<ProgramOutcome, String> {
     let mut lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
     let Some(last) = lines.next_back() else { return Ok(ProgramOutcome::default()) };
     if let Ok(reward) = last.parse::<f64>() {
@@ -38,7 +60,9 @@ pub(super) fn read(output: &str) -> Result<ProgramOutcome, String> {
             return None;
         }
         match serde_json::from_str::<Map<String, Value>>(line) {
-            Ok(fields) => KEYS.iter().any(|key| fields.contains_key(*key)).then(|| read_fields(&fields)),
+            Ok(fields) => {
+                KEYS.iter().any(|key| fields.contains_key(*key)).then(|| read_fields(&fields, unnamed))
+            }
             // A dictionary as Python prints it, or a number that JSON does not have.
             Err(error) => KEYS[..2]
                 .iter()
@@ -58,7 +82,7 @@ fn wrong(line: &str, reason: &str) -> String {
     )
 }
 
-fn read_fields(fields: &Map<String, Value>) -> Result<ProgramOutcome, String> {
+fn read_fields(fields: &Map<String, Value>, unnamed: &mut dyn FnMut(&str)) -> Result<ProgramOutcome, String> {
     let mut outcome = ProgramOutcome::default();
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         match key.as_str() {
@@ -67,14 +91,13 @@ fn read_fields(fields: &Map<String, Value>) -> Result<ProgramOutcome, String> {
             "info" => {
                 let numbers = value.as_object().ok_or("`info` must be an object of numbers")?;
                 for (name, value) in numbers {
-                    if !is_number_name(name) {
-                        return Err(format!(
-                            "`info` has a number called {name:?}, and metrics are named by {NUMBER_NAME}"
-                        ));
-                    }
                     let number = value.as_f64().or_else(|| value.as_bool().map(f64::from));
                     let number = number.ok_or_else(|| format!("`info.{name}` must be a number"))?;
-                    outcome.info.insert(name.clone(), number);
+                    if is_number_name(name) {
+                        outcome.info.insert(name.clone(), number);
+                    } else {
+                        unnamed(name);
+                    }
                 }
             }
             other => return Err(format!("there is no `{other}`: numbers of your own belong under `info`")),
@@ -86,6 +109,11 @@ fn read_fields(fields: &Map<String, Value>) -> Result<ProgramOutcome, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An outcome all of whose numbers have names.
+    fn read(output: &str) -> Result<ProgramOutcome, String> {
+        super::read(output, &mut |name| panic!("{name:?} is left out"))
+    }
 
     fn reward(reward: f64) -> ProgramOutcome {
         ProgramOutcome { reward: Some(reward), ..ProgramOutcome::default() }
@@ -102,6 +130,17 @@ mod tests {
         assert_eq!(read(lines), Ok(reward(0.5)));
         let success = ProgramOutcome { success: Some(true), ..ProgramOutcome::default() };
         assert_eq!(read("{\"success\": true, \"reward\": null}"), Ok(success));
+    }
+
+    #[test]
+    fn a_number_that_no_metric_can_be_named_after_is_left_out() {
+        let mut unnamed = Vec::new();
+        let output = "{\"reward\": 1, \"info\": {\"two words\": 1, \"\": 2, \"steps\": 3}}";
+        let outcome = super::read(output, &mut |name| unnamed.push(name.to_owned()));
+        let info = BTreeMap::from([("steps".to_owned(), 3.0)]);
+        assert_eq!(outcome, Ok(ProgramOutcome { reward: Some(1.0), success: None, info }));
+        unnamed.sort();
+        assert_eq!(unnamed, ["", "two words"]);
     }
 
     #[test]
@@ -123,10 +162,6 @@ mod tests {
             ("{\"reward\": 1, \"success\": 1}", "`success` must be true or false"),
             ("{\"reward\": 1, \"info\": [1]}", "`info` must be an object"),
             ("{\"reward\": 1, \"info\": {\"name\": \"x\"}}", "`info.name` must be a number"),
-            (
-                "{\"reward\": 1, \"info\": {\"two words\": 1}}",
-                "called \"two words\", and metrics are named by 1 to 64",
-            ),
             ("{\"reward\": 1, \"steps\": 3}", "there is no `steps`: numbers of your own belong under `info`"),
             ("{\"reward\": 1}\n{\"reward\": []}", "got {\"reward\": []}"),
         ] {

@@ -46,7 +46,7 @@ pub(super) struct Process {
     is_over: bool,
 }
 
-/// A folder of an episode, removed with the value.
+/// A folder of an episode, removed with the value; where tamis is killed, the host's goes with all of them.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -103,7 +103,7 @@ impl Process {
         if let Some(folder) = &settings.working_dir {
             command.current_dir(folder);
         }
-        let group = ProcessGroup::start(&mut command, Some(&path))
+        let group = ProcessGroup::start(&mut command)
             .map_err(|error| format!("`{program}` cannot be started: {error}"))?;
         let now = Instant::now();
         Ok(Self { group, folder, started_at: now, measure_at: now + MEASURE_EVERY, is_over: false })

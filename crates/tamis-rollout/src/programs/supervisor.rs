@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::ledger::{Calls, Ledger};
-use super::outcome::{self, ProgramOutcome};
+use super::outcome::{self, ProgramFailure, ProgramOutcome};
 use super::process::{Process, ProcessEnd};
 use super::{EpisodeNumber, ProgramSettings};
 
@@ -103,7 +103,8 @@ impl Supervisor {
             if let Some(process) = self.running.remove(&episode) {
                 // Where the episode is not open any more, nobody wants to know.
                 if let Some(calls) = self.ledger.calls(episode) {
-                    self.ledger.close(episode, read_end(&settings, &process, end, &calls));
+                    let outcome = read_end(&self.ledger, &process, end, &calls);
+                    self.ledger.close(episode, outcome);
                 }
                 self.killed.push(process);
             }
@@ -112,12 +113,12 @@ impl Supervisor {
         while self.running.len() < settings.max_concurrent
             && let Some(WaitingEpisode { episode, token, task }) = self.waiting.pop_front()
         {
-            let folder = format!("tamis-program-{}", self.ledger.random_word("folder", episode.0));
+            let folder = format!("episode-{}", self.ledger.random_word("folder", episode.0));
             match Process::start(&settings, &folder, &task, (self.address, &token)) {
                 Ok(process) => {
                     self.running.insert(episode, process);
                 }
-                Err(reason) => self.ledger.close(episode, Err(reason)),
+                Err(reason) => self.ledger.close(episode, Err(reason.into())),
             }
         }
     }
@@ -136,11 +137,12 @@ impl Supervisor {
 
 /// What came of a program that has ended after these calls.
 fn read_end(
-    settings: &ProgramSettings,
+    ledger: &Ledger,
     process: &Process,
     end: ProcessEnd,
     calls: &Calls,
-) -> Result<ProgramOutcome, String> {
+) -> Result<ProgramOutcome, ProgramFailure> {
+    let settings = &ledger.settings;
     let reason = match end {
         ProcessEnd::Exited(status) if !status.success() => format!("the program failed ({status})"),
         ProcessEnd::Late => format!(
@@ -159,7 +161,9 @@ fn read_end(
             ),
         },
         ProcessEnd::Exited(_) => {
-            let outcome = process.output().and_then(|output| outcome::read(&output));
+            let outcome = process
+                .output()
+                .and_then(|output| outcome::read(&output, &mut |name| ledger.note_unnamed(name)));
             match outcome {
                 Ok(outcome) => return Ok(outcome),
                 Err(reason) => reason,
@@ -167,8 +171,10 @@ fn read_end(
         }
     };
     let last_words = process.last_words();
-    if last_words.is_empty() {
-        return Err(format!("{reason}; it wrote nothing to its standard error"));
-    }
-    Err(format!("{reason}; its standard error ends:\n{last_words}"))
+    let reason = if last_words.is_empty() {
+        format!("{reason}; it wrote nothing to its standard error")
+    } else {
+        format!("{reason}; its standard error ends:\n{last_words}")
+    };
+    Err(ProgramFailure { reason, is_late: matches!(end, ProcessEnd::Late) })
 }

@@ -101,7 +101,7 @@ impl Owner {
         }
     }
 
-    fn ended(&mut self) -> (EpisodeNumber, Result<ProgramOutcome, String>, RefusedCalls) {
+    fn ended(&mut self) -> (EpisodeNumber, Result<ProgramOutcome, ProgramFailure>, RefusedCalls) {
         match self.next() {
             ProgramEvent::Ended { episode, outcome, refused } => (episode, outcome, refused),
             other => panic!("{other:?}"),
@@ -113,7 +113,10 @@ impl Owner {
     }
 
     /// Answers the same to all calls until an episode ends.
-    fn ended_after(&mut self, text: &str) -> (EpisodeNumber, Result<ProgramOutcome, String>, RefusedCalls) {
+    fn ended_after(
+        &mut self,
+        text: &str,
+    ) -> (EpisodeNumber, Result<ProgramOutcome, ProgramFailure>, RefusedCalls) {
         loop {
             match self.next() {
                 ProgramEvent::Asked { call, .. } => self.say(call, text),
@@ -148,6 +151,13 @@ fn written(path: &Path) -> String {
     let read = || std::fs::read_to_string(path).unwrap_or_default();
     soon("a file", || read().ends_with('\n'));
     read()
+}
+
+/// The folder of the one host that has its own in this one.
+fn host_folder(scratch: &Path) -> PathBuf {
+    let entries: Vec<_> = std::fs::read_dir(scratch).expect("a folder").flatten().collect();
+    let [own] = &entries[..] else { panic!("{entries:?}") };
+    own.path()
 }
 
 fn num_entries(folder: &Path) -> usize {
@@ -214,7 +224,7 @@ print(json.dumps({"reward": 1.0 if text == task["answer"] else 0.0, "success": T
     let expected = ProgramOutcome { reward: Some(1.0), success: Some(true), info };
     assert_eq!((ended, outcome, refused), (episode, Ok(expected), RefusedCalls::default()));
     assert_eq!((owner.host.num_open(), owner.host.take_refused().total()), (0, 0));
-    let scratch = owner.scratch.path().to_owned();
+    let scratch = host_folder(owner.scratch.path());
     soon("an empty folder", || num_entries(&scratch) == 0);
 }
 
@@ -274,7 +284,7 @@ print(1)
 "#;
     let mut owner = Owner::of(script);
     owner.begin(&json!({}));
-    let error = owner.ended().1.unwrap_err();
+    let error = owner.ended().1.unwrap_err().reason;
     assert!(error.contains("2 were refused, the last one with: `n` is not supported"), "{error}");
     assert_eq!(owner.host.take_refused().invalid, 2);
 }
@@ -427,8 +437,8 @@ fn a_program_that_takes_too_long_is_killed_with_its_children_and_its_call_is_clo
         let ProgramEvent::Asked { call, .. } = owner.next() else { continue };
         assert_eq!(owner.next(), ProgramEvent::Abandoned { episode, call });
         let (_, outcome, _) = owner.ended();
-        let error = outcome.unwrap_err();
-        assert!(error.contains(&format!("did not end within {timeout} s")), "{error}");
+        let ProgramFailure { reason: error, is_late } = outcome.unwrap_err();
+        assert!(is_late && error.contains(&format!("did not end within {timeout} s")), "{error}");
         assert!(error.ends_with("its standard error ends:\nwaiting"), "{error}");
         assert_dead(&written(&file));
         assert!(!owner.host.answer(call, Ok(ChatAnswer::text("x", ChatFinish::Stop))));
@@ -456,6 +466,9 @@ elif task == "wrong":
 elif task == "unscored":
     ask("x")
     print("done")
+elif task == "unnamed":
+    ask("x")
+    print('{"reward": 1, "info": {"two words": 1}}')
 "#,
     );
     for (task, parts) in [
@@ -465,16 +478,24 @@ elif task == "unscored":
         ("wrong", ["`reward` must be a number", "got {\"reward\": \"high\"}"]),
     ] {
         owner.begin(&json!(task));
-        let error = owner.ended_after("yes").1.expect_err(task);
-        assert!(parts.iter().all(|part| error.contains(part)), "{task}: {error}");
+        let ProgramFailure { reason: error, is_late } = owner.ended_after("yes").1.expect_err(task);
+        assert!(!is_late && parts.iter().all(|part| error.contains(part)), "{task}: {error}");
     }
     owner.begin(&json!("unscored"));
     assert_eq!(owner.ended_after("yes").1, Ok(ProgramOutcome::default()));
+    assert_eq!(owner.host.take_warnings(), Vec::<String>::new());
+    for _ in 0..2 {
+        owner.begin(&json!("unnamed"));
+        assert_eq!(owner.ended_after("yes").1, Ok(reward(1.0)));
+    }
+    let warnings = owner.host.take_warnings();
+    let [said] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(said.starts_with("a program gives a number the name \"two words\" in `info`"), "{said}");
 
     let mut owner = Owner::new(ProgramSettings::new(vec!["/no/such/program".to_owned()]));
     let episode = owner.begin(&json!({}));
     let (ended, outcome, _) = owner.ended();
-    let error = outcome.unwrap_err();
+    let error = outcome.unwrap_err().reason;
     assert!(ended == episode && error.contains("`/no/such/program` cannot be started"), "{error}");
 }
 
@@ -483,7 +504,7 @@ fn a_program_that_floods_is_killed() {
     let script = "ask('x')\nwhile True:\n    print('x' * 10_000)";
     let mut owner = Owner::new(ProgramSettings { max_output_bytes: 1 << 20, ..settings(script) });
     owner.begin(&json!({}));
-    let error = owner.ended_after("yes").1.unwrap_err();
+    let error = owner.ended_after("yes").1.unwrap_err().reason;
     assert!(error.contains("printed more than 1048576 bytes"), "{error}");
 }
 
@@ -492,7 +513,7 @@ fn episodes_wait_while_as_many_programs_run_as_may_at_once() {
     let mut owner = Owner::new(ProgramSettings { max_concurrent: 2, ..settings("print(ask(task))") });
     let names = ["0", "1", "2", "3", "4"];
     let episodes: Vec<EpisodeNumber> = names.iter().map(|name| owner.begin(&json!(name))).collect();
-    let scratch = owner.scratch.path().to_owned();
+    let scratch = host_folder(owner.scratch.path());
     let mut open = std::collections::VecDeque::new();
     let mut order = Vec::new();
     let mut num_ended = 0;
@@ -637,7 +658,7 @@ fn a_host_that_is_dropped_leaves_no_process_and_no_file() {
         owner.asked();
     }
     let Owner { host, scratch, .. } = owner;
-    assert_eq!(num_entries(scratch.path()), 3);
+    assert_eq!((num_entries(scratch.path()), num_entries(&host_folder(scratch.path()))), (1, 3));
     drop(host);
     assert_eq!(num_entries(scratch.path()), 0);
     for file in &files {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tamis_config::{
     Config, DataConfig, DataSource, DataSources, EnvironmentConfig, ModelSource, TokenizerSource,
+    two_of_one_name,
 };
 use tamis_data::curriculum::Curriculum;
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
@@ -112,7 +113,21 @@ fn levels(config: &Config) -> Result<Prompts, AssembleError> {
         all.notes.extend(made.notes);
         all.alphabet.push_str(&made.alphabet);
     }
+    check_names(&all)?;
     Ok(all)
+}
+
+/// That no two environments have one name in metrics: one that lives elsewhere may call itself as another is called.
+fn check_names(all: &Prompts) -> Result<(), AssembleError> {
+    let mut of_name = BTreeMap::<&str, usize>::new();
+    for prompt in all.train.iter().chain(&all.validation) {
+        let number = environment_of(prompt);
+        if *of_name.entry(&prompt.data_source).or_insert(number) != number {
+            let (message, hint) = two_of_one_name(&prompt.data_source);
+            return Err(AssembleError::setting(message, hint));
+        }
+    }
+    Ok(())
 }
 
 /// Puts `data.prompt_template` around all prompts.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tamis_env::process_group::GuardedFolder;
 use tamis_rollout::launch::{LaunchError, Say, last_lines};
-use tempfile::TempDir;
 
 use crate::learner::torch::{module_environment, write_program};
 use crate::plan::machines::Machine;
@@ -292,7 +292,7 @@ pub(super) struct Launcher {
     /// Time for which its cluster may be away when it starts.
     pub(super) wait: Duration,
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
-    program: TempDir,
+    program: GuardedFolder,
 }
 
 /// The child, and what is known from it.

@@ -159,7 +159,6 @@ fn servers_of_which_one_is_given_up_are_ended_before_others_take_their_place() {
         shown: "a server".to_owned(),
         what: "server",
         place: Place::Port(port),
-        folder: None,
         log: setting.folder.path().join(format!("{port}.log")),
     });
     let limits = LaunchLimits::once(Duration::from_secs(60));

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
+use tamis_env::process_group::GuardedFolder;
 use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
 use tamis_rollout::reward_model::ModelProcess;
-use tempfile::TempDir;
 
 use crate::cluster::{Role, Started};
 use crate::interrupt::{Halt, Interrupt};
@@ -95,11 +95,11 @@ pub struct TorchProcess {
     launched: Started,
     /// Program and socket of one that this process started.
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
-    folder: Option<TempDir>,
+    folder: Option<GuardedFolder>,
 }
 
 /// Writes the program into a folder for the user alone.
-pub(crate) fn write_program() -> std::io::Result<TempDir> {
+pub(crate) fn write_program() -> std::io::Result<GuardedFolder> {
     let folder = private_folder()?;
     for (name, text) in FILES {
         let path = folder.path().join("tamis").join(name);
@@ -200,7 +200,6 @@ impl TorchProcess {
             environment,
             what: process.what,
             place: Place::Socket(socket),
-            folder: Some(folder.path().to_owned()),
             log: process.log.clone(),
         };
         let started = LaunchedServers::start(vec![server], process.limits, &interrupt.flag(), say.clone());
@@ -266,17 +265,16 @@ impl ModelProcess for TorchProcess {
 /// Longest path of a folder that a socket may be in: a socket's path has at most 107 bytes.
 const LONGEST_FOLDER: usize = 90;
 
+/// Beginning of the names of such folders.
+const PREFIX: &str = "tamis-learner-";
+
 /// A folder of a name that nobody else can guess, for nobody else to read.
-fn private_folder() -> std::io::Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("tamis-learner-");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    let folder = builder.tempdir()?;
+fn private_folder() -> std::io::Result<GuardedFolder> {
+    let folder = GuardedFolder::create_in(&std::env::temp_dir(), PREFIX)?;
     if folder.path().as_os_str().len() <= LONGEST_FOLDER {
         return Ok(folder);
     }
-    builder.tempdir_in("/tmp")
+    GuardedFolder::create_in(Path::new("/tmp"), PREFIX)
 }
 
 /// The settings of a configuration that are PyTorch's alone, as the learner takes them.

@@ -20,8 +20,12 @@ const KNOWN: [&str; 8] = [
 /// Metrics of all episodes generated for the step, dropped ones too, under `train/{environment}/...`; none where no
 /// trajectory was played.
 ///
-/// Means are over episodes. Of the numbers that an environment gives for each turn, those called `num_...` are summed over
-/// an episode, and the others are means over its turns, as in RAGEN.
+/// Means are over episodes. Of the numbers that an environment gives for turns, those called `num_...` are summed over an
+/// episode. The others are means over the turns that have them, and then over the episodes that do: one that is given
+/// once, as at the end, is what it says, whatever else the episode did.
+///
+/// # Differs from
+/// RAGEN divides by the number of all turns, which is the same where every turn has the number, as in its games.
 pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metrics) {
     let of_group = |group: &&'_ Group| -> Vec<Episode> {
         group.trajectories.iter().filter_map(|one| one.episode.clone()).collect()
@@ -53,20 +57,31 @@ pub(super) fn set_episode_metrics(
     let largest = groups.iter().map(|group| group.len()).max().unwrap_or(0);
     let solved = groups.iter().filter(|group| group.iter().any(|episode| episode.is_success)).count();
     set(&format!("pass@{largest}"), solved as f64 / groups.len() as f64);
-    let mut names: BTreeMap<&str, f64> = BTreeMap::new();
+    // By name the sum over episodes, and how many of them have it.
+    let mut names: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for episode in &episodes {
-        for turn in &episode.turns {
-            for (name, value) in &turn.info {
-                let share = if name.starts_with("num_") { 1.0 } else { 1.0 / episode.turns.len() as f64 };
-                *names.entry(name).or_default() += value * share;
-            }
+        let mut own: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+        for (name, value) in episode.turns.iter().flat_map(|turn| &turn.info) {
+            let (sum, num_turns) = own.entry(name).or_default();
+            (*sum, *num_turns) = (*sum + value, *num_turns + 1);
+        }
+        for (name, (sum, num_turns)) in own {
+            let (total, num_episodes) = names.entry(name).or_default();
+            *total += if is_count(name) { sum } else { sum / num_turns as f64 };
+            *num_episodes += 1;
         }
     }
-    for (name, sum) in names {
+    for (name, (sum, num_episodes)) in names {
+        let of = if is_count(name) { episodes.len() } else { num_episodes };
         // Names of an environment's own have a place of their own.
         let name = if KNOWN.contains(&name) { name.to_owned() } else { format!("info/{name}") };
-        set(&name, sum / episodes.len() as f64);
+        set(&name, sum / of as f64);
     }
+}
+
+/// Whether a number counts something, so that none of it is 0.
+fn is_count(name: &str) -> bool {
+    name.starts_with("num_")
 }
 
 #[cfg(test)]
@@ -112,6 +127,26 @@ mod tests {
             prompt_token_ids: Vec::new(),
             images: Vec::new(),
             trajectories: episodes.iter().enumerate().map(member).collect(),
+        }
+    }
+
+    /// As a program or verifiers give numbers: with the last turn.
+    #[test]
+    fn a_number_of_some_turns_is_the_mean_of_those() {
+        let mut one = group(&[Some((&[1.0, 1.0, 1.0], true)), Some((&[1.0], true))]);
+        let mut give = |member: usize, turn: usize, name: &str, value: f64| {
+            let episode = one.trajectories[member].episode.as_mut().expect("played");
+            episode.turns[turn].info.insert(name.to_owned(), value);
+        };
+        give(0, 2, "score", 3.0);
+        give(1, 0, "score", 1.0);
+        give(0, 0, "speed", 2.0);
+        give(0, 2, "speed", 4.0);
+        give(0, 2, "num_steps", 6.0);
+        let mut metrics = Metrics::new();
+        episode_metrics("p", &[&one], &mut metrics);
+        for (name, expected) in [("score", 2.0), ("speed", 3.0), ("num_steps", 3.0)] {
+            assert_eq!(metrics.get(&format!("train/p/info/{name}")), Some(expected), "{name}");
         }
     }
 

@@ -136,6 +136,17 @@ pub struct ValidationReport {
     pub shown: Vec<Shown>,
 }
 
+impl ValidationReport {
+    /// Prompts that the figures are made of, among all where some could not be generated from: `8 prompts`,
+    /// `4 of 8 prompts`.
+    pub fn describe_prompts(&self) -> String {
+        match self.num_failed {
+            0 => format!("{} prompts", self.num_prompts),
+            failed => format!("{} of {} prompts", self.num_prompts - failed, self.num_prompts),
+        }
+    }
+}
+
 /// A validation with everything that it sampled.
 #[derive(Debug, Clone, Default)]
 pub struct Validation {
@@ -193,7 +204,11 @@ pub fn sample(
     );
     let completed = completed.map_err(Halt::Failed)?.ok_or(Interrupted)?;
     let num_failed = completed.iter().filter(|completions| completions.is_err()).count();
-    let first_failure = completed.iter().find_map(|completions| completions.as_ref().err()).cloned();
+    let first_failure = prompts.iter().zip(&completed).find_map(|(prompt, completions)| {
+        let source = source_of(&prompt.prompt.data_source);
+        completions.as_ref().err().map(|reason| format!("{reason} (of `{source}`)"))
+    });
+    let is_failed: Vec<bool> = completed.iter().map(Result::is_err).collect();
     let samples: Vec<Vec<Sample>> = completed.into_iter().map(Result::unwrap_or_default).collect();
     let texts: Vec<Vec<String>> = prompts
         .iter()
@@ -236,10 +251,11 @@ pub fn sample(
     let (mut sum, mut length) = (0.0, 0_usize);
     let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut is_accuracy = true;
-    for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
+    for (((prompt, samples), texts), is_failed) in prompts.iter().zip(&samples).zip(&texts).zip(is_failed) {
         let mut row = PromptSamples {
             source: source_of(&prompt.prompt.data_source).to_owned(),
             num_samples: samples.len(),
+            is_failed,
             answers: Some(Vec::with_capacity(samples.len())),
             ..PromptSamples::default()
         };

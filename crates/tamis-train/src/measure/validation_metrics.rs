@@ -139,6 +139,8 @@ pub struct PromptSamples {
     pub source: String,
     /// Number of samples n.
     pub num_samples: usize,
+    /// Whether it could not be generated from: it has no samples.
+    pub is_failed: bool,
     /// Scores by name \[n\] each, NaN where there is none; `reward` among them.
     pub scores: BTreeMap<String, Vec<f64>>,
     /// The answer each sample gives \[n\], for the majority; empty where none could be read, which is an
@@ -171,6 +173,7 @@ impl PromptSamples {
         Self {
             source: source.to_owned(),
             num_samples: members.len(),
+            is_failed: false,
             scores,
             answers,
             logged: BTreeMap::new(),
@@ -275,8 +278,10 @@ pub enum Quantity {
         /// The statistic.
         statistic: ValidationStatistic,
     },
-    /// Prompts.
+    /// Prompts that could be generated from.
     NumPrompts,
+    /// Prompts that could not.
+    NumFailed,
     /// Completions without an answer on the main score.
     NumUnscored,
     /// Mean length of a completion in tokens.
@@ -287,7 +292,8 @@ pub enum Quantity {
 
 impl Quantity {
     /// All that are no figure of a score.
-    const COUNTS: [Self; 4] = [Self::NumPrompts, Self::NumUnscored, Self::MeanLength, Self::TruncatedShare];
+    const COUNTS: [Self; 5] =
+        [Self::NumPrompts, Self::NumFailed, Self::NumUnscored, Self::MeanLength, Self::TruncatedShare];
 }
 
 impl fmt::Display for Quantity {
@@ -295,6 +301,7 @@ impl fmt::Display for Quantity {
         match self {
             Self::Of { score, statistic } => write!(formatter, "{score}/{statistic}"),
             Self::NumPrompts => formatter.write_str("num_prompts"),
+            Self::NumFailed => formatter.write_str("num_failed"),
             Self::NumUnscored => formatter.write_str("num_unscored"),
             Self::MeanLength => formatter.write_str("response_length/mean"),
             Self::TruncatedShare => formatter.write_str("response_length/clip_ratio"),
@@ -395,8 +402,10 @@ pub struct Figure {
 pub struct SourceResult {
     /// The data source.
     pub source: String,
-    /// Prompts.
+    /// Prompts that the figures are made of: those that could be generated from.
     pub num_prompts: usize,
+    /// Prompts that could not be generated from.
+    pub num_failed: usize,
     /// Completions of all prompts.
     pub num_completions: usize,
     /// Completions without an answer on the main score.
@@ -420,6 +429,7 @@ impl SourceResult {
                 self.figures.iter().find(is_it).map(|figure| figure.value)
             }
             Quantity::NumPrompts => Some(self.num_prompts as f64),
+            Quantity::NumFailed => Some(self.num_failed as f64),
             Quantity::NumUnscored => Some(self.num_unscored as f64),
             Quantity::MeanLength => self.mean_length,
             Quantity::TruncatedShare => self.truncated_share,
@@ -507,10 +517,12 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         .collect();
     let lengths = prompts.iter().flat_map(|prompt| prompt.lengths.iter().map(|&length| length as f64));
     let samples: usize = prompts.iter().map(|prompt| prompt.num_samples).sum();
+    let num_failed = prompts.iter().filter(|prompt| prompt.is_failed).count();
     let truncated: usize = prompts.iter().map(|prompt| prompt.num_truncated).sum();
     SourceResult {
         source: source.to_owned(),
-        num_prompts: prompts.len(),
+        num_prompts: prompts.len() - num_failed,
+        num_failed,
         num_completions: samples,
         num_unscored: unscored,
         mean_length: NumberSummary::of(lengths).map(|summary| summary.mean),

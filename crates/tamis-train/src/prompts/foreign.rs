@@ -12,12 +12,11 @@ use tamis_env::environment::foreign::process::{EnvironmentWorkers, WorkerCommand
 use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
 use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LEVEL, Level};
 use tamis_env::environment::kind::EnvironmentStyle;
-use tamis_env::environment::names::named_after;
 use tamis_env::environment::{Environment, EnvironmentFault};
+use tamis_env::process_group::GuardedFolder;
 use tamis_env::reward::{Listener, Nobody};
 use tamis_env::task::TaskPrompts;
 use tamis_rollout::environment_server::EnvironmentServer;
-use tempfile::TempDir;
 
 use crate::assemble::AssembleError;
 use crate::learner::torch::{interpreter, module_environment, write_program};
@@ -27,9 +26,11 @@ const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
 
 /// An environment elsewhere, and what was started for it.
 pub struct StartedEnvironment {
+    /// Its name in metrics.
+    name: String,
     foreign: Arc<Foreign>,
     /// The program of its workers.
-    _folder: Option<TempDir>,
+    _folder: Option<GuardedFolder>,
 }
 
 impl StartedEnvironment {
@@ -74,6 +75,7 @@ impl StartedEnvironment {
                     Reach::Server { .. } => Default::default(),
                 };
                 let command = WorkerCommand {
+                    name: environment.name.clone(),
                     argv,
                     working_dir: spec.workers.working_dir.clone(),
                     variables,
@@ -88,9 +90,10 @@ impl StartedEnvironment {
             }
         };
         let max_turns = environment.prompting.max_turns;
-        let foreign =
-            Arc::new(Foreign::new(line, introduction, spec.timeout, max_turns, Arc::clone(listener)));
-        Ok(Self { foreign, _folder: folder })
+        let name = introduction.metric_name(environment.name.as_deref());
+        let listener = Arc::clone(listener);
+        let foreign = Arc::new(Foreign::new(line, introduction, &name, spec.timeout, max_turns, listener));
+        Ok(Self { name, foreign, _folder: folder })
     }
 
     /// What it says of itself.
@@ -123,7 +126,7 @@ impl StartedEnvironment {
     ) -> Result<TaskPrompts, EnvironmentFault> {
         let introduction = self.foreign.introduction();
         let is_plain = environment.style == EnvironmentStyle::Plain;
-        let name = environment.name.clone().unwrap_or_else(|| named_after(&introduction.name));
+        let name = &self.name;
         let side = |is_held_out, count| -> Result<Vec<Prompt>, EnvironmentFault> {
             let levels = self.foreign.levels(is_held_out, count, config.run.seed)?;
             let of_level = |(number, level): (usize, Level)| {
@@ -148,13 +151,12 @@ impl StartedEnvironment {
         let train = side(false, environment.train_size)?;
         let held_out = side(true, environment.val_size)?;
         let mut notes = vec![format!(
-            "{} ({}): {} training and {} held-out levels",
-            introduction.name,
+            "{name} ({}): {} training and {} held-out levels",
             environment.kind,
             train.len(),
             held_out.len()
         )];
-        if environment.name.is_none() && name != introduction.name {
+        if environment.name.is_none() && *name != introduction.name {
             notes.push(format!(
                 "metrics call {} `{name}`; `environment.name` gives it another name",
                 introduction.name
@@ -164,7 +166,7 @@ impl StartedEnvironment {
         let num_known =
             held_out.iter().filter(|prompt| known.contains(&format!("{:?}", prompt.content))).count();
         if num_known > 0 {
-            notes.push(format!("{num_known} of the held-out levels open as training levels do"));
+            notes.push(format!("{num_known} of the held-out levels of {name} open as training levels do"));
         }
         let max_turns = environment.prompting.max_turns;
         if introduction.max_turns.is_none_or(|own| own > max_turns) {
@@ -172,14 +174,12 @@ impl StartedEnvironment {
                 .max_turns
                 .map_or("no limit of its own".to_owned(), |own| format!("{own} turns at most"));
             notes.push(format!(
-                "an episode ends after {max_turns} turns (`environment.prompting.max_turns`); {} has {own}",
-                introduction.name
+                "an episode ends after {max_turns} turns (`environment.prompting.max_turns`); {name} has {own}"
             ));
         }
         if !introduction.is_deterministic {
             notes.push(format!(
-                "{} does not say that it is deterministic: a resumed run reads episodes that came to an end from its journal, and an episode that a kill cut off may go otherwise when it is played anew",
-                introduction.name
+                "{name} does not say that it is deterministic: a resumed run reads episodes that came to an end from its journal, and an episode that a kill cut off may go otherwise when it is played anew"
             ));
         }
         Ok(TaskPrompts { train, held_out, notes, alphabet: String::new() })

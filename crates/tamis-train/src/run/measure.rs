@@ -110,7 +110,9 @@ impl Run {
         )?;
         // The times are those of training.
         self.workers.scorer.take_times();
-        for warning in self.workers.scorer.take_warnings() {
+        let mut warnings = self.workers.scorer.take_warnings();
+        warnings.extend(self.workers.plays.take_warnings());
+        for warning in warnings {
             self.recorder.progress.warn(&warning);
         }
         let mut results = results_by_source(&rows);
@@ -155,9 +157,9 @@ impl Run {
             ));
         }
         self.recorder.progress.say(&format!(
-            "validation after step {step}: {} ({} prompts){}",
+            "validation after step {step}: {} ({}){}",
             report.outcome.describe_mean(report.accuracy),
-            report.num_prompts,
+            report.describe_prompts(),
             report.mean_length.map_or_else(String::new, |length| format!(", mean length {length:.1} tokens"))
         ));
         after.validation.latest = Some((step, report));

@@ -64,7 +64,7 @@ impl RunChild {
         if let Some(gpus) = &share.gpus {
             command.env("CUDA_VISIBLE_DEVICES", gpus.join(","));
         }
-        Ok(Self { group: ProcessGroup::start(&mut command, None)? })
+        Ok(Self { group: ProcessGroup::start(&mut command)? })
     }
 
     /// Its exit status, once it has ended; what it left of its group ends with it.

@@ -252,7 +252,6 @@ fn launch_here(
             words: command.words,
             what: "server",
             place: Place::Port(port),
-            folder: None,
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }

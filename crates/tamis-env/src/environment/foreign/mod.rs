@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt};
 
-use super::names::{NUMBER_NAME, is_number_name};
+use super::names::{is_number_name, named_after, unnamed_warning};
 use super::{Environment, EnvironmentFault, EpisodeEnd, TurnOutcome};
 use crate::reward::Listener;
 
@@ -84,7 +84,7 @@ pub fn read_answer(mut answer: Body) -> Result<Body, EnvironmentFault> {
 /// What is said of environments before any is played.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Introduction {
-    /// Its name in metrics.
+    /// What it calls itself.
     pub name: String,
     /// Most answers of an episode by its own rules.
     #[serde(default)]
@@ -98,6 +98,13 @@ pub struct Introduction {
     /// Whether the same level, luck and answers always give the same episode.
     #[serde(default)]
     pub is_deterministic: bool,
+}
+
+impl Introduction {
+    /// Its name in metrics: the one that it is given, otherwise one after what it calls itself.
+    pub fn metric_name(&self, given: Option<&str>) -> String {
+        given.map_or_else(|| named_after(&self.name), str::to_owned)
+    }
 }
 
 /// A level: what is played, and what is shown of it first.
@@ -187,28 +194,26 @@ struct Unnamed {
 impl Unnamed {
     fn note(&self, name: &str) {
         if !self.is_said.swap(true, Ordering::SeqCst) {
-            self.listener.warn(&format!(
-                "the environment {} gives a number the name {:?} in `info`, and metrics are named by {NUMBER_NAME}: it is \
-                 left out, and so are further ones like it without a word",
-                self.environment,
-                tamis_core::printable::cut_middle(name, 80)
-            ));
+            let whose = format!("the environment `{}`", self.environment);
+            self.listener.warn(&unnamed_warning(&whose, name));
         }
     }
 }
 
 impl Foreign {
-    /// Over a line whose other end has introduced itself; `limit`: longest time of an answer; `max_turns`: most turns
-    /// of an episode, whatever the environment says; `listener`: who hears of what a person should look at.
+    /// Over a line whose other end has introduced itself; `named`: its name in metrics; `limit`: longest time of an
+    /// answer; `max_turns`: most turns of an episode, whatever the environment says; `listener`: who hears of what a
+    /// person should look at.
     pub fn new(
         line: Arc<dyn EnvironmentLine>,
         introduction: Introduction,
+        named: &str,
         limit: Duration,
         max_turns: usize,
         listener: Arc<dyn Listener>,
     ) -> Self {
         let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        let environment = introduction.name.clone();
+        let environment = named.to_owned();
         let unnamed = Arc::new(Unnamed { environment, listener, is_said: AtomicBool::new(false) });
         Self { line, introduction, limit, max_turns, next: AtomicU64::new(0), name, unnamed }
     }

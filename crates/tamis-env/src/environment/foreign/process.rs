@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -34,6 +34,8 @@ const GRACE: Duration = Duration::from_millis(500);
 /// The way in which workers are started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerCommand {
+    /// The name that its metrics are given; `None`: after what it calls itself.
+    pub name: Option<String>,
     /// Program and arguments; the program is looked up on `PATH`, no shell is involved.
     pub argv: Vec<String>,
     /// The folder that it is started in; `None`: that of this process.
@@ -80,7 +82,7 @@ impl Worker {
         process.args(arguments).envs(command.variables.iter().map(|(name, value)| (name, value)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |error: std::io::Error| format!("its worker `{program}` cannot be started: {error}");
-        let mut group = ProcessGroup::start(&mut process, None).map_err(failed)?;
+        let mut group = ProcessGroup::start(&mut process).map_err(failed)?;
         let child = group.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(mut stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
@@ -181,14 +183,17 @@ impl Drop for Worker {
 /// Lines of workers that are no answers, as a stray `print` writes them: a person hears of the first.
 struct Strays {
     listener: Arc<dyn Listener>,
+    /// The environment's name in metrics, once it is known.
+    environment: OnceLock<String>,
     is_said: AtomicBool,
 }
 
 impl Strays {
     fn note(&self, line: &str) {
         if !self.is_said.swap(true, Ordering::SeqCst) {
+            let name = self.environment.get().map_or_else(String::new, |name| format!(" `{name}`"));
             self.listener.warn(&format!(
-                "a worker of the environment wrote a line to its standard output that is no answer; it is left out, and so are \
+                "a worker of the environment{name} wrote a line to its standard output that is no answer; it is left out, and so are \
                  further ones without a word (an environment prints to standard error): {line}"
             ));
         }
@@ -300,10 +305,16 @@ impl EnvironmentWorkers {
             untold: Mutex::default(),
             num_restarts: AtomicUsize::new(0),
             last_loss: Mutex::default(),
-            strays: Arc::new(Strays { listener, is_said: AtomicBool::new(false) }),
+            strays: Arc::new(Strays {
+                listener,
+                environment: OnceLock::new(),
+                is_said: AtomicBool::new(false),
+            }),
             next: AtomicU64::new(1),
         };
         let (worker, introduction) = workers.start_one()?;
+        let name = introduction.metric_name(workers.command.name.as_deref());
+        _ = workers.strays.environment.set(name);
         *lock(&workers.slots[0]) = Slot { worker: Some(worker), was_started: true, failed: None };
         Ok((workers, introduction))
     }

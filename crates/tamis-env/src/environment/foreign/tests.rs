@@ -46,6 +46,7 @@ for line in sys.stdin:
 
 fn command(program: &str) -> WorkerCommand {
     WorkerCommand {
+        name: Some("count".to_owned()),
         argv: ["python3", "-c", program].map(str::to_owned).to_vec(),
         working_dir: None,
         variables: Vec::new(),
@@ -66,7 +67,7 @@ fn counter_heard(limit: Duration, max_turns: usize) -> (Foreign, Arc<Heard>) {
     let listener: Arc<dyn Listener> = Arc::clone(&heard) as Arc<dyn Listener>;
     let (workers, introduction) =
         EnvironmentWorkers::start(command(COUNTER), Arc::clone(&listener)).expect("starts");
-    (Foreign::new(Arc::new(workers), introduction, limit, max_turns, listener), heard)
+    (Foreign::new(Arc::new(workers), introduction, "count", limit, max_turns, listener), heard)
 }
 
 fn nobody() -> Arc<dyn Listener> {
@@ -196,10 +197,11 @@ fn stray_lines_and_names_are_left_out_with_a_warning() {
     lines.sort();
     let [line, number] = &lines[..] else { panic!("{lines:?}") };
     assert!(
-        line.starts_with("warning: a worker of the environment wrote a line") && line.ends_with(": now"),
+        line.starts_with("warning: a worker of the environment `count` wrote a line")
+            && line.ends_with(": now"),
         "{line}"
     );
-    let named = "warning: the environment counter gives a number the name \"two words\" in `info`";
+    let named = "warning: the environment `count` gives a number the name \"two words\" in `info`";
     assert!(number.starts_with(named) && number.contains("it is left out"), "{number}");
 }
 
@@ -234,9 +236,10 @@ fn a_worker_that_hangs_is_started_again() {
     let (workers, introduction) = EnvironmentWorkers::start(one, nobody()).expect("starts");
     let workers = Arc::new(workers);
     let line: Arc<dyn EnvironmentLine> = workers;
-    let patient = Foreign::new(Arc::clone(&line), introduction.clone(), Duration::from_secs(60), 9, nobody());
+    let patient =
+        Foreign::new(Arc::clone(&line), introduction.clone(), "count", Duration::from_secs(60), 9, nobody());
     let mut episode = begin(&patient, "5");
-    let hasty = Foreign::new(Arc::clone(&line), introduction, Duration::from_secs(1), 9, nobody());
+    let hasty = Foreign::new(Arc::clone(&line), introduction, "count", Duration::from_secs(1), 9, nobody());
     let mut stopped = begin(&hasty, "5");
     let timed_out =
         |fault: Option<EnvironmentFault>| matches!(fault, Some(EnvironmentFault::TimedOut { .. }));
@@ -267,7 +270,8 @@ fn nobody_waits_longer_for_a_worker_than_one_may_take_to_start() {
     let (workers, introduction) =
         EnvironmentWorkers::start(WorkerCommand { startup_timeout: limit, ..command }, nobody())
             .expect("starts");
-    let foreign = Foreign::new(Arc::new(workers), introduction, Duration::from_secs(600), 9, nobody());
+    let foreign =
+        Foreign::new(Arc::new(workers), introduction, "count", Duration::from_secs(600), 9, nobody());
     assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
     std::thread::scope(|scope| {
         for _ in 0..3 {

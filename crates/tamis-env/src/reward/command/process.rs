@@ -89,8 +89,7 @@ impl Process {
         }
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failure = |reason: String| RewardFailure::Start { program: program.to_owned(), reason };
-        let mut group =
-            ProcessGroup::start(&mut command, None).map_err(|error| failure(error.to_string()))?;
+        let mut group = ProcessGroup::start(&mut command).map_err(|error| failure(error.to_string()))?;
         let child = group.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr_pipe)) = pipes else {

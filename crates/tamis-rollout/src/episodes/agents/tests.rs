@@ -165,17 +165,23 @@ print(json.dumps({"reward": 0.25, "success": True, "info": {"number": task["numb
 #[test]
 fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let hello = r#"[{"role": "user", "content": "hello"}]"#;
-    let told = |event: &GeneratorEvent| match event {
-        GeneratorEvent::Failed { reason, kind, .. } => {
-            assert_eq!(*kind, FailureKind::EnvironmentBroke);
-            reason.clone()
-        }
+    let failed = |event: &GeneratorEvent| match event {
+        GeneratorEvent::Failed { reason, kind, .. } => (*kind, reason.clone()),
         other => panic!("{other:?}"),
+    };
+    let told = |event: &GeneratorEvent| {
+        let (kind, reason) = failed(event);
+        assert_eq!(kind, FailureKind::EnvironmentBroke);
+        reason
     };
     let crashed = play(&host(&format!("ask({hello})\nraise SystemError('no tools today')"), |_| ()), 1);
     assert!(told(&crashed[0]).contains("no tools today"), "{crashed:?}");
     let silent = play(&host("print(1.0)", |_| ()), 1);
     assert!(told(&silent[0]).starts_with("its program: "), "{silent:?}");
+    let late = host("import time\ntime.sleep(300)", |settings| settings.timeout = Duration::from_secs(1));
+    let (kind, reason) = failed(&play(&late, 1)[0]);
+    assert_eq!(kind, FailureKind::EnvironmentTimedOut, "{reason}");
+    assert!(reason.starts_with("its program: the program did not end within 1 s"), "{reason}");
     // Over its limit it is refused, and what it had counts.
     let greedy = format!("ask({hello})\ntry: ask({hello})\nexcept urllib.error.HTTPError: pass\nprint(1.0)");
     let refused = play(&host(&greedy, |settings| settings.max_calls = 1), 1);
@@ -205,7 +211,7 @@ fn trajectories_that_are_given_up_end_their_programs() {
     let first = request(0, "user:hello;");
     episodes.submit(first.clone()).expect("taken");
     let began = std::time::Instant::now();
-    while episodes.plays.played.values().all(|agent| agent.written().tokens == 0) {
+    while episodes.plays.played.values().all(|agent| agent.spent_with(None).tokens == 0) {
         assert!(
             episodes
                 .next(Wait::Until(std::time::Instant::now() + Duration::from_millis(20)))
@@ -308,7 +314,10 @@ fn play_tree(agents: &TestAgents, tree: Key, timing: Key, whole: usize) -> (Opti
         }
         assert!(agent.queue.is_empty(), "nothing is under way, and a call waits");
     }
-    (agent.finish(ProgramOutcome::default(), RefusedCalls::default()), got)
+    let sample = agent.finish(ProgramOutcome::default(), RefusedCalls::default());
+    // It costs the same where it fails.
+    assert_eq!(sample.as_ref().map_or_else(Spent::default, Sample::spent), agent.spent_with(None));
+    (sample, got)
 }
 
 #[test]

@@ -268,7 +268,8 @@ pub const CATALOGUE: &[Section] = &[
             tamis("groups/{place}", "groups", "Groups that ended in this place, see above."),
             tamis("trajectories/{place}", "trajectories",
                 "Trajectories that ended in this place, see above."),
-            tamis("tokens/generated", "tokens", "Completion tokens of all groups generated for the step."),
+            tamis("tokens/generated", "tokens",
+                "Completion tokens of all groups generated for the step, those that an environment wrote included."),
             tamis("tokens/trained", "tokens",
                 "Completion tokens of the trajectories trained on (`trajectories/trained`)."),
             tamis("tokens/failed", "tokens",
@@ -292,7 +293,7 @@ pub const CATALOGUE: &[Section] = &[
                 "Members of trained groups that bear no loss, by reason; together `trajectories/left_out`."),
             tamis("train/num_dropped/{reason}", "groups", "Groups that the filter dropped for this reason."),
             tamis("rollout/environment_faults/{class}", "trajectories",
-                "Trajectories that their environment failed: `timed_out` or `broken`."),
+                "Trajectories that their environment or program failed: `timed_out` or `broken`."),
             tamis("rollout/program_calls_refused/{reason}", "calls",
                 "Calls of programs that were refused since the step before, those of validation included.").by_the_clock(),
             tamis("rollout/ignored/{class}", "events",
@@ -446,7 +447,9 @@ pub const CATALOGUE: &[Section] = &[
         title: "Episodes",
         about: "\
             Of runs in an environment, which the names have: every episode generated for the step, dropped groups\n\
-            too. The names are RAGEN's.",
+            too. The names are RAGEN's. Of numbers that turns have, those called `num_...` are summed over an episode and\n\
+            are means over all episodes; others are means over the turns that have them, then over the episodes that\n\
+            do.",
         metrics: &[
             tamis("train/{environment}/success", "share", "Share of the episodes whose task was solved."),
             tamis("train/{environment}/pass@{n}", "share",
@@ -470,7 +473,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("train/{environment}/num_calls_too_long", "calls",
                 "Mean number of those for which `environment.max_length` left no room."),
             tamis("train/{environment}/info/{name}", "",
-                "Number that the environment gives by that name, over turns and episodes as above."),
+                "Number that the environment or program gives by that name, over turns and episodes as above."),
             tamis("train/{environment}/cut_ratio", "share",
                 "Share of the episodes that a limit of turns, actions or tokens ended."),
         ],
@@ -508,7 +511,10 @@ pub const CATALOGUE: &[Section] = &[
                 "Mean over prompts of the expected score of the majority answer of `k` of the `n` samples."),
             verl("val-aux/{source}/{score}/std@{n}", "",
                 "Mean over prompts of the deviation of the `n` samples (ddof 0)."),
-            tamis("val-aux/{source}/num_prompts", "prompts", "Prompts evaluated."),
+            tamis("val-aux/{source}/num_prompts", "prompts",
+                "Prompts that the metrics are made of: those that could be generated from."),
+            tamis("val-aux/{source}/num_failed", "prompts",
+                "Prompts that could not be generated from, which are outside the other metrics."),
             tamis("val-aux/{source}/num_unscored", "samples",
                 "Samples without a score, which are outside the other metrics."),
             tamis("val-aux/{source}/response_length/mean", "tokens", "Mean completion length."),

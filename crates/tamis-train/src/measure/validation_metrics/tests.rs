@@ -109,6 +109,7 @@ fn prompt(source: &str, acc: &[f64], answers: &[&str]) -> PromptSamples {
         episodes: Vec::new(),
         source: source.to_owned(),
         num_samples: acc.len(),
+        is_failed: false,
         scores: BTreeMap::from([
             ("acc".to_owned(), acc.to_vec()),
             ("reward".to_owned(), acc.iter().map(|acc| 2.0 * acc - 1.0).collect()),
@@ -151,6 +152,7 @@ fn by_hand() {
     val-aux/gsm8k/reward/worst@4/mean -1.000000
     val-aux/gsm8k/reward/maj@4/mean 1.000000
     val-aux/gsm8k/num_prompts 2.000000
+    val-aux/gsm8k/num_failed 0.000000
     val-aux/gsm8k/num_unscored 1.000000
     val-aux/gsm8k/response_length/mean 10.000000
     val-aux/gsm8k/response_length/clip_ratio 0.250000
@@ -159,6 +161,7 @@ fn by_hand() {
     val-core/openai/math/acc/pass@1 1.000000
     val-aux/openai/math/reward/mean@1 1.000000
     val-aux/openai/math/num_prompts 1.000000
+    val-aux/openai/math/num_failed 0.000000
     val-aux/openai/math/num_unscored 0.000000
     val-aux/openai/math/response_length/mean 10.000000
     val-aux/openai/math/response_length/clip_ratio 1.000000
