@@ -240,7 +240,7 @@ impl<'world> Driver<'world> {
             }
             Command::Finish { .. } => self.ended = Some("its data ended".to_owned()),
             Command::Stop { diagnosis, .. } => {
-                self.ended = diagnosis.to_string().lines().next().map(str::to_owned)
+                self.ended = diagnosis.to_string().lines().next().map(str::to_owned);
             }
         }
     }

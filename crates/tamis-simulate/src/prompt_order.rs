@@ -51,13 +51,12 @@ impl PromptOrder {
 
     /// The next prompt, with the key of the choice whether it is taken.
     pub(crate) fn next(&mut self) -> Option<(usize, Key)> {
-        let prompt = match self.returned.pop_front() {
-            Some(prompt) => prompt,
-            None => {
-                let prompt = *self.order.get(self.at)?;
-                self.at += 1;
-                prompt
-            }
+        let prompt = if let Some(prompt) = self.returned.pop_front() {
+            prompt
+        } else {
+            let prompt = *self.order.get(self.at)?;
+            self.at += 1;
+            prompt
         };
         Some((prompt, self.key.with(u64::MAX).with(self.epoch).with(prompt as u64)))
     }

@@ -27,7 +27,7 @@ pub(crate) const COLUMNS: [Column; 11] = [
 
 /// A number of a column, or a dash.
 pub(crate) fn shown(policy: &PolicyResult, &(_, digits, value): &Column) -> String {
-    value(policy).map_or_else(|| "-".to_owned(), |value| fixed(value, digits).to_string())
+    value(policy).map_or_else(|| "-".to_owned(), |value| fixed(value, digits).clone())
 }
 
 /// What was wasted, the most first.
@@ -54,9 +54,9 @@ impl fmt::Display for Simulation {
                 causes(policy).iter().map(|(cause, share)| format!("{cause} {}", fixed(*share, 2))).collect();
             writeln!(f, "  {}", listed.join(", "))?;
         }
-        write!(f, "{:<width$}  {:>9}", "lower bound", fixed(self.bound.generated_per_kept, 2).to_string())?;
+        write!(f, "{:<width$}  {:>9}", "lower bound", fixed(self.bound.generated_per_kept, 2).clone())?;
         if let Some(step_time) = self.bound.step_time {
-            write!(f, "  {:>9}  {:>9}", "", fixed(step_time, 1).to_string())?;
+            write!(f, "  {:>9}  {:>9}", "", fixed(step_time, 1).clone())?;
         }
         writeln!(f)
     }

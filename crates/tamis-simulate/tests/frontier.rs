@@ -10,6 +10,7 @@
 //! | all of n are alike, where the first j are | B(a + n, b) / B(a + j, b), for a symmetric law |
 //! | members until the first that differs, where one does | Σ j P(J = j) / k |
 //! | mean lag of W groups in flight | k W / T (Little's law) |
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tamis_config::{
     BetaRates, Config, PassRates, SimulateConfig, SimulatedDriftConfig, SimulatedLengthConfig,

@@ -1,5 +1,7 @@
 //! `tamis simulate` as a person types it.
 
+use std::fmt::Write as _;
+
 use crate::tamis::Folder;
 
 const WORLD: &str = "\
@@ -98,7 +100,7 @@ fn pass_rates_of_rollouts() {
     for prompt in 0..40 {
         for member in 0..8 {
             let is_right = prompt % 2 == 0 || member < prompt % 8;
-            rows.push_str(&format!("{{\"prompt_id\": {prompt}, \"acc\": {}}}\n", u8::from(is_right)));
+            let _ = writeln!(rows, "{{\"prompt_id\": {prompt}, \"acc\": {}}}", u8::from(is_right));
         }
     }
     folder.write("rollouts.jsonl", &rows);

@@ -348,16 +348,22 @@ fn first_of_task(
     Ok(vec![first("train", made.train), first("val", made.held_out)])
 }
 
-/// `data.prompt_template`. As in EasyR1 the white space around it is not part of it. The rank of each
-/// training prompt in the curriculum, and the passes over the data that follow it; `None` where there is no
-/// curriculum.
+/// An order of training prompts by a number of theirs.
+pub(crate) struct CurriculumOrder {
+    /// The rank of each prompt.
+    pub(crate) ranks: Vec<usize>,
+    /// Passes over the data that follow it; `None`: all.
+    pub(crate) epochs: Option<u64>,
+}
+
+/// The order of `data.curriculum`; `None` where there is none.
 ///
 /// # Errors
 /// Where a prompt has no number in the curriculum's column.
 pub(crate) fn curriculum(
     config: &Config,
     prompts: &[PreparedPrompt],
-) -> Result<Option<(Vec<usize>, Option<u64>)>, AssembleError> {
+) -> Result<Option<CurriculumOrder>, AssembleError> {
     let Some(settings) = &config.data.curriculum else { return Ok(None) };
     let curriculum = Curriculum {
         column: settings.column.clone(),
@@ -371,9 +377,10 @@ pub(crate) fn curriculum(
             "name a column in which every row has a number, or set data.curriculum=null",
         )
     })?;
-    Ok(Some((ranks, curriculum.epochs)))
+    Ok(Some(CurriculumOrder { ranks, epochs: curriculum.epochs }))
 }
 
+/// The template of `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
 fn prompt_template(path: &Path) -> Result<ChatTemplate, AssembleError> {
     let source = tamis_file::read_text(path, tamis_file::MAX_TEMPLATE)
         .map_err(|source| CodecError::PromptTemplateFile { path: path.to_owned(), source })?;

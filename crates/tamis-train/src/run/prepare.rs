@@ -294,10 +294,10 @@ impl Preparation<'_> {
         let (seed, n) = (self.config.run.seed, self.config.rollout.n);
         let learnt = self.state().and_then(|state| state.schedule.selector.clone());
         let selector = PromptSelector::new(self.config.schedule.selector, seed, n, learnt);
-        let ranks = data::curriculum(self.config, &train)?;
+        let curriculum = data::curriculum(self.config, &train)?;
         let mut pool = PromptPool::new(train, order, position)?;
-        if let Some((ranks, epochs)) = ranks {
-            pool = pool.with_ranks(ranks, epochs);
+        if let Some(curriculum) = curriculum {
+            pool = pool.with_ranks(curriculum.ranks, curriculum.epochs);
         }
         Ok(pool.with_given_back(given_back).with_selector(selector))
     }
