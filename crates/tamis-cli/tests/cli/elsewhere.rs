@@ -153,9 +153,9 @@ error: `rollout.backend: openai` gives text alone, of weights that the run does 
     insta::assert_snapshot!(nowhere.failure(), @r#"
 exit code 2
 error: `rollout.backend: openai` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
-  --> mine/config.yaml:70:12
+  --> mine/config.yaml:71:12
    |
-70 |   servers: []  # default
+71 |   servers: []  # default
    |            ^^
   hint: set `rollout.servers: [http://HOST:PORT]`
 

@@ -181,6 +181,7 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
 fn what_a_selector_has_learnt_is_resumed_too() {
     let config =
         TINY.replaced("total_steps: 6", "total_steps: 12").replaced("train_size: 64", "train_size: 24");
+    let config = config.replaced("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 2, keep_last: null}");
     for schedule in [
         "schedule: {selector: {kind: posterior}, ",
         "schedule: {selector: {kind: posterior, floor: 0.1}, mode: streaming, surplus: carry, max_lag: 2, ",

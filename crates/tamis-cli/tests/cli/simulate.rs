@@ -85,6 +85,7 @@ fn what_cannot_be_simulated() {
     insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "filter={kind: top_p, p: 0.9}"]).shown(), @r"
     exit code 2
     ----- stderr
+    warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 16 groups are kept: each round is selected by itself
     error: `filter.kind: top_p` compares the groups of a round, and most policies have none
       hint: `filter.kind=variance` simulates them all
     ");

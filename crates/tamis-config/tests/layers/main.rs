@@ -363,6 +363,7 @@ preset: dapo  # command line: preset=dapo
   on_limit: error  # preset dapo
   on_empty_round: retry  # preset dapo
   surplus: discard  # preset dapo
+    kind: shuffle  # default
     kind: grpo  # preset dapo
     scale: group  # preset dapo
     singleton: zero  # preset dapo

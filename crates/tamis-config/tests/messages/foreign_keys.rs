@@ -98,7 +98,7 @@ error: unknown key `data.val_batchsize`
   |
 1 | data.val_batchsize=3
   | ^^^^^^^^^^^^^^^^^^
-  hint: the keys here are task, arithmetic, train, val, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
+  hint: the keys here are task, arithmetic, train, val, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, curriculum, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
 
 1 error in the configuration
 "#);

@@ -52,7 +52,7 @@ error: unknown key `temperature.x`
   |
 1 | temperature.x=4
   | ^^^^^^^^^^^^^
-  hint: the keys here are preset, run, model, data, environment, more_environments, warm_start, rollout, learner, cluster, publish, reward, filter, schedule, objective, train, critic, validate, checkpoint
+  hint: the keys here are preset, run, model, data, environment, more_environments, warm_start, rollout, learner, cluster, publish, reward, filter, schedule, objective, train, critic, validate, checkpoint, simulate
 
 1 error in the configuration
 "#);

@@ -74,9 +74,7 @@ pub(super) fn lines_of_step(report: &StepReport, mut settled: Vec<&Record>, grou
         let bound = |place: usize| settled.len() * place / num_batches;
         let groups = settled.get(bound(place)..bound(place + 1)).unwrap_or_default();
         let batch = GeneratedBatch::of_groups(groups);
-        if place < rounds {
-            lines.push(batch.line(place as u64 + 1, group_size));
-        }
+        lines.push(batch.line(place as u64 + 1, group_size));
         if report.is_filtered {
             lines.push(batch.verdicts());
         }
