@@ -748,7 +748,8 @@ class Packing(Case):
                     _, one = call(learner, "forward", {"network": network}, columns([prompt], [(0, completion)]))
                     alone.append(one)
                 for name in names:
-                    self.assert_close(packed[name], torch.cat([one[name] for one in alone]), 1e-6, architecture)
+                    # Kernels of other shapes sum in another order, on each processor its own.
+                    self.assert_close(packed[name], torch.cat([one[name] for one in alone]), 5e-6, architecture)
 
     def test_gradients_of_packed_sequences_add_up(self):
         given = random_columns(96, 4)
