@@ -17,7 +17,7 @@ const HISTORY: usize = 200;
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RunState {
+pub enum WatchedState {
     /// A process works in it.
     Running,
     /// All of its steps are done.
@@ -32,7 +32,7 @@ pub enum RunState {
     Unknown,
 }
 
-impl RunState {
+impl WatchedState {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ pub struct GuideFigures {
 
 /// Groups by where they went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct GroupCounts {
+pub struct WatchedGroups {
     /// Generated.
     pub generated: Option<u64>,
     /// Dropped by the filter.
@@ -164,7 +164,7 @@ pub struct Summary {
     /// Who wrote what was understood.
     pub formats: Vec<LogFormat>,
     /// How far the run is.
-    pub state: RunState,
+    pub state: WatchedState,
     /// Its last step that is done.
     pub step: Option<u64>,
     /// Number of steps that were read.
@@ -174,7 +174,7 @@ pub struct Summary {
     /// The figures of the guide's script.
     pub guide: GuideFigures,
     /// Groups by where they went.
-    pub groups: GroupCounts,
+    pub groups: WatchedGroups,
     /// Dropped groups by the filter's reason.
     pub dropped_by: BTreeMap<String, u64>,
     /// Mean reward.
@@ -274,7 +274,7 @@ impl Summary {
             num_steps: steps.len() as u64,
             total_steps,
             guide: guide_figures(&all),
-            groups: GroupCounts {
+            groups: WatchedGroups {
                 generated: sum(&Step::generated),
                 dropped: sum(&Step::dropped),
                 trained: sum(&|step| step.place("trained")),
@@ -379,20 +379,20 @@ fn state(
     step: Option<u64>,
     total: Option<u64>,
     has_error: bool,
-) -> RunState {
+) -> WatchedState {
     let stopped = steps.last().and_then(|step| step.figure(&["train/early_stopped"]));
     if stopped.is_some_and(|stopped| stopped > 0.0) {
-        return RunState::StoppedEarly;
+        return WatchedState::StoppedEarly;
     }
     if source.is_held {
-        return RunState::Running;
+        return WatchedState::Running;
     }
     let is_done = step.zip(total).is_some_and(|(step, total)| step >= total);
     match (is_done, has_error) {
-        (true, _) => RunState::Finished,
-        (false, true) => RunState::Failed,
-        (false, false) if source.is_run => RunState::Unfinished,
-        (false, false) => RunState::Unknown,
+        (true, _) => WatchedState::Finished,
+        (false, true) => WatchedState::Failed,
+        (false, false) if source.is_run => WatchedState::Unfinished,
+        (false, false) => WatchedState::Unknown,
     }
 }
 

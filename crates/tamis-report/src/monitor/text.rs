@@ -5,7 +5,7 @@ use std::time::Duration;
 use tamis_core::figure::fixed;
 use tamis_run::log::progress::duration;
 
-use super::summary::{Course, GuideFigures, RunState, Spread, Summary};
+use super::summary::{Course, GuideFigures, Spread, Summary, WatchedState};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Values that the small line of a text has, at most.
@@ -41,7 +41,8 @@ pub fn headline(summary: &Summary) -> String {
         (None, Some(total)) => parts.push(format!("step 0 of {total}")),
         (None, None) => {}
     }
-    let is_over = matches!(summary.state, RunState::Finished | RunState::StoppedEarly | RunState::Failed);
+    let is_over =
+        matches!(summary.state, WatchedState::Finished | WatchedState::StoppedEarly | WatchedState::Failed);
     if let Some(left) = summary.seconds.left.filter(|_| !is_over) {
         parts.push(format!("{} left", time(left)));
     }

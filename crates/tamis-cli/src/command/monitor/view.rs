@@ -9,7 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 use tamis_core::printable::one_line;
-use tamis_report::monitor::summary::{Course, Point, RunState};
+use tamis_report::monitor::summary::{Course, Point, WatchedState};
 use tamis_report::monitor::{Summary, text};
 
 const WIDE: u16 = 80;
@@ -34,12 +34,12 @@ impl Look {
         }
     }
 
-    fn of(self, state: RunState) -> Style {
+    fn of(self, state: WatchedState) -> Style {
         let colour = match state {
-            RunState::Running => Color::Green,
-            RunState::Failed => Color::Red,
-            RunState::StoppedEarly | RunState::Unfinished => Color::Yellow,
-            RunState::Finished | RunState::Unknown => Color::Cyan,
+            WatchedState::Running => Color::Green,
+            WatchedState::Failed => Color::Red,
+            WatchedState::StoppedEarly | WatchedState::Unfinished => Color::Yellow,
+            WatchedState::Finished | WatchedState::Unknown => Color::Cyan,
         };
         self.colour(colour).add_modifier(Modifier::BOLD)
     }
