@@ -34,10 +34,11 @@ import threading
 
 import verifiers
 from verifiers.clients import Client
+from verifiers.errors import OverlongPromptError
 from verifiers.types import Response, ResponseMessage, ToolCall
 
 from .protocol import HELD_OUT, Outcome, Refused, Settings, load_named, shown, told
-from .rollout import Rollout, conversation
+from .rollout import Cut, Rollout, conversation
 from .tool_calls import split_calls
 
 MODEL = "policy"
@@ -77,6 +78,7 @@ class Kind:
             "tools": self.tools,
             "system": None,
             "is_deterministic": False,
+            "scores_cut": True,
         }
 
     def _name(self):
@@ -164,7 +166,10 @@ class Policy(Client):
         if (tools or []) != self._tools:
             hint = "tools belong to the environment as a whole (`tool_defs`), and not to rows of its data"
             raise Refused("the environment offers other tools than it did at the beginning", hint)
-        return await self._episode.ask(prompt)
+        try:
+            return await self._episode.ask(prompt)
+        except Cut:
+            raise OverlongPromptError("there is no room for another answer") from None
 
     async def raise_from_native_response(self, response):
         """A text is always a response."""
