@@ -38,7 +38,7 @@ from verifiers import v1
 
 from . import chat_harness
 from .protocol import HELD_OUT, Outcome, Refused, Settings, told
-from .rollout import Cut, Rollout, conversation
+from .rollout import Rollout, conversation
 from .tool_calls import split_calls
 
 MODEL = "policy"
@@ -84,7 +84,6 @@ class Kind:
             "tools": self.tools,
             "system": None,
             "is_deterministic": False,
-            "scores_cut": True,
         }
 
     def _task(self, number):
@@ -167,10 +166,6 @@ class Host:
         except Refused as refused:
             episode.error = refused
             return web.json_response({"error": {"message": refused.message}}, status=400)
-        except Cut:
-            # The words by which it tells this error from others.
-            message = "prompt_too_long: there is no room for another answer in the context length"
-            return web.json_response({"error": {"message": message}}, status=400)
 
 
 class Episode(Rollout):

@@ -38,7 +38,7 @@ from verifiers.errors import OverlongPromptError
 from verifiers.types import Response, ResponseMessage, ToolCall
 
 from .protocol import HELD_OUT, Outcome, Refused, Settings, load_named, shown, told
-from .rollout import Cut, Rollout, conversation
+from .rollout import Rollout, conversation
 from .tool_calls import split_calls
 
 MODEL = "policy"
@@ -166,10 +166,7 @@ class Policy(Client):
         if (tools or []) != self._tools:
             hint = "tools belong to the environment as a whole (`tool_defs`), and not to rows of its data"
             raise Refused("the environment offers other tools than it did at the beginning", hint)
-        try:
-            return await self._episode.ask(prompt)
-        except Cut:
-            raise OverlongPromptError("there is no room for another answer") from None
+        return await self._episode.ask(prompt)
 
     async def raise_from_native_response(self, response):
         """A text is always a response."""
@@ -206,6 +203,14 @@ class Episode(Rollout):
         await environment.rubric.score_rollout(state)
         await environment.rubric.cleanup(state)
         return state
+
+    async def cut(self):
+        """Ends the rollout where it waits for an answer, as one whose prompt is too long: what it is worth as it stands."""
+        if not self._answer.done():
+            self._answer.set_exception(OverlongPromptError("there is no room for another answer"))
+        if await self._events.get() is not None:
+            raise Refused("the environment asks for another answer where there is no room for one")
+        return self._outcome(self._rollout.result())
 
     def _outcome(self, state):
         environment = self._kind.environment

@@ -14,10 +14,6 @@ from .protocol import Outcome, Refused, as_messages, as_reply
 PATIENCE = 30.0
 
 
-class Cut(Exception):
-    """There is no room for another answer."""
-
-
 class Rollout(ABC):
     """One rollout, at the point where it waits for the policy or is over."""
 
@@ -69,14 +65,6 @@ class Rollout(ABC):
         reply = [{"role": message["role"], "content": message["content"]} for message in reply]
         # It is judged at its end.
         return Outcome(as_reply(reply, "the environment's response"), None)
-
-    async def cut(self):
-        """Ends the rollout where it waits for an answer, as one that has become too long: what it is worth as it stands."""
-        if not self._answer.done():
-            self._answer.set_exception(Cut())
-        if await self._events.get() is not None:
-            raise Refused("the environment asks for another answer where there is no room for one")
-        return self._outcome(self._rollout.result())
 
     async def close(self):
         """Ends the rollout; it puts away what it holds."""
