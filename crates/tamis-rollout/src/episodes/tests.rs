@@ -106,7 +106,7 @@ impl Worlds for CountingWorlds {
     }
 }
 
-fn request(group: u64, turns: Option<u64>) -> SampleRequest {
+pub(super) fn request(group: u64, turns: Option<u64>) -> SampleRequest {
     let columns = turns.map(|turns| ("turns".to_owned(), turns.into()));
     let prompt = Prompt {
         id: PromptId(group),
