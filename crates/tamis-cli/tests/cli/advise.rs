@@ -12,7 +12,7 @@ fn rollouts() -> String {
     for prompt in 0..90 {
         for member in 0..8 {
             let acc = u8::from(member < prompt % 9);
-            let shown = if acc == 1 || (prompt % 9 == 0 && member == 3) { "42" } else { "41" };
+            let shown = if acc == 1 || (prompt % 18 == 0 && member == 3) { "42" } else { "41" };
             let row = json!({
                 "prompt_id": prompt, "acc": acc, "reward": f64::from(acc) - 0.01 * f64::from(member % 2),
                 "completion": format!("{member}: it is {shown}"), "ground_truth": "42", "num_tokens": 20 + member,

@@ -163,7 +163,9 @@ impl Advice {
                 None => Ok(()),
             };
         }
-        writeln!(f)?;
+        if self.pass_rate.is_some() {
+            writeln!(f)?;
+        }
         named(f, "keep rate", "   n     kept  90 % interval       samples a kept group")?;
         for rate in &self.keep_rates {
             let source = match rate.source {
@@ -246,7 +248,9 @@ impl Advice {
 
     fn metrics(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let others: Vec<_> = self.metrics.iter().filter(|metric| !metric.is_outcome).collect();
-        let Some(outcome) = self.metrics.iter().find(|metric| metric.is_outcome) else { return Ok(()) };
+        let outcome = self.metrics.iter().find(|metric| metric.is_outcome);
+        // Groups of one have nothing that a filter could compare.
+        let Some(outcome) = outcome.filter(|_| self.keep_rate.is_some()) else { return Ok(()) };
         let chosen = match outcome.values {
             "many" => format!(
                 "`{}` keeps {} of groups; it has many values",
