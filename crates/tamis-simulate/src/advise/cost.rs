@@ -207,7 +207,7 @@ mod tests {
         assert_eq!((of("no_filter").trajectories.value, of("no_filter").with_signal), (512.0, 32.0));
         let round = costs.round.unwrap();
         assert!(
-            round.fills >= 0.9 && round.gen_batch_size % 8 == 0 && round.gen_batch_size < 160,
+            round.fills >= 0.9 && round.gen_batch_size.is_multiple_of(8) && round.gen_batch_size < 160,
             "{round:?}"
         );
         let limit = costs.limit.unwrap();

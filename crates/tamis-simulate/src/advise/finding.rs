@@ -2,6 +2,7 @@
 //! truncation, and what limits the figures themselves.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 use tamis_core::figure::shortest;
@@ -130,7 +131,7 @@ fn random(groups: &Groups) -> Option<Finding> {
                 first.0 = value;
             } else {
                 repeated += 1;
-                first.1 |= value < first.0 || value > first.0;
+                first.1 |= (value - first.0).abs() > 0.0;
             }
         }
     }
@@ -224,7 +225,7 @@ fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding>
         percent(distinct / with_texts as f64)
     );
     if wrong_alike > 0 {
-        text += &format!("; of {wrong} all-wrong ones {wrong_alike} do");
+        let _ = write!(text, "; of {wrong} all-wrong ones {wrong_alike} do");
     }
     if share(identical, with_texts) < ALIKE {
         return Some(note("diversity", text, None));

@@ -239,7 +239,9 @@ impl KeepRates {
         }
         let prompts: Vec<Sums> = prompts.into_values().collect();
         let mut all = Sums::new(&sizes);
-        prompts.iter().for_each(|sums| all.add(sums));
+        for sums in &prompts {
+            all.add(sums);
+        }
         let resamples: Vec<Sums> = if prompts.len() < 2 {
             Vec::new()
         } else {

@@ -1,5 +1,7 @@
 //! Lines of configuration to paste, in the keys of each system.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 
 use super::cost::Costs;
@@ -53,10 +55,10 @@ impl Values<'_> {
         let Changes { temperature, max_response_length } = self.changes;
         let mut rollout = format!("n: {}", self.n);
         if let Some(temperature) = temperature {
-            rollout += &format!(", temperature: {temperature:?}");
+            let _ = write!(rollout, ", temperature: {temperature:?}");
         }
         if let Some(limit) = max_response_length {
-            rollout += &format!(", max_response_length: {limit}");
+            let _ = write!(rollout, ", max_response_length: {limit}");
         }
         let train = self.plan.train_batch_size;
         if !self.filters {

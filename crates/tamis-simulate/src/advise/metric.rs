@@ -32,7 +32,7 @@ pub fn metrics(groups: &Groups) -> Vec<MetricAdvice> {
             let mut known = values.into_iter().filter(|value| value.is_finite());
             let first = known.next()?;
             // A group of one has nothing to compare.
-            Some(known.any(|value| value < first || value > first))
+            Some(known.any(|value| (value - first).abs() > 0.0))
         };
         groups.groups.iter().map(of).collect()
     };

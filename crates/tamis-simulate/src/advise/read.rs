@@ -95,12 +95,11 @@ fn is_rollouts(path: &Path) -> Result<bool, AdviseError> {
     let is_named = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson");
     let is_metrics = path.file_name().is_some_and(|name| name == METRICS);
     match Records::open(path)?.next() {
-        None => Ok(is_named && !is_metrics),
+        None | Some(Err(RecordError::Row { .. })) => Ok(is_named && !is_metrics),
         Some(Ok(row)) => {
             let is_step = ["train/num_gen_batches", "training/global_step", "timing_s/step"];
             Ok(!is_step.iter().any(|name| row.values.contains_key(*name)) && !is_metrics)
         }
-        Some(Err(RecordError::Row { .. })) => Ok(is_named && !is_metrics),
         Some(Err(error @ (RecordError::Open { .. } | RecordError::Read { .. }))) => Err(error.into()),
         Some(Err(_)) => Ok(false),
     }

@@ -226,7 +226,11 @@ mod tests {
     #[test]
     fn rounds_that_fill_a_batch() {
         let round = filling_round(128, 0.466, 0.9, 16).unwrap();
-        assert!(round % 16 == 0 && below(round, 0.466, 128) <= 0.1 && below(round - 16, 0.466, 128) > 0.1);
+        assert!(
+            round.is_multiple_of(16)
+                && below(round, 0.466, 128) <= 0.1
+                && below(round - 16, 0.466, 128) > 0.1
+        );
         assert_eq!(filling_round(64, 1.0, 0.9, 8), Some(64));
         assert_eq!([granularity(1), granularity(64), granularity(100), granularity(512)], [1, 8, 8, 64]);
         let rounds = Rounds { train: 64, generated: 64, keep: 0.5 };

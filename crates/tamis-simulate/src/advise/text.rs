@@ -104,7 +104,8 @@ impl Advice {
         let mut text = format!("{}: ", self.source);
         match sample.kind {
             EvidenceSource::Rollouts => {
-                text += &format!(
+                let _ = write!(
+                    text,
                     "{} of {}, {}",
                     count(sample.groups as usize, "group"),
                     sizes(sample.sizes.keys()),
@@ -112,16 +113,19 @@ impl Advice {
                 );
             }
             EvidenceSource::Log if sample.groups > 0 => {
-                text += &format!("a log, {} counted", count(sample.groups as usize, "group"));
+                let _ = write!(text, "a log, {} counted", count(sample.groups as usize, "group"));
             }
             EvidenceSource::Log => text += "a log",
         }
         if let Some((first, last)) = sample.steps {
-            text +=
-                &if first == last { format!(", step {last}") } else { format!(", steps {first} to {last}") };
+            let _ = if first == last {
+                write!(text, ", step {last}")
+            } else {
+                write!(text, ", steps {first} to {last}")
+            };
         }
         if let Some(outcome) = sample.outcome.as_deref().filter(|outcome| !outcome.is_empty()) {
-            text += &format!(", by `{outcome}`");
+            let _ = write!(text, ", by `{outcome}`");
         }
         writeln!(f, "{text}\n")
     }
