@@ -278,5 +278,8 @@ fn answers_that_call_tools_go_on() {
     assert!(texts.iter().any(|text| text.contains("tool: 42")), "{texts:?}");
     // A reward function judges: the tools themselves cannot say what is solved.
     let metrics = folder.read("runs/tiny/metrics.jsonl");
-    assert!(metrics.contains("\"train/sums/num_tool_calls\":") && !metrics.contains("sums/success"), "{metrics}");
+    assert!(
+        metrics.contains("\"train/sums/num_tool_calls\":") && !metrics.contains("sums/success"),
+        "{metrics}"
+    );
 }

@@ -68,8 +68,8 @@ environment: {kind: tools, functions: [t.py:f], timeout: 5s, sandbox: {timeout: 
     assert_eq!(
         show(tools, &[]),
         [
-            "warning: `environment.timeout` has no effect: a call has `environment.call_timeout`",
             "warning: `environment.sandbox.timeout` has no effect: `environment.interpreter` is false",
+            "warning: `environment.timeout` has no effect: a call has `environment.call_timeout`",
         ]
     );
     let interpreter = "

@@ -170,7 +170,7 @@ fn what_is_played_reads_as_the_template_renders_it_and_the_policy_s_tokens_alone
         }
         assert_eq!(episode.loss_mask(sample.token_ids.len()), mask, "{name}");
         for (is_written, logprob) in mask.iter().zip(&sample.logprobs) {
-            assert_eq!(*logprob, if *is_written { -0.5 } else { 0.0 }, "{name}");
+            assert_eq!(logprob.abs() > 0.4, *is_written, "{name}");
         }
     }
 }

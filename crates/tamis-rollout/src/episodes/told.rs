@@ -20,6 +20,7 @@ pub(super) struct Told {
 }
 
 /// How a trajectory came to its end.
+#[derive(Clone, Copy)]
 pub(super) struct End {
     /// Whether its task was solved, where somebody can say.
     pub(super) is_success: Option<bool>,

@@ -262,7 +262,6 @@ mod tests {
             stream: true,
             stream_usage: true,
             sampling: vec!["temperature", "top_p", "top_k", "seed"],
-            ..ChatCall::default()
         };
         assert_eq!(read(&body), Ok(expected));
         let none = json!({"messages": body["messages"], "tools": body["tools"], "tool_choice": "none"});
