@@ -30,7 +30,7 @@ pub struct ChatCall {
     pub stream: bool,
     /// Whether the stream ends with the numbers of tokens.
     pub stream_usage: bool,
-    /// Fields of [`SAMPLING`] that it has, which have no effect.
+    /// Names of the fields of sampling that it has (`temperature`, ...), which have no effect.
     pub sampling: Vec<&'static str>,
 }
 
