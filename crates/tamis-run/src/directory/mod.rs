@@ -38,10 +38,12 @@ use crate::durable::{Disk, DiskError, DiskOperation, UNFINISHED};
 
 mod checkpoints;
 mod error;
+mod step_files;
 
 pub use checkpoints::{CheckpointFolder, Keep, PendingCheckpoint};
 pub use error::RunDirectoryError;
 use error::holder;
+pub use step_files::{FolderError, step_files};
 
 /// Bytes of a run's name at most: file systems hold no longer ones.
 const MAX_NAME: usize = 255;
