@@ -18,7 +18,7 @@ use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
 use tamis_train::learner::warm_start::WarmStartError;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
-use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, Trained, Unbegun, train};
+use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbegun, train};
 
 use super::advise::start_lines;
 use super::{follow_checked, new_errors, notes, show};
@@ -46,8 +46,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
     };
     let trained = train(begin, Console::on_stderr, &interrupt).map_err(|error| fail(&error))?;
     let summary = match trained {
-        Trained::Ended(summary) => summary,
-        Trained::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
+        TrainEnd::Ended(summary) => summary,
+        TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
     };
     show(&format_closing(&summary))?;
     Ok(match summary.ending {

@@ -42,7 +42,7 @@ use recovery::Recovery;
 
 pub use ending::{Ending, RunSummary, Unbegun};
 pub use open::Opened;
-pub use recovery::{Trained, train};
+pub use recovery::{TrainEnd, train};
 pub use start::{ConfigText, RunStart};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
 pub use untrained::Untrained;
