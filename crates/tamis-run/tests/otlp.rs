@@ -86,7 +86,8 @@ fn a_step_is_a_trace_with_its_stages_below_it() {
     assert_eq!(generation["startTimeUnixNano"], "101000000000");
     assert_eq!(generation["endTimeUnixNano"], "103500000000");
     assert_eq!(generation["attributes"][0]["value"]["intValue"], "7");
-    logger.close(RunEnding::Finished);
+    logger.begin_close(RunEnding::Finished);
+    logger.finish_close();
 }
 
 #[test]
@@ -98,7 +99,8 @@ fn a_collector_that_is_not_there_is_told_once() {
     for step in 1..=3 {
         logger.log_details(step, &details()).expect("nothing fails");
     }
-    logger.close(RunEnding::Finished);
+    logger.begin_close(RunEnding::Finished);
+    logger.finish_close();
     drop(logger);
     let text = String::from_utf8(said.try_iter().flatten().collect()).expect("text");
     assert_eq!(text.matches("loses figures").count(), 1, "{text}");

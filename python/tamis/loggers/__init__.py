@@ -5,8 +5,8 @@ A record a line comes on standard input: `{"step": 3, "metrics": {...}}`, `{"ste
 input without `close` is a run that was killed. `SETTINGS` is a file: the name of the run (`run`), its folder
 (`folder`), the keys of the logger (`settings`) and the run's configuration (`config`).
 
-On standard output goes a line for the user, `{"said": "..."}`, or the reason why records did not arrive,
-`{"failed": "...", "records": 1}`. Whatever packages print goes to standard error, which is a file of the run folder.
+On standard output goes a line for the user, `{"said": "..."}`, the number of further records that arrived,
+`{"arrived": 1}`, or the reason why one did not, `{"failed": "..."}`. Whatever packages print goes to standard error, which is a file of the run folder.
 
     to_wandb    Weights & Biases
     to_mlflow   MLflow
@@ -16,13 +16,32 @@ Each has `open_run(given)`, which gives an object with `log(step, metrics)`, `sh
 goes on in the same one.
 """
 
+import importlib
 import json
 import math
+import re
+import sys
 from pathlib import Path
 
 
 class Unusable(Exception):
     """No record can be delivered, whatever is tried."""
+
+
+def find_package(name, installed_as):
+    """A package, or the way to install it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        fix = f"`{sys.executable} -m pip install {installed_as}`, or the logger's `python` names another interpreter"
+        raise Unusable(f"the package `{name}` is not there: {fix}") from None
+
+
+def without_passwords(text):
+    """A text whose addresses name no user and no password: it goes into files of the run."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
 
 
 def recall(given, kind):

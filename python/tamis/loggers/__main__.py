@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from . import Unusable
+from . import Unusable, without_passwords
 
 # Seconds without a further attempt after one that failed; they double with each, up to the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
@@ -28,6 +28,21 @@ class Voice:
             pass
 
 
+class Log:
+    """Standard error, which is a file of the run: nothing in it gives away a password."""
+
+    def __init__(self, out):
+        self.out = out
+
+    def write(self, text):
+        """Writes a text, without the passwords of addresses in it."""
+        self.out.write(without_passwords(text))
+        return len(text)
+
+    def __getattr__(self, name):
+        return getattr(self.out, name)
+
+
 class Delivery:
     """Hands records on, and waits after a failure: a server that is away must not hold up those after it."""
 
@@ -35,9 +50,8 @@ class Delivery:
         self.run, self.voice, self.pause, self.next_attempt = run, voice, 0.0, 0.0
 
     def deliver(self, record):
-        """Hands on one record, or reports it as lost."""
+        """Hands on one record, and reports that it arrived."""
         if time.monotonic() < self.next_attempt:
-            self.voice.say(failed="the attempt before failed", records=1)
             return
         try:
             if "metrics" in record:
@@ -45,15 +59,16 @@ class Delivery:
             else:
                 self.run.show(record["step"], record.get("histograms", {}), record.get("samples", []))
             self.pause = 0.0
+            self.voice.say(arrived=1)
         except Exception as error:
             self.pause = min(max(2 * self.pause, FIRST_PAUSE), LONGEST_PAUSE)
             self.next_attempt = time.monotonic() + self.pause
-            self.voice.say(failed=describe(error), records=1)
+            self.voice.say(failed=describe(error))
 
 
 def describe(error):
     """An error in one line of at most 300 characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = without_passwords(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= 300 else text[:299] + "…"
 
 
@@ -65,17 +80,16 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     voice = Voice(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
-    sys.stdout = sys.stderr
+    sys.stdout = sys.stderr = Log(sys.stderr)
     with open(settings, encoding="utf-8") as file:
         given = json.load(file)
     try:
         run = importlib.import_module(f".to_{kind}", __package__).open_run(given, voice.say)
     except Exception as error:
-        voice.say(failed=describe(error), records=0)
-        # Records that were sent are taken, so that all of them are counted.
-        for line in sys.stdin:
-            if "close" not in json.loads(line):
-                voice.say(failed=describe(error), records=1)
+        voice.say(failed=describe(error))
+        # What is sent is taken: a pipe that breaks would be told in place of the reason.
+        for _ in sys.stdin:
+            pass
         sys.exit(0 if isinstance(error, Unusable) else 1)
     delivery, ending = Delivery(run, voice), "failed"
     for line in sys.stdin:
@@ -87,7 +101,7 @@ def main():
     try:
         run.close(ending)
     except Exception as error:
-        voice.say(failed=f"the end of the run did not arrive: {describe(error)}", records=0)
+        voice.say(failed=f"the end of the run did not arrive: {describe(error)}")
 
 
 main()

@@ -3,8 +3,9 @@
 import os
 import re
 import time
+import urllib.parse
 
-from . import Unusable, note, numbers, recall
+from . import find_package, note, numbers, recall, without_passwords
 
 # Limits of MLflow's REST interface.
 MOST_METRICS, MOST_PARAMETERS, LONGEST_PARAMETER = 1000, 100, 6000
@@ -16,15 +17,15 @@ def open_run(given, say):
     # MLflow itself asks a server that is away for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    try:
-        import mlflow
-        from mlflow.entities import Metric, Param
-    except ImportError:
-        raise Unusable(
-            "the package `mlflow` is not there for the interpreter of `python` (`pip install mlflow-skinny`)"
-        ) from None
     settings = given["settings"]
-    client = mlflow.MlflowClient(tracking_uri=settings["tracking_uri"])
+    uri = settings["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        # Before the package reads its variables.
+        os.environ["MLFLOW_TRACKING_URI"] = uri = plain_address(uri)
+    mlflow = find_package("mlflow", "mlflow-skinny")
+    from mlflow.entities import Metric, Param
+
+    client = mlflow.MlflowClient(tracking_uri=uri)
     noted = recall(given, "mlflow")
     if noted.get("run_id"):
         client.update_run(noted["run_id"], status="RUNNING")
@@ -35,11 +36,30 @@ def open_run(given, say):
         experiment_id = found.experiment_id if found else client.create_experiment(experiment)
         run_id = client.create_run(experiment_id, run_name=given["run"]).info.run_id
         note(given, "mlflow", {"run_id": run_id})
-        parameters = [Param(name, text[:LONGEST_PARAMETER]) for name, text in flat(given["config"])]
-        for start in range(0, len(parameters), MOST_PARAMETERS):
-            client.log_batch(run_id, params=parameters[start : start + MOST_PARAMETERS])
-    say(said=f"run {run_id} at {settings['tracking_uri'] or mlflow.get_tracking_uri()}")
+        try:
+            log_parameters(client, run_id, given["config"], Param)
+        except Exception as error:
+            # A server that takes shorter ones only takes figures all the same.
+            say(said=f"the configuration did not arrive: {without_passwords(str(error))[:300]}")
+    say(said=f"run {run_id} at {without_passwords(uri or mlflow.get_tracking_uri())}")
     return Run(client, run_id, Metric)
+
+
+def plain_address(uri):
+    """An address of HTTP without its user and password, which the package takes from variables instead."""
+    parts = urllib.parse.urlsplit(uri)
+    if parts.scheme not in ("http", "https") or parts.username is None:
+        return uri
+    os.environ["MLFLOW_TRACKING_USERNAME"] = urllib.parse.unquote(parts.username)
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = urllib.parse.unquote(parts.password or "")
+    return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def log_parameters(client, run_id, config, parameter):
+    """The configuration as parameters of the run."""
+    parameters = [parameter(name, text[:LONGEST_PARAMETER]) for name, text in flat(config)]
+    for start in range(0, len(parameters), MOST_PARAMETERS):
+        client.log_batch(run_id, params=parameters[start : start + MOST_PARAMETERS])
 
 
 def flat(value, path=""):

@@ -4,19 +4,14 @@ import netrc
 import os
 import urllib.parse
 
-from . import Unusable, note, numbers, recall
+from . import find_package, note, numbers, recall
 
 STEP = "training/global_step"
 
 
 def open_run(given, say):
     """Begins the run there, or goes on in the one that an earlier session of this run began."""
-    try:
-        import wandb
-    except ImportError:
-        raise Unusable(
-            "the package `wandb` is not there for the interpreter of `python` (`pip install wandb`)"
-        ) from None
+    wandb = find_package("wandb", "wandb")
     settings = given["settings"]
     noted = recall(given, "wandb")
     run = wandb.init(

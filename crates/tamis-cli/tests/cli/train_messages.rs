@@ -335,6 +335,9 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
         .tamis(&["train", "tiny.yaml", "trainer.logger=[console,swanlab]", "train.total_steps=1"])
         .succeeds();
     insta::assert_snapshot!(ended.stderr.lines().filter(|line| line.contains("swanlab")).collect::<Vec<_>>().join("\n"), @r#"trainer.logger=["console","swanlab"] -> run.loggers: [console, jsonl] (swanlab is not there yet; metrics.jsonl holds the same figures, and there are tensorboard, wandb and mlflow)"#);
+    let refused = logged.tamis(&["train", "tiny.yaml", "run.loggers=[jsonl, otlp]"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.shown());
+    assert!(refused.failure().contains("build tamis with `--features otlp`"), "{}", refused.shown());
 }
 
 #[test]

@@ -29,8 +29,32 @@ impl Checker<'_> {
                 }
                 _ => {}
             }
+            let (name, address, instead) = match logger {
+                LoggerKind::Mlflow(settings) => (
+                    "tracking_uri",
+                    settings.tracking_uri.as_deref(),
+                    "give it by the environment variables of MLflow: MLFLOW_TRACKING_USERNAME and \
+                     MLFLOW_TRACKING_PASSWORD, or the whole address by MLFLOW_TRACKING_URI",
+                ),
+                LoggerKind::Otlp(settings) => {
+                    ("endpoint", Some(settings.endpoint.as_str()), "a collector on this machine needs none")
+                }
+                _ => continue,
+            };
+            if address.is_some_and(has_password) {
+                let path = format!("{key}.{name}");
+                let message =
+                    format!("`{path}` holds a user or a password, which would be in the files of the run");
+                self.error(&[&path, &key], message, instead);
+            }
         }
     }
+}
+
+/// Whether an address names a user, as in `https://USER:PASSWORD@HOST`.
+fn has_password(address: &str) -> bool {
+    let after = address.split_once("://").map(|(_, after)| after);
+    after.is_some_and(|after| after.split(['/', '?', '#']).next().is_some_and(|host| host.contains('@')))
 }
 
 /// Whether a text is `HOST:PORT`.

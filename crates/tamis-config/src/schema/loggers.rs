@@ -65,7 +65,7 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// MLflow, through its own package.
     pub struct MlflowSettings {
-        /// Server or folder (`http://HOST:PORT`, `file:PATH`). Null: what `MLFLOW_TRACKING_URI` says, otherwise
+        /// Server or database (`http://HOST:PORT`, `sqlite:///PATH`). Null: what `MLFLOW_TRACKING_URI` says, otherwise
         /// MLflow's own default.
         tracking_uri: Option<String> = None, NotEmpty, Free;
         /// Experiment; made where it is not there. Null: what `MLFLOW_EXPERIMENT_NAME` says, otherwise `tamis`.

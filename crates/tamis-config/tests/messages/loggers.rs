@@ -104,4 +104,16 @@ error: `run.loggers[0].finish_timeout` must be a duration above 0 such as 500ms,
 
 1 error in the configuration
 "#);
+    assert_snapshot!(show_errors("run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}", &[]), @"
+error: `run.loggers[0].tracking_uri` holds a user or a password, which would be in the files of the run
+ --> run.yaml:1:46
+  |
+1 | run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}
+  |                                              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: give it by the environment variables of MLflow: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the whole address by MLFLOW_TRACKING_URI
+
+1 error in the configuration
+");
+    let plain = "run: {loggers: [{kind: mlflow, tracking_uri: 'https://mlflow:5000/a@b'}]}";
+    assert!(!show_errors(plain, &[]).contains("password"));
 }

@@ -15,7 +15,6 @@ mod captured;
 pub mod console;
 pub mod details;
 pub mod jsonl;
-#[cfg(feature = "otlp")]
 pub mod otlp;
 mod outbox;
 pub mod progress;
@@ -78,6 +77,11 @@ pub trait Logger: Send {
     /// Adds metrics to a step that was logged already: its closing validation.
     fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), DiskError>;
 
+    /// Whether it shows distributions.
+    fn shows_distributions(&self) -> bool {
+        false
+    }
+
     /// Completions of each step that it shows.
     fn num_samples(&self) -> usize {
         0
@@ -88,8 +92,11 @@ pub trait Logger: Send {
         Ok(())
     }
 
-    /// Ends what it has begun; nothing is logged after it.
-    fn close(&mut self, _ending: RunEnding) {}
+    /// Tells it of the end of the run, without waiting; nothing is logged after it.
+    fn begin_close(&mut self, _ending: RunEnding) {}
+
+    /// Waits, as long as it may, for what is not delivered yet.
+    fn finish_close(&mut self) {}
 
     /// Flushes what was written to the device and records the lengths of the logger's files.
     fn sync(&mut self, positions: &mut LogPositions) -> Result<(), DiskError>;
@@ -125,6 +132,11 @@ impl Loggers {
         self.each(|logger| logger.amend(step, added))
     }
 
+    /// Whether some logger shows distributions.
+    pub fn shows_distributions(&self) -> bool {
+        self.loggers.iter().any(|logger| logger.shows_distributions())
+    }
+
     /// Completions of each step that some logger shows.
     pub fn num_samples(&self) -> usize {
         self.loggers.iter().map(|logger| logger.num_samples()).max().unwrap_or(0)
@@ -135,9 +147,11 @@ impl Loggers {
         self.each(|logger| logger.log_details(step, details))
     }
 
-    /// Ends every logger: waits, as long as each may, for what is not delivered yet.
+    /// Ends every logger: waits for what is not delivered yet, for all of them together as long as the most patient
+    /// one may.
     pub fn close(&mut self, ending: RunEnding) {
-        self.loggers.iter_mut().for_each(|logger| logger.close(ending));
+        self.loggers.iter_mut().for_each(|logger| logger.begin_close(ending));
+        self.loggers.iter_mut().for_each(|logger| logger.finish_close());
     }
 
     /// Flushes every logger and records how far each of its files goes.

@@ -2,10 +2,11 @@
 //!
 //! A step is one trace: the span `step` with the stages below it, each as long as its `timing_s/{stage}`. Stages that
 //! run side by side in many places (`reward`) are sums, no stretches of time, and have no span. The format is
-//! OTLP's `ExportTraceServiceRequest`: ids in hexadecimal, times in nanoseconds since 1970 as texts.
+//! OTLP's `ExportTraceServiceRequest`: ids in hexadecimal, times in nanoseconds since 1970 as texts. Requests are
+//! sent in a build with the feature `otlp` alone, which brings the client of HTTP.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -18,7 +19,11 @@ use crate::durable::DiskError;
 use crate::metrics::Metrics;
 use crate::metrics::timings::{STEP, Span};
 
+/// Whether this build sends spans.
+pub const IS_BUILT: bool = cfg!(feature = "otlp");
+
 /// Longest time of one request.
+#[cfg(feature = "otlp")]
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest wait at the end of the run for spans that are not delivered yet.
@@ -32,6 +37,8 @@ pub struct OtlpLogger {
     run_id: u64,
     deliveries: Arc<Deliveries>,
     outbox: Outbox<String>,
+    /// The end of its patience, once it is told of the end of the run.
+    limit: Option<Instant>,
     is_closed: bool,
 }
 
@@ -39,32 +46,36 @@ impl OtlpLogger {
     /// To the collector at an address (`http://HOST:PORT/v1/traces`).
     pub fn start(endpoint: &str, run: &str, voice: Console) -> Self {
         let deliveries = Deliveries::new("otlp", voice);
-        let agent = ureq::Agent::new_with_config(
-            ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build(),
-        );
-        let endpoint = endpoint.to_owned();
-        let deliver = move |body: String| {
-            let sent = agent.post(&endpoint).content_type("application/json").send(body.as_bytes());
-            sent.map(|_| ()).map_err(|error| Undelivered {
-                reason: format!("the collector at {endpoint} does not take spans: {error}"),
-                is_final: false,
-            })
-        };
-        let outbox = Outbox::start(CAPACITY, deliveries.clone(), deliver);
+        let outbox = Outbox::start(CAPACITY, deliveries.clone(), sender(endpoint, &deliveries));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run_id = (since.as_nanos() as u64) ^ u64::from(std::process::id()).rotate_left(40);
-        Self { run: run.to_owned(), run_id, deliveries, outbox, is_closed: false }
+        Self { run: run.to_owned(), run_id, deliveries, outbox, limit: None, is_closed: false }
     }
+}
 
-    fn end(&mut self) {
-        if std::mem::replace(&mut self.is_closed, true) {
-            return;
-        }
-        if self.outbox.close(FINISH) {
-            self.outbox.join();
-        }
-        self.deliveries.tell_dropped();
+/// What sends the body of a request.
+#[cfg(feature = "otlp")]
+fn sender(
+    endpoint: &str,
+    deliveries: &Arc<Deliveries>,
+) -> impl FnMut(String) -> Result<(), Undelivered> + Send + 'static {
+    let agent = ureq::Agent::new_with_config(
+        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build(),
+    );
+    let (endpoint, deliveries) = (endpoint.to_owned(), deliveries.clone());
+    move |body| {
+        let sent = agent.post(&endpoint).content_type("application/json").send(body.as_bytes());
+        sent.map(|_| deliveries.note_arrived(1)).map_err(|error| Undelivered {
+            reason: format!("the collector at {endpoint} does not take spans: {error}"),
+            is_final: false,
+        })
     }
+}
+
+/// Sends nothing.
+#[cfg(not(feature = "otlp"))]
+fn sender(_: &str, _: &Arc<Deliveries>) -> impl FnMut(String) -> Result<(), Undelivered> + Send + 'static {
+    |_| Err(Undelivered { reason: "it is not in this build".to_owned(), is_final: true })
 }
 
 impl Logger for OtlpLogger {
@@ -87,8 +98,17 @@ impl Logger for OtlpLogger {
         Ok(())
     }
 
-    fn close(&mut self, _: RunEnding) {
-        self.end();
+    fn begin_close(&mut self, _: RunEnding) {
+        self.outbox.end_with(None);
+        self.limit.get_or_insert_with(|| Instant::now() + FINISH);
+    }
+
+    fn finish_close(&mut self) {
+        let Some(limit) = self.limit else { return };
+        if !std::mem::replace(&mut self.is_closed, true) {
+            self.outbox.wait(limit);
+            self.deliveries.tell_lost();
+        }
     }
 
     fn sync(&mut self, _: &mut LogPositions) -> Result<(), DiskError> {
@@ -98,7 +118,8 @@ impl Logger for OtlpLogger {
 
 impl Drop for OtlpLogger {
     fn drop(&mut self) {
-        self.end();
+        self.begin_close(RunEnding::Failed);
+        self.finish_close();
     }
 }
 

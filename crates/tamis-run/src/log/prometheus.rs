@@ -21,7 +21,7 @@ use crate::durable::DiskError;
 use crate::metrics::Metrics;
 use crate::metrics::catalogue;
 
-/// Longest wait for a line of a request, and for an answer to be taken.
+/// Longest wait for a request, and for an answer to be taken.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pause between two looks at a thread that is ending.
@@ -48,7 +48,8 @@ impl PrometheusLogger {
             }
             Err(error) => {
                 voice.warn(&format!(
-                    "the logger `prometheus` cannot listen at {address}, and the run goes on without it: {error}"
+                    "the logger `prometheus` cannot listen at {address}, and the run goes on without it: {error} (its \
+                     `address` takes another port, and port 0 a free one)"
                 ));
                 None
             }
@@ -77,7 +78,13 @@ impl Logger for PrometheusLogger {
         self.log(step, added)
     }
 
-    fn close(&mut self, _: RunEnding) {
+    fn begin_close(&mut self, _: RunEnding) {
+        if let Some(server) = &self.server {
+            server.is_closing.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn finish_close(&mut self) {
         self.server = None;
     }
 
@@ -203,8 +210,12 @@ impl Server {
                 if closing.load(Ordering::Relaxed) {
                     return;
                 }
-                // One that goes away in the middle of its request is no trouble of the run.
-                let _ = connection.and_then(|connection| answer(&connection, &families));
+                match connection {
+                    // One that goes away in the middle of its request is no trouble of the run.
+                    Ok(connection) => drop(answer(&connection, &families)),
+                    // Out of file descriptors, it would find that out again and again.
+                    Err(_) => std::thread::sleep(PATIENCE),
+                }
             }
         };
         let thread = std::thread::Builder::new().name("logger-prometheus".to_owned()).spawn(serve)?;
@@ -238,10 +249,24 @@ impl Drop for Server {
     }
 }
 
+/// Reads until then at most, whatever comes little by little.
+struct Until<'c>(&'c TcpStream, Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        self.0.set_read_timeout(Some(left))?;
+        self.0.read(buffer)
+    }
+}
+
 fn answer(connection: &TcpStream, families: &Mutex<Families>) -> std::io::Result<()> {
-    connection.set_read_timeout(Some(PATIENCE))?;
     connection.set_write_timeout(Some(PATIENCE))?;
-    let mut lines = BufReader::new(connection.take(LONGEST_REQUEST)).lines();
+    let request = Until(connection, Instant::now() + PATIENCE);
+    let mut lines = BufReader::new(request.take(LONGEST_REQUEST)).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
     // The headers are read to their end, or the answer could be cut off with what is left of them.
     for line in lines {
@@ -333,7 +358,8 @@ mod tests {
         assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 405"));
         assert_eq!(ask(address, "HEAD /metrics HTTP/1.1\r\n\r\n").1, "");
-        logger.close(RunEnding::Finished);
+        logger.begin_close(RunEnding::Finished);
+        logger.finish_close();
         assert!(TcpListener::bind(address).is_ok(), "the port is free again");
     }
 
@@ -345,7 +371,24 @@ mod tests {
         let mut logger = PrometheusLogger::start(&address, "tiny", &console);
         assert_eq!(logger.address(), None);
         logger.log(1, &Metrics::new()).expect("nothing fails");
-        insta::assert_snapshot!(screen.text().replace(&address, "ADDRESS"), @"warning: the logger `prometheus` cannot listen at ADDRESS, and the run goes on without it: Address already in use (os error 98)");
+        insta::assert_snapshot!(screen.text().replace(&address, "ADDRESS"), @"warning: the logger `prometheus` cannot listen at ADDRESS, and the run goes on without it: Address already in use (os error 98) (its `address` takes another port, and port 0 a free one)");
+    }
+
+    /// A client that says nothing, or little by little, holds up nobody for long.
+    #[test]
+    fn a_client_that_does_not_end_its_request_is_left() {
+        let (_, console) = voice();
+        let logger = PrometheusLogger::start("127.0.0.1:0", "tiny", &console);
+        let address = logger.address().expect("listens");
+        let mut slow = TcpStream::connect(address).expect("connects");
+        let drip = std::thread::spawn(move || {
+            while slow.write_all(b"G").is_ok() {
+                std::thread::sleep(LOOK);
+            }
+        });
+        assert!(ask(address, GET).0.starts_with("HTTP/1.1 200"));
+        drop(logger);
+        drip.join().expect("it was closed");
     }
 
     /// Two metrics of one family would have to have the same labels.

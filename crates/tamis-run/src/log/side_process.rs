@@ -9,13 +9,15 @@
 //! | line from it | meaning |
 //! |---|---|
 //! | `{"said": "..."}` | something for the user |
-//! | `{"failed": "...", "records": 1}` | the reason why so many records did not arrive |
+//! | `{"arrived": 1}` | so many further records arrived |
+//! | `{"failed": "..."}` | the reason why one did not |
 //!
 //! Figures are as in `metrics.jsonl`: NaN is null, infinities are texts. The end of the standard input without
-//! `close` is a run that was killed. The process ends by itself after either.
+//! `close` is a run that was killed. The process ends by itself after either; one that does not is killed
+//! `finish_timeout` after the end of the run, with all that it has started.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -25,7 +27,7 @@ use serde_json::{Map, Value, json};
 
 use super::details::{Histogram, StepDetails};
 use super::jsonl::number;
-use super::outbox::{CAPACITY, Deliveries, Outbox, Undelivered};
+use super::outbox::{CAPACITY, Deliveries, Outbox, Parcel, Undelivered};
 use super::progress::Console;
 use super::{Logger, RunEnding};
 use crate::directory::LogPositions;
@@ -34,6 +36,24 @@ use crate::metrics::Metrics;
 
 /// Pause between two looks at a process that is ending.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Wait after which it is told that the run waits.
+const TOLD: Duration = Duration::from_secs(2);
+
+/// Longest wait for the last words of a process that has ended: what it left behind may hold its output open.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A process that records go to, in the hands of whoever can end it with all that it has started. Its standard input
+/// and output are pipes.
+pub trait LoggerProcess: std::fmt::Debug + Send {
+    /// The process itself.
+    fn child(&mut self) -> &mut Child;
+
+    /// Kills all of it that is left, and reaps it.
+    fn end(&mut self);
+}
+
+type Held = Arc<Mutex<Option<Box<dyn LoggerProcess>>>>;
 
 /// What is sent of a step, and how long its end is waited for.
 #[derive(Debug, Clone, Copy)]
@@ -57,81 +77,70 @@ enum Line {
     Close(String),
 }
 
+impl Parcel for Line {
+    fn num_bytes(&self) -> usize {
+        let (Self::Record(text) | Self::Close(text)) = self;
+        text.len()
+    }
+}
+
 /// Sends the records of a run to a process.
 #[derive(Debug)]
 pub struct SideProcessLogger {
     settings: SideProcessSettings,
     deliveries: Arc<Deliveries>,
     outbox: Outbox<Line>,
-    process: Arc<Mutex<Option<Child>>>,
+    process: Held,
     is_closing: Arc<AtomicBool>,
     listener: Option<JoinHandle<()>>,
+    /// The end of its patience, once it is told of the end of the run.
+    limit: Option<Instant>,
     is_closed: bool,
 }
 
 impl SideProcessLogger {
-    /// Starts the process. One that cannot be started is told, and the run goes on without.
-    pub fn start(settings: SideProcessSettings, mut command: Command, voice: Console) -> Self {
+    /// Sends to a process that was started. One that could not be, for a reason in words, is told, and the run goes
+    /// on without.
+    pub fn start(
+        settings: SideProcessSettings,
+        started: Result<Box<dyn LoggerProcess>, String>,
+        voice: Console,
+    ) -> Self {
         let deliveries = Deliveries::new(settings.name, voice);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Ctrl-C is for the run, which then closes its loggers in order.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let started = command.spawn();
-        let program = command.get_program().to_string_lossy().into_owned();
-        let (process, pipes) = match started {
-            Ok(mut child) => {
-                let pipes = child.stdin.take().zip(child.stdout.take());
-                (Some(child), pipes)
-            }
-            Err(error) => {
-                deliveries.warn(&format!("`{program}` cannot be started: {error}"));
-                (None, None)
-            }
-        };
+        let mut process = started.map_err(|reason| deliveries.warn(&reason)).ok();
+        let pipes = process.as_mut().and_then(|process| {
+            let child = process.child();
+            child.stdin.take().zip(child.stdout.take())
+        });
         let process = Arc::new(Mutex::new(process));
         let is_closing = Arc::new(AtomicBool::new(false));
         let (input, output) = pipes.unzip();
         let listener = output.and_then(|output| listen(output, &deliveries, &is_closing, &process));
         let outbox = Outbox::start(CAPACITY, deliveries.clone(), deliver_to(input));
-        Self { settings, deliveries, outbox, process, is_closing, listener, is_closed: false }
+        Self { settings, deliveries, outbox, process, is_closing, listener, limit: None, is_closed: false }
     }
 
-    /// Closes once: waits for what is under way, and takes the process away where it does not end.
-    fn end(&mut self, ending: &str) {
-        if std::mem::replace(&mut self.is_closed, true) {
-            return;
-        }
-        self.is_closing.store(true, Ordering::Relaxed);
-        let limit = Instant::now() + self.settings.finish_timeout;
-        self.outbox.send_uncounted(Line::Close(json!({"close": ending}).to_string() + "\n"));
-        let is_sent = self.outbox.close(self.settings.finish_timeout);
-        while is_sent && !self.has_ended() && Instant::now() < limit {
+    /// Whether the process ends by the limit, or there is none.
+    fn ends(&self, limit: Instant) -> bool {
+        let told = Instant::now() + TOLD;
+        let mut is_told = false;
+        loop {
+            let is_running = (self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut())
+                .is_some_and(|process| matches!(process.child().try_wait(), Ok(None)));
+            if !is_running {
+                return true;
+            }
+            let now = Instant::now();
+            if now >= limit {
+                return false;
+            }
+            if !is_told && now >= told {
+                is_told = true;
+                let longest = self.settings.finish_timeout.as_secs_f64();
+                self.deliveries.say(&format!("waiting for the last figures to arrive, {longest} s at most"));
+            }
             std::thread::sleep(LOOK);
         }
-        if let Some(mut child) = self.process.lock().unwrap_or_else(PoisonError::into_inner).take()
-            && !matches!(child.try_wait(), Ok(Some(_)))
-        {
-            let waited = self.settings.finish_timeout.as_secs_f64();
-            self.deliveries.warn(&format!("its process did not end within {waited} s and was stopped"));
-            // One that is gone already needs no signal.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        self.outbox.join();
-        if let Some(listener) = self.listener.take() {
-            // What it started may hold its output open, which is not waited for.
-            if listener.is_finished() {
-                let _ = listener.join();
-            }
-        }
-        self.deliveries.tell_dropped();
-    }
-
-    fn has_ended(&self) -> bool {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_heard = self.listener.as_ref().is_none_or(JoinHandle::is_finished);
-        process.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)) && is_heard)
     }
 
     fn send(&self, record: &Value) {
@@ -161,7 +170,7 @@ fn listen(
     output: ChildStdout,
     deliveries: &Arc<Deliveries>,
     is_closing: &Arc<AtomicBool>,
-    process: &Arc<Mutex<Option<Child>>>,
+    process: &Held,
 ) -> Option<JoinHandle<()>> {
     let (deliveries, is_closing, process) = (deliveries.clone(), is_closing.clone(), process.clone());
     let listen = move || {
@@ -172,8 +181,8 @@ fn listen(
             }
             if let Some(reason) = said.get("failed").and_then(Value::as_str) {
                 deliveries.warn(reason);
-                deliveries.drop_records(said.get("records").and_then(Value::as_u64).unwrap_or(0));
             }
+            deliveries.note_arrived(said.get("arrived").and_then(Value::as_u64).unwrap_or(0));
         }
         if !is_closing.load(Ordering::Relaxed) {
             deliveries.warn(&format!("its process ended{}", status(&process)));
@@ -183,10 +192,10 @@ fn listen(
 }
 
 /// How a process ended that has closed its output: `` (exit status: 1)``, or nothing where it does not say.
-fn status(process: &Mutex<Option<Child>>) -> String {
+fn status(process: &Held) -> String {
     for _ in 0..50 {
         let mut process = process.lock().unwrap_or_else(PoisonError::into_inner);
-        match process.as_mut().map(Child::try_wait) {
+        match process.as_mut().map(|process| process.child().try_wait()) {
             Some(Ok(Some(status))) => return format!(" ({status})"),
             Some(Ok(None)) => {}
             Some(Err(_)) | None => break,
@@ -217,6 +226,10 @@ impl Logger for SideProcessLogger {
 
     fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), DiskError> {
         self.log(step, added)
+    }
+
+    fn shows_distributions(&self) -> bool {
+        self.settings.histograms
     }
 
     fn num_samples(&self) -> usize {
@@ -250,30 +263,88 @@ impl Logger for SideProcessLogger {
         Ok(())
     }
 
-    fn close(&mut self, ending: RunEnding) {
-        self.end(ending.name());
+    fn begin_close(&mut self, ending: RunEnding) {
+        if self.limit.is_none() {
+            self.limit = Some(Instant::now() + self.settings.finish_timeout);
+            self.is_closing.store(true, Ordering::Relaxed);
+            let last = json!({"close": ending.name()}).to_string() + "\n";
+            self.outbox.end_with(Some(Line::Close(last)));
+        }
+    }
+
+    fn finish_close(&mut self) {
+        let Some(limit) = self.limit else { return };
+        if std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
+        if !self.ends(limit) {
+            let waited = self.settings.finish_timeout.as_secs_f64();
+            self.deliveries.tell_end(&format!(
+                "did not deliver its last figures within {waited} s (its `finish_timeout`), and was stopped"
+            ));
+        }
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut process) = process {
+            process.end();
+        }
+        // What has left its group may hold its pipes open, which is not waited for.
+        let last = Instant::now() + LAST_WORDS;
+        self.outbox.wait(last);
+        if let Some(listener) = self.listener.take() {
+            while !listener.is_finished() && Instant::now() < last {
+                std::thread::sleep(LOOK);
+            }
+            if listener.is_finished() {
+                let _ = listener.join();
+            }
+        }
+        self.deliveries.tell_lost();
     }
 }
 
 impl Drop for SideProcessLogger {
     fn drop(&mut self) {
-        self.end(RunEnding::Failed.name());
+        self.begin_close(RunEnding::Failed);
+        self.finish_close();
     }
 }
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::log::captured::Captured;
+
+    /// A process alone, without what it starts.
+    #[derive(Debug)]
+    struct Alone(Child);
+
+    impl LoggerProcess for Alone {
+        fn child(&mut self) -> &mut Child {
+            &mut self.0
+        }
+
+        fn end(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn close(logger: &mut SideProcessLogger, ending: RunEnding) {
+        logger.begin_close(ending);
+        logger.finish_close();
+    }
 
     fn start(script: &str, finish_timeout: Duration) -> (Captured, SideProcessLogger) {
         let screen = Captured::default();
         let voice = Console::plain(Box::new(screen.clone()), None, 0);
         let mut command = Command::new("sh");
-        command.args(["-c", script]);
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let process: Box<dyn LoggerProcess> = Box::new(Alone(command.spawn().expect("a shell")));
         let settings =
             SideProcessSettings { name: "wandb", histograms: true, num_samples: 1, finish_timeout };
-        (screen, SideProcessLogger::start(settings, command, voice))
+        (screen, SideProcessLogger::start(settings, Ok(process), voice))
     }
 
     fn metrics(value: f64) -> Metrics {
@@ -291,11 +362,14 @@ mod tests {
         }
     }
 
+    /// Takes every line, and says so of records; copies go to descriptor 4.
+    const TAKE: &str = r#"while read -r line; do printf '%s\n' "$line" >&4; case $line in *close*) ;; *) echo '{"arrived": 1}'; esac; done"#;
+
     #[test]
     fn records_arrive_in_order_and_what_is_said_is_shown() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("lines");
-        let script = format!("echo '{{\"said\": \"run 7\"}}'; cat > {}", path.display());
+        let script = format!("echo '{{\"said\": \"run 7\"}}'; exec 4> {}; {TAKE}", path.display());
         let (screen, mut logger) = start(&script, Duration::from_secs(60));
         logger.log(1, &metrics(0.5)).expect("log");
         logger.log(2, &metrics(f64::INFINITY)).expect("log");
@@ -304,7 +378,7 @@ mod tests {
             ..StepDetails::default()
         };
         logger.log_details(2, &details).expect("log");
-        logger.close(RunEnding::Interrupted);
+        close(&mut logger, RunEnding::Interrupted);
         insta::assert_snapshot!(std::fs::read_to_string(&path).expect("lines"), @r#"
         {"step":1,"metrics":{"actor/lr":0.5}}
         {"step":2,"metrics":{"actor/lr":"Infinity"}}
@@ -321,7 +395,7 @@ mod tests {
         for step in 1..=20 {
             logger.log(step, &metrics(0.5)).expect("a dead logger fails nothing");
         }
-        logger.close(RunEnding::Finished);
+        close(&mut logger, RunEnding::Finished);
         let text = screen.text();
         assert_eq!(text.matches("loses figures").count(), 1, "{text}");
         assert!(text.contains("the logger `wandb` loses figures, and the run goes on without it: its process ended (exit status: 3)"), "{text}");
@@ -329,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn a_process_that_could_not_be_started_is_told() {
         let screen = Captured::default();
         let voice = Console::plain(Box::new(screen.clone()), None, 0);
         let settings = SideProcessSettings {
@@ -338,11 +412,11 @@ mod tests {
             num_samples: 0,
             finish_timeout: Duration::from_secs(60),
         };
-        let mut logger = SideProcessLogger::start(settings, Command::new("/no/such/python3"), voice);
+        let mut logger = SideProcessLogger::start(settings, Err("`python3` is not there".to_owned()), voice);
         logger.log(1, &metrics(0.5)).expect("log");
-        logger.close(RunEnding::Finished);
+        close(&mut logger, RunEnding::Finished);
         insta::assert_snapshot!(screen.text(), @"
-        warning: the logger `mlflow` loses figures, and the run goes on without it: `/no/such/python3` cannot be started: No such file or directory (os error 2)
+        warning: the logger `mlflow` loses figures, and the run goes on without it: `python3` is not there
         warning: the logger `mlflow` lost 1 of 1 records; metrics.jsonl has every figure where it is a logger
         ");
     }
@@ -357,20 +431,45 @@ mod tests {
         for step in 1..=700 {
             logger.log(step, &many).expect("log");
         }
-        logger.close(RunEnding::Finished);
+        close(&mut logger, RunEnding::Finished);
         let text = screen.text();
         assert_eq!(text.matches("loses figures").count(), 1, "{text}");
         assert!(text.contains("its queue is full") && text.contains(" of 700 records"), "{text}");
+        let stopped =
+            "did not deliver its last figures within 0.05 s (its `finish_timeout`), and was stopped";
+        assert!(text.contains(stopped), "{text}");
+    }
+
+    /// What a wrapper around the interpreter leaves behind.
+    #[test]
+    fn what_holds_the_pipes_of_a_process_that_is_gone_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("folder");
+        let left = folder.path().join("left");
+        // In the background a shell gives it another input, so it has the pipe under another number.
+        let script = format!("exec 3<&0 4> /dev/null; sleep 1000 <&3 & echo $! > {}; {TAKE}", left.display());
+        let (screen, mut logger) = start(&script, Duration::from_secs(1000));
+        let mut many = Metrics::new();
+        many.extend((0..100).map(|i| (format!("timing_s/stage_{i}"), f64::from(i))));
+        for step in 1..=3 {
+            logger.log(step, &many).expect("log");
+        }
+        let began = Instant::now();
+        close(&mut logger, RunEnding::Finished);
+        assert!(began.elapsed() < Duration::from_secs(500), "it waits for its process alone");
+        assert_eq!(screen.text(), "");
+        let number = std::fs::read_to_string(left).expect("its number");
+        Command::new("kill").arg(number.trim()).status().expect("ended");
     }
 
     #[test]
     fn failures_that_the_process_reports_are_counted() {
-        let script = r#"read line; echo '{"failed": "no server at http://127.0.0.1:1", "records": 1}'; cat > /dev/null"#;
-        let (screen, mut logger) = start(script, Duration::from_secs(60));
+        let failed = r#"echo '{"failed": "no server at http://127.0.0.1:1"}'"#;
+        let script = format!("exec 4> /dev/null; read line; {failed}; {TAKE}");
+        let (screen, mut logger) = start(&script, Duration::from_secs(60));
         logger.log(1, &metrics(0.5)).expect("log");
         until(&screen, "no server at");
         logger.log(2, &metrics(0.5)).expect("log");
-        logger.close(RunEnding::Finished);
+        close(&mut logger, RunEnding::Finished);
         assert!(screen.text().contains("lost 1 of 2 records"), "{}", screen.text());
     }
 }

@@ -79,6 +79,10 @@ impl Logger for TensorBoardLogger {
         self.log(step, added)
     }
 
+    fn shows_distributions(&self) -> bool {
+        self.histograms
+    }
+
     fn num_samples(&self) -> usize {
         self.num_samples
     }

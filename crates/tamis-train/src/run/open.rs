@@ -33,6 +33,7 @@ use crate::workers::{Workers, logs_of_processes};
 use tamis_env::reward::Listener;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
+use tamis_run::log::RunEnding;
 use tamis_run::log::progress::Console;
 
 /// Result of opening a run.
@@ -142,6 +143,7 @@ impl Run {
             Err(Halt::Interrupted) => {
                 let is_saved = run.recorder.saved.is_some();
                 let unbegun = if is_saved { Unbegun::NotResumed } else { Unbegun::Unsaved { run: path } };
+                run.recorder.loggers.close(RunEnding::Interrupted);
                 run.note_failure(&unbegun);
                 return Ok(Opened::Interrupted(unbegun));
             }

@@ -16,10 +16,10 @@ use crate::error::RunError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::{Overflow, SaveContent, Saved};
 use crate::workers::Workers;
+use tamis_env::process_group::GuardedFolder;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Console;
-use tempfile::TempDir;
 
 /// Writes a run's files and its console lines.
 pub(crate) struct Recorder {
@@ -28,7 +28,7 @@ pub(crate) struct Recorder {
     /// Logs of metrics.
     pub(crate) loggers: Loggers,
     #[expect(dead_code, reason = "it is there to be dropped, after the loggers whose program is in it")]
-    program: Option<TempDir>,
+    program: Option<GuardedFolder>,
     /// The console.
     pub(crate) progress: Console,
     /// The step of the last checkpoint.

@@ -260,7 +260,7 @@ impl Run {
         }
         facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
         let mut found = StepMetrics::of(&self.recipe, &step);
-        let mut details = details(&step, recorder.loggers.num_samples());
+        let mut details = details(&step, &recorder.loggers);
         recorder.write_rollouts(facts.step, &step.trained, &step.others)?;
         recorder.progress.say(&facts.report.to_string());
         let mut timings = std::mem::take(&mut self.attempts.timings);
@@ -429,7 +429,7 @@ impl Run {
             next => next?,
         };
         if reference > Duration::ZERO {
-            self.attempts.timings.add("ref", reference);
+            self.attempts.timings.add_sum("ref", reference);
         }
         self.attempts.timings.add(GENERATION, began.elapsed().saturating_sub(reference));
         Ok(next)

@@ -5,10 +5,19 @@ use tamis_rollout::Record;
 
 use super::step::Step;
 use crate::learner::left_out::LeftOut;
+use tamis_run::log::Loggers;
 use tamis_run::log::details::{Histogram, SampleText, StepDetails};
 
-/// The details of a step, with so many completions. Its spans come when its end is known.
-pub(super) fn details(step: &Step, num_samples: usize) -> StepDetails {
+/// The details of a step that its loggers show. Its spans come when its end is known.
+pub(super) fn details(step: &Step, loggers: &Loggers) -> StepDetails {
+    StepDetails {
+        distributions: if loggers.shows_distributions() { distributions(step) } else { Vec::new() },
+        samples: samples(step, loggers.num_samples()),
+        spans: Vec::new(),
+    }
+}
+
+fn distributions(step: &Step) -> Vec<(&'static str, Histogram)> {
     let records = step.generated_records();
     let groups: Vec<&Group> = records.iter().map(|record| &record.group).collect();
     let trajectories = || groups.iter().flat_map(|group| &group.trajectories);
@@ -37,13 +46,7 @@ pub(super) fn details(step: &Step, num_samples: usize) -> StepDetails {
         ("distribution/response_length", Histogram::of(lengths)),
         ("distribution/advantage", Histogram::of(advantages)),
     ];
-    StepDetails {
-        distributions: (distributions.into_iter())
-            .filter_map(|(name, histogram)| Some((name, histogram?)))
-            .collect(),
-        samples: samples(step, num_samples),
-        spans: Vec::new(),
-    }
+    distributions.into_iter().filter_map(|(name, histogram)| Some((name, histogram?))).collect()
 }
 
 /// The first member of each group, trained groups first, in the order of the batch.
