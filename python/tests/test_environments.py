@@ -452,7 +452,7 @@ class PythonKindTests(Case):
         self.worker.hello(kind="python", path="guess.py:Guess")
         self.assertIn("already", self.worker.refuses(kind="python", path="guess.py:Guess")["message"])
         for values, expected in [
-            ({"op": "restart"}, "must be one of hello, levels, reset, step, close"),
+            ({"op": "restart"}, "must be one of hello, levels, reset, step, cut, close"),
             ({"op": "reset", "episode": "e", "level": 1}, "has no `luck` (a text)"),
             ({"op": "reset", "episode": "e", "level": 1, "luck": 5}, "`luck` of the request must be a text, and is 5"),
             ({"op": "reset", "episode": "e", "level": 1, "luck": str(1 << 64)}, "a decimal u64"),
@@ -466,6 +466,7 @@ class PythonKindTests(Case):
                 self.assertIn(expected, self.worker.fails(**values)["message"])
         self.worker.ask("reset", episode="e", level=1, luck="0")
         self.assertIn("there already", self.worker.fails("reset", episode="e", level=1, luck="0")["message"])
+        self.assertIn("cannot be cut", self.worker.fails("cut", episode="e")["message"])
         for line in ("{", "[1]", "\x00"):
             self.worker.write(line)
             self.assertIn("a request must be an object on one line", self.worker.wait(None)["error"]["message"])
@@ -510,7 +511,7 @@ class GymnasiumTests(Case):
         step = self.worker.ask("step", episode="e", action="I go down.\n<answer>DOWN</answer>")
         self.assertEqual(step["messages"], [{"role": "user", "content": "  (Down)\nSFFF\n[F]HFH\nFFFH\nHFFG"}])
         self.assertEqual(step["info"], {"action_is_valid": 1.0, "action_is_effective": 1.0, "num_actions": 1.0})
-        self.assertIsNone(step["success"])
+        self.assertIs(step["success"], False)
         step = self.worker.ask("step", episode="e", action="<answer>north</answer>")
         self.assertIn("names no action, and nothing happened. Actions: Left, Down", step["messages"][0]["content"])
         self.assertIn("[F]HFH", step["messages"][0]["content"])
@@ -641,6 +642,12 @@ class GymnasiumTests(Case):
         lock = {"kind": "gymnasium", "id": "Lock-v0", "import": "registered"}
         hello = self.worker.hello(**lock)
         self.assertIn("2 whole numbers (MultiDiscrete([3 4]))", hello["system"])
+        # A number that is too large for its type is no other one.
+        from gymnasium import spaces
+        from tamis.environments.spaces import Actions
+
+        self.assertIsNone(Actions(spaces.MultiBinary(2)).read("<answer>257 256</answer>"))
+        self.assertEqual(Actions(spaces.MultiBinary(2)).read("<answer>1 0</answer>").tolist(), [1, 0])
         level, prompt = self.prompts()[0]
         self.assertEqual(prompt, "grid:\n0, 1\n1, 0\nhint: two\nmore: 4, 0.5, 0.3333")
         self.worker.ask("reset", episode="e", level=level, luck="0")
@@ -774,7 +781,7 @@ class VerifiersTests(unittest.TestCase):
         self.assertEqual(
             hello,
             {"protocol": "tamis-environment/1", "name": "single", "max_turns": 1, "tools": [], "system": None,
-             "is_deterministic": False},
+             "is_deterministic": False, "scores_cut": True},
         )  # fmt: skip
         train, held_out = self.levels("train"), self.levels("held_out")
         self.assertEqual([level["level"]["row"] for level in train], list(range(18)))
@@ -802,7 +809,7 @@ class VerifiersTests(unittest.TestCase):
         self.assertEqual([level["level"] for level in held_out], [{"dataset": "eval", "row": row} for row in (0, 1)])
         self.assertEqual(
             self.step("5"),
-            {"messages": [{"role": "user", "content": "Wrong, 1. Again?"}], "reward": 0.0, "terminated": False,
+            {"messages": [{"role": "user", "content": "Wrong, 1. Again?"}], "reward": None, "terminated": False,
              "truncated": False, "success": None, "info": {}},
         )  # fmt: skip
 
@@ -814,6 +821,11 @@ class VerifiersTests(unittest.TestCase):
         self.assertEqual(step["info"], {"right": 1.0, "tries": 1.0, "num_turns": 2.0})
         self.reset("late")
         self.assertEqual(end([self.step("5", "late") for _ in range(3)][-1]), (0.5, False, True, True))
+        # Where there is no room for another answer the rubric scores what there is.
+        self.reset("cut")
+        self.step("5", "cut")
+        self.assertEqual(end(self.worker.ask("cut", episode="cut")), (0.25, False, True, False))
+        self.assertIn("is over", self.worker.fails("step", episode="cut", action="4")["message"])
 
         # One that waits holds up no other.
         for name in ("closed", "raises", "right"):

@@ -28,6 +28,7 @@ from tamis.learner.learner import Learner
 from tamis.learner.protocol import DiskError
 from tamis.learner.ranks import Watch, _Peer, _Pulse
 from test_server import Client
+from warm import Program
 
 # Seconds for what must come to its end.
 LIMIT = 120
@@ -89,11 +90,11 @@ class Gang:
                 "WORLD_SIZE": str(number), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": master,
                 **self.variables,
             }  # fmt: skip
-            command = [sys.executable, *self.program, "--listen", self.address, "--heartbeat", str(heartbeat)]
+            command = [*self.program, "--listen", self.address, "--heartbeat", str(heartbeat)]
             command += ["--startup-timeout", str(startup_timeout), "--call-timeout", str(self.call_timeout)]
             with open(self.logs[rank], "a") as log:
                 own = self.own_folders[rank]
-                self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=own))
+                self.processes.append(Program(command, environment, log, cwd=own))
 
     def __enter__(self):
         return self

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 import unittest
@@ -12,7 +11,7 @@ import unittest
 import support  # First: it says so, and leaves the tests out, where PyTorch is missing.
 from test_ranks import port
 from test_run import PROGRAM, RunTest as Runs
-from test_transfer import Learners
+from test_transfer import Learners, start_piped
 
 PLAYED = pathlib.Path(__file__).parent / "played_vllm.py"
 # A server that fails costs so much, and what it has beyond that to answer.
@@ -32,20 +31,20 @@ class Servers:
             (folder / f"received_{number}").mkdir()
             command = played(folder, number, folder / f"received_{number}", model, fault)
             # A group for what each of them starts.
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-            self.processes.append(process)
+            # The first word is the interpreter, which has begun already.
+            self.processes.append(start_piped(command[1:], start_new_session=True))
             self.urls.append(f"http://127.0.0.1:{number}")
-        for process in self.processes:
-            assert process.stdout.readline() == "listening\n"
+        for _, output in self.processes:
+            assert output.readline() == "listening\n"
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for process in self.processes:
+        for process, output in self.processes:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            process.stdout.close()
+            output.close()
 
     def num_received(self):
         return [len(list(self.folder.glob(f"received_{url.rpartition(':')[2]}/received_*"))) for url in self.urls]

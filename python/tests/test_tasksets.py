@@ -138,6 +138,7 @@ class TasksetTests(unittest.TestCase):
         self.assertEqual(hello["max_turns"], 2)
         step = self.step("7")
         self.assertEqual((step["messages"], step["terminated"]), ([{"role": "user", "content": "Sure?"}], False))
+        self.assertIsNone(step["reward"])
         step = self.step("3")
         self.assertEqual((step["reward"], step["truncated"], step["terminated"]), (0.5, True, False))
         # One that is closed while it waits is put away.

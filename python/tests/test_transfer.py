@@ -23,6 +23,7 @@ from tamis.learner.protocol import Failed, Refused, Settings
 from tamis.learner.transfer import Nccl, Snapshot
 from test_ranks import Gang, port
 from test_server import Client
+from warm import Program
 
 TESTS = pathlib.Path(__file__).parent
 # Seconds for what must come to its end.
@@ -32,18 +33,25 @@ SHORT, SLACK = 2.0, 15.0
 POLICY = golden_folder("qwen2")
 
 
+def start_piped(command, **more):
+    """The program, and the end of a pipe at which its output is read."""
+    reading, writing = os.pipe()
+    with open(writing, "w") as output:
+        process = Program(command, {**os.environ, "OMP_NUM_THREADS": "1"}, output, standard=(1,), **more)
+    return process, open(reading)
+
+
 class Server:
     """A played vLLM server, as a process."""
 
     def __init__(self, workers=1, fault=None, version="0.33.0"):
         self.folder = tempfile.TemporaryDirectory(prefix="played-")
         self.url, self.workers = f"http://127.0.0.1:{port()}", workers
-        command = [sys.executable, str(TESTS / "played_vllm.py"), "--port", self.url.rpartition(":")[2]]
+        command = [str(TESTS / "played_vllm.py"), "--port", self.url.rpartition(":")[2]]
         command += ["--folder", self.folder.name, "--workers", str(workers), "--version", version]
         command += [] if fault is None else ["--fault", fault]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-        assert self.process.stdout.readline() == b"listening\n"
+        self.process, self.output = start_piped(command)
+        assert self.output.readline() == "listening\n"
 
     def __enter__(self):
         return self
@@ -52,7 +60,7 @@ class Server:
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
         self.process.wait()
-        self.process.stdout.close()
+        self.output.close()
         self.folder.cleanup()
 
     def post(self, path, body=None):

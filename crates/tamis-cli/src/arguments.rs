@@ -51,6 +51,9 @@ pub(crate) enum CliCommand {
     Monitor(MonitorArguments),
     /// Make one HTML page of a run, or of several beside each other.
     Report(ReportArguments),
+    /// Say what rollouts, a run or a log mean for the settings of a filtered run: keep rates, cost by schedule, size of
+    /// a round, limit, metric, and what looks wrong; with lines to paste.
+    Advise(AdviseArguments),
     /// Try schedules out on a virtual clock: what each policy costs, how long a step takes, what it trains on.
     Simulate(SimulateArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
@@ -83,6 +86,7 @@ pub(crate) fn read_arguments() -> Vec<OsString> {
         Some("eval") => &["eval"],
         Some("sweep") => &["sweep"],
         Some("simulate") => &["simulate"],
+        Some("advise") => &["advise"],
         Some("config") if texts.get(2).is_some_and(|word| word == "check") => &["config", "check"],
         Some("config") if texts.get(2).is_some_and(|word| word == "show") => &["config", "show"],
         _ => return words,
@@ -293,6 +297,28 @@ pub(crate) struct ReportArguments {
     /// Title of the page [default: the names of the runs].
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AdviseArguments {
+    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, or a log: of tamis or EasyR1, or with the
+    /// lines of the group filter's guide.
+    #[arg(value_name = "ROLLOUTS | RUN_DIR | LOG")]
+    pub(crate) source: PathBuf,
+    /// What is planned, over a run's own configuration: a configuration, or the sizes alone
+    /// (`data.train_batch_size=256 rollout.n=8`).
+    #[command(flatten)]
+    pub(crate) layers: LayerArguments,
+    /// The number of a trajectory that says whether it is right [default: the first there is of acc, accuracy,
+    /// success, score and reward].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) metric: Option<String>,
+    /// The steps to go by: 10..50, 10.., ..50 or 10 [default: the last that have 1024 groups].
+    #[arg(long, value_name = "STEPS", allow_hyphen_values = true)]
+    pub(crate) steps: Option<StepRange>,
+    /// Print one JSON object instead of a text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         CliCommand::Rollouts(rollouts) => command::rollouts::run(rollouts),
         CliCommand::Monitor(monitor) => command::monitor::run(monitor),
         CliCommand::Report(report) => command::report::run(report),
+        CliCommand::Advise(advise) => command::advise::run(advise),
         CliCommand::Simulate(simulate) => command::simulate::run(simulate),
         CliCommand::Export(export) => command::export::run(export),
         CliCommand::Explain { name } => command::explain::run(name.as_deref()),

@@ -8,6 +8,7 @@ use tamis_core::objective::{
     ValueTerm,
 };
 use tamis_core::schedule::{RoundSize, ScheduleSettings, Surplus};
+use tamis_env::task::TaskKind;
 
 use crate::schema::{Config, GoldCheck, KlPlace, ScheduleMode, SurplusKind};
 
@@ -120,6 +121,10 @@ impl Config {
     /// Settings of the scheduling machine, whose groups that filter judges by that metric.
     pub fn schedule_settings(&self, filter: Option<GroupFilter>, metric: Metric) -> ScheduleSettings {
         let schedule = &self.schedule;
+        let mut plain = ScheduleSettings::new(self.data.train_batch_size, self.rollout.n);
+        if self.data.task == Some(TaskKind::Environment) {
+            "the settings of `environment`".clone_into(&mut plain.difficulty_in);
+        }
         ScheduleSettings {
             gen_batch_size: self.gen_batch_size(),
             size: match schedule.mode {
@@ -149,7 +154,7 @@ impl Config {
                 self.rollout.top_k > 0 || self.rollout.top_p < 1.0 || self.rollout.min_p > 0.0,
             ),
             scores_gold: Some(self.data.check_gold != GoldCheck::Off),
-            ..ScheduleSettings::new(self.data.train_batch_size, self.rollout.n)
+            ..plain
         }
     }
 }

@@ -155,8 +155,9 @@ pub fn parts(turns: &[Turn], num_tokens: usize) -> Vec<Part> {
 pub struct Episode {
     /// The answers in their order; at least one.
     pub turns: Vec<Turn>,
-    /// Whether its task was solved.
-    pub is_success: bool,
+    /// Whether its task was solved; `None` where its environment does not say.
+    #[serde(default)]
+    pub is_success: Option<bool>,
     /// Whether a limit (of turns, actions, tokens) ended it, and not the environment.
     pub is_cut: bool,
     /// Whether its environment gave no reward: a reward function has to.

@@ -17,6 +17,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
+use parquet::schema::types::{Type, TypePtr};
 use serde_json::{Map, Number, Value};
 use tamis_core::caught::catch;
 
@@ -49,10 +50,21 @@ impl std::fmt::Debug for ParquetRows {
 }
 
 impl ParquetRows {
-    pub(crate) fn open(path: &Path) -> Result<Self, RecordError> {
+    /// Opens a file without the columns that are left out; where these are all of them, with all.
+    pub(crate) fn open(path: &Path, left_out: &[&str]) -> Result<Self, RecordError> {
         let reader = open(path)?;
-        let rows =
-            catch_panics(|| Ok(reader.into_iter())).map_err(|detail| parquet_error(path, 0, detail))?;
+        let schema = reader.metadata().file_metadata().schema();
+        let fields = schema.get_fields();
+        let kept: Vec<TypePtr> =
+            fields.iter().filter(|field| !left_out.contains(&field.name())).cloned().collect();
+        let is_whole = kept.is_empty() || kept.len() == fields.len();
+        let projection = (!is_whole).then(|| (schema.name().to_owned(), kept));
+        let rows = catch_panics(|| {
+            let rows = reader.into_iter();
+            let Some((name, kept)) = projection else { return Ok(rows) };
+            rows.project(Some(Type::group_type_builder(&name).with_fields(kept).build()?))
+        })
+        .map_err(|detail| parquet_error(path, 0, detail))?;
         Ok(Self { path: path.into(), rows: Some(rows), read: 0 })
     }
 }

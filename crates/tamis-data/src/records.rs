@@ -36,7 +36,16 @@ impl Records {
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         Ok(Self(match FileFormat::of(path)? {
             FileFormat::Jsonl => Source::Jsonl(JsonLines::open(path)?),
-            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path)?),
+            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path, &[])?),
+        }))
+    }
+
+    /// Opens a file, of which some columns are not wanted: those of a Parquet file are not decoded, which for
+    /// lists of tokens is most of the work. JSON lines have them all the same.
+    pub fn open_without(path: &Path, columns: &[&str]) -> Result<Self, RecordError> {
+        Ok(Self(match FileFormat::of(path)? {
+            FileFormat::Jsonl => Source::Jsonl(JsonLines::open(path)?),
+            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path, columns)?),
         }))
     }
 }

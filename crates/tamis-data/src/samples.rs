@@ -264,7 +264,7 @@ mod tests {
         };
         let episode = Episode {
             turns: vec![turn("Left", "P_G", 0.0), turn("Right", "", 0.5)],
-            is_success: true,
+            is_success: Some(true),
             is_cut: false,
             is_unscored: false,
         };

@@ -48,7 +48,7 @@ pub(crate) fn turn_columns<R: Played>() -> Vec<TableColumn<R>> {
 pub(crate) fn success_column<R: Played>() -> TableColumn<R> {
     TableColumn {
         name: "success",
-        values: Values::Number(|row: &R| Some(f64::from(u8::from(row.episode()?.is_success)))),
-        meaning: "1 where the environment's task was solved, else 0; null without an environment",
+        values: Values::Number(|row: &R| Some(f64::from(u8::from(row.episode()?.is_success?)))),
+        meaning: "1 where the environment's task was solved, else 0; null without an environment that says so",
     }
 }

@@ -22,7 +22,7 @@ fn play(maker: &EnvironmentMaker, (start, luck): (Key, Key), answers: Key) -> Ve
         let answer =
             actions.get(any).map_or("1+1".to_owned(), |action| maker.answer(std::slice::from_ref(action)));
         let outcome = environment.act(&answer);
-        told.push(format!("{answer} {outcome:?} {}", environment.is_success()));
+        told.push(format!("{answer} {outcome:?} {:?}", environment.is_success()));
         if outcome.end.is_some() {
             return told;
         }

@@ -75,7 +75,7 @@ fn trajectory(plan: &Plan, group: u64, index: u64, pass_rate: f64) -> Trajectory
     Trajectory {
         episode: plan.has_turns.then(|| Episode {
             turns: turns.collect(),
-            is_success: passes,
+            is_success: Some(passes),
             ..Episode::default()
         }),
         sample_index: index as u32,

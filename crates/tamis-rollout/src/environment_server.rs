@@ -59,12 +59,13 @@ impl EnvironmentServer {
             return Ok(Body::new());
         }
         // The client ends the call in time; the moment more is for its word of that.
-        let end = Instant::now() + limit + Duration::from_secs(1);
+        let end = Instant::now().checked_add(limit.saturating_add(Duration::from_secs(1)));
         let exchange = loop {
             if let Some((_, exchange)) = line.receive().pop() {
                 break exchange;
             }
-            let left = end.saturating_duration_since(Instant::now());
+            // A limit beyond all time is none.
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Err(EnvironmentFault::TimedOut { limit });
             }

@@ -1,5 +1,5 @@
 //! Schedules of rollout groups on a virtual clock: what each costs, how long it takes and what it trains on,
-//! before a GPU is rented.
+//! before a GPU is rented. And [`advise`]: what rollouts that there are say about the settings of a run.
 //!
 //! ```text
 //! simulate.* -> World (world.rs): pass rates (pass_rates.rs), lengths (completion.rs), servers (fleet.rs)
@@ -11,6 +11,7 @@
 //! surroundings are made up. Whatever is random is keyed by prompt and visit, so that every policy meets the same
 //! prompts, and the same completions of them.
 
+pub mod advise;
 mod bound;
 mod chooser;
 mod completion;
@@ -22,6 +23,7 @@ pub mod page;
 mod pass_rates;
 mod policy;
 mod prompt_order;
+mod rollout_files;
 mod rollout_rates;
 mod simulation;
 mod table;

@@ -9,9 +9,9 @@ use tamis_core::random::Key;
 use tamis_core::schedule::Tally;
 use tamis_core::schedule::yields::PassRateSpread;
 use tamis_data::records::Records;
-use tamis_run::directory::{ROLLOUTS, step_of};
 
 use crate::error::SimulateError;
+use crate::rollout_files::step_files;
 
 /// Columns that name a row's prompt, and those of its outcome, best first.
 const PROMPTS: [&str; 4] = ["prompt_id", "group_id", "uid", "group"];
@@ -110,21 +110,11 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, SimulateError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let inside = path.join(ROLLOUTS);
-    let folder = if inside.is_dir() { inside } else { path.to_owned() };
-    let failed = |source| SimulateError::Unreadable { path: folder.clone(), source };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(&folder).map_err(failed)? {
-        let file = entry.map_err(failed)?.path();
-        let is_table = file.extension().is_some_and(|ending| ending == "parquet" || ending == "jsonl");
-        if is_table && let Some(step) = file.file_stem().and_then(|name| step_of(name.to_str()?)) {
-            files.push((step, file));
-        }
-    }
+    let files =
+        step_files(path).map_err(|source| SimulateError::Unreadable { path: path.to_owned(), source })?;
     if files.is_empty() {
         return Err(SimulateError::NoRollouts { folder: path.to_owned() });
     }
-    files.sort();
     Ok(files.into_iter().map(|(_, file)| file).collect())
 }
 

@@ -16,7 +16,7 @@
 //! use serde_json::{Map, json};
 //! use tamis_text::template::ChatTemplate;
 //! use tamis_text::tokenizer::Tokenizer;
-//! use tamis_text::transcript::{Transcript, check_template};
+//! use tamis_text::transcript::check_template;
 //!
 //! let tokenizer = Tokenizer::characters("UA: \ngoleftmr")?;
 //! let source = "{% for m in messages %}{{ m.role[0] | upper }}: {{ m.content }}\n{% endfor %}\
@@ -26,26 +26,21 @@
 //!
 //! let mut messages = vec![json!({"role": "user", "content": "go"})];
 //! let prompt = template.prompt(&messages, &Map::new())?;
-//! let mut transcript = Transcript::new(tokenizer.encode(&prompt.text, false)?);
+//! let mut token_ids = tokenizer.encode(&prompt.text, false)?;
 //! let sampled = tokenizer.encode("left", false)?;
-//! transcript.push_sampled(&sampled);
+//! token_ids.extend(&sampled);
 //!
 //! messages.push(json!({"role": "assistant", "content": "left"}));
 //! let observation = [json!({"role": "user", "content": "more"})];
 //! let continuation = checked.continuation(&tokenizer, &messages, &observation, &sampled)?;
 //! assert_eq!(continuation.text, "\nU: more\nA: ");
-//! transcript.push_observation(&continuation);
-//!
-//! assert_eq!(tokenizer.decode(transcript.token_ids(), false)?, "U: go\nA: left\nU: more\nA: ");
-//! assert_eq!(transcript.turns()[0].sampled, 9..13);
-//! assert_eq!(transcript.loss_mask().iter().filter(|&&learned| learned).count(), 4);
+//! token_ids.extend(&continuation.token_ids);
+//! assert_eq!(tokenizer.decode(&token_ids, false)?, "U: go\nA: left\nU: more\nA: ");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod check;
 mod continuation;
-
-use std::ops::Range;
 
 use thiserror::Error;
 
@@ -125,82 +120,6 @@ pub enum TranscriptError {
         /// The message and the texts.
         difference: Box<Difference>,
     },
-}
-
-/// One turn of a transcript, as ranges of its tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnSpans {
-    /// What the policy was given: the prompt in the first turn, then what was observed since its last answer
-    /// (with the end of that answer where it did not sample one, and with the generation prompt). Empty where an
-    /// answer follows an answer.
-    pub given: Range<usize>,
-    /// What the policy wrote, its end token included if it sampled one.
-    pub sampled: Range<usize>,
-}
-
-/// Token ids of an episode, which of them the policy sampled, and its turns.
-///
-/// The loss mask is true for sampled tokens and for no others; every token is in exactly one turn or in
-/// [`Self::pending`]. Tokens are only ever appended.
-///
-/// ```
-/// use tamis_text::transcript::{Continuation, Transcript};
-/// let mut transcript = Transcript::new(vec![5, 6]);
-/// transcript.push_sampled(&[7, 1]);
-/// transcript.push_observation(&Continuation { token_ids: vec![8], text: "x".to_owned() });
-/// assert_eq!(transcript.token_ids(), [5, 6, 7, 1, 8]);
-/// assert_eq!(transcript.loss_mask(), [false, false, true, true, false]);
-/// assert_eq!((transcript.turns().len(), transcript.pending()), (1, 4..5));
-/// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Transcript {
-    token_ids: Vec<u32>,
-    loss_mask: Vec<bool>,
-    turns: Vec<TurnSpans>,
-}
-
-impl Transcript {
-    /// A transcript that holds a prompt and no answer yet.
-    pub fn new(prompt_ids: Vec<u32>) -> Self {
-        Self { loss_mask: vec![false; prompt_ids.len()], token_ids: prompt_ids, turns: Vec::new() }
-    }
-
-    /// Appends what the policy sampled, end token included, and ends the turn. An answer of no tokens is a turn
-    /// too.
-    pub fn push_sampled(&mut self, token_ids: &[u32]) {
-        let given = self.pending();
-        let sampled = given.end..given.end + token_ids.len();
-        self.token_ids.extend_from_slice(token_ids);
-        self.loss_mask.resize(sampled.end, true);
-        self.turns.push(TurnSpans { given, sampled });
-    }
-
-    /// Appends what the policy is given before its next answer. Two in a row are given together.
-    pub fn push_observation(&mut self, continuation: &Continuation) {
-        self.token_ids.extend_from_slice(&continuation.token_ids);
-        self.loss_mask.resize(self.token_ids.len(), false);
-    }
-
-    /// All token ids, in order.
-    pub fn token_ids(&self) -> &[u32] {
-        &self.token_ids
-    }
-
-    /// For each token, whether the policy sampled it: the tokens that bear loss.
-    pub fn loss_mask(&self) -> &[bool] {
-        &self.loss_mask
-    }
-
-    /// The turns that were answered, in order.
-    pub fn turns(&self) -> &[TurnSpans] {
-        &self.turns
-    }
-
-    /// Tokens since the last answer: what the next one will be given.
-    pub fn pending(&self) -> Range<usize> {
-        let start = self.turns.last().map_or(0, |turn| turn.sampled.end);
-        start..self.token_ids.len()
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ The protocol `tamis-environment/1`
 
 Anybody may speak it, in any language, in one of two ways with the same bodies: a program that reads a request a line
 from standard input and writes an answer a line to standard output, in any order, each with the request's `id`; or
-an HTTP server with `POST /hello`, `/levels`, `/reset`, `/step` and `/close`, where `id` and `op` are left out.
+an HTTP server with `POST /hello`, `/levels`, `/reset`, `/step`, `/close` (and `/cut`), where `id` and `op` are left out.
 A program's standard error is free. A program ends when its standard input does.
 
 `hello` comes first: of a program once, of a server once for each run that plays at it, and again for its levels. `settings` are the environment's own; null stands for no value throughout:
@@ -29,7 +29,7 @@ A program's standard error is free. A program ends when its standard input does.
 `name` stands in metrics. `max_turns` is the environment's own limit of answers, null for none. `tools` are JSON schemas
 `{"type": "function", "function": {"name", "description", "parameters"}}` for the chat template. `system` is the system
 message of every prompt that is a text or has none of its own. `is_deterministic` says that the same level, luck and
-answers always give the same episode.
+answers always give the same episode; `"scores_cut": true`, that `cut` is understood.
 
 `levels` lists the first `count` of a split, fewer where there are no more; no level of one split is in the other:
 
@@ -54,7 +54,13 @@ start; `luck`, a decimal u64 in text, seeds what is drawn for one of them alone:
      "truncated": false, "success": null, "info": {"action_is_valid": 1.0}}
 
 `messages` follow the answer before the policy's next one; there are none after the last. `reward` is the answer's own.
-`success` is null until the end, and there too where nobody can say. `info` has finite numbers by name.
+It is null where the answer is not judged, as by an environment that pays at its end alone. `success` says whether the
+task is solved as things stand, and is null where nobody can say. `info` has finite numbers by name.
+
+`cut` is asked instead of the next step where there is no room for another answer, of environments alone that said
+`"scores_cut": true` in hello: the episode ends as it stands, and is answered like a step with what it is worth.
+
+    {"id": 5, "op": "cut", "episode": "e1"}
 
 `close` gives an episode up or away; one that is not there is closed already. A call of it that is still at work is
 answered with an error, and no longer waited for. So whoever has waited long enough for a `step` closes:

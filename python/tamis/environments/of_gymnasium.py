@@ -169,14 +169,14 @@ class Episode:
                 [{"role": "user", "content": told + kind.show(environment, self._observation)}],
                 kind.invalid_penalty,
                 truncated=is_out,
-                success=False if is_out else None,
+                success=False,
                 info={"action_is_valid": 0, "action_is_effective": 0, "num_actions": 0},
             )
         # Some hand out the array that they go on to write into.
         before = copy.deepcopy(self._observation)
         self._observation, reward, terminated, truncated, info = environment.step(action)
         is_effective = not _is_same(before, self._observation)
-        success = None
+        success = False
         if terminated or truncated or is_out:
             own = info.get("is_success", info.get("success"))
             success = bool(terminated and reward > 0) if own is None else bool(own)

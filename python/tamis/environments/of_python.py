@@ -24,8 +24,9 @@ methods, and may have more:
 
 `step` may return `(observation, reward, terminated, truncated)` too, or `(observation, reward, done, info)` where the
 last is a dict, or a dict with `observation`, `reward` and any of `done` or `terminated`, `truncated`, `success` (true
-or false, each), and `info` (numbers by name). Without `success` nobody can say. A level
-without a `prompt` has what `reset(level, 0)` returns; what an episode's own `reset` returns is its beginning.
+or false, each), and `info` (numbers by name). An episode of which nobody says `success` has `acc` 1 where its rewards
+add up to more than 0. A level without a `prompt` has what `reset(level, 0)` returns; what an episode's own `reset`
+returns is its beginning.
 """
 
 from .protocol import Outcome, Refused, Settings, as_messages, as_reply, level_seed, load_named, shown

@@ -143,7 +143,7 @@ class Episode:
         if len(content) > LONGEST:
             content = content[:LONGEST] + f"\n[{len(content) - LONGEST} characters were left out]"
         # An empty message would be none.
-        return Outcome([{"role": "tool", "content": content or "null"}], 0.0, info={"tool_failed": failed})
+        return Outcome([{"role": "tool", "content": content or "null"}], None, info={"tool_failed": failed})
 
     def close(self):
         """Nothing is kept."""

@@ -34,6 +34,7 @@ import threading
 
 import verifiers
 from verifiers.clients import Client
+from verifiers.errors import OverlongPromptError
 from verifiers.types import Response, ResponseMessage, ToolCall
 
 from .protocol import HELD_OUT, Outcome, Refused, Settings, load_named, shown, told
@@ -77,6 +78,7 @@ class Kind:
             "tools": self.tools,
             "system": None,
             "is_deterministic": False,
+            "scores_cut": True,
         }
 
     def _name(self):
@@ -201,6 +203,14 @@ class Episode(Rollout):
         await environment.rubric.score_rollout(state)
         await environment.rubric.cleanup(state)
         return state
+
+    async def cut(self):
+        """Ends the rollout where it waits for an answer, as one whose prompt is too long: what it is worth as it stands."""
+        if not self._answer.done():
+            self._answer.set_exception(OverlongPromptError("there is no room for another answer"))
+        if await self._events.get() is not None:
+            raise Refused("the environment asks for another answer where there is no room for one")
+        return self._outcome(self._rollout.result())
 
     def _outcome(self, state):
         environment = self._kind.environment

@@ -86,7 +86,7 @@ class Outcome:
     """What an answer came to."""
 
     messages: list
-    reward: float
+    reward: float | None
     terminated: bool = False
     truncated: bool = False
     success: bool | None = None
@@ -103,7 +103,7 @@ class Outcome:
             raise Refused("the environment goes on and shows nothing", "return an observation, or end the episode")
         return {
             "messages": [] if self.is_last else self.messages,
-            "reward": as_number(self.reward, "the reward"),
+            "reward": None if self.reward is None else as_number(self.reward, "the reward"),
             "terminated": bool(self.terminated),
             "truncated": bool(self.truncated and not self.terminated),
             "success": None if self.success is None else bool(self.success),

@@ -63,7 +63,8 @@ class Rollout(ABC):
             raise Refused("the environment rewrites the conversation", hint)
         self._seen, reply = messages, messages[num_seen + 1 :]
         reply = [{"role": message["role"], "content": message["content"]} for message in reply]
-        return Outcome(as_reply(reply, "the environment's response"), 0.0)
+        # It is judged at its end.
+        return Outcome(as_reply(reply, "the environment's response"), None)
 
     async def close(self):
         """Ends the rollout; it puts away what it holds."""

@@ -74,7 +74,7 @@ class Server:
         self._kind = self._threads = self._event_loop = None
         self._episodes, self._lock = {}, threading.Lock()
         self._num_at_work, self._changed = 0, threading.Condition()
-        ops = (self._hello, self._levels, self._reset, self._step, self._close)
+        ops = (self._hello, self._levels, self._reset, self._step, self._cut, self._close)
         self._ops = {op.__name__[1:]: op for op in ops}
 
     def write(self, line):
@@ -178,6 +178,15 @@ class Server:
     def _step(self, request, pending):
         name, action = request.text("episode"), request.text("action")
         request.finish()
+        self._go_on(name, pending, "step", (action,))
+
+    def _cut(self, request, pending):
+        name = request.text("episode")
+        request.finish()
+        self._go_on(name, pending, "cut", ())
+
+    def _go_on(self, name, pending, what, arguments):
+        """A call of an episode that is not over."""
         with self._lock:
             episode = self._episodes.get(name)
             if episode is None:
@@ -186,13 +195,16 @@ class Server:
                 raise Refused(f"the episode {name} is at work", "wait for the answer, or close the episode")
             if episode.is_over:
                 raise Refused(f"the episode {name} is over", "close it")
+            function = getattr(episode.played, what, None)
+            if function is None:
+                raise Refused(f"episodes of this environment cannot be {what}", "close it")
             episode.pending = pending
 
         def answered(outcome: Outcome):
             episode.is_over = outcome.is_last
             return outcome.body()
 
-        self._play(episode, episode.played.step, (action,), answered)
+        self._play(episode, function, arguments, answered)
 
     def _close(self, request, pending):
         name = request.text("episode")

@@ -72,8 +72,11 @@ class Actions:
         numbers = [int(number[:18]) for number in re.findall(r"-?\d+", answer)]
         if len(numbers) != int(np.prod(self._space.shape)):
             return None
-        action = np.array(numbers).astype(self._space.dtype).reshape(self._space.shape)
-        return action if self._space.contains(action) else None
+        # What does not fit the type would be another number in it.
+        action = np.array(numbers).astype(self._space.dtype)
+        is_exact = action.tolist() == numbers
+        action = action.reshape(self._space.shape)
+        return action if is_exact and self._space.contains(action) else None
 
     def _find(self, answer):
         names = [name.casefold() for name in self.names]

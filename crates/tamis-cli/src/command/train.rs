@@ -20,6 +20,7 @@ use tamis_train::learner::warm_start::WarmStartError;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
 use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, Trained, Unbegun, train};
 
+use super::advise::start_lines;
 use super::{follow_checked, new_errors, notes, show};
 use crate::arguments::TrainArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
@@ -96,6 +97,9 @@ fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Res
     let (now, followed) = interrupt.or_abandon(check).map_err(|_| fail_unbegun(&Unbegun::NotResumed))??;
     let mut notes = super::new_notes(&was, &now);
     notes.extend(followed);
+    let (run, config) = (directory.path().to_owned(), now.config.clone());
+    let advice = interrupt.or_abandon(move || start_lines(&run, &config));
+    notes.extend(advice.map_err(|_| fail_unbegun(&Unbegun::NotResumed))?);
     let now = ConfigText::of(now, notes);
     Ok(RunStart::Resume { directory, was: Box::new(was.config), now })
 }

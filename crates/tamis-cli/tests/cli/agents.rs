@@ -256,7 +256,7 @@ fn answers_that_call_tools_go_on() {
     // A policy that has learned to write one call.
     let call = "<tool_call>{\\\"name\\\": \\\"add\\\", \\\"arguments\\\": {\\\"a\\\": 1, \\\"b\\\": 41}}</tool_call>";
     let prompts = format!("{{\"prompt\": \"sum\", \"ground_truth\": \"{call}\"}}\n").repeat(8);
-    let environment = "kind: tools, functions: [tools.py:add], prompting: {max_turns: 2}";
+    let environment = "kind: tools, name: sums, functions: [tools.py:add], prompting: {max_turns: 2}";
     let config =
         config("train: prompts.jsonl", environment, "steps: 150, batch_size: 8, learning_rate: 1e-2")
             .replaced("model:\n", "reward: [{kind: exact}]\nmodel:\n  chat_template: template.jinja\n")
@@ -276,4 +276,10 @@ fn answers_that_call_tools_go_on() {
     let texts: Vec<String> = called.map(|row| row["completion"].as_str().unwrap().to_owned()).collect();
     assert!(!texts.is_empty());
     assert!(texts.iter().any(|text| text.contains("tool: 42")), "{texts:?}");
+    // A reward function judges: the tools themselves cannot say what is solved.
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    assert!(
+        metrics.contains("\"train/sums/num_tool_calls\":") && !metrics.contains("sums/success"),
+        "{metrics}"
+    );
 }

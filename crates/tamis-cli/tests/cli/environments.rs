@@ -214,6 +214,8 @@ warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
         "train/arms/num_turns",
         "val-core/sokoban/acc/mean@1",
         "val-core/arms/acc/mean@1",
+        "val-env/sokoban/success",
+        "val-env/arms/num_turns",
     ] {
         let found = metrics.lines().any(|line| line.contains(&format!("\"{name}\":")));
         assert!(found, "{name}: {last}");

@@ -7,6 +7,7 @@ mod fake_hub;
 mod support;
 
 mod accounting;
+mod advise;
 mod agents;
 mod agreement;
 mod algorithms;

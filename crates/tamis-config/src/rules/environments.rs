@@ -5,8 +5,8 @@ use tamis_env::environment::kind::EnvironmentKind;
 use tamis_env::environment::names::{NAME, is_name};
 use tamis_env::reward::RewardKind;
 
-use super::Checker;
 use super::model::environment_paths;
+use super::{Checker, table};
 use crate::schema::EnvironmentConfig;
 
 impl Checker<'_> {
@@ -27,6 +27,29 @@ impl Checker<'_> {
             if environment.context == ContextMode::Full && !environment.maker().plays_any_prompt() {
                 let reason = format!("`{section}.context` is full, which shows every turn");
                 self.warn_ignored(&[&format!("{section}.max_context_window")], &reason);
+            }
+            if let EnvironmentKind::Tools(tools) = &environment.kind {
+                let at =
+                    |names: &[&str]| names.iter().map(|name| format!("{section}.{name}")).collect::<Vec<_>>();
+                let mut ignored = vec![(at(&["timeout"]), format!("a call has `{section}.call_timeout`"))];
+                if tools.functions.is_empty() {
+                    let of_workers =
+                        ["call_timeout", "python", "num_processes", "startup_timeout", "max_restarts"];
+                    let reason = format!("`{section}.functions` names none, and no process runs any");
+                    ignored.push((at(&of_workers), reason));
+                }
+                if !tools.interpreter {
+                    // The keys are those of the kind, wherever the environment stands.
+                    let of_sandbox = |key: &'_ table::ConfigKey| {
+                        let name = key.path.strip_prefix("environment<tools>.sandbox.")?;
+                        Some(format!("{section}.sandbox.{name}"))
+                    };
+                    let keys = table::keys().iter().filter_map(of_sandbox).collect();
+                    ignored.push((keys, format!("`{section}.interpreter` is false")));
+                }
+                for (keys, reason) in ignored {
+                    self.warn_ignored(&keys.iter().map(String::as_str).collect::<Vec<_>>(), &reason);
+                }
             }
             if matches!(environment.kind, EnvironmentKind::Tools(_)) && environment.prompting.max_turns == 1 {
                 let key = format!("{section}.prompting.max_turns");

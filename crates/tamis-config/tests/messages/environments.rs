@@ -60,6 +60,32 @@ environment: {kind: tools, interpreter: true, prompting: {instruction: Think., m
 }
 
 #[test]
+fn settings_of_tools_that_nobody_uses() {
+    let tools = "
+data: {train: tasks.jsonl}
+environment: {kind: tools, functions: [t.py:f], timeout: 5s, sandbox: {timeout: 3s}, prompting: {max_turns: 3}}
+";
+    assert_eq!(
+        show(tools, &[]),
+        [
+            "warning: `environment.sandbox.timeout` has no effect: `environment.interpreter` is false",
+            "warning: `environment.timeout` has no effect: a call has `environment.call_timeout`",
+        ]
+    );
+    let interpreter = "
+data: {train: tasks.jsonl}
+environment: {kind: tools, interpreter: true, call_timeout: 5s, sandbox: {timeout: 3s}, prompting: {max_turns: 3}}
+";
+    assert_eq!(
+        show(interpreter, &[]),
+        [
+            "warning: `environment.call_timeout` has no effect: `environment.functions` names none, and no process \
+             runs any"
+        ]
+    );
+}
+
+#[test]
 fn words_of_a_game_that_speaks_plainly() {
     let several = "
 data: {task: environment}

@@ -283,7 +283,14 @@ impl Advice<'_> {
                     for this policy, or the verifier accepts nothing",
                 percent(bound.min(1.0))
             );
-            self.say("data", "take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves some", why);
+            self.say(
+                "data",
+                format!(
+                    "take easier prompts in {}, or start from a policy that solves some",
+                    self.settings.difficulty_in
+                ),
+                why,
+            );
             let rejects = "a verifier that rejects its own gold rejects everything".to_owned();
             match self.settings.scores_gold {
                 None => self.say("reward", "score the gold answers", rejects),
@@ -299,13 +306,20 @@ impl Advice<'_> {
                 "{correct} of {rated} trajectories are correct ({}), {all_wrong} of {groups} groups are all wrong",
                 percent(pass_rate)
             );
-            self.say("data", "take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves more", why);
+            self.say(
+                "data",
+                format!(
+                    "take easier prompts in {}, or start from a policy that solves more",
+                    self.settings.difficulty_in
+                ),
+                why,
+            );
         } else if pass_rate > 0.95 {
             let why = format!(
                 "{correct} of {rated} trajectories are correct ({}), {all_correct} of {groups} groups are all correct",
                 percent(pass_rate)
             );
-            self.say("data", "take harder prompts in `data.train` or `data.arithmetic.levels`", why);
+            self.say("data", format!("take harder prompts in {}", self.settings.difficulty_in), why);
             if self.settings.filter.is_some() {
                 self.say("filter", "-> null", "a task this easy is not worth refilling for".to_owned());
             }
@@ -319,7 +333,7 @@ impl Advice<'_> {
             );
             self.say(
                 "data",
-                "take prompts of middling difficulty in `data.train` or `data.arithmetic.levels`",
+                format!("take prompts of middling difficulty in {}", self.settings.difficulty_in),
                 why,
             );
         }

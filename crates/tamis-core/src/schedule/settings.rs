@@ -141,6 +141,9 @@ pub struct ScheduleSettings {
     /// Whether the gold answers were scored at the start, where known; for diagnoses.
     #[serde(default)]
     pub scores_gold: Option<bool>,
+    /// Where the difficulty of prompts is set, for a diagnosis (`data.train`, ...).
+    #[serde(default = "default_difficulty")]
+    pub difficulty_in: String,
 }
 
 fn one() -> usize {
@@ -221,6 +224,7 @@ impl ScheduleSettings {
             temperature: None,
             cuts_sampling: None,
             scores_gold: None,
+            difficulty_in: default_difficulty(),
         }
     }
 
@@ -295,6 +299,11 @@ impl ScheduleSettings {
     pub fn is_one_round(&self) -> bool {
         self.filter.is_none() || !self.refill
     }
+}
+
+/// Files, and the built-in task.
+fn default_difficulty() -> String {
+    "`data.train` or `data.arithmetic.levels`".to_owned()
 }
 
 #[cfg(test)]

@@ -168,6 +168,24 @@ fn lines_are_copied_byte_for_byte() {
 }
 
 #[test]
+fn columns_that_are_not_wanted_are_left_out() {
+    let path = files().join("verl.parquet");
+    let all = rows(&path);
+    let without = |columns: &[&str]| -> Vec<Value> {
+        let records = Records::open_without(&path, columns).unwrap();
+        records.map(|record| Value::Object(record.unwrap().values)).collect()
+    };
+    let mut expected = all.clone();
+    for row in expected.iter_mut().filter_map(Value::as_object_mut) {
+        assert!(row.remove("data_source").is_some() && row.remove("prompt").is_some());
+    }
+    assert_eq!(without(&["data_source", "prompt", "nothing"]), expected);
+    assert_eq!(without(&["nothing"]), all);
+    let every: Vec<&str> = all[0].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(without(&every), all, "a file without columns has no rows");
+}
+
+#[test]
 fn parquet_rows_are_copied_with_their_schema() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("t.parquet");

@@ -200,7 +200,7 @@ fn turns_are_told_where_there_are_any() {
         ..Turn::default()
     };
     let episode =
-        Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: true, ..Episode::default() };
+        Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: Some(true), ..Episode::default() };
     played.trajectories[0].episode = Some(episode);
     write_rollouts_to(File::create(&path).unwrap(), &table(&played)).unwrap();
     let rows: Vec<Value> =

@@ -257,10 +257,11 @@ impl EnvironmentMaker {
         matches!(self.kind.world(), World::Game(_))
     }
 
-    /// Whether it is a game that knows how a perfect player goes on.
+    /// Whether it is a game that knows how a perfect player goes on. Of one that cannot be made nothing is known
+    /// against it.
     pub fn has_expert(&self) -> bool {
         let start = Key::new(0, Purpose::Environment);
-        self.game(start, start).is_ok_and(|game| game.expert().is_some())
+        self.is_game() && self.game(start, start).map_or(true, |game| game.expert().is_some())
     }
 
     /// Whether a setting of [`Prompting`] changes anything: what is no built-in game has words of its own, and a game

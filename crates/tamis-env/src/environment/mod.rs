@@ -57,7 +57,10 @@ pub enum EnvironmentFault {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnOutcome {
     /// Reward of the turn.
-    pub reward: f64,
+    ///
+    /// `None`: it was not judged, as where an environment pays at its own end alone. An episode of which no turn
+    /// was judged is unscored.
+    pub reward: Option<f64>,
     /// Why no further answer is asked for; `None`: the episode goes on.
     pub end: Option<EpisodeEnd>,
     /// Numbers about the turn by name (`action_is_valid`, ...), for metrics.
@@ -67,6 +70,17 @@ pub struct TurnOutcome {
 }
 
 impl TurnOutcome {
+    /// Takes in what the same turn came to beyond that.
+    pub fn add(&mut self, more: Self) {
+        self.reward = match (self.reward, more.reward) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+        self.end = self.end.or(more.end);
+        self.info.extend(more.info);
+        self.fault = self.fault.take().or(more.fault);
+    }
+
     /// Of an environment that cannot go on.
     pub fn failed(fault: EnvironmentFault) -> Self {
         Self { fault: Some(fault), ..Self::default() }
@@ -101,6 +115,13 @@ pub trait Environment: Send {
     /// once the episode is over.
     fn act(&mut self, text: &str) -> TurnOutcome;
 
-    /// Whether its task is solved.
-    fn is_success(&self) -> bool;
+    /// Ends the episode after an answer, at a limit that it does not know: what it is worth as it stands. `None` where
+    /// it has nothing to add. Not called once the episode is over, and nothing is called after it but
+    /// [`Environment::is_success`].
+    fn cut(&mut self) -> Option<TurnOutcome> {
+        None
+    }
+
+    /// Whether its task is solved; `None` where nobody here can say.
+    fn is_success(&self) -> Option<bool>;
 }

@@ -35,7 +35,7 @@ impl Environment for Plain {
         };
         let number = |is: bool| f64::from(u8::from(is));
         TurnOutcome {
-            reward: played.map_or(self.penalty, |played| played.reward),
+            reward: Some(played.map_or(self.penalty, |played| played.reward)),
             end,
             info: vec![
                 ("action_is_valid".into(), number(played.is_some())),
@@ -46,7 +46,7 @@ impl Environment for Plain {
         }
     }
 
-    fn is_success(&self) -> bool {
-        self.game.is_success()
+    fn is_success(&self) -> Option<bool> {
+        Some(self.game.is_success())
     }
 }

@@ -298,7 +298,7 @@ impl Environment for PromptedGame {
         self.end =
             if is_over { Some(EpisodeEnd::Terminated) } else { is_used_up.then_some(EpisodeEnd::Truncated) };
         TurnOutcome {
-            reward: reward + penalty,
+            reward: Some(reward + penalty),
             end: self.end,
             info: vec![
                 ("action_is_valid".into(), f64::from(num_actions > 0)),
@@ -310,8 +310,8 @@ impl Environment for PromptedGame {
         }
     }
 
-    fn is_success(&self) -> bool {
-        self.game.is_success()
+    fn is_success(&self) -> Option<bool> {
+        Some(self.game.is_success())
     }
 }
 

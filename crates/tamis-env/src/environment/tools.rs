@@ -208,12 +208,12 @@ impl Environment for ToolEpisode {
             ("num_tool_calls".into(), f64::from(num_calls)),
             ("num_failed_calls".into(), f64::from(num_failed)),
         ];
-        TurnOutcome { reward: 0.0, end, info, fault: None }
+        TurnOutcome { reward: None, end, info, fault: None }
     }
 
     /// Nobody here can say: a reward function does.
-    fn is_success(&self) -> bool {
-        false
+    fn is_success(&self) -> Option<bool> {
+        None
     }
 }
 

@@ -9,8 +9,9 @@ use super::settings::{BuildError, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// `score` is the sum of the rewards of an episode's turns, with the reward of each as its part; `acc` is 1
-    /// where the environment calls it solved, else 0. No answer for a completion that was played in no
-    /// environment, or by a program that gave no reward.
+    /// where the environment calls it solved, else 0. Of an environment that does not say, `acc` is 1 where `score`
+    /// is above 0. No answer for a completion that was played in no environment, or for which none was given: a
+    /// program without a reward, tools, a limit that came before the only reward, at an environment's own end.
     #[derive(Copy)]
     pub struct EnvironmentReward {}
 }
@@ -34,7 +35,8 @@ impl RewardFunction for EnvironmentReward {
             }
             let rewards = episode.rewards();
             let score = Score { value: rewards.iter().sum(), per_token: None, per_turn: Some(rewards) };
-            let acc = Score::of(f64::from(u8::from(episode.is_success)));
+            let is_solved = episode.is_success.unwrap_or(score.value > 0.0);
+            let acc = Score::of(f64::from(u8::from(is_solved)));
             RewardOutcome::Scored(BTreeMap::from([("score".to_owned(), score), ("acc".to_owned(), acc)]))
         };
         batch.iter().map(judge).collect()
@@ -64,8 +66,11 @@ mod tests {
     fn it_is_the_sum_with_its_parts_and_success_apart() {
         let prompt = prompt();
         let turn = |reward| Turn { reward, ..Turn::default() };
-        let episode =
-            Episode { turns: vec![turn(-0.5), turn(0.0), turn(2.0)], is_success: true, ..Episode::default() };
+        let episode = Episode {
+            turns: vec![turn(-0.5), turn(0.0), turn(2.0)],
+            is_success: Some(true),
+            ..Episode::default()
+        };
         let played = RewardInput { episode: Some(&episode), ..RewardInput::text(&prompt, "x") };
         let outcomes = EnvironmentReward::default().score(&[played, RewardInput::text(&prompt, "x")]);
         let RewardOutcome::Scored(scores) = &outcomes[0] else { panic!("{outcomes:?}") };

@@ -260,7 +260,7 @@ mod tests {
                 for (answer, _) in &turns {
                     played.act(answer);
                 }
-                assert!(played.is_success(), "{kind}: {turns:?}");
+                assert_eq!(played.is_success(), Some(true), "{kind}: {turns:?}");
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The tool calls in an answer.
 
+use std::ops::Range;
+
 use serde_json::{Value as Json, json};
 use thiserror::Error;
 
@@ -54,9 +56,9 @@ const PYTHON: &str = "<|python_tag|>";
 /// assert!(tool_calls("The answer is 4.").is_empty());
 /// ```
 pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
-    let text = text.rsplit_once("</think>").map_or(text, |(_, answer)| answer);
+    let text = &text[end_of_thoughts(text)..];
     if text.contains(OPEN) {
-        return tagged_calls(text);
+        return tagged_calls(text).into_iter().map(|(_, call)| call).collect();
     }
     if let Some((_, rest)) = text.split_once(PYTHON) {
         let rest = without_end(rest);
@@ -77,6 +79,45 @@ pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
     }
 }
 
+/// An answer without the calls in it that can be read, and these; the others stay in it.
+///
+/// ```
+/// use tamis_env::tool::split_tool_calls;
+/// let call = "<tool_call>{\"name\": \"add\"}</tool_call>";
+/// let (rest, calls) = split_tool_calls(&format!("<think><tool_call></think>Now:{call}<tool_call>oh</tool_call>"));
+/// assert_eq!(rest, "<think><tool_call></think>Now:<tool_call>oh</tool_call>");
+/// assert_eq!(calls.len(), 1);
+/// ```
+pub fn split_tool_calls(text: &str) -> (String, Vec<ToolCall>) {
+    let start = end_of_thoughts(text);
+    let (thoughts, answer) = text.split_at(start);
+    if answer.contains(OPEN) {
+        let (mut rest, mut calls, mut place) = (thoughts.to_owned(), Vec::new(), 0);
+        for (range, call) in tagged_calls(answer) {
+            if let Ok(call) = call {
+                rest.push_str(&answer[place..range.start]);
+                place = range.end;
+                calls.push(call);
+            }
+        }
+        rest.push_str(&answer[place..]);
+        return (if calls.is_empty() { rest } else { rest.trim_end().to_owned() }, calls);
+    }
+    match tool_calls(text).into_iter().collect::<Result<Vec<_>, _>>() {
+        Ok(calls) if !calls.is_empty() => {
+            let before = answer.find(PYTHON).unwrap_or(0);
+            (text[..start + before].trim_end().to_owned(), calls)
+        }
+        _ => (text.to_owned(), Vec::new()),
+    }
+}
+
+/// Where what a model thinks is over.
+fn end_of_thoughts(text: &str) -> usize {
+    const END: &str = "</think>";
+    text.rfind(END).map_or(0, |at| at + END.len())
+}
+
 /// Without the marks that end a turn.
 fn without_end(text: &str) -> &str {
     let mut text = text.trim();
@@ -88,23 +129,27 @@ fn without_end(text: &str) -> &str {
     text
 }
 
-fn tagged_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
+/// Each with its bytes, tags included.
+fn tagged_calls(text: &str) -> Vec<(Range<usize>, Result<ToolCall, ToolCallError>)> {
     let mut calls = Vec::new();
     let mut rest = text;
     while let Some((_, after)) = rest.split_once(OPEN) {
+        let start = text.len() - after.len() - OPEN.len();
         // The tag may stand inside of a text, so the object is read first and its end looked for behind it.
         let mut values = serde_json::Deserializer::from_str(after).into_iter::<Json>();
         match values.next() {
             Some(Ok(value)) => {
                 let (object, behind) = after.split_at(values.byte_offset());
                 let end = behind.find(OPEN).unwrap_or(behind.len());
-                let between = behind[..end].split(CLOSE).next().unwrap_or_default().trim();
-                calls.push(if between.is_empty() {
+                let between = behind[..end].split(CLOSE).next().unwrap_or_default();
+                let call = if between.trim().is_empty() {
                     read_call(&value, object)
                 } else {
                     Err(json_error(after, "there is more text after the object"))
-                });
-                rest = behind;
+                };
+                let is_closed = behind[between.len()..].starts_with(CLOSE);
+                rest = &behind[between.len() + if is_closed { CLOSE.len() } else { 0 }..];
+                calls.push((start..text.len() - rest.len(), call));
             }
             other => {
                 let reason = match other {
@@ -112,8 +157,8 @@ fn tagged_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
                     _ => "it is empty".to_owned(),
                 };
                 let end = [CLOSE, OPEN].iter().filter_map(|tag| after.find(tag)).min().unwrap_or(after.len());
-                calls.push(Err(json_error(&after[..end], &reason)));
                 rest = &after[end..];
+                calls.push((start..text.len() - rest.len(), Err(json_error(&after[..end], &reason))));
             }
         }
     }

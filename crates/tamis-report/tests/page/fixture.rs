@@ -43,7 +43,7 @@ pub(crate) fn played(index: u32, turns: &[(&str, &str, &str)], won: bool) -> Tra
     trajectory.text = turns.iter().flat_map(|(text, observation, _)| [*text, *observation]).collect();
     trajectory.episode = Some(Episode {
         turns: turns.iter().enumerate().map(turn).collect(),
-        is_success: won,
+        is_success: Some(won),
         ..Episode::default()
     });
     trajectory

@@ -19,7 +19,7 @@ use tamis_core::random::Key;
 use tamis_core::schedule::Spent;
 use tamis_data::prompt::{Message, Prompt};
 
-use super::told::Told;
+use super::told::{End, Told};
 use super::{Between, Episodes, LUCK, TokenLimits};
 use crate::generator::{
     AbortScope, FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest,
@@ -333,12 +333,13 @@ impl Agent {
         turn.info.extend(outcome.info);
         turn.info.insert("num_calls_refused".to_owned(), refused.total() as f64);
         turn.info.insert("num_calls_too_long".to_owned(), refused.too_long as f64);
-        let is_success = outcome.success.unwrap_or(outcome.reward.is_some_and(|reward| reward > 0.0));
-        let mut sample = Sample { lost: self.lost, ..told.finish(is_success, is_cut, is_cut) };
-        if let Some(episode) = &mut sample.episode {
-            episode.is_unscored = outcome.reward.is_none();
-        }
-        Some(sample)
+        let end = End {
+            is_success: outcome.success.or(outcome.reward.map(|reward| reward > 0.0)),
+            is_unscored: outcome.reward.is_none(),
+            is_cut,
+            is_full: is_cut,
+        };
+        Some(Sample { lost: self.lost, ..told.finish(end) })
     }
 }
 

@@ -653,3 +653,5 @@ impl Generator for Episodes<'_> {
 mod tests;
 #[cfg(test)]
 mod tests_of_memory;
+#[cfg(test)]
+mod tests_of_templates;

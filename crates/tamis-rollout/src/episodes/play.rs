@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tamis_core::caught::catch;
+use tamis_core::group::FinishReason;
 use tamis_data::prompt::{Message, Prompt};
-use tamis_env::environment::{Environment, EnvironmentFault, EpisodeEnd};
+use tamis_env::environment::{Environment, EnvironmentFault, EpisodeEnd, TurnOutcome};
 
-use super::told::Told;
+use super::told::{End, Told};
 use super::{Between, LUCK, TokenLimits, Worlds, conversation_of, message};
 use crate::generator::{Sample, SampleId, SampleRequest};
 
@@ -18,6 +19,8 @@ pub(super) struct Play {
     conversation: Vec<Message>,
     /// The turn whose answer is waited for.
     turn: u32,
+    /// Whether an answer was given a reward.
+    is_scored: bool,
     pub(super) told: Told,
 }
 
@@ -30,7 +33,14 @@ pub(super) enum Next {
 
 impl Play {
     pub(super) fn new(request: SampleRequest, prompt: &Prompt, environment: Box<dyn Environment>) -> Self {
-        Self { request, environment, conversation: conversation_of(prompt), turn: 0, told: Told::new() }
+        Self {
+            request,
+            environment,
+            conversation: conversation_of(prompt),
+            turn: 0,
+            is_scored: false,
+            told: Told::new(),
+        }
     }
 
     /// The request of the first answer: after the prompt, or after what the environment begins with instead.
@@ -98,19 +108,20 @@ impl Play {
         if let Some(fault) = outcome.fault {
             return Err(fault);
         }
-        if let Some(turn) = self.told.turns.last_mut() {
-            turn.reward = outcome.reward;
-            turn.info = outcome.info.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
-        }
-        if let Some(end) = outcome.end {
-            return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated, false)));
+        let end = outcome.end;
+        self.note(outcome);
+        if let Some(end) = end {
+            // An answer without calls of tools ends an episode: one that was cut may have come to them.
+            let is_full =
+                answer.finish_reason == FinishReason::Length && self.environment.is_success().is_none();
+            return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated || is_full, false)));
         }
         let shown = self.environment.messages();
         self.conversation.push(message("assistant", &answer.text));
         let context = worlds.context();
         let left = self.room(&Between::default(), limits, !context.is_growing());
         if !worlds.may_fit(bytes_of(&shown), left) {
-            return Ok(Next::Over(self.finish(true, true)));
+            return self.cut();
         }
         let unseen = |reason| {
             EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
@@ -123,7 +134,7 @@ impl Play {
         };
         let room = self.room(&more, limits, !context.is_growing());
         if room == 0 {
-            return Ok(Next::Over(self.finish(true, true)));
+            return self.cut();
         }
         if !context.is_growing() {
             self.told.begin_anew();
@@ -163,8 +174,29 @@ impl Play {
         }
     }
 
+    /// Notes what the last answer came to.
+    fn note(&mut self, outcome: TurnOutcome) {
+        self.is_scored |= outcome.reward.is_some();
+        if let Some(turn) = self.told.turns.last_mut() {
+            turn.reward += outcome.reward.unwrap_or(0.0);
+            turn.info.extend(outcome.info.into_iter().map(|(name, value)| (name.into_owned(), value)));
+        }
+    }
+
+    /// Ends it where no further answer has room.
+    fn cut(&mut self) -> Result<Next, EnvironmentFault> {
+        if let Some(mut outcome) = self.environment.cut() {
+            if let Some(fault) = outcome.fault.take() {
+                return Err(fault);
+            }
+            self.note(outcome);
+        }
+        Ok(Next::Over(self.finish(true, true)))
+    }
+
     fn finish(&mut self, is_cut: bool, is_full: bool) -> Sample {
-        self.told.finish(self.environment.is_success(), is_cut, is_full)
+        let (is_success, is_unscored) = (self.environment.is_success(), !self.is_scored);
+        self.told.finish(End { is_success, is_unscored, is_cut, is_full })
     }
 }
 

@@ -35,15 +35,15 @@ impl Environment for Counting {
         self.turn += 1;
         let end = (self.turn >= self.lasts).then_some(EpisodeEnd::Terminated);
         TurnOutcome {
-            reward: self.turn as f64,
+            reward: Some(self.turn as f64),
             end,
             info: vec![("luck".into(), self.luck.uniform(0))],
             fault: None,
         }
     }
 
-    fn is_success(&self) -> bool {
-        self.turn >= 3
+    fn is_success(&self) -> Option<bool> {
+        Some(self.turn >= 3)
     }
 }
 
@@ -106,7 +106,7 @@ impl Worlds for CountingWorlds {
     }
 }
 
-fn request(group: u64, turns: Option<u64>) -> SampleRequest {
+pub(super) fn request(group: u64, turns: Option<u64>) -> SampleRequest {
     let columns = turns.map(|turns| ("turns".to_owned(), turns.into()));
     let prompt = Prompt {
         id: PromptId(group),
@@ -192,7 +192,7 @@ proptest! {
             let episode = sample.episode.as_ref().expect("played");
             prop_assert_eq!(episode.turns.len() as u64, *lasts);
             prop_assert_eq!(episode.rewards(), (1..=*lasts).map(|turn| turn as f64).collect::<Vec<_>>());
-            prop_assert_eq!((episode.is_success, episode.is_cut), (*lasts >= 3, false));
+            prop_assert_eq!((episode.is_success, episode.is_cut), (Some(*lasts >= 3), false));
             let written: usize = episode.turns.iter().map(|turn| (turn.end - turn.start) as usize).sum();
             prop_assert_eq!(written, mask.iter().filter(|&&is_written| is_written).count());
             let shown = |turn: &Turn| match turn.observation.as_str() {
@@ -465,8 +465,8 @@ impl Environment for Opening {
         TurnOutcome { end: Some(EpisodeEnd::Terminated), ..TurnOutcome::default() }
     }
 
-    fn is_success(&self) -> bool {
-        true
+    fn is_success(&self) -> Option<bool> {
+        Some(true)
     }
 }
 

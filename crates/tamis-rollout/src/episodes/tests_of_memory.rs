@@ -31,15 +31,15 @@ impl Environment for Noise {
             return TurnOutcome::failed(EnvironmentFault::Broke("it fell over".to_owned()));
         }
         TurnOutcome {
-            reward: self.count.fetch_add(1, Ordering::Relaxed) as f64,
+            reward: Some(self.count.fetch_add(1, Ordering::Relaxed) as f64),
             end: (self.num_turns == 2).then_some(EpisodeEnd::Terminated),
             info: vec![("number".into(), self.count.fetch_add(1, Ordering::Relaxed) as f64)],
             fault: None,
         }
     }
 
-    fn is_success(&self) -> bool {
-        self.count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+    fn is_success(&self) -> Option<bool> {
+        Some(self.count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2))
     }
 }
 

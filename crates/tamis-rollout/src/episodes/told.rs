@@ -19,6 +19,19 @@ pub(super) struct Told {
     has_logprobs: bool,
 }
 
+/// How a trajectory came to its end.
+#[derive(Clone, Copy)]
+pub(super) struct End {
+    /// Whether its task was solved, where somebody can say.
+    pub(super) is_success: Option<bool>,
+    /// Whether no reward was given.
+    pub(super) is_unscored: bool,
+    /// Whether a limit ended it, and not its environment.
+    pub(super) is_cut: bool,
+    /// Whether that was a limit of tokens.
+    pub(super) is_full: bool,
+}
+
 impl Told {
     pub(super) fn new() -> Self {
         let sample = Sample {
@@ -112,8 +125,9 @@ impl Told {
         }
     }
 
-    /// The whole; `is_full`: a limit of tokens ended it.
-    pub(super) fn finish(&mut self, is_success: bool, is_cut: bool, is_full: bool) -> Sample {
+    /// The whole.
+    pub(super) fn finish(&mut self, end: End) -> Sample {
+        let End { is_success, is_unscored, is_cut, is_full } = end;
         let turns = std::mem::take(&mut self.turns);
         let num_written = self.num_written.max(1) as f64;
         let mut sample = self.sample.clone();
@@ -121,7 +135,7 @@ impl Told {
             sample.finish_reason = FinishReason::Length;
         }
         sample.entropy = self.entropy.map(|sum| sum / num_written);
-        sample.episode = Some(Episode { turns, is_success, is_cut, is_unscored: false });
+        sample.episode = Some(Episode { turns, is_success, is_cut, is_unscored });
         sample
     }
 }

@@ -24,26 +24,14 @@ pub struct ChatCall {
     pub tools: Vec<Value>,
     /// Tokens of the answer, at most.
     pub max_tokens: Option<usize>,
-    /// Temperature.
-    pub temperature: Option<f64>,
-    /// Nucleus sampling.
-    pub top_p: Option<f64>,
-    /// Most likely tokens that are sampled from; at least 1.
-    pub top_k: Option<u32>,
-    /// Least probability of a token, relative to the most likely one.
-    pub min_p: Option<f64>,
-    /// Penalty for repetition.
-    pub repetition_penalty: Option<f64>,
     /// Texts that end the answer.
     pub stop: Vec<String>,
-    /// Seed.
-    pub seed: Option<i64>,
     /// Whether the answer is sent as a stream; it is given in one piece all the same.
     pub stream: bool,
     /// Whether the stream ends with the numbers of tokens.
     pub stream_usage: bool,
-    /// Names of further fields, which have no effect.
-    pub ignored: Vec<String>,
+    /// Names of the fields of sampling that it has (`temperature`, ...), which have no effect.
+    pub sampling: Vec<&'static str>,
 }
 
 /// Fields that would change the answer and that nobody here knows how to obey.
@@ -83,34 +71,15 @@ const REFUSED: [Refused; 29] = [
     ("continue_final_message", is_false, "the answer is a message of its own"),
 ];
 
-/// Fields that are obeyed.
-const OBEYED: [&str; 15] = [
-    "messages",
-    "model",
-    "tools",
-    "tool_choice",
-    "max_tokens",
-    "max_completion_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "stop",
-    "seed",
-    "stream",
-    "stream_options",
-];
+/// Fields that say how to sample: a run samples all of a group's members alike, by its own settings.
+const SAMPLING: [&str; 6] = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"];
 
 impl ChatCall {
     /// From the body of a call.
     pub(super) fn read(body: &Value) -> Result<Self, ApiError> {
         let fields = Fields::of(body)?;
         fields.refuse(&REFUSED)?;
-        let is_known = |name: &str| OBEYED.contains(&name) || REFUSED.iter().any(|refused| refused.0 == name);
-        let is_given = |name: &&str| fields.get(name).is_some() && !is_known(name);
-        let mut ignored: Vec<String> = fields.names().filter(is_given).map(str::to_owned).collect();
-        let messages = read_messages(fields, &mut ignored)?;
+        let messages = read_messages(fields)?;
         let tools = read_tools(fields)?;
         let max_tokens = match fields.count("max_completion_tokens", 1, i64::MAX)? {
             Some(count) => Some(count),
@@ -126,17 +95,10 @@ impl ChatCall {
                 tools
             },
             max_tokens,
-            temperature: number(fields, "temperature", "at least 0", |x| x >= 0.0)?,
-            top_p: number(fields, "top_p", "above 0 and at most 1", |x| x > 0.0 && x <= 1.0)?,
-            // As vLLM has it, 0 and -1 are all tokens.
-            top_k: fields.integer("top_k")?.filter(|&k| k > 0).map(|k| u32::try_from(k).unwrap_or(u32::MAX)),
-            min_p: number(fields, "min_p", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?,
-            repetition_penalty: number(fields, "repetition_penalty", "above 0", |x| x > 0.0)?,
             stop: read_stops(fields)?,
-            seed: fields.integer("seed")?,
             stream: fields.flag("stream")?,
             stream_usage: options.map_or(Ok(false), |options| options.flag("include_usage"))?,
-            ignored,
+            sampling: SAMPLING.into_iter().filter(|name| fields.get(name).is_some()).collect(),
         })
     }
 
@@ -152,21 +114,6 @@ impl ChatCall {
             })?;
         let is_same = for_template(answered) == for_template(&answer.message());
         (is_same && !new.is_empty()).then_some(new)
-    }
-}
-
-fn number(
-    fields: Fields<'_>,
-    name: &str,
-    range: &str,
-    is_right: impl Fn(f64) -> bool,
-) -> Result<Option<f64>, ApiError> {
-    let number = fields.number(name)?;
-    match number {
-        Some(number) if !is_right(number) => {
-            Err(ApiError::field(name, format!("`{name}` must be {range}, got {number}")))
-        }
-        number => Ok(number),
     }
 }
 
@@ -190,19 +137,15 @@ pub fn for_template(message: &Value) -> Value {
 /// Fields of a message that are kept beside its role, content and tool calls.
 const KEPT: [&str; 3] = ["tool_call_id", "name", "reasoning_content"];
 
-fn read_messages(fields: Fields<'_>, ignored: &mut Vec<String>) -> Result<Vec<Value>, ApiError> {
+fn read_messages(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let messages = fields.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
         return Err(ApiError::field("messages", "`messages` must be a list of at least one message"));
     }
-    messages
-        .iter()
-        .enumerate()
-        .map(|(i, message)| read_message(&format!("messages.{i}"), message, ignored))
-        .collect()
+    messages.iter().enumerate().map(|(i, message)| read_message(&format!("messages.{i}"), message)).collect()
 }
 
-fn read_message(name: &str, message: &Value, ignored: &mut Vec<String>) -> Result<Value, ApiError> {
+fn read_message(name: &str, message: &Value) -> Result<Value, ApiError> {
     let wrong = |field: &str, expected: &str| {
         let name = format!("{name}{field}");
         ApiError::field(&name, format!("`{name}` must be {expected}"))
@@ -253,11 +196,6 @@ fn read_message(name: &str, message: &Value, ignored: &mut Vec<String>) -> Resul
             );
         }
     }
-    // Clients write what an answer did not have as empty lists too.
-    let is_read = |field: &str| ["role", "content", "tool_calls"].contains(&field) || KEPT.contains(&field);
-    let others =
-        message.iter().filter(|(field, value)| !is_read(field) && !value.is_null() && !is_empty(value));
-    ignored.extend(others.map(|(field, _)| format!("{name}.{field}")));
     Ok(Value::Object(kept))
 }
 
@@ -320,14 +258,10 @@ mod tests {
             ],
             tools: vec![tool],
             max_tokens: Some(7),
-            temperature: Some(0.5),
-            top_p: Some(0.9),
             stop: vec!["x".to_owned()],
-            seed: Some(3),
             stream: true,
             stream_usage: true,
-            ignored: vec!["user".to_owned(), "messages.2.cache_control".to_owned()],
-            ..ChatCall::default()
+            sampling: vec!["temperature", "top_p", "top_k", "seed"],
         };
         assert_eq!(read(&body), Ok(expected));
         let none = json!({"messages": body["messages"], "tools": body["tools"], "tool_choice": "none"});
@@ -349,9 +283,6 @@ mod tests {
             ("tool_choice", json!("required")),
             ("tool_choice", json!({"type": "function", "function": {"name": "add"}})),
             ("logit_bias", json!({"5": 1})),
-            ("temperature", json!(-1)),
-            ("temperature", json!("hot")),
-            ("top_p", json!(0)),
             ("max_tokens", json!(0)),
             ("stop", json!([1])),
             ("stop", json!("")),

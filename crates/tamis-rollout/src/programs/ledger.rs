@@ -62,6 +62,8 @@ struct Open {
     warnings: Vec<String>,
     /// Whether a number without a name was told of.
     has_unnamed: bool,
+    /// Whether fields of sampling were told of.
+    has_sampling: bool,
 }
 
 impl Open {
@@ -199,6 +201,13 @@ impl Ledger {
     ) -> Result<Waiting, Refusal> {
         let (most, most_at_once) = (self.settings.max_calls, self.settings.max_calls_at_once);
         let mut open = self.lock();
+        if !chat.sampling.is_empty() && !std::mem::replace(&mut open.has_sampling, true) {
+            open.warnings.push(format!(
+                "a program's call sets {}: a run samples all members of a group alike, by `rollout.*`, and what calls \
+                 say of that has no effect",
+                chat.sampling.join(", ")
+            ));
+        }
         let call = CallNumber(open.num_calls);
         let refusal = match open.episodes.get_mut(&episode) {
             None => Refusal::AfterEnd,

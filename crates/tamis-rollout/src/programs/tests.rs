@@ -203,7 +203,7 @@ print(json.dumps({"reward": 1.0 if text == task["answer"] else 0.0, "success": T
     assert_eq!(asker, episode);
     assert_eq!(first.messages, [json!({"role": "user", "content": "1+2?"})]);
     assert_eq!((first.index, first.tools.len(), first.max_tokens, first.stream), (0, 1, Some(9), false));
-    assert_eq!(first.ignored, ["user"]);
+    assert_eq!(first.sampling, Vec::<&str>::new());
     let arguments = "{\"a\": 1, \"b\": 2}".to_owned();
     let tool_calls = vec![ChatToolCall { id: tool_call_id(0, 0), name: "add".to_owned(), arguments }];
     let answer = ChatAnswer {

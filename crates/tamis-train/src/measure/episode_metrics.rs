@@ -32,31 +32,31 @@ pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metri
     };
     let groups: Vec<Vec<Episode>> = groups.iter().map(of_group).collect();
     let groups: Vec<Vec<&Episode>> = groups.iter().map(|group| group.iter().collect()).collect();
-    set_episode_metrics("train", environment, &groups, metrics);
+    for (name, value) in figures_of_episodes(&groups) {
+        metrics.set(format!("train/{environment}/{name}"), value);
+    }
 }
 
-/// The same of episodes by group, under `{place}/{environment}/...`.
-pub(super) fn set_episode_metrics(
-    place: &str,
-    environment: &str,
-    groups: &[Vec<&Episode>],
-    metrics: &mut Metrics,
-) {
+/// Figures of episodes by group, by the names of their metrics.
+pub(super) fn figures_of_episodes(groups: &[Vec<&Episode>]) -> impl Iterator<Item = (String, f64)> {
     let groups: Vec<&Vec<&Episode>> = groups.iter().filter(|group| !group.is_empty()).collect();
     let episodes: Vec<&Episode> = groups.iter().flat_map(|group| group.iter().copied()).collect();
-    if episodes.is_empty() {
-        return;
-    }
     let mean = |of: &dyn Fn(&Episode) -> f64| {
         episodes.iter().map(|episode| of(episode)).sum::<f64>() / episodes.len() as f64
     };
-    let mut set = |name: &str, value: f64| metrics.set(format!("{place}/{environment}/{name}"), value);
-    set("success", mean(&|episode| f64::from(u8::from(episode.is_success))));
-    set("num_turns", mean(&|episode| episode.turns.len() as f64));
-    set("cut_ratio", mean(&|episode| f64::from(u8::from(episode.is_cut))));
-    let largest = groups.iter().map(|group| group.len()).max().unwrap_or(0);
-    let solved = groups.iter().filter(|group| group.iter().any(|episode| episode.is_success)).count();
-    set(&format!("pass@{largest}"), solved as f64 / groups.len() as f64);
+    let mut figures = Vec::new();
+    // Of one that does not say it is not known to be solved; where none says, there is nothing to tell.
+    if episodes.iter().any(|episode| episode.is_success.is_some()) {
+        let is_solved = |episode: &Episode| episode.is_success == Some(true);
+        figures.push(("success".to_owned(), mean(&|episode| f64::from(u8::from(is_solved(episode))))));
+        let solved = groups.iter().filter(|group| group.iter().any(|episode| is_solved(episode))).count();
+        let largest = groups.iter().map(|group| group.len()).max().unwrap_or(0);
+        figures.push((format!("pass@{largest}"), solved as f64 / groups.len() as f64));
+    }
+    if !episodes.is_empty() {
+        figures.push(("num_turns".to_owned(), mean(&|episode| episode.turns.len() as f64)));
+        figures.push(("cut_ratio".to_owned(), mean(&|episode| f64::from(u8::from(episode.is_cut)))));
+    }
     // By name the sum over episodes, and how many of them have it.
     let mut names: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for episode in &episodes {
@@ -71,12 +71,13 @@ pub(super) fn set_episode_metrics(
             *num_episodes += 1;
         }
     }
-    for (name, (sum, num_episodes)) in names {
+    figures.extend(names.into_iter().map(|(name, (sum, num_episodes))| {
         let of = if is_count(name) { episodes.len() } else { num_episodes };
         // Names of an environment's own have a place of their own.
         let name = if KNOWN.contains(&name) { name.to_owned() } else { format!("info/{name}") };
-        set(&name, sum / of as f64);
-    }
+        (name, sum / of as f64)
+    }));
+    figures.into_iter()
 }
 
 /// Whether a number counts something, so that none of it is 0.
@@ -101,7 +102,7 @@ mod tests {
             };
             let episode = episode.map(|(turns, is_success)| Episode {
                 turns: turns.iter().map(turn).collect(),
-                is_success,
+                is_success: Some(is_success),
                 is_cut: !is_success,
                 ..Episode::default()
             });

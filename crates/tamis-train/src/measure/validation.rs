@@ -495,7 +495,9 @@ mod tests {
         assert_eq!((report.num_scored, report.accuracy), (6, Some(0.5)));
         // They are the figures that are logged, where those are.
         let mut figures = tamis_run::metrics::Metrics::new();
-        crate::measure::validation_metrics::validation_metrics(&rows, &mut figures);
+        for result in crate::measure::validation_metrics::results_by_source(&rows) {
+            result.put(&mut figures);
+        }
         assert_eq!(figures.get("val-core/sums/acc/mean@2"), Some(0.75));
         assert_eq!(figures.get("val-core/unknown/acc/mean@2"), Some(0.0));
         assert_eq!(figures.get("val-core/proofs/acc/mean@2"), None);

@@ -22,7 +22,7 @@ use tamis_core::group::{Episode, Group, Trajectory};
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::NumberSummary;
 
-use super::episode_metrics::set_episode_metrics;
+use super::episode_metrics::figures_of_episodes;
 
 mod majority;
 
@@ -418,6 +418,9 @@ pub struct SourceResult {
     pub figures: Vec<Figure>,
     /// Means of what reward functions logged, by name.
     pub logged: BTreeMap<String, f64>,
+    /// Metrics of its episodes by name (`success`, `num_actions`, ...); none where nothing was played.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub episodes: BTreeMap<String, f64>,
 }
 
 impl SourceResult {
@@ -446,13 +449,17 @@ impl SourceResult {
         figures.chain(Quantity::COUNTS.into_iter().map(move |quantity| name(false, quantity)))
     }
 
-    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, what was logged among them.
+    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, what was logged among them, and
+    /// `val-env/{source}/...` of what was played.
     pub fn put(&self, metrics: &mut Metrics) {
         for name in self.names() {
             metrics.set_some(name.to_string(), self.value(&name.quantity));
         }
         for (name, value) in &self.logged {
             metrics.set(format!("val-aux/{}/reward_log/{name}", self.source), *value);
+        }
+        for (name, value) in &self.episodes {
+            metrics.set(format!("val-env/{}/{name}", self.source), *value);
         }
     }
 }
@@ -466,20 +473,6 @@ pub fn results_by_source(prompts: &[PromptSamples]) -> Vec<SourceResult> {
         sources.entry(&prompt.source).or_default().push(prompt);
     }
     sources.into_iter().map(|(source, prompts)| source_result(source, &prompts)).collect()
-}
-
-/// Sets the metrics of all prompts, by data source.
-pub fn validation_metrics(prompts: &[PromptSamples], metrics: &mut Metrics) {
-    let mut played: BTreeMap<&str, Vec<Vec<&Episode>>> = BTreeMap::new();
-    for prompt in prompts.iter().filter(|prompt| !prompt.episodes.is_empty()) {
-        played.entry(&prompt.source).or_default().push(prompt.episodes.iter().collect());
-    }
-    for result in results_by_source(prompts) {
-        result.put(metrics);
-        if let Some(groups) = played.get(result.source.as_str()) {
-            set_episode_metrics("val-env", &result.source, groups, metrics);
-        }
-    }
 }
 
 fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
@@ -516,6 +509,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         .filter_map(|(name, values)| Some((name.clone(), NumberSummary::of(values)?.mean)))
         .collect();
     let lengths = prompts.iter().flat_map(|prompt| prompt.lengths.iter().map(|&length| length as f64));
+    let played: Vec<Vec<&Episode>> = prompts.iter().map(|prompt| prompt.episodes.iter().collect()).collect();
     let samples: usize = prompts.iter().map(|prompt| prompt.num_samples).sum();
     let num_failed = prompts.iter().filter(|prompt| prompt.is_failed).count();
     let truncated: usize = prompts.iter().map(|prompt| prompt.num_truncated).sum();
@@ -529,6 +523,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         truncated_share: (samples > 0).then(|| truncated as f64 / samples as f64),
         figures,
         logged,
+        episodes: figures_of_episodes(&played).collect(),
     }
 }
 

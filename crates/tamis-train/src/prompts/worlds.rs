@@ -14,7 +14,7 @@ use tamis_env::environment::tools::{ToolSettings, Toolbox};
 use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_env::reward::Listener;
 use tamis_env::task::environment::{begin, environment_of};
-use tamis_env::tool::tool_calls;
+use tamis_env::tool::split_tool_calls;
 use tamis_rollout::programs::{
     ChatAnswer, ChatFinish, ChatToolCall, ProgramHost, ProgramSettings, tool_call_id,
 };
@@ -376,12 +376,8 @@ impl Agents for RunAgents {
             return answer;
         }
         // A program is given what can be read; the rest is text to it.
-        let calls: Vec<_> = tool_calls(text).into_iter().filter_map(Result::ok).collect();
-        if calls.is_empty() {
-            return answer;
-        }
-        let before = ["<tool_call>", "<|python_tag|>"].iter().filter_map(|open| text.find(open)).min();
-        text[..before.unwrap_or(0)].trim_end().clone_into(&mut answer.text);
+        let (rest, calls) = split_tool_calls(text);
+        answer.text = rest;
         answer.tool_calls = calls
             .into_iter()
             .enumerate()

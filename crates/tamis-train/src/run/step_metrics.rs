@@ -84,9 +84,11 @@ impl StepMetrics {
         if let Some(environment) = recipe.config.played() {
             let mut by_source: BTreeMap<&str, Vec<&Group>> = BTreeMap::new();
             for record in &records {
+                // Whoever plays prompts of any source has one name for all of them.
+                let own = environment.name.as_deref().unwrap_or_else(|| environment.kind.as_str());
                 let source = match record.prompt.prompt.data_source.as_str() {
-                    "" => environment.kind.as_str(),
-                    source => source,
+                    source if !source.is_empty() && !environment.maker().plays_any_prompt() => source,
+                    _ => own,
                 };
                 by_source.entry(source).or_default().push(&record.group);
             }

@@ -172,7 +172,13 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("a sequence starts as soon as another has ended, always"),
     ),
     key("transformers_continuous_batching_config", "null", NoEffect(ENGINE)),
-    key("max_tool_calling_iterations", "null", NoEffect("there are no tools")),
+    key(
+        "max_tool_calling_iterations",
+        "null",
+        NoEffect(
+            "`environment` with `kind: tools` has tools, and `environment.prompting.max_turns` bounds their turns",
+        ),
+    ),
     // batches
     key(
         "per_device_train_batch_size",

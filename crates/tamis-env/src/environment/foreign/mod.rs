@@ -98,6 +98,9 @@ pub struct Introduction {
     /// Whether the same level, luck and answers always give the same episode.
     #[serde(default)]
     pub is_deterministic: bool,
+    /// Whether it says of an episode that is cut short what that is worth.
+    #[serde(default)]
+    pub scores_cut: bool,
 }
 
 impl Introduction {
@@ -267,9 +270,10 @@ impl Foreign {
             episode: format!("{}-{place}", self.name),
             opening: None,
             shown: Vec::new(),
-            is_success: false,
+            is_success: None,
             num_turns: 0,
             limits: (self.limit, self.max_turns),
+            scores_cut: self.introduction.scores_cut,
         };
         let asked = body(json!({"episode": begun.episode, "level": level, "luck": luck.bits(0).to_string()}));
         let mut answer = self.line.ask(place, "reset", asked, self.limit)?;
@@ -285,7 +289,7 @@ impl Foreign {
     /// # Errors
     /// They cannot be begun.
     pub fn begin_calls(&self, luck: Key) -> Result<ForeignCalls, EnvironmentFault> {
-        self.begin_level(&json!({}), luck).map(ForeignCalls)
+        self.begin_level(&json!({}), luck).map(ForeignCalls::over)
     }
 }
 
@@ -298,7 +302,8 @@ struct Levels {
 struct Stepped {
     #[serde(default)]
     messages: Value,
-    reward: f64,
+    #[serde(default)]
+    reward: Option<f64>,
     #[serde(default)]
     terminated: bool,
     #[serde(default)]
@@ -313,6 +318,12 @@ struct Stepped {
 pub struct ForeignCalls(ForeignEpisode);
 
 impl ForeignCalls {
+    fn over(mut episode: ForeignEpisode) -> Self {
+        // A trajectory has turns, and a call is none.
+        episode.limits.1 = usize::MAX;
+        Self(episode)
+    }
+
     /// What a tool says, and whether the call failed.
     ///
     /// # Errors
@@ -333,22 +344,36 @@ struct ForeignEpisode {
     episode: String,
     opening: Option<Vec<Message>>,
     shown: Vec<Message>,
-    is_success: bool,
+    is_success: Option<bool>,
     num_turns: usize,
     limits: (Duration, usize),
+    scores_cut: bool,
 }
 
 impl ForeignEpisode {
     fn step(&mut self, text: &str) -> Result<TurnOutcome, EnvironmentFault> {
-        let (limit, max_turns) = self.limits;
         let asked = body(json!({"episode": self.episode, "action": text}));
-        let stepped: Stepped = read("step", self.line.ask(self.place, "step", asked, limit)?)?;
-        if !stepped.reward.is_finite() {
-            return Err(broke(format!("its environment gave the reward {}", stepped.reward)));
-        }
+        let mut outcome = self.ask("step", asked)?;
         self.num_turns += 1;
-        self.is_success = stepped.success.unwrap_or(stepped.terminated && stepped.reward > 0.0);
-        let end = match (stepped.terminated, stepped.truncated || self.num_turns >= max_turns) {
+        if outcome.end.is_none() && self.num_turns >= self.limits.1 {
+            self.shown.clear();
+            outcome.end = Some(EpisodeEnd::Truncated);
+            match self.cut() {
+                Some(more) => outcome.add(more),
+                None => self.line.note_ended(),
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// What a call of the episode came to; `shown` has what it shows.
+    fn ask(&mut self, op: &'static str, asked: Body) -> Result<TurnOutcome, EnvironmentFault> {
+        let stepped: Stepped = read(op, self.line.ask(self.place, op, asked, self.limits.0)?)?;
+        if let Some(reward) = stepped.reward.filter(|reward| !reward.is_finite()) {
+            return Err(broke(format!("its environment gave the reward {reward}")));
+        }
+        self.is_success = stepped.success;
+        let end = match (stepped.terminated, stepped.truncated) {
             (true, _) => Some(EpisodeEnd::Terminated),
             (false, true) => Some(EpisodeEnd::Truncated),
             (false, false) => None,
@@ -390,7 +415,15 @@ impl Environment for ForeignEpisode {
         self.step(text).unwrap_or_else(TurnOutcome::failed)
     }
 
-    fn is_success(&self) -> bool {
+    fn cut(&mut self) -> Option<TurnOutcome> {
+        if !self.scores_cut {
+            return None;
+        }
+        let asked = body(json!({"episode": self.episode}));
+        Some(self.ask("cut", asked).unwrap_or_else(TurnOutcome::failed))
+    }
+
+    fn is_success(&self) -> Option<bool> {
         self.is_success
     }
 }

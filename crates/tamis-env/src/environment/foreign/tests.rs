@@ -18,7 +18,8 @@ for line in sys.stdin:
     op, id = asked["op"], asked["id"]
     said = {"id": id}
     if op == "hello":
-        said |= {"protocol": asked["settings"].get("protocol", "tamis-environment/1"), "name": "counter", "system": "count"}
+        said |= {"protocol": asked["settings"].get("protocol", "tamis-environment/1"), "name": "counter", "system": "count",
+                 "scores_cut": asked["settings"].get("scores_cut", False)}
     elif op == "levels":
         said["levels"] = [{"level": n + 2, "prompt": f"to {n + 2}"} for n in range(min(asked["count"], 3))]
     elif op == "reset":
@@ -37,8 +38,10 @@ for line in sys.stdin:
         elif asked["action"] == "numb": said |= {"reward": 0}
         else:
             said |= {"messages": [{"role": "tool", "content": f"at {count[0]}"}], "reward": 0.5,
-                     "terminated": count[0] == count[1],
+                     "terminated": count[0] == count[1], "success": True if count[0] == count[1] else None,
                      "info": {"count": count[0], "words": "none", "unscored": 0.0, "two words": 1, "x" * 65: 1}}
+    elif op == "cut":
+        said |= {"reward": 10, "truncated": True, "success": False, "info": {"cut": 1}}
     elif op == "close":
         counts.pop(asked["episode"], None)
     print(json.dumps(said), flush=True)
@@ -114,16 +117,52 @@ fn episodes_are_played_elsewhere_turn_by_turn() {
     );
     let outcome = first.act("one");
     let info = vec![("count".into(), 1.0), ("unscored".into(), 0.0)];
-    assert_eq!((outcome.reward, outcome.end, outcome.info), (0.5, None, info));
+    assert_eq!((outcome.reward, outcome.end, outcome.info), (Some(0.5), None, info));
     assert_eq!((first.messages()[0].role.as_str(), first.observe().as_str()), ("tool", "at 1"));
     assert_eq!(second.act("one").end, None);
     assert_eq!(first.act("two").end, Some(EpisodeEnd::Terminated));
-    assert!(first.is_success() && first.messages().is_empty());
+    assert!(first.is_success() == Some(true) && first.messages().is_empty());
     // No longer than the run allows.
     second.act("two");
     assert_eq!(second.act("three").end, Some(EpisodeEnd::Truncated));
-    assert!(!second.is_success());
+    assert_eq!(second.is_success(), None);
     assert!(foreign.begin(&prompt(None), Key::new(1, Purpose::Environment)).expect("none").is_none());
+}
+
+/// One that says so is asked what an episode is worth that a limit of the run ends.
+#[test]
+fn an_episode_that_is_cut_is_scored_where_its_environment_can() {
+    let scoring = WorkerCommand { settings: json!({"scores_cut": true}), ..command(COUNTER) };
+    let (workers, introduction) = EnvironmentWorkers::start(scoring, nobody()).expect("starts");
+    let limit = Duration::from_secs(60);
+    let foreign = Foreign::new(Arc::new(workers), introduction, "count", limit, 2, nobody());
+    let mut by_turns = begin(&foreign, "4");
+    assert_eq!(by_turns.act("one").reward, Some(0.5));
+    let last = by_turns.act("two");
+    assert_eq!((last.reward, last.end), (Some(10.5), Some(EpisodeEnd::Truncated)));
+    assert_eq!(last.info.last(), Some(&("cut".into(), 1.0)));
+    assert_eq!((by_turns.is_success(), by_turns.observe()), (Some(false), String::new()));
+    // And by tokens, of which nobody there knows.
+    let mut by_tokens = begin(&foreign, "4");
+    by_tokens.act("one");
+    assert_eq!(by_tokens.cut().expect("scored").reward, Some(10.0));
+    let silent = counter(limit, 2);
+    let mut cut = begin(&silent, "4");
+    cut.act("one");
+    assert_eq!((cut.cut(), cut.is_success()), (None, None));
+}
+
+/// A trajectory makes as many calls as it likes: its turns are not theirs.
+#[test]
+fn calls_of_tools_have_no_limit_of_turns() {
+    let mut calls = counter(Duration::from_secs(60), 2)
+        .begin_level(&json!(100), Key::new(1, Purpose::Environment))
+        .map(ForeignCalls::over)
+        .expect("begun");
+    for count in 1..=5 {
+        let (said, has_failed) = calls.call("count", &json!({})).expect("answered");
+        assert_eq!((said, has_failed), (format!("at {count}"), false));
+    }
 }
 
 #[test]
@@ -190,7 +229,7 @@ fn stray_lines_and_names_are_left_out_with_a_warning() {
     let (mut first, mut second) = (begin(&foreign, "5"), begin(&foreign, "5"));
     for episode in [&mut first, &mut second] {
         let outcome = episode.act("chatter");
-        assert_eq!((outcome.fault, outcome.reward), (None, 0.5));
+        assert_eq!((outcome.fault, outcome.reward), (None, Some(0.5)));
         assert_eq!(episode.act("one").fault, None);
     }
     let mut lines: Vec<String> = heard.text().lines().map(str::to_owned).collect();

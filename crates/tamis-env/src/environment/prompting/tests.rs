@@ -191,17 +191,17 @@ fn turns_by_hand() {
     let mut walk = prompted(5, Prompting { max_actions_per_turn: 4, max_turns: 9, ..Prompting::default() });
     // Valid ones are carried out beside an invalid one, which costs once and uses nothing up.
     let outcome = walk.act(&answer("RIGHT || jump || right || fly"));
-    assert_near(outcome.reward, 0.5 + 0.5 - 0.1);
+    assert_near(outcome.reward.unwrap_or(f64::NAN), 0.5 + 0.5 - 0.1);
     assert_eq!((info(&outcome), outcome.end), ([1.0, 1.0, 2.0, -0.1], None));
     assert_eq!(walk.game().observe(), "__oRR");
     // Beyond the limit of a turn nothing is looked at.
     let outcome = walk.act(&answer("left || left || left || left || jump"));
-    assert_near(outcome.reward, -0.4);
+    assert_near(outcome.reward.unwrap_or(f64::NAN), -0.4);
     assert_eq!((info(&outcome), outcome.end), ([1.0, 0.0, 4.0, 0.0], None));
     // None at all.
     for text in ["", "right", &answer(""), &answer("jump")] {
         let outcome = walk.act(text);
-        assert_near(outcome.reward, -0.1);
+        assert_near(outcome.reward.unwrap_or(f64::NAN), -0.1);
         assert_eq!((info(&outcome), outcome.end), ([0.0, 0.0, 0.0, -0.1], None), "{text}");
     }
     assert_eq!(walk.game().observe(), "oRRLLLL");
@@ -209,10 +209,10 @@ fn turns_by_hand() {
     let outcome = walk.act(&answer("right || right || left"));
     assert_eq!((info(&outcome), outcome.end), ([1.0, 1.0, 3.0, 0.0], None));
     let outcome = walk.act(&answer("right || right || right"));
-    assert_near(outcome.reward, 0.5);
+    assert_near(outcome.reward.unwrap_or(f64::NAN), 0.5);
     assert_eq!((info(&outcome), outcome.end), ([1.0, 1.0, 1.0, 0.0], Some(EpisodeEnd::Truncated)));
     assert_eq!(walk.game().observe(), "__oRRLLLLRRLR");
-    assert!(!walk.is_success());
+    assert_eq!(walk.is_success(), Some(false));
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn ends() {
     for (behind, penalty) in [("left", 0.0), ("jump", -0.1)] {
         let mut walk = prompted(1, loose());
         let outcome = walk.act(&answer(&format!("right || {behind}")));
-        assert_near(outcome.reward, 1.5 + penalty);
+        assert_near(outcome.reward.unwrap_or(f64::NAN), 1.5 + penalty);
         assert_eq!((info(&outcome), outcome.end), ([1.0, 1.0, 1.0, penalty], Some(EpisodeEnd::Terminated)));
-        assert!(walk.is_success());
+        assert_eq!(walk.is_success(), Some(true));
         // Nothing happens after the end.
         let outcome = walk.act(&answer("left"));
         assert_eq!(outcome, TurnOutcome { end: Some(EpisodeEnd::Terminated), ..TurnOutcome::default() });
@@ -345,13 +345,13 @@ proptest! {
             prop_assert_eq!(num_actions, f64::from(count));
             prop_assert_eq!(is_valid > 0.0, count > 0);
             prop_assert_eq!(is_effective > 0.0, last.is_effective);
-            prop_assert!((outcome.reward - sum - penalty).abs() < 1e-9);
+            prop_assert!((outcome.reward.unwrap_or(f64::NAN) - sum - penalty).abs() < 1e-9);
             prop_assert!(penalty == 0.0 || penalty == -0.1);
             if is_listed {
                 prop_assert_eq!(penalty == 0.0, !named.is_empty() && named.iter().all(is_action));
             }
             if !named.iter().any(is_action) {
-                prop_assert_eq!(outcome.reward, -0.1);
+                prop_assert_eq!(outcome.reward, Some(-0.1));
                 prop_assert_eq!(walk.game().observe(), before);
                 prop_assert!(walk.observe().contains(WARNING));
             }
@@ -361,7 +361,7 @@ proptest! {
                 (left == 0 || turn + 1 == prompting.max_turns).then_some(EpisodeEnd::Truncated)
             };
             prop_assert_eq!(outcome.end, end);
-            prop_assert_eq!(walk.is_success(), model.is_success());
+            prop_assert_eq!(walk.is_success(), Some(model.is_success()));
             if end.is_some() {
                 break;
             }

@@ -157,7 +157,7 @@ print(json.dumps({"reward": 0.25, "success": True, "info": {"number": task["numb
         let mask = sample.loss_mask();
         assert!(sample.token_ids.iter().zip(&mask).all(|(&token, &written)| (token >= SHOWN) != written));
         assert_eq!(sample.logprobs.len(), sample.token_ids.len());
-        assert_eq!((episode.rewards(), episode.is_success), (vec![0.0, 0.0, 0.25], true));
+        assert_eq!((episode.rewards(), episode.is_success), (vec![0.0, 0.0, 0.25], Some(true)));
         assert_eq!((turns[2].info["number"], turns[2].info["num_calls_refused"]), (group as f64, 0.0));
     }
 }

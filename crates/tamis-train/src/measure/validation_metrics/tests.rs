@@ -129,7 +129,9 @@ fn by_hand() {
         prompt("openai/math", &[1.0], &["7"]),
     ];
     let mut metrics = Metrics::new();
-    validation_metrics(&prompts, &mut metrics);
+    for result in results_by_source(&prompts) {
+        result.put(&mut metrics);
+    }
     let listed: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value:.6}")).collect();
     insta::assert_snapshot!(listed.join("\n"), @"
     val-core/gsm8k/acc/mean@4 0.541667
@@ -205,7 +207,9 @@ fn a_group_as_samples() {
     assert!((samples.scores["acc"][0] - 1.0).abs() < 1e-15);
     assert!(samples.scores["acc"][1].is_nan() && samples.scores["reward"][1].is_nan());
     let mut metrics = Metrics::new();
-    validation_metrics(&[samples], &mut metrics);
+    for result in results_by_source(&[samples]) {
+        result.put(&mut metrics);
+    }
     assert_eq!(metrics.get("val-core/s/acc/mean@2"), Some(1.0), "the unscored one is no zero");
     assert_eq!(metrics.get("val-core/s/acc/maj@2/mean"), None, "no answers were read");
     assert_eq!(metrics.get("val-aux/s/num_unscored"), Some(1.0));

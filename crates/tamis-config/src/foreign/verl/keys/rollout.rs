@@ -40,8 +40,16 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("actor_rollout_ref.rollout.val_kwargs.top_p", "1.0", Key("validate.top_p")),
     key("actor_rollout_ref.rollout.val_kwargs.top_k", "-1", Unless(&["-1", "0"], "validation has no top-k")),
-    key("actor_rollout_ref.rollout.multi_turn.enable", "False", Unless(FALSE, "multi-turn is not there yet")),
-    key("actor_rollout_ref.rollout.multi_turn.*", "", NoEffect("multi-turn is not there yet")),
+    key(
+        "actor_rollout_ref.rollout.multi_turn.enable",
+        "False",
+        Unless(FALSE, "several turns are those of the section `environment`, such as `kind: tools`"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.multi_turn.*",
+        "",
+        NoEffect("several turns are those of the section `environment`, such as `kind: tools`"),
+    ),
     key("actor_rollout_ref.rollout.calculate_log_probs", "", NoEffect(KEPT)),
     key("actor_rollout_ref.rollout.log_prob_micro_batch_size", "", NoEffect(KEPT)),
     key("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu", "", NoEffect(KEPT)),

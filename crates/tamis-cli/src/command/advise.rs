@@ -1,0 +1,63 @@
+//! `tamis advise`.
+
+use std::path::Path;
+
+use tamis_config::{Config, Loaded, load_of_run, load_to_show};
+use tamis_run::directory::CONFIG;
+use tamis_simulate::advise::{AdviseError, Plan, advise, read};
+
+use super::{new_errors, print, show};
+use crate::arguments::{AdviseArguments, LayerArguments};
+use crate::failure::{FAILED, Failure, USAGE};
+
+pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
+    let plan = plan(&arguments.source, &arguments.layers)?;
+    let metric = arguments.metric.as_deref();
+    let evidence = read(&arguments.source, arguments.steps, metric, &plan).map_err(|error| fail(&error))?;
+    let advice = advise(&arguments.source.display().to_string(), &evidence, &plan);
+    if arguments.json {
+        let json = serde_json::to_string_pretty(&advice)
+            .map_err(|error| Failure::new(FAILED, format!("error: failed to write the advice: {error}")))?;
+        print(&format!("{json}\n"))?;
+    } else {
+        show(&advice.to_string())?;
+    }
+    Ok(0)
+}
+
+/// The settings that advice is for: those of a run with what is said over them, or what is said.
+fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
+    let own = source.join(CONFIG);
+    if !own.is_file() {
+        return Ok(if layers.is_empty() {
+            Plan::default()
+        } else {
+            Plan::of_layers(&layers.load_to_show()?)
+        });
+    }
+    let (files, overrides) = layers.split();
+    let known = load_of_run(&own, &[], &[]).ok();
+    // One that no run could begin with still says how large its batches are.
+    let shown = || -> Option<Loaded> {
+        let files: Vec<_> = std::iter::once(own.clone()).chain(files.iter().cloned()).collect();
+        load_to_show(&files, &overrides).ok()
+    };
+    match load_of_run(&own, &files, &overrides) {
+        Ok(loaded) => Ok(Plan::of_run(&loaded.config)),
+        Err(errors) => match shown() {
+            Some(loaded) => Ok(Plan::of_layers(&loaded)),
+            None => Err(new_errors(known.as_ref(), errors)),
+        },
+    }
+}
+
+/// What a run's own rollouts say, in a line or two; nothing where they cannot be read.
+pub(crate) fn start_lines(run: &Path, config: &Config) -> Vec<String> {
+    let plan = Plan::of_run(config);
+    let evidence = read(run, None, None, &plan);
+    evidence.map_or_else(|_| Vec::new(), |evidence| advise("", &evidence, &plan).start_lines())
+}
+
+fn fail(error: &AdviseError) -> Failure {
+    Failure::of(if error.is_usage() { USAGE } else { FAILED }, error, error.hint())
+}

@@ -1,0 +1,198 @@
+//! `tamis advise` as a person types it.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::tamis::{Folder, Replaced as _, TINY};
+
+/// 90 prompts of 8 completions, of which 0 to 8 are right in turn; half of the all-wrong groups hold the answer.
+fn rollouts() -> String {
+    let mut rows = String::new();
+    for prompt in 0..90 {
+        for member in 0..8 {
+            let acc = u8::from(member < prompt % 9);
+            let shown = if acc == 1 || (prompt % 18 == 0 && member == 3) { "42" } else { "41" };
+            let row = json!({
+                "prompt_id": prompt, "acc": acc, "reward": f64::from(acc) - 0.01 * f64::from(member % 2),
+                "completion": format!("{member}: it is {shown}"), "ground_truth": "42", "num_tokens": 20 + member,
+                "finish_reason": if member == 7 { "length" } else { "stop" },
+            });
+            let _ = writeln!(rows, "{row}");
+        }
+    }
+    rows
+}
+
+#[test]
+fn rollouts_of_any_program() {
+    let folder = Folder::new().with("rollouts.jsonl", &rollouts());
+    let said = folder.tamis(&[
+        "advise",
+        "rollouts.jsonl",
+        "data.train_batch_size=32",
+        "schedule.max_num_gen_batches=2",
+    ]);
+    insta::assert_snapshot!("rollouts_of_any_program", said.shown());
+}
+
+#[test]
+fn one_object_for_programs() {
+    let folder = Folder::new().with("rollouts.jsonl", &rollouts());
+    let said = folder
+        .tamis(&[
+            "advise",
+            "rollouts.jsonl",
+            "--json",
+            "algorithm.filter_groups.enable=True",
+            "data.train_batch_size=32",
+        ])
+        .succeeds();
+    let json: Value = serde_json::from_str(&said.stdout).expect("one object");
+    let keys: Vec<&String> = json.as_object().expect("an object").keys().collect();
+    assert_eq!(
+        keys,
+        [
+            "source",
+            "sample",
+            "plan",
+            "pass_rate",
+            "histogram",
+            "spread",
+            "keep_rates",
+            "keep_rate",
+            "costs",
+            "group_size",
+            "metrics",
+            "filter",
+            "findings",
+            "unknown",
+            "lines"
+        ]
+    );
+    assert_eq!((json["sample"]["groups"].as_u64(), json["plan"]["n"].as_u64()), (Some(90), Some(8)));
+    assert_eq!(json["pass_rate"]["value"], 0.5);
+    // Seven of nine counts are mixed.
+    assert!((json["keep_rate"]["value"].as_f64().expect("a rate") - 7.0 / 9.0).abs() < 1e-12);
+    let reward = &json["metrics"][1];
+    assert_eq!((reward["name"].as_str(), reward["keep_rate"].as_f64()), (Some("reward"), Some(1.0)));
+    assert!(json["findings"].as_array().is_some_and(|all| all.iter().any(|of| of["topic"] == "truncation")));
+    // By another number there is no pass rate.
+    let by = folder.tamis(&["advise", "rollouts.jsonl", "--json", "--metric", "reward"]).succeeds();
+    let json: Value = serde_json::from_str(&by.stdout).expect("one object");
+    assert_eq!((json["pass_rate"].clone(), json["keep_rate"]["value"].as_f64()), (Value::Null, Some(1.0)));
+}
+
+/// What the lines say is what `tamis train` and `tamis config import` take.
+#[test]
+fn lines_are_pasted_as_they_are() {
+    let folder = Folder::new().with("rollouts.jsonl", &rollouts());
+    let said = folder.tamis(&["advise", "rollouts.jsonl", "--json", "data.train_batch_size=32"]).succeeds();
+    let json: Value = serde_json::from_str(&said.stdout).expect("one object");
+    for block in json["lines"].as_array().expect("lines") {
+        let lines: Vec<&str> =
+            block["lines"].as_array().expect("lines").iter().filter_map(Value::as_str).collect();
+        if block["system"] == "tamis" {
+            folder.write("advice.yaml", &(lines.join("\n") + "\n"));
+            let shown = folder.tamis(&["config", "show", "advice.yaml"]).succeeds().stdout;
+            assert!(shown.contains("train_batch_size: 32") && shown.contains("kind: variance"), "{shown}");
+        } else {
+            let arguments: Vec<&str> = ["config", "import", "--"].into_iter().chain(lines).collect();
+            let imported = folder.tamis(&arguments).succeeds();
+            assert!(imported.stdout.contains("n: 8"), "{imported:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_and_its_resume() {
+    let folder = Folder::new();
+    folder.write("tiny.yaml", &TINY.replaced("total_steps: 6", "total_steps: 4"));
+    folder.tamis(&["train", "tiny.yaml"]).succeeds();
+    let said = folder.tamis(&["advise", "runs/tiny", "--json"]).succeeds();
+    let json: Value = serde_json::from_str(&said.stdout).expect("one object");
+    assert_eq!(json["sample"]["kind"], "rollouts");
+    assert_eq!((&json["plan"]["train_batch_size"], &json["plan"]["gen_batch_size"]), (&json!(4), &json!(8)));
+    assert_eq!(json["costs"]["planned_limit"]["max_num_gen_batches"], 50);
+    let rows = folder.read("runs/tiny/metrics.jsonl");
+    let generated =
+        |row: &str| serde_json::from_str::<Value>(row).expect("a row")["groups/generated"].as_f64();
+    let groups = rows.lines().filter_map(generated).sum::<f64>() as u64;
+    assert_eq!(json["sample"]["groups"].as_u64(), Some(groups));
+    // Said over the run's own.
+    let said = folder
+        .tamis(&["advise", "runs/tiny", "--json", "--steps", "2..3", "data.train_batch_size=16"])
+        .succeeds();
+    let json: Value = serde_json::from_str(&said.stdout).expect("one object");
+    assert_eq!((&json["plan"]["train_batch_size"], &json["sample"]["steps"]), (&json!(16), &json!([2, 3])));
+    // The run says it itself.
+    let resumed = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=5"]).succeeds();
+    let lines: Vec<&str> = resumed.stderr.lines().filter(|line| line.contains("advice: ")).collect();
+    assert!((1..=2).contains(&lines.len()), "{}", resumed.stderr);
+    assert!(
+        lines[0].contains(&format!("of {groups} groups of steps 1 to 4 had members that differ")),
+        "{lines:?}"
+    );
+    // Without rollouts the counts of its metrics are left.
+    std::fs::remove_dir_all(folder.join("runs/tiny/rollouts")).expect("removed");
+    let said = folder.tamis(&["advise", "runs/tiny"]).succeeds();
+    assert!(
+        said.stdout.contains("a log, ") && said.stdout.contains("counts say nothing of single groups"),
+        "{}",
+        said.stdout
+    );
+}
+
+const LOG: &str = "\
+INFO: Generated batch 1, 1024 prompts, 8192 trajectories
+INFO: Filtered: 600 prompts with std=0 (58.6%)
+INFO: Kept: 424 prompts with std>0
+INFO: num_prompt_in_batch=424 < prompt_bsz=1024
+INFO: Generated batch 2, 1024 prompts, 8192 trajectories
+INFO: Filtered: 604 prompts with std=0 (59.0%)
+INFO: Kept: 420 prompts with std>0
+INFO: Accumulated: 844 prompts
+INFO: Generated batch 3, 1024 prompts, 8192 trajectories
+INFO: Filtered: 609 prompts with std=0 (59.5%)
+INFO: Kept: 415 prompts with std>0
+INFO: num_prompt_in_batch=1259 >= prompt_bsz=1024
+INFO: Generated batch 1, 1024 prompts, 8192 trajectories
+";
+
+#[test]
+fn the_log_of_the_guide() {
+    let folder = Folder::new().with("train.log", LOG);
+    let said = folder.tamis(&["advise", "train.log", "rollout.n=8", "data.train_batch_size=1024"]);
+    insta::assert_snapshot!("the_log_of_the_guide", said.shown());
+}
+
+#[test]
+fn what_nothing_can_be_said_of() {
+    let folder = Folder::new();
+    let told = |name: &str, content: &str| {
+        folder.write(name, content);
+        folder.tamis(&["advise", name]).shown()
+    };
+    let mut all = folder.tamis(&["advise", "nothing.jsonl"]).shown();
+    all += &told("empty.jsonl", "");
+    all += &told("no_group.jsonl", "{\"acc\": 1}\n{\"acc\": 0}\n");
+    all +=
+        &told("no_outcome.jsonl", "{\"uid\": \"a\", \"quality\": 0.5}\n{\"uid\": \"a\", \"quality\": 0.7}\n");
+    all += &told("prose.txt", "One line.\nAnother.\n");
+    all += &folder.tamis(&["advise", "no_outcome.jsonl", "--metric", "qualty"]).shown();
+    insta::assert_snapshot!("what_nothing_can_be_said_of", all);
+    // A torn last line costs a row, and what there is of the group is gone by.
+    let torn = "{\"uid\": \"a\", \"acc\": 1}\n{\"uid\": \"a\", \"acc\": 0}\n{\"uid\": \"b\", \"ac";
+    assert!(told("torn.jsonl", torn).contains("1 row left out"));
+    // Groups of one, one that a row holds whole, numbers with many values.
+    assert!(
+        told("single.jsonl", "{\"uid\": 1, \"acc\": 1}\n{\"uid\": 2, \"acc\": 0}\n")
+            .contains("every group has one member")
+    );
+    assert!(
+        told("whole.jsonl", "{\"scores\": [1, 0, 1]}\n{\"scores\": [0, 0, 0]}\n")
+            .contains("2 groups of 3, 2 prompts")
+    );
+    let many = "{\"uid\": 1, \"score\": 0.1}\n{\"uid\": 1, \"score\": 0.2}\n{\"uid\": 2, \"score\": 0.7}\n{\"uid\": 2, \"score\": 0.7}\n";
+    assert!(told("many.jsonl", many).contains("more than two values"));
+}

@@ -1,0 +1,230 @@
+//! What a batch costs in each mode, how large a round should be, and where the limit on rounds belongs.
+
+use serde::Serialize;
+use tamis_core::schedule::yields::limit_for_pass_rate;
+
+use super::keep_rate::Estimate;
+use super::plan::Plan;
+use super::rounds::{Rounds, below, deficit, filling_round, granularity};
+
+/// Probability with which one round of the size that is recommended fills the batch.
+const FILLED: f64 = 0.9;
+/// Share of steps that may meet the limit on rounds when the keep rate has fallen to half.
+const EXCEEDED: f64 = 1e-3;
+/// A limit above this is none.
+const MOST_ROUNDS: u64 = 200;
+
+/// A way to fill a batch, and what it costs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModeCost {
+    /// Its name: `no_filter`, `rounds`, `filling_round`, `deficit`, `carried`.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub what: String,
+    /// Rounds of a step.
+    pub rounds: Option<Estimate>,
+    /// Groups generated for each trained one whose members differ.
+    pub generated_per_kept: Estimate,
+    /// Trajectories generated for a step.
+    pub trajectories: Estimate,
+    /// Completion tokens generated for a step, where lengths are known.
+    pub tokens: Option<Estimate>,
+    /// Groups of the batch whose members differ.
+    pub with_signal: f64,
+}
+
+/// A size of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RoundAdvice {
+    /// Prompts of a round.
+    pub gen_batch_size: usize,
+    /// Probability that one fills the batch.
+    pub fills: f64,
+    /// Groups generated for each that is trained on, the surplus thrown away.
+    pub generated_per_kept: f64,
+}
+
+/// A limit on rounds, and how often it is met.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LimitAdvice {
+    /// Prompts of a round.
+    pub gen_batch_size: usize,
+    /// The limit.
+    pub max_num_gen_batches: u64,
+    /// Probability that a step meets it with an unfilled batch.
+    pub exceeded: f64,
+    /// The same at half of the keep rate.
+    pub exceeded_at_half: f64,
+}
+
+impl LimitAdvice {
+    fn of(rounds: Rounds, limit: u64) -> Self {
+        let half = Rounds { keep: rounds.keep / 2.0, ..rounds };
+        Self {
+            gen_batch_size: rounds.generated,
+            max_num_gen_batches: limit,
+            exceeded: rounds.more_than(limit),
+            exceeded_at_half: half.more_than(limit),
+        }
+    }
+}
+
+/// What a batch costs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Costs {
+    /// Each mode.
+    pub modes: Vec<ModeCost>,
+    /// The round that is recommended.
+    pub round: Option<RoundAdvice>,
+    /// The limit that is recommended for it.
+    pub limit: Option<LimitAdvice>,
+    /// The limit of the run as it stands.
+    pub planned_limit: Option<LimitAdvice>,
+    /// The guide's range for the limit at this pass rate.
+    pub guide_limit: Option<(u64, u64)>,
+}
+
+impl Costs {
+    /// Of a keep rate at the plan's n, under its batch; `tokens` is the mean of a completion.
+    pub fn of(keep: Estimate, plan: &Plan, tokens: Option<f64>, pass_rate: Option<f64>) -> Self {
+        let train = plan.train_batch_size;
+        let of = |generated: usize| move |keep: f64| Rounds { train, generated, keep };
+        let grain = granularity(train);
+        let round = filling_round(train, keep.value, FILLED, grain).and_then(|size| {
+            Some(RoundAdvice {
+                gen_batch_size: size,
+                fills: 1.0 - below(size, keep.value, train),
+                generated_per_kept: of(size)(keep.value).cost()?,
+            })
+        });
+        let mode =
+            |name, what: String, rounds: Option<Estimate>, cost: Option<Estimate>, with_signal: f64| {
+                let generated_per_kept = cost?;
+                let scale = |by: f64| {
+                    let of = |end: f64| end * with_signal * by;
+                    Estimate {
+                        value: of(generated_per_kept.value),
+                        low: generated_per_kept.low.map(of),
+                        high: generated_per_kept.high.map(of),
+                    }
+                };
+                let trajectories = scale(plan.n as f64);
+                let tokens = tokens.map(|tokens| scale(plan.n as f64 * tokens));
+                Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
+            };
+        let all = train as f64;
+        let planned = plan.gen_batch_size;
+        let inverse = keep.map(|keep| (keep > 0.0).then(|| 1.0 / keep));
+        let of_rounds = |size: usize| {
+            let (rounds, cost) =
+                (keep.map(|keep| of(size)(keep).mean()), keep.map(|keep| of(size)(keep).cost()));
+            (rounds, cost)
+        };
+        // Without a filter a batch is one round of its own size, whatever of it teaches.
+        let modes = [
+            mode(
+                "no_filter",
+                "no filter: all groups are trained on".to_owned(),
+                Some(Estimate::exact(1.0)),
+                inverse,
+                all * keep.value,
+            )
+            .map(|mode| ModeCost {
+                trajectories: Estimate::exact(mode.trajectories.value),
+                tokens: mode.tokens.map(|tokens| Estimate::exact(tokens.value)),
+                ..mode
+            }),
+            {
+                let (rounds, cost) = of_rounds(planned);
+                mode("rounds", format!("rounds of {planned}, surplus thrown away"), rounds, cost, all)
+            },
+            round.filter(|round| round.gen_batch_size != planned).and_then(|round| {
+                let (rounds, cost) = of_rounds(round.gen_batch_size);
+                let what = format!("rounds of {}, surplus thrown away", round.gen_batch_size);
+                mode("filling_round", what, rounds, cost, all)
+            }),
+            {
+                let by = |keep: f64| deficit(train, keep, plan.margin, plan.granularity.unwrap_or(1));
+                let rounds = keep.map(|keep| by(keep).map(|(rounds, _)| rounds));
+                let cost = keep.map(|keep| by(keep).map(|(_, cost)| cost));
+                mode("deficit", "rounds of what the batch lacks (deficit)".to_owned(), rounds, cost, all)
+            },
+            mode("carried", "any mode with surplus: carry, and streaming".to_owned(), None, inverse, all),
+        ];
+        let limit = round.and_then(|round| {
+            let half = of(round.gen_batch_size)(keep.value / 2.0);
+            let limit = half.exceeded_with(EXCEEDED, MOST_ROUNDS)?;
+            Some(LimitAdvice::of(of(round.gen_batch_size)(keep.value), limit))
+        });
+        let planned_limit =
+            plan.max_num_gen_batches.map(|limit| LimitAdvice::of(of(planned)(keep.value), limit));
+        Self {
+            modes: modes.into_iter().flatten().collect(),
+            round,
+            limit,
+            planned_limit,
+            guide_limit: pass_rate.and_then(limit_for_pass_rate),
+        }
+    }
+
+    /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws.
+    pub(super) fn limit_of_whole_batches(keep: f64, train: usize) -> u64 {
+        let half = Rounds { train, generated: train, keep: keep / 2.0 };
+        half.exceeded_with(EXCEEDED, MOST_ROUNDS).unwrap_or(MOST_ROUNDS)
+    }
+
+    /// A mode by its name.
+    pub fn mode(&self, name: &str) -> Option<&ModeCost> {
+        self.modes.iter().find(|mode| mode.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_at_a_keep_rate_of_a_half() {
+        let plan = Plan {
+            n: 8,
+            train_batch_size: 64,
+            gen_batch_size: 64,
+            max_num_gen_batches: Some(2),
+            ..Plan::default()
+        };
+        let keep = Estimate { value: 0.5, low: Some(0.45), high: Some(0.55) };
+        let costs = Costs::of(keep, &plan, Some(100.0), Some(0.3));
+        let of = |name| costs.mode(name).unwrap();
+        // Half of the first 128 prompts are enough half the time.
+        let rounds = of("rounds");
+        assert!((2.4..2.6).contains(&rounds.rounds.unwrap().value), "{rounds:?}");
+        assert_eq!(rounds.generated_per_kept, rounds.rounds.unwrap());
+        assert!((rounds.trajectories.value - rounds.generated_per_kept.value * 512.0).abs() < 1e-9);
+        assert!((rounds.tokens.unwrap().value - 100.0 * rounds.trajectories.value).abs() < 1e-6);
+        let carried = of("carried").generated_per_kept;
+        assert_eq!((carried.value, carried.low, carried.high), (2.0, Some(1.0 / 0.55), Some(1.0 / 0.45)));
+        assert!(of("deficit").generated_per_kept.value < of("filling_round").generated_per_kept.value);
+        assert_eq!((of("no_filter").trajectories.value, of("no_filter").with_signal), (512.0, 32.0));
+        let round = costs.round.unwrap();
+        assert!(
+            round.fills >= 0.9 && round.gen_batch_size.is_multiple_of(8) && round.gen_batch_size < 160,
+            "{round:?}"
+        );
+        let limit = costs.limit.unwrap();
+        assert!(limit.exceeded_at_half <= 1e-3 && limit.exceeded < 1e-9, "{limit:?}");
+        // Two rounds of 64 are too few every other time.
+        assert!((0.4..0.6).contains(&costs.planned_limit.unwrap().exceeded));
+        assert_eq!(costs.guide_limit, Some((10, 15)));
+    }
+
+    #[test]
+    fn nothing_that_is_kept_costs_nothing_that_can_be_told() {
+        let plan = Plan { n: 4, ..Plan::default() };
+        let costs =
+            Costs::of(Estimate { value: 0.0, low: Some(0.0), high: Some(0.1) }, &plan, None, Some(0.0));
+        assert_eq!((costs.modes.len(), costs.round, costs.limit), (0, None, None));
+        let all = Costs::of(Estimate::exact(1.0), &plan, None, Some(0.5));
+        assert!(all.modes.iter().all(|mode| (mode.generated_per_kept.value - 1.0).abs() < 1e-12), "{all:?}");
+        assert_eq!(all.round.unwrap().gen_batch_size, 64);
+    }
+}

@@ -1,0 +1,128 @@
+//! Why nothing can be advised.
+
+use std::path::PathBuf;
+
+use tamis_data::records::RecordError;
+use tamis_report::monitor::MonitorError;
+use thiserror::Error;
+
+/// Nothing can be advised.
+#[derive(Debug, Error)]
+pub enum AdviseError {
+    /// There is nothing at this path.
+    #[error("there is no file or folder {}", path.display())]
+    NothingThere {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A folder cannot be listed.
+    #[error("failed to read {}", path.display())]
+    Unreadable {
+        /// The folder.
+        path: PathBuf,
+        /// The underlying error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A row cannot be read.
+    #[error(transparent)]
+    Records(#[from] RecordError),
+    /// A log or a run cannot be followed.
+    #[error(transparent)]
+    Log(#[from] MonitorError),
+    /// Nothing is in the file, or nothing of the steps asked for.
+    #[error("{}: no group is in it{}", path.display(), if *has_range { ", of the steps that --steps asks for" } else { "" })]
+    Empty {
+        /// The file or folder.
+        path: PathBuf,
+        /// Whether steps were asked for.
+        has_range: bool,
+    },
+    /// No row says which group it is of.
+    #[error("{}: none of its {rows} rows says which group it is of", path.display())]
+    NoGroup {
+        /// The file or folder.
+        path: PathBuf,
+        /// Number of rows.
+        rows: u64,
+        /// What is wrong with the first row, where one cannot be read at all.
+        fault: Option<String>,
+    },
+    /// No row says what it came to.
+    #[error("no row has an outcome{}", named(there))]
+    NoOutcome {
+        /// The numbers that there are.
+        there: Vec<String>,
+    },
+    /// The metric that was asked for is not there.
+    #[error("no row has a number `{metric}`{}", named(there))]
+    NoMetric {
+        /// Its name.
+        metric: String,
+        /// The numbers that there are.
+        there: Vec<String>,
+    },
+    /// A log that tells of no step.
+    #[error("{}: no step says how many groups were kept", path.display())]
+    NoCounts {
+        /// The log.
+        path: PathBuf,
+        /// Whether it is what verl prints.
+        is_of_verl: bool,
+    },
+}
+
+fn named(there: &[String]) -> String {
+    if there.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
+    format!("; there are {}", names.join(", "))
+}
+
+impl AdviseError {
+    /// Whether what was asked for is wrong, rather than what the files hold.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::NothingThere { .. } | Self::NoMetric { .. } => true,
+            Self::Records(error) => matches!(error, RecordError::Open { .. }),
+            Self::Log(error) => error.is_usage(),
+            Self::Unreadable { .. }
+            | Self::Empty { .. }
+            | Self::NoGroup { .. }
+            | Self::NoOutcome { .. }
+            | Self::NoCounts { .. } => false,
+        }
+    }
+
+    /// The fix, where one is known.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NothingThere { .. } => {
+                "name a run directory, a file of rollouts (JSONL or Parquet), or a log".to_owned()
+            }
+            Self::Log(error) => return error.hint(),
+            Self::Empty { .. } => {
+                "let the run finish a step, or name another file; a run writes rollouts unless `rollout.save` is `off`"
+                    .to_owned()
+            }
+            Self::NoGroup { fault: Some(fault), .. } => format!("the first that cannot be read: {fault}"),
+            Self::NoGroup { .. } => {
+                "a group is read from `group_id`, `uid`, `group`, `prompt_id`, or from the text of `prompt` or `input`"
+                    .to_owned()
+            }
+            Self::NoOutcome { .. } => {
+                "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`; name another with --metric"
+                    .to_owned()
+            }
+            Self::NoMetric { .. } => "name one of them with --metric".to_owned(),
+            Self::NoCounts { is_of_verl: true, .. } => {
+                "verl prints no verdicts: give the rollouts that it dumps (`trainer.rollout_data_dir`)".to_owned()
+            }
+            Self::NoCounts { .. } => {
+                "name the run's rollouts, or a log with the lines that docs/monitor.md shows".to_owned()
+            }
+            Self::Unreadable { .. } | Self::Records(_) => return None,
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! What is known of the groups that were sampled.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::keep_rate::Counts;
+
+/// One member of a group.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Member {
+    /// Its numbers, in the order of [`Groups::scores`]; NaN, or missing at the end, where it has none.
+    pub scores: Vec<f64>,
+    /// Its completion, as a number that is the same for the same text.
+    pub text: Option<u64>,
+    /// Completion tokens.
+    pub tokens: Option<u64>,
+    /// Whether it was cut at the length limit.
+    pub is_truncated: Option<bool>,
+    /// Whether its end shows the answer that rewards compare with; `None` where there is none, or no text.
+    pub shows_gold: Option<bool>,
+}
+
+/// One group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// As the file calls it.
+    pub id: String,
+    /// Number of its prompt.
+    pub prompt: usize,
+    /// Its members.
+    pub members: Vec<Member>,
+}
+
+/// Groups with their members.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Groups {
+    /// Names of the numbers that members have.
+    pub scores: Vec<String>,
+    /// Place among them of the one that says what is correct.
+    pub outcome: usize,
+    /// The groups, in the order of the files.
+    pub groups: Vec<Group>,
+    /// The steps that they are of, where the files say it.
+    pub steps: Option<(u64, u64)>,
+    /// Whether members were played in several turns.
+    pub has_turns: bool,
+    /// Whether the file says what became of groups, and none of them was dropped.
+    pub has_kept_alone: bool,
+    /// Rows that could not be read, or that name no group.
+    pub num_unread: u64,
+}
+
+/// The two values of an outcome, or more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scale {
+    /// Two values, of which the larger one, at least this, is correct.
+    Binary {
+        /// It.
+        top: f64,
+    },
+    /// One value alone.
+    Constant(f64),
+    /// More values than two.
+    Many,
+    /// No member has one.
+    None,
+}
+
+/// Values from which on an outcome has too many to be listed.
+const MANY: usize = 3;
+
+impl Groups {
+    /// Groups whose members are right or wrong: so many right, of so many. For tests and for those who have
+    /// counts.
+    pub fn of_counts(groups: &[(usize, usize)]) -> Self {
+        let group = |(prompt, &(correct, n)): (usize, &(usize, usize))| Group {
+            id: prompt.to_string(),
+            prompt,
+            members: (0..n)
+                .map(|member| Member {
+                    scores: vec![f64::from(u8::from(member < correct))],
+                    ..Member::default()
+                })
+                .collect(),
+        };
+        let groups = groups.iter().enumerate().map(group).collect();
+        Self { scores: vec!["acc".to_owned()], groups, ..Self::default() }
+    }
+
+    /// A number of every member of a group; NaN where it has none.
+    pub fn values(group: &Group, score: usize) -> Vec<f64> {
+        let of = |member: &Member| member.scores.get(score).copied().unwrap_or(f64::NAN);
+        group.members.iter().map(of).collect()
+    }
+
+    /// Name of the outcome.
+    pub fn outcome_name(&self) -> &str {
+        self.scores.get(self.outcome).map_or("", String::as_str)
+    }
+
+    /// Number of trajectories.
+    pub fn num_trajectories(&self) -> usize {
+        self.groups.iter().map(|group| group.members.len()).sum()
+    }
+
+    /// Number of prompts.
+    pub fn num_prompts(&self) -> usize {
+        let mut prompts: Vec<usize> = self.groups.iter().map(|group| group.prompt).collect();
+        prompts.sort_unstable();
+        prompts.dedup();
+        prompts.len()
+    }
+
+    /// Groups by their number of members.
+    pub fn sizes(&self) -> BTreeMap<usize, u64> {
+        let mut sizes = BTreeMap::new();
+        for group in &self.groups {
+            *sizes.entry(group.members.len()).or_default() += 1;
+        }
+        sizes
+    }
+
+    /// The commonest number of members; of two as common the larger one.
+    pub fn size(&self) -> usize {
+        self.sizes().into_iter().max_by_key(|(size, count)| (*count, *size)).map_or(0, |(size, _)| size)
+    }
+
+    /// The values that a number has, at most [`MANY`] of them.
+    fn distinct(&self, score: usize) -> Vec<f64> {
+        let mut found: Vec<f64> = Vec::new();
+        for group in &self.groups {
+            for value in Self::values(group, score) {
+                let is_new = value.is_finite() && !found.iter().any(|known| known.total_cmp(&value).is_eq());
+                if is_new {
+                    found.push(value);
+                    if found.len() == MANY {
+                        return found;
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// What the values of a number say.
+    pub fn scale(&self, score: usize) -> Scale {
+        match self.distinct(score).as_slice() {
+            [] => Scale::None,
+            [one] => Scale::Constant(*one),
+            [one, other] => Scale::Binary { top: one.max(*other) },
+            _ => Scale::Many,
+        }
+    }
+
+    /// The value from which on a member is correct; `None` where its outcome has several values, or none.
+    pub fn top(&self) -> Option<f64> {
+        match self.scale(self.outcome) {
+            Scale::Binary { top } => Some(top),
+            // Alone, it is right where it is 1 or more.
+            Scale::Constant(_) => Some(1.0),
+            Scale::Many | Scale::None => None,
+        }
+    }
+
+    /// Members by value of the number at a place, of each group that has any.
+    pub fn counts(&self, score: usize, top: Option<f64>) -> Vec<Counts> {
+        self.groups
+            .iter()
+            .filter_map(|group| Counts::of(group.prompt, &Self::values(group, score), top))
+            .collect()
+    }
+
+    /// Mean completion tokens of members, and of those of groups that differ in their outcome.
+    pub fn mean_tokens(&self) -> Option<(f64, Option<f64>)> {
+        let (mut all, mut kept) = ((0.0, 0.0), (0.0, 0.0));
+        for group in &self.groups {
+            let is_mixed = Counts::of(0, &Self::values(group, self.outcome), None)
+                .is_some_and(|counts| counts.by_value.len() > 1);
+            for tokens in group.members.iter().filter_map(|member| member.tokens) {
+                all = (all.0 + tokens as f64, all.1 + 1.0);
+                if is_mixed {
+                    kept = (kept.0 + tokens as f64, kept.1 + 1.0);
+                }
+            }
+        }
+        (all.1 > 0.0).then(|| (all.0 / all.1, (kept.1 > 0.0).then(|| kept.0 / kept.1)))
+    }
+}
+
+/// Groups as a log counts them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LoggedCounts {
+    /// Groups judged and kept, of each step of which both are known; the last steps alone.
+    pub steps: Vec<(u64, u64)>,
+    /// Share of groups that were kept where no step tells both numbers.
+    pub keep_rate: Option<f64>,
+    /// The steps that they are of.
+    pub range: Option<(u64, u64)>,
+    /// Share of correct trajectories.
+    pub pass_rate: Option<f64>,
+    /// Groups dropped by reason, over the whole log.
+    pub dropped_by: BTreeMap<String, u64>,
+    /// Groups that a step wants.
+    pub train_batch_size: Option<usize>,
+    /// Prompts of a round.
+    pub gen_batch_size: Option<usize>,
+    /// Mean rounds of a step.
+    pub rounds: Option<f64>,
+    /// Share of completions that were cut.
+    pub truncated: Option<f64>,
+    /// Mean entropy of a token in the last step.
+    pub entropy: Option<f64>,
+}
+
+impl LoggedCounts {
+    /// Groups judged, and kept.
+    pub fn sums(&self) -> (u64, u64) {
+        self.steps.iter().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1))
+    }
+}
+
+/// What advice goes by.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Evidence {
+    /// Groups with their members.
+    Groups(Groups),
+    /// Counts of a log.
+    Counts(LoggedCounts),
+}
+
+/// Numbers prompts and groups as they come.
+#[derive(Debug, Default)]
+pub(super) struct Numbers(HashMap<String, usize>);
+
+impl Numbers {
+    /// The number of a name, and whether it is a new one.
+    pub(super) fn of(&mut self, name: String) -> (usize, bool) {
+        let next = self.0.len();
+        let number = *self.0.entry(name).or_insert(next);
+        (number, number == next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_values_of_an_outcome_say_what_is_correct() {
+        let of = |values: &[f64]| {
+            let member = |value: &f64| Member { scores: vec![*value], ..Member::default() };
+            let group = Group { id: String::new(), prompt: 0, members: values.iter().map(member).collect() };
+            Groups { scores: vec!["x".to_owned()], groups: vec![group], ..Groups::default() }
+        };
+        assert_eq!(of(&[0.0, 1.0, f64::NAN]).scale(0), Scale::Binary { top: 1.0 });
+        // verl's math verifier, and a wrong answer that is worth something.
+        assert_eq!([of(&[-1.0, 1.0]).top(), of(&[0.1, 1.1]).top()], [Some(1.0), Some(1.1)]);
+        assert_eq!(
+            [of(&[0.0]).top(), of(&[0.0, 0.5, 1.0]).top(), of(&[f64::NAN]).top()],
+            [Some(1.0), None, None]
+        );
+        assert_eq!(of(&[0.0, 0.5, 1.0, 2.0]).scale(0), Scale::Many);
+        let sizes = Groups::of_counts(&[(1, 4), (2, 8), (3, 8)]);
+        assert_eq!((sizes.size(), sizes.num_trajectories(), sizes.num_prompts()), (8, 20, 3));
+    }
+}

@@ -1,0 +1,465 @@
+//! What in the sampled groups a person should look at: the verifier, the diversity of completions,
+//! truncation, and what limits the figures themselves.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use tamis_core::figure::shortest;
+
+use super::evidence::{Group, Groups, LoggedCounts, Scale};
+use super::plan::Plan;
+use super::text::percent;
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weight {
+    /// To be looked at before a run is begun.
+    Warning,
+    /// To know when reading the figures.
+    Note,
+}
+
+/// Something to look at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    /// What it is about: `verifier`, `diversity`, `truncation`, `metric`, `sample`.
+    pub topic: &'static str,
+    /// How much it matters.
+    pub weight: Weight,
+    /// What was seen.
+    pub text: String,
+    /// What to do.
+    pub fix: Option<String>,
+}
+
+/// Settings that findings change.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Changes {
+    pub(super) temperature: Option<f64>,
+    pub(super) max_response_length: Option<usize>,
+}
+
+/// Share of groups that are alike in text from which on the temperature is to blame.
+const ALIKE: f64 = 0.5;
+/// Share of completions that are cut from which on it matters, and from which on the limit is too low.
+const CUT: f64 = 0.02;
+const OFTEN_CUT: f64 = 0.1;
+/// Prompts from which on an interval can be relied on.
+const MANY_PROMPTS: usize = 30;
+
+fn warning(topic: &'static str, text: String, fix: impl Into<String>) -> Finding {
+    Finding { topic, weight: Weight::Warning, text, fix: Some(fix.into()) }
+}
+
+fn note(topic: &'static str, text: String, fix: Option<&str>) -> Finding {
+    Finding { topic, weight: Weight::Note, text, fix: fix.map(ToOwned::to_owned) }
+}
+
+/// `1 group`, `2 groups`.
+pub(super) fn count(number: usize, one: &str) -> String {
+    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Everything about groups.
+pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes) {
+    let mut found = Vec::new();
+    let mut changes = Changes::default();
+    found.extend(constant(groups));
+    found.extend(random(groups));
+    found.extend(right_looking(groups));
+    found.extend(unscored(groups));
+    found.extend(alike(groups, plan, &mut changes));
+    found.extend(cut(groups, plan, &mut changes));
+    found.extend(sample(groups, plan));
+    found.extend(of_plan(plan));
+    (found, changes)
+}
+
+/// Everything about the counts of a log.
+pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Changes) {
+    let mut changes = Changes::default();
+    let mut found: Vec<Finding> =
+        counts.truncated.and_then(|share| cut_share(share, None, plan, &mut changes)).into_iter().collect();
+    found.extend(of_plan(plan));
+    (found, changes)
+}
+
+fn of_plan(plan: &Plan) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if plan.chooses_prompts {
+        found.push(note(
+            "sample",
+            "the run chooses prompts by what they came to before (`schedule.selector`): rates are those of the chosen ones".to_owned(),
+            None,
+        ));
+    }
+    if let Some(kind) = &plan.other_filter {
+        found.push(note(
+            "sample",
+            format!("the run's filter is `{kind}`: rates here are those of `variance`, which keeps every group whose members differ"),
+            Some("`tamis filter` applies any filter to the file"),
+        ));
+    }
+    found
+}
+
+/// One score alone.
+fn constant(groups: &Groups) -> Option<Finding> {
+    let Scale::Constant(value) = groups.scale(groups.outcome) else { return None };
+    let (name, number) = (groups.outcome_name(), groups.num_trajectories());
+    let text = format!("every one of {number} trajectories has `{name}` {}", shortest(value));
+    let fix = if value < 1.0 {
+        "score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and take easier prompts where both are as they should be"
+    } else {
+        "give the verifier a wrong answer to judge, and take harder prompts where it is right"
+    };
+    Some(warning("verifier", text, fix))
+}
+
+/// The same text of the same prompt, judged in two ways.
+fn random(groups: &Groups) -> Option<Finding> {
+    let mut seen: HashMap<(usize, u64), (f64, bool)> = HashMap::new();
+    let mut repeated = 0;
+    for group in &groups.groups {
+        for member in &group.members {
+            let value = member.scores.get(groups.outcome).copied().filter(|value| value.is_finite());
+            let (Some(text), Some(value)) = (member.text, value) else { continue };
+            let first = seen.entry((group.prompt, text)).or_insert((f64::NAN, false));
+            if first.0.is_nan() {
+                first.0 = value;
+            } else {
+                repeated += 1;
+                first.1 |= (value - first.0).abs() > 0.0;
+            }
+        }
+    }
+    let differing = seen.values().filter(|(_, differs)| *differs).count();
+    (differing > 0 && !groups.has_turns).then(|| {
+        warning(
+            "verifier",
+            format!(
+                "{} judged in two ways, where the same prompt gave the same text again ({repeated} repeats in all): the reward is not a function of the text",
+                if differing == 1 { "1 completion is".to_owned() } else { format!("{differing} completions are") }
+            ),
+            "a judge at a temperature, a time limit or a random draw tells groups apart that are one: make the reward deterministic",
+        )
+    })
+}
+
+fn is_all_wrong(groups: &Groups, group: &Group) -> bool {
+    let top = groups.top();
+    let values = Groups::values(group, groups.outcome);
+    let mut known = values.iter().filter(|value| value.is_finite()).peekable();
+    known.peek().is_some() && top.is_some_and(|top| known.all(|value| *value < top))
+}
+
+/// Groups that failed whole although a member ends with the answer.
+fn right_looking(groups: &Groups) -> Option<Finding> {
+    let failed: Vec<&Group> = groups.groups.iter().filter(|group| is_all_wrong(groups, group)).collect();
+    let shows = |group: &&&Group| group.members.iter().any(|member| member.shows_gold == Some(true));
+    let looking: Vec<&&Group> = failed.iter().filter(shows).collect();
+    let is_enough = looking.len() >= 2 && looking.len() as f64 >= 0.05 * failed.len() as f64;
+    if !is_enough {
+        return None;
+    }
+    let ids: Vec<&str> = looking.iter().take(3).map(|group| group.id.as_str()).collect();
+    Some(warning(
+        "verifier",
+        format!(
+            "{} of {} whose members are all wrong hold a completion that ends with the right answer ({})",
+            looking.len(),
+            count(failed.len(), "group"),
+            ids.join(", ")
+        ),
+        "look at them (`tamis rollouts --group ID`): the verifier may want another form than the prompt asks for",
+    ))
+}
+
+fn unscored(groups: &Groups) -> Option<Finding> {
+    let all = groups.num_trajectories();
+    let scored: usize = groups
+        .groups
+        .iter()
+        .map(|group| Groups::values(group, groups.outcome).iter().filter(|value| value.is_finite()).count())
+        .sum();
+    let missing = all - scored;
+    (missing * 100 >= all && missing > 0).then(|| {
+        warning(
+            "verifier",
+            format!(
+                "{missing} of {all} trajectories have no `{}`: they count nowhere",
+                groups.outcome_name()
+            ),
+            "look at the reward function's errors and time limits",
+        )
+    })
+}
+
+/// Groups whose members wrote the same.
+fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
+    let (mut with_texts, mut identical, mut distinct, mut wrong, mut wrong_alike) = (0, 0, 0.0, 0, 0);
+    for group in groups.groups.iter().filter(|group| group.members.len() > 1) {
+        let texts: Option<Vec<u64>> = group.members.iter().map(|member| member.text).collect();
+        let Some(mut texts) = texts else { continue };
+        texts.sort_unstable();
+        texts.dedup();
+        with_texts += 1;
+        distinct += texts.len() as f64 / group.members.len() as f64;
+        let is_alike = texts.len() == 1;
+        identical += usize::from(is_alike);
+        if is_all_wrong(groups, group) {
+            wrong += 1;
+            wrong_alike += usize::from(is_alike);
+        }
+    }
+    if with_texts == 0 || identical == 0 {
+        return None;
+    }
+    let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
+    let mut text = format!(
+        "{} of {} hold one text alone; of a group's members {} are different",
+        identical,
+        count(with_texts, "group"),
+        percent(distinct / with_texts as f64)
+    );
+    if wrong_alike > 0 {
+        let _ = write!(text, "; of {wrong} all-wrong ones {wrong_alike} do");
+    }
+    if share(identical, with_texts) < ALIKE {
+        return Some(note("diversity", text, None));
+    }
+    let fix = match plan.temperature {
+        Some(temperature) if temperature >= 1.0 => {
+            "more samples of such a policy are the same again: take harder prompts, leave top_p, top_k and min_p off, and raise `objective.entropy.coefficient` in a run from an earlier checkpoint".to_owned()
+        }
+        given => {
+            changes.temperature = Some(1.0);
+            let from = given.map_or_else(String::new, |given| format!(" from {given}"));
+            format!("raise `rollout.temperature`{from} to 1.0, with top_p, top_k and min_p off")
+        }
+    };
+    Some(warning("diversity", text, fix))
+}
+
+fn cut(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
+    let (mut known, mut cut, mut right, mut longest) = (0, 0, 0, 0);
+    let top = groups.top();
+    for member in groups.groups.iter().flat_map(|group| &group.members) {
+        let Some(is_cut) = member.is_truncated else { continue };
+        known += 1;
+        if is_cut {
+            cut += 1;
+            longest = longest.max(member.tokens.unwrap_or(0));
+            let value = member.scores.get(groups.outcome);
+            right += usize::from(value.zip(top).is_some_and(|(value, top)| *value >= top));
+        }
+    }
+    let limit = usize::try_from(longest).ok().filter(|limit| *limit > 0);
+    let plan = Plan { max_response_length: plan.max_response_length.or(limit), ..plan.clone() };
+    let of_cut = (cut > 0 && top.is_some()).then(|| right as f64 / f64::from(cut));
+    (known > 0).then(|| cut_share(f64::from(cut) / f64::from(known), of_cut, &plan, changes)).flatten()
+}
+
+fn cut_share(share: f64, right: Option<f64>, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
+    if share < CUT {
+        return None;
+    }
+    let of_them = right.map_or_else(String::new, |right| format!("; {} of these are right", percent(right)));
+    let limit = plan.max_response_length.map_or_else(String::new, |limit| format!(" at {limit} tokens"));
+    let text = format!("{} of the completions are cut{limit}{of_them}", percent(share));
+    if share < OFTEN_CUT {
+        return Some(note(
+            "truncation",
+            text,
+            Some(
+                "`objective.masks.truncated: true` keeps them out of the loss, a reward `soft_overlong` warns the policy before the limit",
+            ),
+        ));
+    }
+    let fix = match plan.max_response_length {
+        Some(limit) => {
+            changes.max_response_length = Some(limit.saturating_mul(2));
+            format!(
+                "raise `rollout.max_response_length` to {}: what is cut is counted wrong whatever it was to be",
+                limit.saturating_mul(2)
+            )
+        }
+        None => "raise `rollout.max_response_length`: what is cut is counted wrong whatever it was to be"
+            .to_owned(),
+    };
+    Some(warning("truncation", text, fix))
+}
+
+/// What limits the figures.
+fn sample(groups: &Groups, plan: &Plan) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let prompts = groups.num_prompts();
+    if prompts == 1 {
+        found.push(warning(
+            "sample",
+            "all groups are of one prompt: nothing is known of others".to_owned(),
+            "sample a few hundred prompts of the training data",
+        ));
+    } else if prompts < MANY_PROMPTS {
+        found.push(note(
+            "sample",
+            format!("{prompts} prompts are few: intervals are too narrow"),
+            Some("sample a few hundred prompts of the training data"),
+        ));
+    }
+    let sizes = groups.sizes();
+    if sizes.keys().all(|size| *size < 2) {
+        found.push(warning(
+            "sample",
+            "every group has one member: nothing is known of how often members differ".to_owned(),
+            "sample each prompt at least 4 times; where rows of a prompt belong together, give them one `uid`",
+        ));
+    } else if sizes.len() > 1 {
+        let listed: Vec<String> = sizes.iter().map(|(size, number)| format!("{number} of {size}")).collect();
+        found.push(note(
+            "sample",
+            format!(
+                "groups are of several sizes ({}): each counts for the sizes up to its own",
+                listed.join(", ")
+            ),
+            None,
+        ));
+    }
+    if groups.has_kept_alone {
+        found.push(warning(
+            "sample",
+            "no group in the file was dropped for being uniform: it may hold the kept ones alone, and says nothing of the others".to_owned(),
+            "`rollout.save: all` writes every group; name the run, or its log, for the keep rate",
+        ));
+    }
+    if matches!(groups.scale(groups.outcome), Scale::Many) {
+        found.push(note(
+            "metric",
+            format!("`{}` has more than two values: a group is kept where any two differ, and there is no pass rate; beyond the groups' own size rates are at least those shown", groups.outcome_name()),
+            Some("name a raw outcome with --metric, where the file has one"),
+        ));
+    }
+    if groups.num_unread > 0 {
+        let rows = count(groups.num_unread as usize, "row");
+        found.push(note("sample", format!("{rows} left out: no JSON object, or without a group"), None));
+    }
+    if groups.has_turns {
+        found.push(note(
+            "sample",
+            "members were played in turns: texts are whole episodes, and right-looking answers are not looked for".to_owned(),
+            None,
+        ));
+    }
+    if plan.n > 0 && plan.n != groups.size() && groups.size() > 1 {
+        found.push(note(
+            "sample",
+            format!(
+                "groups are mostly of {}, the run's are of {}: rates are carried over",
+                groups.size(),
+                plan.n
+            ),
+            None,
+        ));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::Member;
+    use super::*;
+
+    fn groups(of: &[&[(f64, &str, bool)]]) -> Groups {
+        let member = |&(value, text, shows): &(f64, &str, bool)| Member {
+            scores: vec![value],
+            text: Some(text.bytes().map(u64::from).sum()),
+            shows_gold: Some(shows),
+            ..Member::default()
+        };
+        let group = |(prompt, members): (usize, &&[(f64, &str, bool)])| Group {
+            id: prompt.to_string(),
+            prompt,
+            members: members.iter().map(member).collect(),
+        };
+        Groups {
+            scores: vec!["acc".to_owned()],
+            groups: of.iter().enumerate().map(group).collect(),
+            ..Groups::default()
+        }
+    }
+
+    fn told(groups: &Groups, topic: &str) -> Vec<String> {
+        let (found, _) = of_groups(groups, &Plan::default());
+        found.into_iter().filter(|finding| finding.topic == topic).map(|finding| finding.text).collect()
+    }
+
+    #[test]
+    fn a_verifier_that_looks_wrong() {
+        // The same text, right and wrong.
+        let random =
+            groups(&[&[(1.0, "a", false), (0.0, "a", false)], &[(1.0, "b", false), (0.0, "c", false)]]);
+        assert_eq!(told(&random, "verifier").len(), 1);
+        assert!(told(&random, "verifier")[0].starts_with("1 completion is judged in two ways"));
+        // All wrong, with the answer at the end.
+        let strict = groups(&[
+            &[(0.0, "a", true), (0.0, "b", false)],
+            &[(0.0, "c", true), (0.0, "d", true)],
+            &[(1.0, "e", true), (0.0, "f", false)],
+        ]);
+        assert_eq!(
+            told(&strict, "verifier"),
+            [
+                "2 of 2 groups whose members are all wrong hold a completion that ends with the right answer (0, 1)"
+            ]
+        );
+        let fair = groups(&[&[(0.0, "a", false), (0.0, "b", false)], &[(1.0, "e", true), (0.0, "f", false)]]);
+        assert_eq!(told(&fair, "verifier"), Vec::<String>::new());
+        let one = groups(&[&[(0.0, "a", false), (0.0, "b", false)]]);
+        assert_eq!(told(&one, "verifier"), ["every one of 2 trajectories has `acc` 0"]);
+        let missing =
+            groups(&[&[(0.0, "a", false), (f64::NAN, "b", false)], &[(1.0, "c", false), (1.0, "d", false)]]);
+        assert!(told(&missing, "verifier")[0].starts_with("1 of 4 trajectories have no `acc`"));
+    }
+
+    #[test]
+    fn too_little_diversity_and_cut_completions_change_settings() {
+        let same =
+            groups(&[&[(0.0, "a", false), (0.0, "a", false)], &[(1.0, "b", false), (0.0, "c", false)]]);
+        let plan = Plan { temperature: Some(0.6), ..Plan::default() };
+        let (found, changes) = of_groups(&same, &plan);
+        let told = found.iter().find(|finding| finding.topic == "diversity").unwrap();
+        assert!(
+            told.text.contains("1 of 2 groups hold one text alone")
+                && told.fix.as_deref().unwrap().contains("from 0.6")
+        );
+        assert_eq!(changes.temperature, Some(1.0));
+        let (_, changes) = of_groups(&same, &Plan { temperature: Some(1.0), ..Plan::default() });
+        assert_eq!(changes.temperature, None);
+
+        let of_two = [(0.0, "a", false), (1.0, "b", false)];
+        let mut cut = groups(&[&of_two[..]; 5]);
+        for (number, member) in cut.groups.iter_mut().flat_map(|group| &mut group.members).enumerate() {
+            (member.is_truncated, member.tokens) = (Some(number < 2), Some(64));
+        }
+        let (found, changes) = of_groups(&cut, &Plan::default());
+        let told = found.iter().find(|finding| finding.topic == "truncation").unwrap();
+        assert_eq!(told.text, "20.0% of the completions are cut at 64 tokens; 50.0% of these are right");
+        assert_eq!(changes.max_response_length, Some(128));
+    }
+
+    #[test]
+    fn what_limits_the_figures() {
+        let one = Groups::of_counts(&[(1, 4)]);
+        assert!(told(&one, "sample")[0].contains("one prompt"));
+        let single = Groups::of_counts(&[(1, 1); 40]);
+        assert!(told(&single, "sample")[0].contains("every group has one member"));
+        let mixed = Groups { num_unread: 2, has_kept_alone: true, ..Groups::of_counts(&[(1, 4), (2, 8)]) };
+        let told = told(&mixed, "sample");
+        assert!(told[1].contains("several sizes (1 of 4, 1 of 8)"), "{told:?}");
+        assert!(
+            told[2].contains("no group in the file was dropped") && told[3].starts_with("2 rows left out")
+        );
+    }
+}

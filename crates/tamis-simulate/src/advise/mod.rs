@@ -1,0 +1,399 @@
+//! `tamis advise`: what rollouts, a run or a log say about the settings of a filtered run.
+//!
+//! ```text
+//! rollouts, run, log -> Evidence (read.rs, rows.rs)     configuration -> Plan (plan.rs)
+//!                          -> keep_rate.rs: pass rates, keep rates by n, intervals
+//!                          -> cost.rs, rounds.rs: rounds, cost by mode, size of a round, limit
+//!                          -> metric.rs, finding.rs: metric, verifier, diversity, truncation
+//!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
+//! ```
+//!
+//! [`advise`] is a pure function of evidence and plan. The laws are those that `tamis simulate` is checked
+//! against.
+
+mod cost;
+mod error;
+mod evidence;
+mod finding;
+mod gold;
+mod histogram;
+mod keep_rate;
+mod lines;
+mod metric;
+mod plan;
+mod read;
+pub mod rounds;
+mod rows;
+mod text;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tamis_core::schedule::yields::PassRateSpread;
+
+pub use cost::{Costs, LimitAdvice, ModeCost, RoundAdvice};
+pub use error::AdviseError;
+pub use evidence::{Evidence, Group, Groups, LoggedCounts, Member, Scale};
+pub use finding::{Finding, Weight};
+pub use gold::shows_gold;
+pub use histogram::{Bin, Spread};
+pub use keep_rate::{Counts, Estimate, KeepRate, KeepRateSource, KeepRates, spread_of};
+pub use lines::ConfigLines;
+pub use metric::{MetricAdvice, metrics};
+pub use plan::Plan;
+pub use read::{EvidenceSource, read};
+
+use finding::{count, of_counts, of_groups};
+use lines::Values;
+use text::percent;
+
+/// Members of a group at which keep rates are told.
+const SIZES: [usize; 5] = [2, 4, 8, 16, 32];
+/// Pass rate above which the guide advises against filtering.
+const SOLVED: f64 = 0.8;
+/// Keep rate from which on nearly nothing is dropped, and below which a kept group is dear.
+const NEARLY_ALL: f64 = 0.95;
+const DEAR: f64 = 0.25;
+
+/// What the evidence is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sample {
+    /// Rollouts, or counts alone.
+    pub kind: EvidenceSource,
+    /// Groups.
+    pub groups: u64,
+    /// Prompts, where groups have one.
+    pub prompts: Option<usize>,
+    /// Trajectories, where they are known.
+    pub trajectories: Option<usize>,
+    /// Groups by their number of members.
+    pub sizes: BTreeMap<usize, u64>,
+    /// The steps that they are of.
+    pub steps: Option<(u64, u64)>,
+    /// The number that says what is correct.
+    pub outcome: Option<String>,
+    /// Mean completion tokens, and of those of groups whose members differ.
+    pub mean_tokens: Option<f64>,
+    /// See [`Self::mean_tokens`].
+    pub mean_tokens_kept: Option<f64>,
+}
+
+/// Whether to filter.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FilterAdvice {
+    /// Whether; `None` where something is to be looked at first.
+    pub filter: Option<bool>,
+    /// Why, the weightiest first.
+    pub reasons: Vec<String>,
+}
+
+/// Everything that is advised.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Advice {
+    /// What was read.
+    pub source: String,
+    /// What it holds.
+    pub sample: Sample,
+    /// The settings that advice is for.
+    pub plan: Plan,
+    /// Share of trajectories that are correct.
+    pub pass_rate: Option<Estimate>,
+    /// Groups by the share of their members that are correct.
+    pub histogram: Vec<Bin>,
+    /// The distribution of pass rates over prompts behind them.
+    pub spread: Option<Spread>,
+    /// Keep rates by size of group.
+    pub keep_rates: Vec<KeepRate>,
+    /// Keep rate at the plan's size.
+    pub keep_rate: Option<Estimate>,
+    /// What a batch costs.
+    pub costs: Option<Costs>,
+    /// Size of a group that is recommended, with the reason, where it is not the plan's.
+    pub group_size: Option<(usize, String)>,
+    /// Numbers that a filter could look at.
+    pub metrics: Vec<MetricAdvice>,
+    /// Whether to filter.
+    pub filter: FilterAdvice,
+    /// What to look at.
+    pub findings: Vec<Finding>,
+    /// What cannot be said from what was read.
+    pub unknown: Vec<String>,
+    /// Lines of configuration.
+    pub lines: Vec<ConfigLines>,
+}
+
+/// What is computed alike of rollouts and logs.
+struct Rates {
+    keep_rates: Vec<KeepRate>,
+    keep: Option<Estimate>,
+    pass_rate: Option<Estimate>,
+    spread: Option<PassRateSpread>,
+}
+
+/// Advice from evidence, for a plan.
+pub fn advise(source: &str, evidence: &Evidence, plan: &Plan) -> Advice {
+    match evidence {
+        Evidence::Groups(groups) => of_rollouts(source, groups, plan),
+        Evidence::Counts(counts) => of_log(source, counts, plan),
+    }
+}
+
+fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
+    let plan = Plan { n: if plan.n > 0 { plan.n } else { groups.size() }, ..plan.clone() };
+    let top = groups.top();
+    let counted = groups.counts(groups.outcome, top);
+    let mut sizes: Vec<usize> = SIZES.into_iter().chain([plan.n].into_iter().filter(|n| *n > 1)).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let found = KeepRates::of(&counted, &sizes);
+    let keep = found.at(plan.n).map(|rate| rate.rate);
+    let rates = Rates {
+        keep_rates: found.rates,
+        keep,
+        pass_rate: found.pass_rate.filter(|_| top.is_some()),
+        spread: found.spread,
+    };
+    let (findings, changes) = of_groups(groups, &plan);
+    let tokens = groups.mean_tokens();
+    let sample = Sample {
+        kind: EvidenceSource::Rollouts,
+        groups: groups.groups.len() as u64,
+        prompts: Some(groups.num_prompts()),
+        trajectories: Some(groups.num_trajectories()),
+        sizes: groups.sizes(),
+        steps: groups.steps,
+        outcome: Some(groups.outcome_name().to_owned()),
+        mean_tokens: tokens.map(|(all, _)| all),
+        mean_tokens_kept: tokens.and_then(|(_, kept)| kept),
+    };
+    let mut unknown = Vec::new();
+    if tokens.is_none() {
+        unknown.push("cost in tokens: no row says how long its completion is".to_owned());
+    }
+    if groups.groups.iter().flat_map(|group| &group.members).all(|member| member.is_truncated.is_none()) {
+        unknown.push("truncation: no row has a `finish_reason`".to_owned());
+    }
+    if groups.groups.iter().flat_map(|group| &group.members).all(|member| member.shows_gold.is_none()) {
+        unknown.push(
+            "right-looking answers among wrong ones: completions or gold answers are not in the file"
+                .to_owned(),
+        );
+    }
+    unknown.push("entropy: rollouts do not hold it; texts that repeat stand in for it".to_owned());
+    let histogram = if top.is_some() { histogram::bins(&counted) } else { Vec::new() };
+    finish(source, sample, plan, rates, histogram, metrics(groups), (findings, changes), unknown)
+}
+
+fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
+    let mut plan = plan.clone();
+    if let Some(size) = counts.train_batch_size.filter(|_| !plan.is_batch_known) {
+        (plan.train_batch_size, plan.is_batch_known) = (size, true);
+        plan.gen_batch_size = counts.gen_batch_size.unwrap_or(size);
+    }
+    let keep = match counts.sums() {
+        (0, _) => counts.keep_rate.map(Estimate::exact),
+        _ => Some(keep_rate::of_steps(&counts.steps)),
+    };
+    let known = plan.n > 1;
+    let spread = keep
+        .zip(counts.pass_rate)
+        .filter(|_| known)
+        .and_then(|(keep, rate)| spread_of(rate, keep.value, plan.n));
+    let mut keep_rates: Vec<KeepRate> = Vec::new();
+    if let Some(keep) = keep.filter(|_| known) {
+        let fitted = spread.iter().flat_map(|spread| {
+            SIZES.into_iter().filter(|n| *n != plan.n).map(|n| KeepRate {
+                n,
+                rate: Estimate::exact(spread.keep_probability(n)),
+                source: KeepRateSource::Fitted,
+            })
+        });
+        keep_rates.extend(fitted);
+        keep_rates.push(KeepRate { n: plan.n, rate: keep, source: KeepRateSource::Counted });
+        keep_rates.sort_by_key(|rate| rate.n);
+    }
+    let mut unknown = vec![
+        "the histogram of pass rates, the metric to choose, texts and the verifier: counts say nothing of single groups".to_owned(),
+        "cost in tokens: counts have no lengths of groups".to_owned(),
+    ];
+    if !known {
+        unknown.push("keep rates at other sizes: the log does not say how large groups are (`rollout.n=8` behind it does)".to_owned());
+    } else if spread.is_none() {
+        unknown
+            .push("keep rates at other sizes: the log has no pass rate of all generated groups".to_owned());
+    }
+    if counts.steps.is_empty() {
+        unknown.push("intervals: the log gives a mean filter rate, and no groups".to_owned());
+    }
+    if counts.entropy.is_none() {
+        unknown.push("entropy: the log does not have it".to_owned());
+    }
+    let (judged, _) = counts.sums();
+    let sample = Sample {
+        kind: EvidenceSource::Log,
+        groups: judged,
+        prompts: None,
+        trajectories: None,
+        sizes: BTreeMap::new(),
+        steps: counts.range,
+        outcome: plan.metric.clone(),
+        mean_tokens: None,
+        mean_tokens_kept: None,
+    };
+    let rates = Rates { keep_rates, keep, pass_rate: counts.pass_rate.map(Estimate::exact), spread };
+    finish(source, sample, plan.clone(), rates, Vec::new(), Vec::new(), of_counts(counts, &plan), unknown)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of one page")]
+fn finish(
+    source: &str,
+    sample: Sample,
+    plan: Plan,
+    rates: Rates,
+    histogram: Vec<Bin>,
+    metrics: Vec<MetricAdvice>,
+    (findings, changes): (Vec<Finding>, finding::Changes),
+    mut unknown: Vec<String>,
+) -> Advice {
+    let Rates { keep_rates, keep, pass_rate, spread } = rates;
+    if !plan.is_batch_known {
+        unknown.push(format!(
+            "the size of a batch: {} groups are an example (`data.train_batch_size=N` behind the file says it)",
+            plan.train_batch_size
+        ));
+    }
+    let keep = keep.filter(|keep| keep.value.is_finite());
+    let costs = keep.map(|keep| Costs::of(keep, &plan, sample.mean_tokens, pass_rate.map(|rate| rate.value)));
+    let filter = filter_advice(keep, pass_rate, &histogram, &plan);
+    let group_size = keep.and_then(|keep| group_size(keep, &keep_rates, &plan));
+    let n = group_size.as_ref().map_or(plan.n, |(n, _)| *n);
+    // Lines are for the groups that are recommended.
+    let keep_there = keep_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate).or(keep);
+    let there = keep_there.map(|keep| {
+        let plan = Plan { n, ..plan.clone() };
+        (keep, Costs::of(keep, &plan, sample.mean_tokens, pass_rate.map(|rate| rate.value)))
+    });
+    let outcome = sample.outcome.clone().or_else(|| plan.metric.clone()).unwrap_or_default();
+    let lines = match &there {
+        Some((keep, costs)) if n > 1 && keep.value > 0.0 => {
+            let filters = filter.filter.unwrap_or(true);
+            Values { plan: &plan, n, keep: keep.value, costs, changes, outcome: &outcome, filters }.lines()
+        }
+        _ => Vec::new(),
+    };
+    Advice {
+        source: source.to_owned(),
+        sample,
+        pass_rate,
+        histogram,
+        spread: spread.and_then(Spread::of),
+        keep_rates,
+        keep_rate: keep,
+        costs,
+        group_size,
+        metrics,
+        filter,
+        findings,
+        unknown,
+        lines,
+        plan,
+    }
+}
+
+/// Whether to filter, and why.
+fn filter_advice(
+    keep: Option<Estimate>,
+    pass_rate: Option<Estimate>,
+    histogram: &[Bin],
+    plan: &Plan,
+) -> FilterAdvice {
+    let mut reasons = Vec::new();
+    let Some(keep) = keep else {
+        return FilterAdvice {
+            filter: None,
+            reasons: vec!["it is not known how often the members of a group differ".to_owned()],
+        };
+    };
+    let times = |keep: f64| tamis_core::figure::fixed(1.0 / keep, 2);
+    if keep.value <= 0.0 {
+        let most = keep
+            .high
+            .map_or_else(String::new, |high| format!(" (at most {} of groups differ)", percent(high)));
+        reasons.push(format!(
+            "no group has members that differ{most}: nothing would be kept, and nothing is learnt without a filter either"
+        ));
+        return FilterAdvice { filter: None, reasons };
+    }
+    let solved = histogram.iter().find(|bin| bin.is_all).map(|bin| bin.share);
+    let mut use_filter = true;
+    if plan.has_critic {
+        use_filter = false;
+        reasons.push("there is a critic: advantages do not come from differences within a group, and a uniform group teaches it".to_owned());
+    }
+    if let Some(rate) = pass_rate.filter(|rate| rate.value > SOLVED) {
+        use_filter = false;
+        let all = solved
+            .map_or_else(String::new, |share| format!(", {} of groups are all correct", percent(share)));
+        reasons.push(format!(
+            "{} of the completions are correct{all}: a batch of kept groups costs {} times its size; harder prompts are worth more",
+            percent(rate.value),
+            times(keep.value)
+        ));
+    }
+    if keep.value >= NEARLY_ALL {
+        reasons.push(format!(
+            "{} of groups are kept anyway: a filter costs little and changes little",
+            percent(keep.value)
+        ));
+    } else if use_filter && keep.value < DEAR {
+        reasons.push(format!(
+            "{} of groups differ within, so without a filter {} of a batch teaches nothing",
+            percent(keep.value),
+            percent(1.0 - keep.value)
+        ));
+        reasons.push(format!(
+            "it is dear: {} groups are generated for each; larger groups, easier prompts or `schedule.selector: {{kind: posterior}}` come first where computing time is short",
+            times(keep.value)
+        ));
+    } else if use_filter {
+        reasons.push(format!(
+            "{} of groups differ within, so without a filter {} of a batch teaches nothing; a batch of kept ones costs {} times its size",
+            percent(keep.value),
+            percent(1.0 - keep.value),
+            times(keep.value)
+        ));
+    }
+    if use_filter && keep.value < NEARLY_ALL {
+        reasons.push(format!(
+            "where computing time is short, leave it off: a batch of {} then holds about {} that differ, at the cost of one round",
+            count(plan.train_batch_size, "group"),
+            tamis_core::figure::fixed(plan.train_batch_size as f64 * keep.value, 0)
+        ));
+    }
+    FilterAdvice { filter: Some(use_filter), reasons }
+}
+
+/// Another size of groups, where the plan's keeps too few.
+fn group_size(keep: Estimate, rates: &[KeepRate], plan: &Plan) -> Option<(usize, String)> {
+    if plan.n < 2 || keep.value >= DEAR || keep.value <= 0.0 {
+        return None;
+    }
+    let is_larger = |rate: &&KeepRate| rate.n > plan.n && rate.source != KeepRateSource::AtLeast;
+    let larger: Vec<&KeepRate> = rates.iter().filter(is_larger).collect();
+    let enough = larger.iter().find(|rate| rate.rate.value >= DEAR);
+    let best = enough.or(larger.last())?;
+    // Twice as many members that keep hardly more groups are no help.
+    (best.rate.value > 1.2 * keep.value).then(|| {
+        let why = format!(
+            "keeps about {} of groups instead of {}; {} trajectories for each that is kept instead of {}",
+            percent(best.rate.value),
+            percent(keep.value),
+            tamis_core::figure::fixed(best.n as f64 / best.rate.value, 0),
+            tamis_core::figure::fixed(plan.n as f64 / keep.value, 0)
+        );
+        (best.n, why)
+    })
+}
+
+#[cfg(test)]
+mod tests;

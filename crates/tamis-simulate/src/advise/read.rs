@@ -1,0 +1,162 @@
+//! Evidence of what a command line names: rollouts, a run, a log.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tamis_data::records::{FileFormat, RecordError, Records};
+use tamis_report::monitor::summary::Summary;
+use tamis_report::monitor::{LogFormat, Watch};
+use tamis_report::page::StepRange;
+use tamis_run::directory::METRICS;
+
+use super::error::AdviseError;
+use super::evidence::{Evidence, LoggedCounts};
+use super::plan::Plan;
+use super::rows::Reader;
+use crate::rollout_files::step_files;
+
+/// Groups that say enough of a policy: of a run, the last steps that have so many are read.
+const ENOUGH: usize = 1024;
+
+/// What was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EvidenceSource {
+    /// Files of rollouts.
+    Rollouts,
+    /// Counts of a run or a log.
+    Log,
+}
+
+/// Reads what there is at a path: the rollouts of a run or a file, or the counts of a run without any, or of
+/// a log. Of a run the last steps are read that say enough, unless a range is given.
+///
+/// # Errors
+/// [`AdviseError`].
+pub fn read(
+    path: &Path,
+    steps: Option<StepRange>,
+    metric: Option<&str>,
+    plan: &Plan,
+) -> Result<Evidence, AdviseError> {
+    if !path.exists() {
+        return Err(AdviseError::NothingThere { path: path.to_owned() });
+    }
+    let files = if path.is_dir() {
+        let unreadable = |source| AdviseError::Unreadable { path: path.to_owned(), source };
+        let files = step_files(path).map_err(unreadable)?;
+        let is_partial = plan.saves_kept_alone && path.join(METRICS).is_file();
+        if files.is_empty() || is_partial {
+            return log(path, steps);
+        }
+        files
+    } else if is_rollouts(path)? {
+        vec![(0, path.to_owned())]
+    } else {
+        return log(path, steps);
+    };
+    rollouts(path, &files, steps, metric)
+}
+
+fn rollouts(
+    path: &Path,
+    files: &[(u64, PathBuf)],
+    steps: Option<StepRange>,
+    metric: Option<&str>,
+) -> Result<Evidence, AdviseError> {
+    let range = steps.unwrap_or(StepRange::ALL);
+    let is_run = files.len() > 1;
+    let mut reader = Reader::default();
+    for (number, (step, file)) in files.iter().enumerate().rev() {
+        if is_run && !range.contains(*step) {
+            continue;
+        }
+        reader.read(file, number, range)?;
+        if steps.is_none() && reader.num_groups() >= ENOUGH {
+            break;
+        }
+    }
+    let fault = reader.first_fault.take();
+    let groups = reader.end(metric)?;
+    if groups.groups.is_empty() {
+        return Err(match groups.num_unread {
+            0 => AdviseError::Empty { path: path.to_owned(), has_range: steps.is_some() },
+            rows => AdviseError::NoGroup { path: path.to_owned(), rows, fault },
+        });
+    }
+    Ok(Evidence::Groups(groups))
+}
+
+/// Whether a file holds rows: Parquet, or objects of which the first is no row of metrics.
+fn is_rollouts(path: &Path) -> Result<bool, AdviseError> {
+    if FileFormat::of(path)? == FileFormat::Parquet {
+        return Ok(true);
+    }
+    let is_named = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson");
+    let is_metrics = path.file_name().is_some_and(|name| name == METRICS);
+    match Records::open(path)?.next() {
+        None | Some(Err(RecordError::Row { .. })) => Ok(is_named && !is_metrics),
+        Some(Ok(row)) => {
+            let is_step = ["train/num_gen_batches", "training/global_step", "timing_s/step"];
+            Ok(!is_step.iter().any(|name| row.values.contains_key(*name)) && !is_metrics)
+        }
+        Some(Err(error @ (RecordError::Open { .. } | RecordError::Read { .. }))) => Err(error.into()),
+        Some(Err(_)) => Ok(false),
+    }
+}
+
+fn log(path: &Path, steps: Option<StepRange>) -> Result<Evidence, AdviseError> {
+    let mut watch = Watch::open(path)?;
+    watch.check_understood()?;
+    let summary = watch.summary();
+    let counts = counts(&summary, steps.unwrap_or(StepRange::ALL), steps.is_none());
+    if counts.steps.is_empty() && counts.keep_rate.is_none() {
+        let is_of_verl = summary.formats.contains(&LogFormat::Verl);
+        return Err(AdviseError::NoCounts { path: path.to_owned(), is_of_verl });
+    }
+    Ok(Evidence::Counts(counts))
+}
+
+/// The counts of a summary.
+fn counts(summary: &Summary, range: StepRange, is_cut: bool) -> LoggedCounts {
+    let mut counts = LoggedCounts {
+        dropped_by: summary.dropped_by.clone(),
+        truncated: summary
+            .figures
+            .get("response_length/clip_ratio")
+            .copied()
+            .filter(|share| share.is_finite()),
+        entropy: summary.figures.get("actor/entropy").copied().filter(|entropy| entropy.is_finite()),
+        rounds: summary.batches.map(|batches| batches.mean),
+        ..LoggedCounts::default()
+    };
+    let (mut judged, mut rates, mut batches) = (0, Vec::new(), 0);
+    for point in summary.history.iter().rev().filter(|point| range.contains(point.step)) {
+        rates.extend(point.pass_rate);
+        if let (Some(kept), Some(dropped)) = (point.kept, point.dropped) {
+            let of_step = kept.saturating_add(dropped);
+            counts.steps.push((of_step, kept));
+            let (first, _) = counts.range.unwrap_or((point.step, point.step));
+            counts.range = Some((point.step.min(first), counts.range.map_or(point.step, |(_, last)| last)));
+            judged += of_step;
+            batches += point.batches;
+        }
+        if is_cut && judged >= ENOUGH as u64 {
+            break;
+        }
+    }
+    counts.steps.reverse();
+    counts.pass_rate = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
+    if counts.steps.is_empty() {
+        counts.keep_rate = summary.guide.average_filter_rate.map(|rate| 1.0 - rate);
+    }
+    let of_steps = |groups: Option<u64>| {
+        let groups = groups?.checked_div(summary.num_steps)?;
+        usize::try_from(groups).ok().filter(|groups| *groups > 0)
+    };
+    let target = summary.now.and_then(|now| usize::try_from(now.target?).ok());
+    counts.train_batch_size = of_steps(summary.groups.trained).or(target);
+    counts.gen_batch_size =
+        judged.checked_div(batches).and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+    counts
+}

@@ -1,0 +1,307 @@
+//! Rows of rollout files that any program wrote, as members of groups.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tamis_data::columns::Columns;
+use tamis_data::records::{FileFormat, RecordError, Records, lookup};
+use tamis_report::filter::GroupLayout;
+use tamis_report::page::StepRange;
+
+use super::error::AdviseError;
+use super::evidence::{Group, Groups, Member, Numbers};
+use super::gold::shows_gold;
+use super::keep_rate::Counts;
+
+/// Columns that take long to decode, and that nothing here looks at row by row.
+const LONG: [&str; 6] = ["token_ids", "logprobs", "loss_mask", "prompt_ids", "turn_ends", "text_starts"];
+/// Texts that name the prompt, where nothing else names the group.
+const TEXTS: [&str; 4] = ["prompt", "input", "question", "problem"];
+const COMPLETIONS: [&str; 4] = ["completion", "output", "response", "text"];
+const LISTS_OF_COMPLETIONS: [&str; 3] = ["completions", "outputs", "responses"];
+const TRUTHS: [&str; 6] = ["ground_truth", "gts", "reward_model.ground_truth", "answer", "gold", "solution"];
+/// Numbers of tokens, where a row says it.
+const LENGTHS: [&str; 4] = ["num_tokens", "response_length", "completion_length", "length"];
+/// Numbers that are no scores.
+const NO_SCORES: [&str; 24] = [
+    "step",
+    "global_step",
+    "round",
+    "group_id",
+    "prompt_id",
+    "epoch",
+    "sample_index",
+    "advantage",
+    "version_min",
+    "version_max",
+    "num_tokens",
+    "response_length",
+    "completion_length",
+    "prompt_length",
+    "length",
+    "uid",
+    "group",
+    "id",
+    "index",
+    "idx",
+    "rank",
+    "seed",
+    "metric_value",
+    "timestamp",
+];
+/// Outcomes, best first; what has one of these names says what is correct.
+pub(super) const OUTCOMES: [&str; 6] = ["acc", "accuracy", "success", "score", "metric_value", "reward"];
+/// Rows of a file whose tokens are counted.
+const COUNTED_ROWS: usize = 4096;
+
+/// Reads files, from the first to the last.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    groups: Groups,
+    places: Numbers,
+    prompts: Numbers,
+    scores: HashMap<String, usize>,
+    has_verdicts: bool,
+    has_dropped: bool,
+    named_metric: Option<String>,
+    /// The first row that cannot be read, in words.
+    pub(super) first_fault: Option<String>,
+}
+
+impl Reader {
+    /// Groups read so far.
+    pub(super) fn num_groups(&self) -> usize {
+        self.groups.groups.len()
+    }
+
+    /// Reads one file.
+    pub(super) fn read(&mut self, file: &Path, number: usize, range: StepRange) -> Result<(), AdviseError> {
+        let mut tokens = token_counts(file)?;
+        for (row, record) in (0..).zip(Records::open_without(file, &LONG)?) {
+            let values = match record {
+                Ok(record) => record.values,
+                Err(error @ RecordError::Row { .. }) => {
+                    self.groups.num_unread += 1;
+                    self.first_fault.get_or_insert_with(|| one_line(&error));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let step = values.get("step").and_then(Value::as_u64);
+            if step.is_some_and(|step| !range.contains(step)) {
+                continue;
+            }
+            self.take(&values, number, step, tokens.remove(&row));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, row: &Map<String, Value>, file: usize, step: Option<u64>, tokens: Option<u64>) {
+        if let Some(verdict) = row.get("verdict").and_then(Value::as_str) {
+            self.has_verdicts = true;
+            // What was given up says nothing of its prompt.
+            if verdict == "aborted" {
+                return;
+            }
+            self.has_dropped |= ["all_correct", "all_wrong", "uniform"].contains(&verdict);
+        }
+        if self.named_metric.is_none() {
+            let metric = row.get("metric").and_then(Value::as_str).filter(|metric| !metric.is_empty());
+            self.named_metric = metric.map(ToOwned::to_owned);
+        }
+        if let Some(step) = step {
+            let (first, last) = self.groups.steps.unwrap_or((step, step));
+            self.groups.steps = Some((first.min(step), last.max(step)));
+        }
+        self.groups.has_turns |=
+            row.get("turn_texts").and_then(Value::as_array).is_some_and(|turns| turns.len() > 1);
+        let members = self.members(row, tokens);
+        let prompt = key_of(row, &["prompt_id"]).or_else(|| text_key(row));
+        let named = key_of(row, &GroupLayout::GROUP_COLUMNS).or_else(|| text_key(row));
+        let is_whole = members.len() > 1 || lists_values(row);
+        let Some(id) = named.or_else(|| is_whole.then(|| format!("row {}", self.num_groups() + 1))) else {
+            self.groups.num_unread += 1;
+            return;
+        };
+        let in_file = format!("{file}/{}/{id}", step.map_or_else(String::new, |step| step.to_string()));
+        // Rows of whole groups are groups of their own, whatever they are called.
+        let key = if is_whole { format!("{in_file}/{}", self.num_groups()) } else { in_file };
+        let (place, is_new) = self.places.of(key);
+        if is_new {
+            let (prompt, _) = self.prompts.of(prompt.unwrap_or_else(|| id.clone()));
+            self.groups.groups.push(Group { id, prompt, members: Vec::new() });
+        }
+        if let Some(group) = self.groups.groups.get_mut(place) {
+            group.members.extend(members);
+        }
+    }
+
+    /// The member of a row, or those of a row that holds a whole group.
+    fn members(&mut self, row: &Map<String, Value>, tokens: Option<u64>) -> Vec<Member> {
+        let mut scores: Vec<(usize, &Value)> = Vec::new();
+        let mut num_members = 1;
+        for (name, value) in row {
+            let is_score = match value {
+                Value::Number(_) | Value::Bool(_) => {
+                    !NO_SCORES.contains(&name.as_str()) || name == "metric_value"
+                }
+                Value::Array(list) => {
+                    let is_one = is_outcome_list(name, list);
+                    num_members = if is_one { num_members.max(list.len()) } else { num_members };
+                    is_one
+                }
+                _ => false,
+            };
+            if is_score {
+                let name = name.strip_suffix('s').filter(|_| value.is_array()).unwrap_or(name);
+                let next = self.scores.len();
+                let place = *self.scores.entry(name.to_owned()).or_insert(next);
+                if place == next {
+                    self.groups.scores.push(name.to_owned());
+                }
+                scores.push((place, value));
+            }
+        }
+        let texts = LISTS_OF_COMPLETIONS.iter().find_map(|name| row.get(*name)?.as_array());
+        let text = COMPLETIONS.iter().find_map(|name| row.get(*name)?.as_str());
+        let truth = TRUTHS.iter().find_map(|name| truth_of(lookup(row, name)?));
+        let has_turns = row.get("turn_texts").and_then(Value::as_array).is_some_and(|turns| turns.len() > 1);
+        let is_truncated = row
+            .get("finish_reason")
+            .and_then(Value::as_str)
+            .map(|reason| reason == "length" || reason == "abort");
+        let tokens = LENGTHS.iter().find_map(|name| row.get(*name)?.as_u64()).or(tokens);
+        (0..num_members)
+            .map(|member| {
+                let mut of_member = vec![f64::NAN; self.groups.scores.len()];
+                for (place, value) in &scores {
+                    of_member[*place] = number_of(value, member);
+                }
+                let text = match texts {
+                    Some(texts) => texts.get(member).and_then(Value::as_str),
+                    None => text,
+                };
+                let seen = text.filter(|_| !has_turns).zip(truth.as_deref());
+                Member {
+                    scores: of_member,
+                    text: text.map(hash),
+                    tokens,
+                    is_truncated,
+                    shows_gold: seen.map(|(text, truth)| shows_gold(text, truth)),
+                }
+            })
+            .collect()
+    }
+
+    /// What was read, with the outcome that was asked for, or the best that there is.
+    pub(super) fn end(mut self, wanted: Option<&str>) -> Result<Groups, AdviseError> {
+        let has_any = |groups: &Groups, place: usize| {
+            groups.groups.iter().flat_map(|group| Groups::values(group, place)).any(f64::is_finite)
+        };
+        let place_of = |name: &str| {
+            let name = name.strip_prefix("scores.").unwrap_or(name);
+            let name = if name == "seq_reward" && !self.scores.contains_key(name) { "reward" } else { name };
+            self.scores.get(name).copied().filter(|place| has_any(&self.groups, *place))
+        };
+        let named = self.named_metric.clone();
+        let outcome = match wanted {
+            // The number that the run's filter looked at has no column of its own.
+            Some(name) => place_of(name)
+                .or_else(|| place_of("metric_value").filter(|_| named.as_deref() == Some(name)))
+                .ok_or_else(|| AdviseError::NoMetric {
+                    metric: name.to_owned(),
+                    there: self.groups.scores.clone(),
+                })?,
+            None => match OUTCOMES.iter().find_map(|name| place_of(name)) {
+                Some(place) => place,
+                None if self.groups.groups.is_empty() => 0,
+                None => return Err(AdviseError::NoOutcome { there: self.groups.scores.clone() }),
+            },
+        };
+        self.groups.outcome = outcome;
+        let differs = |counts: &Counts| counts.by_value.len() > 1;
+        self.groups.has_kept_alone =
+            self.has_verdicts && !self.has_dropped && self.groups.counts(outcome, None).iter().all(differs);
+        Ok(self.groups)
+    }
+}
+
+/// An error and its causes on one line.
+fn one_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn key_of(row: &Map<String, Value>, columns: &[&str]) -> Option<String> {
+    columns.iter().find_map(|column| match row.get(*column)? {
+        Value::Number(number) => Some(number.to_string()),
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        _ => None,
+    })
+}
+
+/// A name for the text of the prompt, or for its messages.
+fn text_key(row: &Map<String, Value>) -> Option<String> {
+    TEXTS.iter().find_map(|column| match row.get(*column)? {
+        Value::String(text) if !text.is_empty() => Some(format!("{:016x}", hash(text))),
+        Value::Array(messages) if !messages.is_empty() => {
+            Some(format!("{:016x}", hash(&Value::Array(messages.clone()).to_string())))
+        }
+        _ => None,
+    })
+}
+
+fn truth_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Whether a list holds the outcomes of the members of a group.
+fn is_outcome_list(name: &str, list: &[Value]) -> bool {
+    let name = name.strip_suffix('s').unwrap_or(name);
+    OUTCOMES.contains(&name)
+        && !list.is_empty()
+        && list.iter().all(|value| value.is_number() || value.is_boolean() || value.is_null())
+}
+
+fn lists_values(row: &Map<String, Value>) -> bool {
+    row.iter().any(|(name, value)| value.as_array().is_some_and(|list| is_outcome_list(name, list)))
+}
+
+fn number_of(value: &Value, member: usize) -> f64 {
+    match value {
+        Value::Number(number) => number.as_f64().unwrap_or(f64::NAN),
+        Value::Bool(is_right) => f64::from(u8::from(*is_right)),
+        Value::Array(list) => list.get(member).map_or(f64::NAN, |value| number_of(value, 0)),
+        _ => f64::NAN,
+    }
+}
+
+/// Completion tokens by row, of rows spread evenly over a Parquet file that holds their ids; empty of other
+/// files.
+fn token_counts(file: &Path) -> Result<HashMap<u64, u64>, AdviseError> {
+    if FileFormat::of(file)? != FileFormat::Parquet {
+        return Ok(HashMap::new());
+    }
+    let columns = Columns::open(file)?;
+    let rows: Vec<usize> =
+        (0..columns.num_rows()).step_by(columns.num_rows().div_ceil(COUNTED_ROWS).max(1)).collect();
+    let Some(ids) = columns.numbers("token_ids", Some(&rows))? else { return Ok(HashMap::new()) };
+    Ok(rows.iter().map(|row| *row as u64).zip(ids.rows().map(|row| row.len() as u64)).collect())
+}

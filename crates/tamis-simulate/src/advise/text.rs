@@ -1,0 +1,338 @@
+//! Advice as a terminal shows it.
+
+use std::fmt::{self, Write as _};
+
+use tamis_core::figure::fixed;
+
+use super::Advice;
+use super::cost::{Costs, LimitAdvice};
+use super::finding::{Weight, count};
+use super::keep_rate::{Estimate, KeepRateSource};
+use super::read::EvidenceSource;
+
+/// Columns of a bar.
+const BAR: f64 = 30.0;
+/// Columns of the names at the left.
+const WIDTH: usize = 12;
+
+/// A share in per cent.
+pub(super) fn percent(share: f64) -> String {
+    let digits = if share > 0.0 && share < 0.001 { 3 } else { 1 };
+    format!("{}%", fixed(100.0 * share, digits))
+}
+
+/// A probability that may be next to nothing.
+fn chance(share: f64) -> String {
+    match share {
+        none if none < 1e-9 => "never".to_owned(),
+        small if small < 1e-4 => "in fewer than one of 10,000 steps".to_owned(),
+        share => format!("in {} of steps", percent(share)),
+    }
+}
+
+fn between(estimate: Estimate, shown: impl Fn(f64) -> String) -> String {
+    match (estimate.low, estimate.high) {
+        (Some(low), Some(high)) => format!("{} to {}", shown(low), shown(high)),
+        _ => "-".to_owned(),
+    }
+}
+
+/// A number with thousands apart.
+fn thousands(value: f64) -> String {
+    let digits = fixed(value.round(), 0);
+    if digits.contains('e') {
+        return digits;
+    }
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn named(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
+    writeln!(f, "{name:<WIDTH$}{text}")
+}
+
+impl Advice {
+    /// The one or two lines that a run says at its start: what was kept and what it costs, and what weighs
+    /// most.
+    pub fn start_lines(&self) -> Vec<String> {
+        let Some(keep) = self.keep_rate else { return Vec::new() };
+        let steps = match self.sample.steps {
+            Some((first, last)) if first == last => format!(" of step {last}"),
+            Some((first, last)) => format!(" of steps {first} to {last}"),
+            None => String::new(),
+        };
+        let mut line = format!(
+            "advice: {} of {} groups{steps} had members that differ",
+            percent(keep.value),
+            self.sample.groups
+        );
+        let costs = self.costs.as_ref();
+        let mode = self.plan.mode.unwrap_or("rounds");
+        if mode != "no_filter"
+            && let Some(cost) = costs.and_then(|costs| costs.mode(mode))
+        {
+            line += ": about ";
+            if let Some(rounds) = cost.rounds {
+                let _ = write!(line, "{} rounds a step, ", fixed(rounds.value, 1));
+            }
+            let generated = fixed(cost.generated_per_kept.value, 2);
+            let _ = write!(line, "{generated} groups generated for each that is trained on");
+        }
+        let mut lines = vec![line];
+        let limit = costs.and_then(|costs| costs.planned_limit).filter(|_| mode != "no_filter");
+        let warning = self.findings.iter().find(|finding| finding.weight == Weight::Warning);
+        if let Some(limit) = limit.filter(|limit| limit.exceeded > 0.01) {
+            lines.push(format!(
+                "advice: {} rounds (schedule.max_num_gen_batches) will be too few {}",
+                limit.max_num_gen_batches,
+                chance(limit.exceeded)
+            ));
+        } else if let Some(warning) = warning {
+            lines.push(format!("advice: {}", warning.text));
+        }
+        lines
+    }
+
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sample = &self.sample;
+        let mut text = format!("{}: ", self.source);
+        match sample.kind {
+            EvidenceSource::Rollouts => {
+                let _ = write!(
+                    text,
+                    "{} of {}, {}",
+                    count(sample.groups as usize, "group"),
+                    sizes(sample.sizes.keys()),
+                    count(sample.prompts.unwrap_or(0), "prompt")
+                );
+            }
+            EvidenceSource::Log if sample.groups > 0 => {
+                let _ = write!(text, "a log, {} counted", count(sample.groups as usize, "group"));
+            }
+            EvidenceSource::Log => text += "a log",
+        }
+        if let Some((first, last)) = sample.steps {
+            let _ = if first == last {
+                write!(text, ", step {last}")
+            } else {
+                write!(text, ", steps {first} to {last}")
+            };
+        }
+        if let Some(outcome) = sample.outcome.as_deref().filter(|outcome| !outcome.is_empty()) {
+            let _ = write!(text, ", by `{outcome}`");
+        }
+        writeln!(f, "{text}\n")
+    }
+
+    fn difficulty(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rate) = self.pass_rate {
+            let interval = rate.low.map_or_else(String::new, |_| format!(" ({})", between(rate, percent)));
+            named(f, "pass rate", &format!("{}{interval}", percent(rate.value)))?;
+        }
+        for (place, bin) in self.histogram.iter().enumerate() {
+            let bar = "█".repeat((BAR * bin.share).round() as usize);
+            let text = format!("{:<11}{:>6} {:>7}  {bar}", bin.range, percent(bin.share), bin.groups);
+            named(f, if place == 0 { "groups" } else { "" }, text.trim_end())?;
+        }
+        if let Some(spread) = &self.spread {
+            let what = match (spread.kind, spread.a, spread.b) {
+                (_, Some(a), Some(b)) => format!("about Beta({}, {}) over prompts", fixed(a, 2), fixed(b, 2)),
+                ("split", ..) => "every prompt is solved always or never".to_owned(),
+                _ => "all prompts are about as hard".to_owned(),
+            };
+            let text = format!(
+                "{what}: {} of them below 0.1, {} above 0.9",
+                percent(spread.hard),
+                percent(spread.easy)
+            );
+            named(f, "difficulty", &text)?;
+        }
+        Ok(())
+    }
+
+    fn rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.keep_rates.is_empty() {
+            return match self.keep_rate {
+                Some(keep) => named(
+                    f,
+                    "kept",
+                    &format!("{} of groups ({})", percent(keep.value), between(keep, percent)),
+                ),
+                None => Ok(()),
+            };
+        }
+        if self.pass_rate.is_some() {
+            writeln!(f)?;
+        }
+        named(f, "keep rate", "   n     kept  90 % interval       samples a kept group")?;
+        for rate in &self.keep_rates {
+            let source = match rate.source {
+                KeepRateSource::Counted => "",
+                KeepRateSource::Fitted => "  by the fit",
+                KeepRateSource::AtLeast => "  at least",
+            };
+            let cost = if rate.rate.value > 0.0 {
+                fixed(rate.n as f64 / rate.rate.value, 1)
+            } else {
+                "-".to_owned()
+            };
+            let here = if rate.n == self.plan.n { "*" } else { " " };
+            let text = format!(
+                "{here}{:>3}  {:>7}  {:<18}  {cost:>6}{source}",
+                rate.n,
+                percent(rate.rate.value),
+                between(rate.rate, percent)
+            );
+            named(f, "", text.trim_end())?;
+        }
+        if let Some((n, why)) = &self.group_size {
+            named(f, "rollout.n", &format!("{} -> {n}: {why}", self.plan.n))?;
+        }
+        Ok(())
+    }
+
+    fn costs(&self, f: &mut fmt::Formatter<'_>, costs: &Costs) -> fmt::Result {
+        if costs.modes.is_empty() {
+            return Ok(());
+        }
+        let example = if self.plan.is_batch_known { "" } else { " (an example)" };
+        writeln!(f)?;
+        writeln!(f, "A step of {} groups of {}{example}:", self.plan.train_batch_size, self.plan.n)?;
+        let width = costs.modes.iter().map(|mode| mode.what.chars().count()).max().unwrap_or(0);
+        writeln!(f, "{:<width$}  rounds  generated a kept group    trajectories        tokens", "")?;
+        for mode in &costs.modes {
+            let rounds = mode.rounds.map_or_else(|| "-".to_owned(), |rounds| fixed(rounds.value, 2));
+            let cost = mode.generated_per_kept;
+            let interval = format!("({})", between(cost, |cost| fixed(cost, 2)));
+            let interval = if cost.low.is_some() { interval } else { String::new() };
+            writeln!(
+                f,
+                "{:<width$}  {rounds:>6}  {:>6} {interval:<17}  {:>12}  {:>12}",
+                mode.what,
+                fixed(cost.value, 2),
+                thousands(mode.trajectories.value),
+                mode.tokens.map_or_else(|| "-".to_owned(), |tokens| thousands(tokens.value))
+            )?;
+        }
+        writeln!(f)?;
+        if let Some(round) = costs.round {
+            let text = format!(
+                "data.gen_batch_size {}: one round fills the batch in {} of steps",
+                round.gen_batch_size,
+                percent(round.fills)
+            );
+            named(f, "round", &text)?;
+        }
+        let limit = |limit: LimitAdvice| {
+            format!(
+                "of {} rounds of {} is met {}, {} at half the keep rate",
+                limit.max_num_gen_batches,
+                limit.gen_batch_size,
+                chance(limit.exceeded),
+                chance(limit.exceeded_at_half)
+            )
+        };
+        if let Some(advised) = costs.limit {
+            let guide = costs.guide_limit.map_or_else(String::new, |(low, high)| {
+                format!("; the guide has {low} to {high} for this pass rate, in rounds of the batch")
+            });
+            named(f, "limit", &format!("one {}{guide}", limit(advised)))?;
+        }
+        if let Some(planned) = costs.planned_limit {
+            named(f, "", &format!("the run's own, {}", limit(planned)))?;
+        }
+        Ok(())
+    }
+
+    fn metrics(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let others: Vec<_> = self.metrics.iter().filter(|metric| !metric.is_outcome).collect();
+        let outcome = self.metrics.iter().find(|metric| metric.is_outcome);
+        // Groups of one have nothing that a filter could compare.
+        let Some(outcome) = outcome.filter(|_| self.keep_rate.is_some()) else { return Ok(()) };
+        let chosen = match outcome.values {
+            "many" => format!(
+                "`{}` keeps {} of groups; it has many values",
+                outcome.name,
+                percent(outcome.keep_rate)
+            ),
+            _ => {
+                format!("filter on `{}`, which keeps {} of groups", outcome.name, percent(outcome.keep_rate))
+            }
+        };
+        named(f, "metric", &chosen)?;
+        for metric in others {
+            let what = match (metric.kept_for_other_reasons, metric.lost) {
+                _ if metric.values == "constant" => "has one value, and tells nothing apart".to_owned(),
+                (more, _) if more >= 0.005 => format!(
+                    "keeps {}, of them {} whose members are all right or all wrong: it would train on their shape",
+                    percent(metric.keep_rate),
+                    percent(more / metric.keep_rate.max(1e-12))
+                ),
+                (_, lost) if lost >= 0.005 => {
+                    format!(
+                        "keeps {}, and drops {} that differ in the outcome",
+                        percent(metric.keep_rate),
+                        percent(lost)
+                    )
+                }
+                _ => "keeps the same groups".to_owned(),
+            };
+            named(f, "", &format!("`{}` {what}", metric.name))?;
+        }
+        Ok(())
+    }
+}
+
+fn sizes<'a>(sizes: impl Iterator<Item = &'a usize>) -> String {
+    let all: Vec<&usize> = sizes.collect();
+    match all.as_slice() {
+        [] => "0".to_owned(),
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first} to {last}"),
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        self.difficulty(f)?;
+        self.rates(f)?;
+        if let Some(costs) = &self.costs {
+            self.costs(f, costs)?;
+        }
+        self.metrics(f)?;
+        let verdict = match self.filter.filter {
+            Some(true) => "yes: ",
+            Some(false) => "no: ",
+            None => "look first: ",
+        };
+        for (place, reason) in self.filter.reasons.iter().enumerate() {
+            let verdict = if place == 0 { verdict } else { "" };
+            named(f, if place == 0 { "filter" } else { "" }, &format!("{verdict}{reason}"))?;
+        }
+        for finding in &self.findings {
+            let name = match finding.weight {
+                Weight::Warning => "warning",
+                Weight::Note => "note",
+            };
+            let fix = finding.fix.as_ref().map_or_else(String::new, |fix| format!("; {fix}"));
+            named(f, name, &format!("{}: {}{fix}", finding.topic, finding.text))?;
+        }
+        for unknown in &self.unknown {
+            named(f, "not known", unknown)?;
+        }
+        for lines in &self.lines {
+            writeln!(f, "\n{}:", lines.title)?;
+            for line in &lines.lines {
+                writeln!(f, "  {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
