@@ -1,6 +1,7 @@
 //! Every key of the configuration that a message, a hint, a comment or a page names is a key that there is.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use tamis_config::explain;
 
@@ -25,10 +26,10 @@ const SUFFIXES: [&str; 12] =
     ["json", "jsonl", "log", "md", "parquet", "py", "rs", "safetensors", "sh", "txt", "yaml", "zst"];
 
 /// The first parts of keys.
-fn sections() -> Vec<String> {
+static SECTIONS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let default = serde_json::to_value(tamis_config::Config::default()).expect("a configuration is JSON");
     default.as_object().expect("a mapping").keys().cloned().collect()
-}
+});
 
 /// Of a text of Rust what is printed: what stands in strings, and what stands between backquotes in comments.
 fn printed(source: &str) -> Vec<String> {
@@ -76,7 +77,6 @@ fn quoted(text: &str) -> Vec<String> {
 
 /// The words of a text that look like keys and are none of ours or of another system.
 fn unknown(text: &str) -> Vec<String> {
-    let sections = sections();
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "_.[]{}".contains(c);
     let mut found = Vec::new();
     for word in text.split(|c: char| !is_of_a_key(c)) {
@@ -92,7 +92,7 @@ fn unknown(text: &str) -> Vec<String> {
             }
         }
         let is_key = parts.len() > 1
-            && sections.iter().any(|section| section == parts[0])
+            && SECTIONS.iter().any(|section| section == parts[0])
             && parts
                 .iter()
                 .all(|part| part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'))

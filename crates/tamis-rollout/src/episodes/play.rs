@@ -111,9 +111,9 @@ impl Play {
         let end = outcome.end;
         self.note(outcome);
         if let Some(end) = end {
-            // An answer without calls of tools ends an episode: one that was cut may have come to them.
-            let is_full =
-                answer.finish_reason == FinishReason::Length && self.environment.is_success().is_none();
+            // An answer without calls of tools ends an episode, and nobody judges it: one that was cut may have come to
+            // them.
+            let is_full = answer.finish_reason == FinishReason::Length && !self.is_scored;
             return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated || is_full, false)));
         }
         let shown = self.environment.messages();

@@ -1,7 +1,7 @@
 //! Which episodes are open, what they may ask, which calls wait, and what is to be told.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -62,8 +62,8 @@ struct Open {
     warnings: Vec<String>,
     /// Whether a number without a name was told of.
     has_unnamed: bool,
-    /// Whether fields of sampling were told of.
-    has_sampling: bool,
+    /// Fields of sampling that were told of.
+    sampling: BTreeSet<&'static str>,
 }
 
 impl Open {
@@ -201,12 +201,13 @@ impl Ledger {
     ) -> Result<Waiting, Refusal> {
         let (most, most_at_once) = (self.settings.max_calls, self.settings.max_calls_at_once);
         let mut open = self.lock();
-        if !chat.sampling.is_empty() && !std::mem::replace(&mut open.has_sampling, true) {
-            open.warnings.push(format!(
-                "a program's call sets {}: a run samples all members of a group alike, by `rollout.*`, and what calls \
-                 say of that has no effect",
-                chat.sampling.join(", ")
-            ));
+        for name in &chat.sampling {
+            if open.sampling.insert(name) {
+                open.warnings.push(format!(
+                    "a program's call sets `{name}`: a run samples all members of a group alike, by `rollout.*`, and what \
+                     calls say of that has no effect"
+                ));
+            }
         }
         let call = CallNumber(open.num_calls);
         let refusal = match open.episodes.get_mut(&episode) {

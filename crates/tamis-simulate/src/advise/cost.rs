@@ -25,8 +25,8 @@ pub struct ModeCost {
     pub rounds: Option<Estimate>,
     /// Groups generated for each trained one whose members differ.
     pub generated_per_kept: Estimate,
-    /// Trajectories generated for a step.
-    pub trajectories: Estimate,
+    /// Trajectories generated for a step, where it is known how many a group has.
+    pub trajectories: Option<Estimate>,
     /// Completion tokens generated for a step, where lengths are known.
     pub tokens: Option<Estimate>,
     /// Groups of the batch whose members differ.
@@ -88,6 +88,7 @@ impl Costs {
     /// Of a keep rate at the plan's n, under its batch; `tokens` is the mean of a completion.
     pub fn of(keep: Estimate, plan: &Plan, tokens: Option<f64>, pass_rate: Option<f64>) -> Self {
         let train = plan.train_batch_size;
+        let tokens = tokens.filter(|_| plan.n > 0);
         let of = |generated: usize| move |keep: f64| Rounds { train, generated, keep };
         let grain = granularity(train);
         let round = filling_round(train, keep.value, FILLED, grain).and_then(|size| {
@@ -108,7 +109,7 @@ impl Costs {
                         high: generated_per_kept.high.map(of),
                     }
                 };
-                let trajectories = scale(plan.n as f64);
+                let trajectories = (plan.n > 0).then(|| scale(plan.n as f64));
                 let tokens = tokens.map(|tokens| scale(plan.n as f64 * tokens));
                 Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
             };
@@ -130,7 +131,7 @@ impl Costs {
                 all * keep.value,
             )
             .map(|mode| ModeCost {
-                trajectories: Estimate::exact(mode.trajectories.value),
+                trajectories: mode.trajectories.map(|all| Estimate::exact(all.value)),
                 tokens: mode.tokens.map(|tokens| Estimate::exact(tokens.value)),
                 ..mode
             }),
@@ -167,10 +168,11 @@ impl Costs {
         }
     }
 
-    /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws.
+    /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which is none,
+    /// where it would be very high.
     pub(super) fn limit_of_whole_batches(keep: f64, train: usize) -> u64 {
         let half = Rounds { train, generated: train, keep: keep / 2.0 };
-        half.exceeded_with(EXCEEDED, MOST_ROUNDS).unwrap_or(MOST_ROUNDS)
+        half.exceeded_with(EXCEEDED, MOST_ROUNDS).unwrap_or(0)
     }
 
     /// A mode by its name.
@@ -199,12 +201,12 @@ mod tests {
         let rounds = of("rounds");
         assert!((2.4..2.6).contains(&rounds.rounds.unwrap().value), "{rounds:?}");
         assert_eq!(rounds.generated_per_kept, rounds.rounds.unwrap());
-        assert!((rounds.trajectories.value - rounds.generated_per_kept.value * 512.0).abs() < 1e-9);
-        assert!((rounds.tokens.unwrap().value - 100.0 * rounds.trajectories.value).abs() < 1e-6);
+        assert!((rounds.trajectories.unwrap().value - rounds.generated_per_kept.value * 512.0).abs() < 1e-9);
+        assert!((rounds.tokens.unwrap().value - 100.0 * rounds.trajectories.unwrap().value).abs() < 1e-6);
         let carried = of("carried").generated_per_kept;
         assert_eq!((carried.value, carried.low, carried.high), (2.0, Some(1.0 / 0.55), Some(1.0 / 0.45)));
         assert!(of("deficit").generated_per_kept.value < of("filling_round").generated_per_kept.value);
-        assert_eq!((of("no_filter").trajectories.value, of("no_filter").with_signal), (512.0, 32.0));
+        assert_eq!((of("no_filter").trajectories.unwrap().value, of("no_filter").with_signal), (512.0, 32.0));
         let round = costs.round.unwrap();
         assert!(
             round.fills >= 0.9 && round.gen_batch_size.is_multiple_of(8) && round.gen_batch_size < 160,
@@ -226,5 +228,12 @@ mod tests {
         let all = Costs::of(Estimate::exact(1.0), &plan, None, Some(0.5));
         assert!(all.modes.iter().all(|mode| (mode.generated_per_kept.value - 1.0).abs() < 1e-12), "{all:?}");
         assert_eq!(all.round.unwrap().gen_batch_size, 64);
+        // How many members a group has is not known, and no limit is needed where it would be very high.
+        let unknown = Costs::of(Estimate::exact(0.5), &Plan::default(), Some(10.0), None);
+        assert!(unknown.modes.iter().all(|mode| (mode.trajectories, mode.tokens) == (None, None)));
+        assert_eq!(
+            (Costs::limit_of_whole_batches(0.5, 64) > 1, Costs::limit_of_whole_batches(1e-4, 64)),
+            (true, 0)
+        );
     }
 }

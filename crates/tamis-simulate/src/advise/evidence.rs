@@ -30,6 +30,17 @@ pub struct Group {
     pub members: Vec<Member>,
 }
 
+/// How groups were sampled, where a run says it; what is planned may differ.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sampled {
+    /// Members of a group.
+    pub n: Option<usize>,
+    /// Limit of a completion in tokens.
+    pub max_response_length: Option<usize>,
+    /// Temperature.
+    pub temperature: Option<f64>,
+}
+
 /// Groups with their members.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Groups {
@@ -43,18 +54,22 @@ pub struct Groups {
     pub steps: Option<(u64, u64)>,
     /// Whether members were played in several turns.
     pub has_turns: bool,
-    /// Whether the file says what became of groups, and none of them was dropped.
+    /// Whether it looks as if groups that were dropped had been left out.
     pub has_kept_alone: bool,
     /// Rows that could not be read, or that name no group.
     pub num_unread: u64,
+    /// How they were sampled.
+    pub sampled: Sampled,
 }
 
 /// The two values of an outcome, or more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scale {
-    /// Two values, of which the larger one, at least this, is correct.
+    /// Two values, of which the larger one is correct.
     Binary {
-        /// It.
+        /// The smaller one.
+        low: f64,
+        /// The larger one.
         top: f64,
     },
     /// One value alone.
@@ -65,6 +80,8 @@ pub enum Scale {
     None,
 }
 
+/// Below this the larger of two values may well be a failure that is worth something.
+const FULL: f64 = 0.9;
 /// Values from which on an outcome has too many to be listed.
 const MANY: usize = 3;
 
@@ -129,7 +146,8 @@ impl Groups {
         let mut found: Vec<f64> = Vec::new();
         for group in &self.groups {
             for value in Self::values(group, score) {
-                let is_new = value.is_finite() && !found.iter().any(|known| known.total_cmp(&value).is_eq());
+                // As numbers: zero is one value, whatever its sign.
+                let is_new = value.is_finite() && !found.contains(&value);
                 if is_new {
                     found.push(value);
                     if found.len() == MANY {
@@ -146,15 +164,32 @@ impl Groups {
         match self.distinct(score).as_slice() {
             [] => Scale::None,
             [one] => Scale::Constant(*one),
-            [one, other] => Scale::Binary { top: one.max(*other) },
+            [one, other] => Scale::Binary { low: one.min(*other), top: one.max(*other) },
             _ => Scale::Many,
         }
     }
 
-    /// The value from which on a member is correct; `None` where its outcome has several values, or none.
+    /// The larger of two values, whether it is correct or not: groups differ alike either way.
+    pub fn larger(&self) -> Option<f64> {
+        match self.scale(self.outcome) {
+            Scale::Binary { top, .. } => Some(top),
+            _ => self.top(),
+        }
+    }
+
+    /// The smaller and the larger of two values of which neither is as much as a right answer is worth.
+    pub fn doubtful(&self) -> Option<(f64, f64)> {
+        match self.scale(self.outcome) {
+            Scale::Binary { low, top } if top < FULL => Some((low, top)),
+            _ => None,
+        }
+    }
+
+    /// The value from which on a member is correct; `None` where its outcome does not say what is.
     pub fn top(&self) -> Option<f64> {
         match self.scale(self.outcome) {
-            Scale::Binary { top } => Some(top),
+            Scale::Binary { top, .. } if top < FULL => None,
+            Scale::Binary { top, .. } => Some(top),
             // Alone, it is right where it is 1 or more.
             Scale::Constant(_) => Some(1.0),
             Scale::Many | Scale::None => None,
@@ -209,6 +244,8 @@ pub struct LoggedCounts {
     pub truncated: Option<f64>,
     /// Mean entropy of a token in the last step.
     pub entropy: Option<f64>,
+    /// How they were sampled.
+    pub sampled: Sampled,
 }
 
 impl LoggedCounts {
@@ -251,7 +288,7 @@ mod tests {
             let group = Group { id: String::new(), prompt: 0, members: values.iter().map(member).collect() };
             Groups { scores: vec!["x".to_owned()], groups: vec![group], ..Groups::default() }
         };
-        assert_eq!(of(&[0.0, 1.0, f64::NAN]).scale(0), Scale::Binary { top: 1.0 });
+        assert_eq!(of(&[0.0, 1.0, f64::NAN]).scale(0), Scale::Binary { low: 0.0, top: 1.0 });
         // verl's math verifier, and a wrong answer that is worth something.
         assert_eq!([of(&[-1.0, 1.0]).top(), of(&[0.1, 1.1]).top()], [Some(1.0), Some(1.1)]);
         assert_eq!(
@@ -259,6 +296,15 @@ mod tests {
             [Some(1.0), None, None]
         );
         assert_eq!(of(&[0.0, 0.5, 1.0, 2.0]).scale(0), Scale::Many);
+        // Zero has no sign, and neither a penalty left out nor a right format is a right answer.
+        assert_eq!(of(&[0.0, -0.0]).scale(0), Scale::Constant(0.0));
+        for (low, top) in [(-0.5, 0.0), (0.0, 0.1)] {
+            let doubtful = of(&[top, low]);
+            assert_eq!(
+                (doubtful.doubtful(), doubtful.top(), doubtful.larger()),
+                (Some((low, top)), None, Some(top))
+            );
+        }
         let sizes = Groups::of_counts(&[(1, 4), (2, 8), (3, 8)]);
         assert_eq!((sizes.size(), sizes.num_trajectories(), sizes.num_prompts()), (8, 20, 3));
     }

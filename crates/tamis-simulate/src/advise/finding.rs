@@ -1,7 +1,7 @@
 //! What in the sampled groups a person should look at: the verifier, the diversity of completions,
 //! truncation, and what limits the figures themselves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -46,6 +46,8 @@ const ALIKE: f64 = 0.5;
 /// Share of completions that are cut from which on it matters, and from which on the limit is too low.
 const CUT: f64 = 0.02;
 const OFTEN_CUT: f64 = 0.1;
+/// Groups of a size whose pass rate can be compared with that of another.
+const OF_A_SIZE: usize = 20;
 /// Prompts from which on an interval can be relied on.
 const MANY_PROMPTS: usize = 30;
 
@@ -67,6 +69,7 @@ pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes)
     let mut found = Vec::new();
     let mut changes = Changes::default();
     found.extend(constant(groups));
+    found.extend(doubtful(groups));
     found.extend(random(groups));
     found.extend(right_looking(groups));
     found.extend(unscored(groups));
@@ -80,8 +83,12 @@ pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes)
 /// Everything about the counts of a log.
 pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Changes) {
     let mut changes = Changes::default();
-    let mut found: Vec<Finding> =
-        counts.truncated.and_then(|share| cut_share(share, None, plan, &mut changes)).into_iter().collect();
+    let limit = counts.sampled.max_response_length.or(plan.max_response_length);
+    let mut found: Vec<Finding> = counts
+        .truncated
+        .and_then(|share| cut_share(share, None, limit, plan, &mut changes))
+        .into_iter()
+        .collect();
     found.extend(of_plan(plan));
     (found, changes)
 }
@@ -116,6 +123,22 @@ fn constant(groups: &Groups) -> Option<Finding> {
         "give the verifier a wrong answer to judge, and take harder prompts where it is right"
     };
     Some(warning("verifier", text, fix))
+}
+
+/// Two scores, and none that a right answer has.
+fn doubtful(groups: &Groups) -> Option<Finding> {
+    let (low, top) = groups.doubtful()?;
+    let name = groups.outcome_name();
+    Some(warning(
+        "verifier",
+        format!(
+            "`{name}` is {} or {}, and nothing reaches 1: is {} right? No pass rate is told",
+            shortest(low),
+            shortest(top),
+            shortest(top)
+        ),
+        "where it is a failure too, groups that differ in it train on its form: score the gold answers, look at completions, and take easier prompts where both are as they should be",
+    ))
 }
 
 /// The same text of the same prompt, judged in two ways.
@@ -164,16 +187,16 @@ fn right_looking(groups: &Groups) -> Option<Finding> {
     if !is_enough {
         return None;
     }
-    let ids: Vec<&str> = looking.iter().take(3).map(|group| group.id.as_str()).collect();
+    let ids: Vec<String> = looking.iter().take(3).map(|group| format!("group {}", group.id)).collect();
     Some(warning(
         "verifier",
         format!(
-            "{} of {} whose members are all wrong hold a completion that ends with the right answer ({})",
+            "{} of {} whose members are all wrong hold a completion whose last answer is the right one ({})",
             looking.len(),
             count(failed.len(), "group"),
             ids.join(", ")
         ),
-        "look at them (`tamis rollouts --group ID`): the verifier may want another form than the prompt asks for",
+        "look at their completions: the verifier may want another form than the prompt asks for",
     ))
 }
 
@@ -230,7 +253,16 @@ fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding>
     if share(identical, with_texts) < ALIKE {
         return Some(note("diversity", text, None));
     }
-    let fix = match plan.temperature {
+    // The temperature that they were sampled at, which what is planned may be above already.
+    let was = groups.sampled.temperature.or(plan.temperature);
+    if plan.temperature > was {
+        return Some(note(
+            "diversity",
+            text,
+            Some("they were sampled at a lower temperature than the planned one"),
+        ));
+    }
+    let fix = match was {
         Some(temperature) if temperature >= 1.0 => {
             "more samples of such a policy are the same again: take harder prompts, leave top_p, top_k and min_p off, and raise `objective.entropy.coefficient` in a run from an earlier checkpoint".to_owned()
         }
@@ -256,19 +288,27 @@ fn cut(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
             right += usize::from(value.zip(top).is_some_and(|(value, top)| *value >= top));
         }
     }
-    let limit = usize::try_from(longest).ok().filter(|limit| *limit > 0);
-    let plan = Plan { max_response_length: plan.max_response_length.or(limit), ..plan.clone() };
+    // The limit that cut them, whatever is planned.
+    let limit =
+        usize::try_from(longest).ok().filter(|limit| *limit > 0).or(groups.sampled.max_response_length);
     let of_cut = (cut > 0 && top.is_some()).then(|| right as f64 / f64::from(cut));
-    (known > 0).then(|| cut_share(f64::from(cut) / f64::from(known), of_cut, &plan, changes)).flatten()
+    (known > 0).then(|| cut_share(f64::from(cut) / f64::from(known), of_cut, limit, plan, changes)).flatten()
 }
 
-fn cut_share(share: f64, right: Option<f64>, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
-    if share < CUT {
+fn cut_share(
+    share: f64,
+    right: Option<f64>,
+    limit: Option<usize>,
+    plan: &Plan,
+    changes: &mut Changes,
+) -> Option<Finding> {
+    let is_raised = plan.max_response_length.zip(limit).is_some_and(|(planned, limit)| planned > limit);
+    if share < CUT || is_raised {
         return None;
     }
     let of_them = right.map_or_else(String::new, |right| format!("; {} of these are right", percent(right)));
-    let limit = plan.max_response_length.map_or_else(String::new, |limit| format!(" at {limit} tokens"));
-    let text = format!("{} of the completions are cut{limit}{of_them}", percent(share));
+    let place = limit.map_or_else(String::new, |limit| format!(" at {limit} tokens"));
+    let text = format!("{} of the completions are cut{place}{of_them}", percent(share));
     if share < OFTEN_CUT {
         return Some(note(
             "truncation",
@@ -278,18 +318,58 @@ fn cut_share(share: f64, right: Option<f64>, plan: &Plan, changes: &mut Changes)
             ),
         ));
     }
-    let fix = match plan.max_response_length {
+    let why = if right.is_some_and(|right| right > 0.0) {
+        ""
+    } else {
+        ": what is cut is counted wrong whatever it was to be"
+    };
+    let fix = match limit {
         Some(limit) => {
             changes.max_response_length = Some(limit.saturating_mul(2));
-            format!(
-                "raise `rollout.max_response_length` to {}: what is cut is counted wrong whatever it was to be",
-                limit.saturating_mul(2)
-            )
+            format!("raise `rollout.max_response_length` to {}{why}", limit.saturating_mul(2))
         }
-        None => "raise `rollout.max_response_length`: what is cut is counted wrong whatever it was to be"
-            .to_owned(),
+        None => format!("raise `rollout.max_response_length`{why}"),
     };
     Some(warning("truncation", text, fix))
+}
+
+/// Whether groups that were dropped are not in the file. A run without a filter drops none.
+pub(super) fn is_kept_alone(groups: &Groups, plan: &Plan) -> bool {
+    groups.has_kept_alone && plan.has_filter != Some(false)
+}
+
+/// Sizes of groups at which prompts are solved more often than at another.
+fn unlike(groups: &Groups) -> Option<Finding> {
+    let top = groups.top()?;
+    let mut rates: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for counts in groups.counts(groups.outcome, Some(top)) {
+        let rate = counts.correct? as f64 / counts.n() as f64;
+        rates.entry(counts.n()).or_default().push(rate);
+    }
+    let moments = |(size, rates): (usize, Vec<f64>)| {
+        let n = rates.len() as f64;
+        let mean = rates.iter().sum::<f64>() / n;
+        let squares = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
+        (size, mean, squares / (n * (n - 1.0)))
+    };
+    let all: Vec<(usize, f64, f64)> =
+        rates.into_iter().filter(|(_, rates)| rates.len() >= OF_A_SIZE).map(moments).collect();
+    let least = all.iter().min_by(|one, other| one.1.total_cmp(&other.1))?;
+    let most = all.iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
+    // Three deviations of the difference.
+    (most.1 - least.1 > 3.0 * (most.2 + least.2).sqrt()).then(|| {
+        warning(
+            "sample",
+            format!(
+                "groups of {} are right in {} of their members, groups of {} in {}: sizes hold unlike prompts",
+                least.0,
+                percent(least.1),
+                most.0,
+                percent(most.1)
+            ),
+            "sample every prompt equally often",
+        )
+    })
 }
 
 /// What limits the figures.
@@ -321,17 +401,19 @@ fn sample(groups: &Groups, plan: &Plan) -> Vec<Finding> {
         found.push(note(
             "sample",
             format!(
-                "groups are of several sizes ({}): each counts for the sizes up to its own",
+                "groups are of several sizes ({}): keep rates are of those that at least half of them reach, and go on by what the larger ones gain",
                 listed.join(", ")
             ),
             None,
         ));
+        found.extend(unlike(groups));
     }
-    if groups.has_kept_alone {
+    if is_kept_alone(groups, plan) {
         found.push(warning(
             "sample",
-            "no group in the file was dropped for being uniform: it may hold the kept ones alone, and says nothing of the others".to_owned(),
-            "`rollout.save: all` writes every group; name the run, or its log, for the keep rate",
+            "the members of every group differ: the file may hold kept groups alone, and says nothing of dropped ones"
+                .to_owned(),
+            "name rollouts of an unfiltered run, which verl's DAPO recipe with its filter does not dump; of tamis, those with `rollout.save: all`, or the run itself, or its log",
         ));
     }
     if matches!(groups.scale(groups.outcome), Scale::Many) {
@@ -368,7 +450,7 @@ fn sample(groups: &Groups, plan: &Plan) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::Member;
+    use super::super::evidence::{Member, Sampled};
     use super::*;
 
     fn groups(of: &[&[(f64, &str, bool)]]) -> Groups {
@@ -411,7 +493,7 @@ mod tests {
         assert_eq!(
             told(&strict, "verifier"),
             [
-                "2 of 2 groups whose members are all wrong hold a completion that ends with the right answer (0, 1)"
+                "2 of 2 groups whose members are all wrong hold a completion whose last answer is the right one (group 0, group 1)"
             ]
         );
         let fair = groups(&[&[(0.0, "a", false), (0.0, "b", false)], &[(1.0, "e", true), (0.0, "f", false)]]);
@@ -447,6 +529,33 @@ mod tests {
         let told = found.iter().find(|finding| finding.topic == "truncation").unwrap();
         assert_eq!(told.text, "20.0% of the completions are cut at 64 tokens; 50.0% of these are right");
         assert_eq!(changes.max_response_length, Some(128));
+        // Some of those that were cut are right.
+        assert!(!told.fix.as_deref().unwrap().contains("counted wrong"), "{told:?}");
+        // A limit that is planned is not the one that cut, and a larger one answers it.
+        let planned = |limit| Plan { max_response_length: Some(limit), ..Plan::default() };
+        assert!(
+            of_groups(&cut, &planned(32)).0.iter().any(|finding| finding.text.contains("cut at 64 tokens"))
+        );
+        assert!(of_groups(&cut, &planned(256)).0.iter().all(|finding| finding.topic != "truncation"));
+        // The same of temperatures.
+        let sampled = Sampled { temperature: Some(0.6), ..Sampled::default() };
+        let (found, changes) =
+            of_groups(&Groups { sampled, ..same }, &Plan { temperature: Some(1.2), ..Plan::default() });
+        assert_eq!(changes.temperature, None);
+        assert!(found.iter().all(|finding| finding.topic != "diversity" || finding.weight == Weight::Note));
+    }
+
+    #[test]
+    fn groups_of_unlike_prompts_by_size() {
+        let of = |large: usize| {
+            let small = (0..30).map(|group| (1 + group % 3, 4));
+            Groups::of_counts(
+                &small.chain((0..30).map(|group| (large * (1 + group % 3), 8))).collect::<Vec<_>>(),
+            )
+        };
+        let warns =
+            |groups: &Groups| told(groups, "sample").iter().any(|text| text.contains("unlike prompts"));
+        assert!(warns(&of(0)) && !warns(&of(2)));
     }
 
     #[test]
@@ -459,7 +568,7 @@ mod tests {
         let told = told(&mixed, "sample");
         assert!(told[1].contains("several sizes (1 of 4, 1 of 8)"), "{told:?}");
         assert!(
-            told[2].contains("no group in the file was dropped") && told[3].starts_with("2 rows left out")
+            told[2].contains("the file may hold kept groups alone") && told[3].starts_with("2 rows left out")
         );
     }
 }

@@ -126,7 +126,9 @@ impl Counts {
 /// Sums over groups from which everything else follows.
 #[derive(Debug, Clone, PartialEq)]
 struct Sums {
-    /// Of each size: groups of at least that many, and the sum of their probabilities to be mixed.
+    /// Of each size up to the common one: groups of at least the common one, and the sum of their probabilities
+    /// to be mixed. Of each larger one: groups that have so many, and the sum of what they gain over the size
+    /// before.
     mixed: Vec<(f64, f64)>,
     /// Members of groups with an outcome, and those of them that are correct.
     members: (f64, f64),
@@ -139,12 +141,13 @@ impl Sums {
         Self { mixed: vec![(0.0, 0.0); sizes.len()], members: (0.0, 0.0), pairs: (0.0, 0.0, 0.0) }
     }
 
-    fn add_group(&mut self, sizes: &[usize], group: &Counts) {
+    fn add_group(&mut self, sizes: &[usize], common: usize, group: &Counts) {
+        let mut before = 0.0;
         for (sum, size) in self.mixed.iter_mut().zip(sizes) {
-            if let Some(mixed) = group.mixed(*size) {
-                sum.0 += 1.0;
-                sum.1 += mixed;
-            }
+            let Some(mixed) = group.mixed(*size).filter(|_| group.n() >= common) else { break };
+            sum.0 += 1.0;
+            sum.1 += if *size > common { mixed - before } else { mixed };
+            before = mixed;
         }
         if let Some(correct) = group.correct {
             let (n, c) = (group.n() as f64, correct as f64);
@@ -181,22 +184,34 @@ impl Sums {
         (all > 0.0).then(|| correct / all)
     }
 
-    fn counted(&self, place: usize) -> Option<f64> {
-        self.mixed.get(place).filter(|(groups, _)| *groups > 0.0).map(|(groups, mixed)| mixed / groups)
+    /// The same groups say it of every size up to the common one; beyond it those that are large enough say how
+    /// much more is kept, so that other prompts among them change no keep rate.
+    fn counted(&self, sizes: &[usize], common: usize, place: usize) -> Option<f64> {
+        let of = |place: usize| {
+            self.mixed.get(place).filter(|(groups, _)| *groups > 0.0).map(|(groups, mixed)| mixed / groups)
+        };
+        let first = sizes.iter().position(|size| *size >= common)?.min(place);
+        (first + 1..=place).try_fold(of(first)?, |sum, place| Some((sum + of(place)?).min(1.0)))
     }
 
     /// The keep rate at a size: counted where enough groups have as many members, otherwise from the largest
     /// size that is, on by the fit.
-    fn rate(&self, sizes: &[usize], place: usize, anchor: Option<usize>) -> Option<(f64, KeepRateSource)> {
+    fn rate(
+        &self,
+        sizes: &[usize],
+        common: usize,
+        place: usize,
+        anchor: Option<usize>,
+    ) -> Option<(f64, KeepRateSource)> {
         let anchor = anchor?;
         if place <= anchor {
-            return Some((self.counted(place)?, KeepRateSource::Counted));
+            return Some((self.counted(sizes, common, place)?, KeepRateSource::Counted));
         }
-        let at = self.counted(anchor)?;
+        let at = self.counted(sizes, common, anchor)?;
         let Some(fit) = self.fit() else { return Some((at, KeepRateSource::AtLeast)) };
         let more = fit.keep_probability(sizes[place]) - fit.keep_probability(sizes[anchor]);
         // Keep rates are concave in the size, so that the last increment bounds all that follow.
-        let most = match anchor.checked_sub(1).and_then(|before| self.counted(before)) {
+        let most = match anchor.checked_sub(1).and_then(|before| self.counted(sizes, common, before)) {
             Some(before) => {
                 let a_member = (at - before) / (sizes[anchor] - sizes[anchor - 1]) as f64;
                 a_member.max(0.0) * (sizes[place] - sizes[anchor]) as f64
@@ -228,14 +243,16 @@ impl KeepRates {
         let mut own: Vec<usize> = groups.iter().map(Counts::n).collect();
         own.sort_unstable();
         let largest = own.iter().rev().nth(enough.saturating_sub(1)).copied().unwrap_or(0);
-        sizes.extend([largest, largest.saturating_sub(1)].into_iter().filter(|size| *size > 1));
+        // Half of the groups or more have as many.
+        let common = own.get(own.len().saturating_sub(1) / 2).copied().unwrap_or(0).min(largest);
+        sizes.extend([largest, largest.saturating_sub(1), common].into_iter().filter(|size| *size > 1));
         sizes.sort_unstable();
         sizes.dedup();
         let anchor = sizes.iter().position(|size| *size == largest);
 
         let mut prompts: std::collections::BTreeMap<usize, Sums> = std::collections::BTreeMap::new();
         for group in groups {
-            prompts.entry(group.prompt).or_insert_with(|| Sums::new(&sizes)).add_group(&sizes, group);
+            prompts.entry(group.prompt).or_insert_with(|| Sums::new(&sizes)).add_group(&sizes, common, group);
         }
         let prompts: Vec<Sums> = prompts.into_values().collect();
         let mut all = Sums::new(&sizes);
@@ -269,8 +286,8 @@ impl KeepRates {
             .iter()
             .filter_map(|size| {
                 let place = sizes.binary_search(size).ok()?;
-                let (value, source) = all.rate(&sizes, place, anchor)?;
-                let of = |sums: &Sums| sums.rate(&sizes, place, anchor).map(|(rate, _)| rate);
+                let (value, source) = all.rate(&sizes, common, place, anchor)?;
+                let of = |sums: &Sums| sums.rate(&sizes, common, place, anchor).map(|(rate, _)| rate);
                 Some(KeepRate { n: *size, rate: interval(value, &of), source })
             })
             .collect();
@@ -294,6 +311,8 @@ fn widen(estimate: Estimate, count: usize) -> Estimate {
     match estimate.value {
         value if value <= 1e-12 => Estimate { low: Some(0.0), high: Some(1.0 - seen), value },
         value if value >= 1.0 - 1e-12 => Estimate { low: Some(seen), high: Some(1.0), value },
+        // Every resample came to the same.
+        _ if estimate.low >= estimate.high => Estimate { low: None, high: None, ..estimate },
         _ => estimate,
     }
 }
@@ -448,6 +467,22 @@ mod tests {
             (found.at(8).unwrap().source, found.at(16).unwrap().source),
             (KeepRateSource::Counted, KeepRateSource::Fitted)
         );
+        // A few large groups of hard prompts lower no keep rate.
+        let mut few = sampled(200, 4, |u| 0.3 + 0.4 * u);
+        few.extend((0..25).map(|group| Counts {
+            prompt: 200 + group,
+            ..counts(&[(usize::from(group == 0), 8)]).remove(0)
+        }));
+        let found = KeepRates::of(&few, &[2, 4, 8]);
+        let rates: Vec<f64> = found.rates.iter().map(|rate| rate.rate.value).collect();
+        assert!(rates[1] > 0.7 && rates.is_sorted(), "{rates:?}");
+    }
+
+    #[test]
+    fn where_resamples_are_all_alike_there_is_no_interval() {
+        let same = KeepRates::of(&counts(&[(4, 8); 40]), &[2, 8]);
+        assert_eq!((same.rates[0].rate.low, same.rates[0].rate.high), (None, None), "{same:?}");
+        assert!(same.rates[1].rate.low.is_some());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use tamis_core::figure::shortest;
 
 use super::cost::Costs;
 use super::finding::Changes;
@@ -14,7 +15,7 @@ pub struct ConfigLines {
     /// `tamis`, `verl`, `easyr1`, `easyr1_dynamic_sampling` or `trl`.
     pub system: &'static str,
     /// Its name, and what is to know of the lines.
-    pub title: &'static str,
+    pub title: String,
     /// The lines: YAML for tamis, arguments of the command for the others.
     pub lines: Vec<String>,
 }
@@ -30,16 +31,29 @@ pub(super) struct Values<'a> {
     pub(super) changes: Changes,
     /// Name of the outcome.
     pub(super) outcome: &'a str,
+    /// Its smaller and its larger value, where it has two.
+    pub(super) values: Option<(f64, f64)>,
     pub(super) filters: bool,
 }
 
-/// Names of a number in tamis and verl, and in EasyR1.
-fn metric(outcome: &str) -> (&str, &str) {
+/// Members from which on one right answer in a group lies outside of EasyR1's window.
+const WINDOW: usize = 100;
+
+/// Names of a number in tamis, verl and EasyR1. A `score` of verl's dumps is the sum of a trajectory's rewards.
+fn metric(outcome: &str) -> [&str; 3] {
     match outcome {
-        "reward" | "seq_reward" => ("seq_reward", "overall"),
-        "acc" | "accuracy" | "metric_value" | "" => ("acc", "accuracy"),
-        other => (other, other),
+        "reward" | "seq_reward" => ["seq_reward", "seq_reward", "overall"],
+        "score" => ["score", "seq_reward", "overall"],
+        "acc" | "accuracy" | "metric_value" | "" => ["acc", "acc", "accuracy"],
+        other => [other, other, other],
     }
+}
+
+/// A name as YAML and Hydra read it: in quotes where it is more than letters, digits and marks without a meaning.
+fn quoted(name: &str, quote: &str) -> String {
+    let is_plain = name.starts_with(char::is_alphabetic)
+        && name.chars().all(|of| of.is_alphanumeric() || "_./-".contains(of));
+    if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', quote)) }
 }
 
 impl Values<'_> {
@@ -61,42 +75,52 @@ impl Values<'_> {
             let _ = write!(rollout, ", max_response_length: {limit}");
         }
         let train = self.plan.train_batch_size;
+        let rollout = format!("rollout: {{{rollout}}}");
+        let mut lines = Vec::new();
         if !self.filters {
-            return vec![
-                format!("data: {{train_batch_size: {train}}}"),
-                format!("rollout: {{{rollout}}}"),
-                "filter: null".to_owned(),
-            ];
+            lines.extend(self.plan.is_batch_known.then(|| format!("data: {{train_batch_size: {train}}}")));
+            lines.extend([rollout, "filter: null".to_owned()]);
+            return lines;
         }
-        let (metric, _) = metric(self.outcome);
+        let [metric, ..] = metric(self.outcome);
         // At servers a stream keeps them full; where one engine samples and learns in turns a step that lags
         // by one buys nothing.
         let mode =
             if self.plan.samples_at_servers { "streaming, surplus: carry, max_lag: 1" } else { "deficit" };
         let limit = self.limit().map_or_else(|| "auto".to_owned(), |limit| limit.to_string());
-        vec![
-            format!("data: {{train_batch_size: {train}, gen_batch_size: {}}}", self.round()),
-            format!("rollout: {{{rollout}}}"),
-            format!("filter: {{kind: variance, metric: {metric}}}"),
-            format!("schedule: {{mode: {mode}, max_num_gen_batches: {limit}, on_limit: use_partial}}"),
-        ]
+        let round = self.round();
+        lines.extend(
+            self.plan
+                .is_batch_known
+                .then(|| format!("data: {{train_batch_size: {train}, gen_batch_size: {round}}}")),
+        );
+        let limit =
+            if self.plan.is_batch_known { format!("max_num_gen_batches: {limit}, ") } else { String::new() };
+        lines.extend([
+            rollout,
+            format!("filter: {{kind: variance, metric: {}}}", quoted(metric, "''")),
+            format!("schedule: {{mode: {mode}, {limit}on_limit: use_partial}}"),
+        ]);
+        lines
     }
 
     fn verl(&self) -> Vec<String> {
         let Changes { temperature, max_response_length } = self.changes;
-        let mut lines = vec![format!("data.train_batch_size={}", self.plan.train_batch_size)];
-        if self.filters {
+        let is_known = self.plan.is_batch_known;
+        let mut lines = Vec::new();
+        lines.extend(is_known.then(|| format!("data.train_batch_size={}", self.plan.train_batch_size)));
+        if self.filters && is_known {
             lines.push(format!("data.gen_batch_size={}", self.round()));
         }
         lines.push(format!("actor_rollout_ref.rollout.n={}", self.n));
         lines.extend(temperature.map(|value| format!("actor_rollout_ref.rollout.temperature={value:?}")));
         lines.extend(max_response_length.map(|value| format!("data.max_response_length={value}")));
-        lines.push(format!("algorithm.filter_groups.enable={}", if self.filters { "True" } else { "False" }));
         if self.filters {
-            let (metric, _) = metric(self.outcome);
-            lines.push(format!("algorithm.filter_groups.metric={metric}"));
+            let [_, metric, _] = metric(self.outcome);
+            lines.push("algorithm.filter_groups.enable=True".to_owned());
+            lines.push(format!("algorithm.filter_groups.metric={}", quoted(metric, r"\'")));
             let limit = self.limit().unwrap_or(0);
-            lines.push(format!("algorithm.filter_groups.max_num_gen_batches={limit}"));
+            lines.extend(is_known.then(|| format!("algorithm.filter_groups.max_num_gen_batches={limit}")));
         }
         lines
     }
@@ -104,13 +128,19 @@ impl Values<'_> {
     fn easyr1(&self, is_dynamic: bool) -> Vec<String> {
         let Changes { temperature, max_response_length } = self.changes;
         let train = self.plan.train_batch_size;
-        let mut lines = vec![format!("data.rollout_batch_size={train}")];
-        if self.filters && !is_dynamic {
+        let is_known = self.plan.is_batch_known;
+        let mut lines = Vec::new();
+        lines.extend(is_known.then(|| format!("data.rollout_batch_size={train}")));
+        if self.filters && !is_dynamic && is_known {
             lines.push(format!("data.mini_rollout_batch_size={}", self.round()));
         }
         lines.push(format!("worker.rollout.n={}", self.n));
         lines.extend(temperature.map(|value| format!("worker.rollout.temperature={value:?}")));
         lines.extend(max_response_length.map(|value| format!("data.max_response_length={value}")));
+        let window = self.window();
+        if self.filters && !is_dynamic && window.is_none() {
+            return lines;
+        }
         let switch = if is_dynamic { "use_dynamic_sample" } else { "online_filtering" };
         lines.push(format!("algorithm.{switch}={}", self.filters));
         if !self.filters {
@@ -118,15 +148,23 @@ impl Values<'_> {
         }
         if is_dynamic {
             let limit = Costs::limit_of_whole_batches(self.keep, train);
-            lines.push(format!("algorithm.dynamic_sample_max_gen_batches={limit}"));
-        } else {
-            let (_, metric) = metric(self.outcome);
-            lines.push(format!("algorithm.filter_key={metric}"));
-            lines.extend(["algorithm.filter_low=0.01".to_owned(), "algorithm.filter_high=0.99".to_owned()]);
+            lines.extend(is_known.then(|| format!("algorithm.dynamic_sample_max_gen_batches={limit}")));
+        } else if let Some((low, high)) = window {
+            let [.., metric] = metric(self.outcome);
+            lines.push(format!("algorithm.filter_key={}", quoted(metric, r"\'")));
+            lines.extend([format!("algorithm.filter_low={low}"), format!("algorithm.filter_high={high}")]);
             let limit = self.limit().unwrap_or(0);
-            lines.push(format!("trainer.max_try_make_batch={limit}"));
+            lines.extend(is_known.then(|| format!("trainer.max_try_make_batch={limit}")));
         }
         lines
+    }
+
+    /// The window on a group's mean in which its members differ: 0.01 and 0.99 of the way from the smaller value to
+    /// the larger one. `None` where a mean does not tell.
+    fn window(&self) -> Option<(String, String)> {
+        let (low, top) = self.values.filter(|_| self.n < WINDOW)?;
+        let at = |share: f64| shortest(((low + share * (top - low)) * 1e6).round() / 1e6);
+        Some((at(0.01), at(0.99)))
     }
 
     /// TRL has no filter: as many more prompts in a step as leave a batch whose groups differ.
@@ -135,22 +173,30 @@ impl Values<'_> {
         let train = self.plan.train_batch_size;
         let prompts = if self.filters { (train as f64 / self.keep).ceil().min(1e6) as usize } else { train };
         let n = self.n;
-        let mut lines = vec![
-            format!("num_generations={n}"),
-            format!("per_device_train_batch_size={n}"),
-            format!("gradient_accumulation_steps={prompts}"),
-        ];
+        let mut lines = vec![format!("num_generations={n}"), format!("per_device_train_batch_size={n}")];
+        lines.extend(self.plan.is_batch_known.then(|| format!("gradient_accumulation_steps={prompts}")));
         lines.extend(temperature.map(|value| format!("temperature={value:?}")));
         lines.extend(max_response_length.map(|value| format!("max_completion_length={value}")));
         lines
     }
 
     pub(super) fn lines(&self) -> Vec<ConfigLines> {
-        let lines = |system, title, lines| ConfigLines { system, title, lines };
+        let lines = |system, title: &str, lines| ConfigLines { system, title: title.to_owned(), lines };
+        let verl =
+            if self.filters { "verl (`python -m recipe.dapo.main_dapo`)" } else { "verl, without a filter" };
+        let easyr1 = match self.window() {
+            None if self.filters && self.values.is_none() => {
+                "EasyR1, without its filter: a window on the mean does not tell whether the members of a group differ in a number with many values"
+            }
+            None if self.filters => {
+                "EasyR1, without its filter: one right answer in so large a group lies outside of its window, 0.01 to 0.99"
+            }
+            _ => "EasyR1",
+        };
         vec![
-            lines("tamis", "tamis", self.tamis()),
-            lines("verl", "verl", self.verl()),
-            lines("easyr1", "EasyR1", self.easyr1(false)),
+            lines("tamis", "tamis, as a second file (`tamis train my.yaml advice.yaml`)", self.tamis()),
+            lines("verl", verl, self.verl()),
+            lines("easyr1", easyr1, self.easyr1(false)),
             lines(
                 "easyr1_dynamic_sampling",
                 "EasyR1 with dynamic sampling (a fork), in rounds of the batch",

@@ -33,7 +33,7 @@ use tamis_core::schedule::yields::PassRateSpread;
 
 pub use cost::{Costs, LimitAdvice, ModeCost, RoundAdvice};
 pub use error::AdviseError;
-pub use evidence::{Evidence, Group, Groups, LoggedCounts, Member, Scale};
+pub use evidence::{Evidence, Group, Groups, LoggedCounts, Member, Sampled, Scale};
 pub use finding::{Finding, Weight};
 pub use gold::shows_gold;
 pub use histogram::{Bin, Spread};
@@ -43,7 +43,7 @@ pub use metric::{MetricAdvice, metrics};
 pub use plan::Plan;
 pub use read::{EvidenceSource, read};
 
-use finding::{count, of_counts, of_groups};
+use finding::{count, is_kept_alone, of_counts, of_groups};
 use lines::Values;
 use text::percent;
 
@@ -51,6 +51,8 @@ use text::percent;
 const SIZES: [usize; 5] = [2, 4, 8, 16, 32];
 /// Pass rate above which the guide advises against filtering.
 const SOLVED: f64 = 0.8;
+/// So many times as many trajectories for a kept group may larger groups cost.
+const DEARER: f64 = 1.2;
 /// Keep rate from which on nearly nothing is dropped, and below which a kept group is dear.
 const NEARLY_ALL: f64 = 0.95;
 const DEAR: f64 = 0.25;
@@ -128,6 +130,10 @@ struct Rates {
     keep: Option<Estimate>,
     pass_rate: Option<Estimate>,
     spread: Option<PassRateSpread>,
+    /// The smaller and the larger value of the outcome, where it has two.
+    values: Option<(f64, f64)>,
+    /// Whether the groups are those that a filter kept.
+    is_kept_alone: bool,
 }
 
 /// Advice from evidence, for a plan.
@@ -141,17 +147,23 @@ pub fn advise(source: &str, evidence: &Evidence, plan: &Plan) -> Advice {
 fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     let plan = Plan { n: if plan.n > 0 { plan.n } else { groups.size() }, ..plan.clone() };
     let top = groups.top();
-    let counted = groups.counts(groups.outcome, top);
+    let counted = groups.counts(groups.outcome, groups.larger());
     let mut sizes: Vec<usize> = SIZES.into_iter().chain([plan.n].into_iter().filter(|n| *n > 1)).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let found = KeepRates::of(&counted, &sizes);
     let keep = found.at(plan.n).map(|rate| rate.rate);
+    let is_kept_alone = is_kept_alone(groups, &plan);
     let rates = Rates {
-        keep_rates: found.rates,
-        keep,
+        keep_rates: if is_kept_alone { Vec::new() } else { found.rates },
+        keep: keep.filter(|_| !is_kept_alone),
         pass_rate: found.pass_rate.filter(|_| top.is_some()),
-        spread: found.spread,
+        spread: found.spread.filter(|_| top.is_some() && !is_kept_alone),
+        values: match groups.scale(groups.outcome) {
+            Scale::Binary { low, top } => Some((low, top)),
+            Scale::Constant(_) | Scale::Many | Scale::None => None,
+        },
+        is_kept_alone,
     };
     let (findings, changes) = of_groups(groups, &plan);
     let tokens = groups.mean_tokens();
@@ -188,30 +200,39 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     let mut plan = plan.clone();
     if let Some(size) = counts.train_batch_size.filter(|_| !plan.is_batch_known) {
         (plan.train_batch_size, plan.is_batch_known) = (size, true);
-        plan.gen_batch_size = counts.gen_batch_size.unwrap_or(size);
+        if !plan.is_round_known {
+            plan.gen_batch_size = counts.gen_batch_size.unwrap_or(size);
+        }
     }
-    let keep = match counts.sums() {
+    // Groups as they were counted, which are not always those that are planned.
+    let own = counts.sampled.n.unwrap_or(plan.n);
+    plan.n = if plan.n > 0 { plan.n } else { own };
+    let counted = match counts.sums() {
         (0, _) => counts.keep_rate.map(Estimate::exact),
         _ => Some(keep_rate::of_steps(&counts.steps)),
     };
-    let known = plan.n > 1;
-    let spread = keep
-        .zip(counts.pass_rate)
-        .filter(|_| known)
-        .and_then(|(keep, rate)| spread_of(rate, keep.value, plan.n));
+    let known = own > 1;
+    let fit = |keep: f64| counts.pass_rate.filter(|_| known).and_then(|rate| spread_of(rate, keep, own));
+    let spread = counted.and_then(|keep| fit(keep.value));
     let mut keep_rates: Vec<KeepRate> = Vec::new();
-    if let Some(keep) = keep.filter(|_| known) {
-        let fitted = spread.iter().flat_map(|spread| {
-            SIZES.into_iter().filter(|n| *n != plan.n).map(|n| KeepRate {
-                n,
-                rate: Estimate::exact(spread.keep_probability(n)),
-                source: KeepRateSource::Fitted,
-            })
-        });
-        keep_rates.extend(fitted);
-        keep_rates.push(KeepRate { n: plan.n, rate: keep, source: KeepRateSource::Counted });
-        keep_rates.sort_by_key(|rate| rate.n);
+    if let Some(counted) = counted.filter(|_| known) {
+        let mut sizes: Vec<usize> = SIZES.into_iter().chain([own, plan.n]).filter(|n| *n > 1).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        keep_rates.extend(sizes.into_iter().filter_map(|n| {
+            let fitted = || counted.map(|keep| Some(fit(keep)?.keep_probability(n)));
+            let (rate, source) = match fitted().filter(|_| n != own) {
+                Some(rate) => (rate, KeepRateSource::Fitted),
+                None if n == own => (counted, KeepRateSource::Counted),
+                // Without a pass rate all that is known is that larger groups are kept as often.
+                None if n == plan.n && n > own => (counted, KeepRateSource::AtLeast),
+                None => return None,
+            };
+            Some(KeepRate { n, rate, source })
+        }));
     }
+    let keep =
+        if known { keep_rates.iter().find(|rate| rate.n == plan.n).map(|rate| rate.rate) } else { counted };
     let mut unknown = vec![
         "the histogram of pass rates, the metric to choose, texts and the verifier: counts say nothing of single groups".to_owned(),
         "cost in tokens: counts have no lengths of groups".to_owned(),
@@ -240,7 +261,14 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         mean_tokens: None,
         mean_tokens_kept: None,
     };
-    let rates = Rates { keep_rates, keep, pass_rate: counts.pass_rate.map(Estimate::exact), spread };
+    let rates = Rates {
+        keep_rates,
+        keep,
+        pass_rate: counts.pass_rate.map(Estimate::exact),
+        spread,
+        values: Some((0.0, 1.0)),
+        is_kept_alone: false,
+    };
     finish(source, sample, plan.clone(), rates, Vec::new(), Vec::new(), of_counts(counts, &plan), unknown)
 }
 
@@ -255,17 +283,27 @@ fn finish(
     (findings, changes): (Vec<Finding>, finding::Changes),
     mut unknown: Vec<String>,
 ) -> Advice {
-    let Rates { keep_rates, keep, pass_rate, spread } = rates;
+    let Rates { keep_rates, keep, pass_rate, spread, values, is_kept_alone } = rates;
     if !plan.is_batch_known {
         unknown.push(format!(
-            "the size of a batch: {} groups are an example (`data.train_batch_size=N` behind the file says it)",
+            "the size of a batch: {} groups are an example, which lines leave out (`data.train_batch_size=N` behind the file says it)",
             plan.train_batch_size
         ));
     }
     let keep = keep.filter(|keep| keep.value.is_finite());
     let costs = keep.map(|keep| Costs::of(keep, &plan, sample.mean_tokens, pass_rate.map(|rate| rate.value)));
-    let filter = filter_advice(keep, pass_rate, &histogram, &plan);
-    let group_size = keep.and_then(|keep| group_size(keep, &keep_rates, &plan));
+    let mut filter = filter_advice(keep, pass_rate, &histogram, &plan, is_kept_alone);
+    let group_size = match keep.filter(|_| filter.filter == Some(true)) {
+        Some(keep) => match larger_groups(keep, &keep_rates, &plan) {
+            Some(LargerGroups::Worth(n, why)) => Some((n, why)),
+            Some(LargerGroups::Dearer(what)) => {
+                filter.reasons.push(what);
+                None
+            }
+            None => None,
+        },
+        None => None,
+    };
     let n = group_size.as_ref().map_or(plan.n, |(n, _)| *n);
     // Lines are for the groups that are recommended.
     let keep_there = keep_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate).or(keep);
@@ -273,11 +311,17 @@ fn finish(
         let plan = Plan { n, ..plan.clone() };
         (keep, Costs::of(keep, &plan, sample.mean_tokens, pass_rate.map(|rate| rate.value)))
     });
+    // The round and the limit that are told are those of the lines.
+    let costs = costs.map(|costs| match &there {
+        Some((_, there)) => Costs { round: there.round, limit: there.limit, ..costs },
+        None => costs,
+    });
     let outcome = sample.outcome.clone().or_else(|| plan.metric.clone()).unwrap_or_default();
     let lines = match &there {
         Some((keep, costs)) if n > 1 && keep.value > 0.0 => {
             let filters = filter.filter.unwrap_or(true);
-            Values { plan: &plan, n, keep: keep.value, costs, changes, outcome: &outcome, filters }.lines()
+            Values { plan: &plan, n, keep: keep.value, costs, changes, outcome: &outcome, values, filters }
+                .lines()
         }
         _ => Vec::new(),
     };
@@ -306,13 +350,24 @@ fn filter_advice(
     pass_rate: Option<Estimate>,
     histogram: &[Bin],
     plan: &Plan,
+    is_kept_alone: bool,
 ) -> FilterAdvice {
     let mut reasons = Vec::new();
+    let because = |filter, reason: &str| FilterAdvice { filter, reasons: vec![reason.to_owned()] };
+    if plan.n == 1 {
+        return because(
+            Some(false),
+            "a group of one member never differs from itself: nothing would be kept; `rollout.n` of 4 or more has something to compare",
+        );
+    }
+    if is_kept_alone {
+        return because(
+            None,
+            "the groups seem to be those that a filter kept: how many it drops is not known",
+        );
+    }
     let Some(keep) = keep else {
-        return FilterAdvice {
-            filter: None,
-            reasons: vec!["it is not known how often the members of a group differ".to_owned()],
-        };
+        return because(None, "it is not known how often the members of a group differ");
     };
     let times = |keep: f64| tamis_core::figure::fixed(1.0 / keep, 2);
     if keep.value <= 0.0 {
@@ -373,26 +428,43 @@ fn filter_advice(
     FilterAdvice { filter: Some(use_filter), reasons }
 }
 
-/// Another size of groups, where the plan's keeps too few.
-fn group_size(keep: Estimate, rates: &[KeepRate], plan: &Plan) -> Option<(usize, String)> {
+/// What larger groups than the plan's come to.
+enum LargerGroups {
+    /// So many members are advised, and why.
+    Worth(usize, String),
+    /// They keep more, and cost more: what there is to say of them.
+    Dearer(String),
+}
+
+/// Larger groups, where the plan's keep too few and larger ones keep clearly more.
+fn larger_groups(keep: Estimate, rates: &[KeepRate], plan: &Plan) -> Option<LargerGroups> {
     if plan.n < 2 || keep.value >= DEAR || keep.value <= 0.0 {
         return None;
     }
-    let is_larger = |rate: &&KeepRate| rate.n > plan.n && rate.source != KeepRateSource::AtLeast;
-    let larger: Vec<&KeepRate> = rates.iter().filter(is_larger).collect();
-    let enough = larger.iter().find(|rate| rate.rate.value >= DEAR);
-    let best = enough.or(larger.last())?;
+    let cost = |n: usize, keep: f64| n as f64 / keep;
+    let own = cost(plan.n, keep.value);
+    let is_dearer = |rate: &KeepRate| cost(rate.n, rate.rate.value) > DEARER * own;
     // Twice as many members that keep hardly more groups are no help.
-    (best.rate.value > 1.2 * keep.value).then(|| {
-        let why = format!(
-            "keeps about {} of groups instead of {}; {} trajectories for each that is kept instead of {}",
-            percent(best.rate.value),
+    let is_better = |rate: &&KeepRate| {
+        rate.n > plan.n && rate.source != KeepRateSource::AtLeast && rate.rate.value > 1.2 * keep.value
+    };
+    let better: Vec<&KeepRate> = rates.iter().filter(is_better).collect();
+    let worth: Vec<&KeepRate> = better.iter().copied().filter(|rate| !is_dearer(rate)).collect();
+    let is_enough = |rate: &&&KeepRate| rate.rate.value >= DEAR;
+    let best = |of: &[&KeepRate]| of.iter().find(is_enough).or(of.last()).map(|rate| **rate);
+    let says = |rate: KeepRate| {
+        format!(
+            "about {} of groups instead of {}; {} trajectories for each that is kept instead of {}",
+            percent(rate.rate.value),
             percent(keep.value),
-            tamis_core::figure::fixed(best.n as f64 / best.rate.value, 0),
-            tamis_core::figure::fixed(plan.n as f64 / keep.value, 0)
-        );
-        (best.n, why)
-    })
+            tamis_core::figure::fixed(cost(rate.n, rate.rate.value), 0),
+            tamis_core::figure::fixed(own, 0)
+        )
+    };
+    if let Some(rate) = best(&worth) {
+        return Some(LargerGroups::Worth(rate.n, format!("keeps {}", says(rate))));
+    }
+    best(&better).map(|rate| LargerGroups::Dearer(format!("groups of {} keep {}", rate.n, says(rate))))
 }
 
 #[cfg(test)]

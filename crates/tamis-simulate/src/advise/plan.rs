@@ -20,6 +20,9 @@ pub struct Plan {
     pub gen_batch_size: usize,
     /// Whether somebody said how large the batch is; otherwise it is an example.
     pub is_batch_known: bool,
+    /// Whether somebody said how large a round is.
+    #[serde(skip)]
+    pub is_round_known: bool,
     /// The number that the filter looks at, where the run has a filter.
     pub metric: Option<String>,
     /// Whether there is a filter; `None` where nobody said.
@@ -60,6 +63,7 @@ impl Default for Plan {
             train_batch_size: BATCH,
             gen_batch_size: BATCH,
             is_batch_known: false,
+            is_round_known: false,
             metric: None,
             has_filter: None,
             mode: None,
@@ -103,6 +107,7 @@ impl Plan {
             train_batch_size: batch,
             gen_batch_size: config.data.gen_batch_size.unwrap_or(batch),
             is_batch_known: is_given("data.train_batch_size"),
+            is_round_known: is_given("data.gen_batch_size"),
             metric: filter.and_then(|filter| filter.metric.clone()),
             has_filter: is_given("filter").then_some(filter.is_some()),
             mode: is_given("schedule.mode").then(|| mode(config)),

@@ -1,16 +1,18 @@
 //! Evidence of what a command line names: rollouts, a run, a log.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tamis_config::load_of_run;
 use tamis_data::records::{FileFormat, RecordError, Records};
 use tamis_report::monitor::summary::Summary;
 use tamis_report::monitor::{LogFormat, Watch};
 use tamis_report::page::StepRange;
-use tamis_run::directory::METRICS;
+use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS};
 
 use super::error::AdviseError;
-use super::evidence::{Evidence, LoggedCounts};
+use super::evidence::{Evidence, Groups, LoggedCounts, Sampled};
 use super::plan::Plan;
 use super::rows::Reader;
 use crate::rollout_files::step_files;
@@ -43,41 +45,75 @@ pub fn read(
         return Err(AdviseError::NothingThere { path: path.to_owned() });
     }
     let files = if path.is_dir() {
-        let unreadable = |source| AdviseError::Unreadable { path: path.to_owned(), source };
-        let files = step_files(path).map_err(unreadable)?;
+        let files =
+            tables(path).map_err(|source| AdviseError::Unreadable { path: path.to_owned(), source })?;
         let is_partial = plan.saves_kept_alone && path.join(METRICS).is_file();
         if files.is_empty() || is_partial {
             return log(path, steps);
         }
         files
     } else if is_rollouts(path)? {
-        vec![(0, path.to_owned())]
+        vec![(None, path.to_owned())]
     } else {
         return log(path, steps);
     };
     rollouts(path, &files, steps, metric)
 }
 
+/// The rollout files of a run, or the tables of any other folder, by step: the last number in their name.
+fn tables(path: &Path) -> io::Result<Vec<(Option<u64>, PathBuf)>> {
+    let own = step_files(path)?;
+    if !own.is_empty() || [METRICS, CONFIG].iter().any(|name| path.join(name).is_file()) {
+        return Ok(own.into_iter().map(|(step, file)| (Some(step), file)).collect());
+    }
+    let inside = path.join(ROLLOUTS);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(if inside.is_dir() { &inside } else { path })? {
+        let file = entry?.path();
+        let is_table = file
+            .extension()
+            .is_some_and(|ending| ["parquet", "jsonl", "ndjson"].iter().any(|of| ending == *of));
+        if is_table && file.is_file() {
+            let name = file.file_stem().and_then(|name| name.to_str());
+            let last =
+                name.and_then(|name| name.split(|of: char| !of.is_ascii_digit()).rfind(|of| !of.is_empty()));
+            files.push((last.and_then(|digits| digits.parse().ok()), file));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// What a run's own configuration says of how its groups were sampled, whatever is planned now.
+fn sampled(path: &Path) -> Sampled {
+    let own = path.join(CONFIG);
+    let loaded = own.is_file().then(|| load_of_run(&own, &[], &[]).ok()).flatten();
+    loaded.map_or_else(Sampled::default, |loaded| Sampled {
+        n: Some(loaded.config.rollout.n),
+        max_response_length: Some(loaded.config.rollout.max_response_length),
+        temperature: Some(loaded.config.rollout.temperature),
+    })
+}
+
 fn rollouts(
     path: &Path,
-    files: &[(u64, PathBuf)],
+    files: &[(Option<u64>, PathBuf)],
     steps: Option<StepRange>,
     metric: Option<&str>,
 ) -> Result<Evidence, AdviseError> {
     let range = steps.unwrap_or(StepRange::ALL);
-    let is_run = files.len() > 1;
     let mut reader = Reader::default();
     for (number, (step, file)) in files.iter().enumerate().rev() {
-        if is_run && !range.contains(*step) {
+        if step.is_some_and(|step| !range.contains(step)) {
             continue;
         }
-        reader.read(file, number, range)?;
+        reader.read(file, number, *step, range)?;
         if steps.is_none() && reader.num_groups() >= ENOUGH {
             break;
         }
     }
     let fault = reader.first_fault.take();
-    let groups = reader.end(metric)?;
+    let groups = Groups { sampled: sampled(path), ..reader.end(metric)? };
     if groups.groups.is_empty() {
         return Err(match groups.num_unread {
             0 => AdviseError::Empty { path: path.to_owned(), has_range: steps.is_some() },
@@ -94,7 +130,13 @@ fn is_rollouts(path: &Path) -> Result<bool, AdviseError> {
     }
     let is_named = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson");
     let is_metrics = path.file_name().is_some_and(|name| name == METRICS);
-    match Records::open(path)?.next() {
+    let is_json = is_named || path.extension().is_some_and(|ending| ending == "json");
+    let mut records = match Records::open(path) {
+        // Lines of a log may begin with a bracket.
+        Err(RecordError::JsonArray { .. }) if !is_json => return Ok(false),
+        opened => opened?,
+    };
+    match records.next() {
         None | Some(Err(RecordError::Row { .. })) => Ok(is_named && !is_metrics),
         Some(Ok(row)) => {
             let is_step = ["train/num_gen_batches", "training/global_step", "timing_s/step"];
@@ -109,7 +151,10 @@ fn log(path: &Path, steps: Option<StepRange>) -> Result<Evidence, AdviseError> {
     let mut watch = Watch::open(path)?;
     watch.check_understood()?;
     let summary = watch.summary();
-    let counts = counts(&summary, steps.unwrap_or(StepRange::ALL), steps.is_none());
+    let counts = LoggedCounts {
+        sampled: sampled(path),
+        ..counts(&summary, steps.unwrap_or(StepRange::ALL), steps.is_none())
+    };
     if counts.steps.is_empty() && counts.keep_rate.is_none() {
         let is_of_verl = summary.formats.contains(&LogFormat::Verl);
         return Err(AdviseError::NoCounts { path: path.to_owned(), is_of_verl });
@@ -147,8 +192,15 @@ fn counts(summary: &Summary, range: StepRange, is_cut: bool) -> LoggedCounts {
     }
     counts.steps.reverse();
     counts.pass_rate = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
-    if counts.steps.is_empty() {
+    if counts.steps.is_empty() && is_cut {
         counts.keep_rate = summary.guide.average_filter_rate.map(|rate| 1.0 - rate);
+        // The first step is not done yet, but the log says what became of its groups so far.
+        if let (Some(generated), Some(dropped)) = (summary.groups.generated, summary.groups.dropped)
+            && let Some(kept) = generated.checked_sub(dropped).filter(|_| generated > 0)
+        {
+            counts.steps.push((generated, kept));
+            (judged, batches) = (generated, summary.guide.total_batches);
+        }
     }
     let of_steps = |groups: Option<u64>| {
         let groups = groups?.checked_div(summary.num_steps)?;

@@ -11,7 +11,7 @@ use tamis_report::filter::GroupLayout;
 use tamis_report::page::StepRange;
 
 use super::error::AdviseError;
-use super::evidence::{Group, Groups, Member, Numbers};
+use super::evidence::{Group, Groups, Member, Numbers, Scale};
 use super::gold::shows_gold;
 use super::keep_rate::Counts;
 
@@ -53,6 +53,8 @@ const NO_SCORES: [&str; 24] = [
 ];
 /// Outcomes, best first; what has one of these names says what is correct.
 pub(super) const OUTCOMES: [&str; 6] = ["acc", "accuracy", "success", "score", "metric_value", "reward"];
+/// Groups that all differ within from which on it looks as if the others had been left out.
+const ALL_MIXED: usize = 20;
 /// Rows of a file whose tokens are counted.
 const COUNTED_ROWS: usize = 4096;
 
@@ -76,8 +78,14 @@ impl Reader {
         self.groups.groups.len()
     }
 
-    /// Reads one file.
-    pub(super) fn read(&mut self, file: &Path, number: usize, range: StepRange) -> Result<(), AdviseError> {
+    /// Reads one file; rows that do not say their step are of the file's.
+    pub(super) fn read(
+        &mut self,
+        file: &Path,
+        number: usize,
+        step_of_file: Option<u64>,
+        range: StepRange,
+    ) -> Result<(), AdviseError> {
         let mut tokens = token_counts(file)?;
         for (row, record) in (0..).zip(Records::open_without(file, &LONG)?) {
             let values = match record {
@@ -89,7 +97,7 @@ impl Reader {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let step = values.get("step").and_then(Value::as_u64);
+            let step = values.get("step").and_then(Value::as_u64).or(step_of_file);
             if step.is_some_and(|step| !range.contains(step)) {
                 continue;
             }
@@ -126,11 +134,13 @@ impl Reader {
             return;
         };
         let in_file = format!("{file}/{}/{id}", step.map_or_else(String::new, |step| step.to_string()));
+        // Another step may number its groups anew: only its own text or number tells a prompt again.
+        let prompt = prompt.unwrap_or_else(|| in_file.clone());
         // Rows of whole groups are groups of their own, whatever they are called.
         let key = if is_whole { format!("{in_file}/{}", self.num_groups()) } else { in_file };
         let (place, is_new) = self.places.of(key);
         if is_new {
-            let (prompt, _) = self.prompts.of(prompt.unwrap_or_else(|| id.clone()));
+            let (prompt, _) = self.prompts.of(prompt);
             self.groups.groups.push(Group { id, prompt, members: Vec::new() });
         }
         if let Some(group) = self.groups.groups.get_mut(place) {
@@ -222,8 +232,12 @@ impl Reader {
         };
         self.groups.outcome = outcome;
         let differs = |counts: &Counts| counts.by_value.len() > 1;
-        self.groups.has_kept_alone =
-            self.has_verdicts && !self.has_dropped && self.groups.counts(outcome, None).iter().all(differs);
+        let counts = self.groups.counts(outcome, None);
+        // Where nothing was filtered, some of so many groups would be alike: those of two values, that is.
+        let has_two_values = matches!(self.groups.scale(outcome), Scale::Binary { .. });
+        self.groups.has_kept_alone = !self.has_dropped
+            && (self.has_verdicts || has_two_values && counts.len() >= ALL_MIXED)
+            && counts.iter().all(differs);
         Ok(self.groups)
     }
 }

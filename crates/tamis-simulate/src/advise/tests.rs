@@ -116,7 +116,7 @@ fn degenerate_evidence_is_answered() {
     assert_eq!(one.keep_rate, Some(Estimate::exact(1.0)));
     assert!(one.to_string().contains("one prompt"), "{one}");
     let single = advice(&Groups::of_counts(&[(1, 1), (0, 1)]), &plan);
-    assert_eq!((single.filter.filter, single.lines.len()), (None, 0));
+    assert_eq!((single.filter.filter, single.lines.len()), (Some(false), 0));
     assert!(single.to_string().contains("every group has one member"), "{single}");
     let hopeless = advice(&Groups::of_counts(&[(0, 8); 50]), &plan);
     assert_eq!((hopeless.filter.filter, hopeless.lines.len()), (None, 0));
@@ -204,4 +204,187 @@ fn costs_are_those_of_the_simulation() {
         let error = predicted.value / found - 1.0;
         assert!(error.abs() < 0.04, "{mode}: {predicted:?} instead of {found}");
     }
+}
+
+/// Writes files into a folder, and reads it, or the file of that name.
+fn read_of(files: &[(&str, String)], name: &str, plan: &Plan) -> Advice {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, content) in files {
+        std::fs::write(folder.path().join(file), content).unwrap();
+    }
+    advise(name, &read(&folder.path().join(name), None, None, plan).unwrap(), plan)
+}
+
+/// A run without rollouts was counted at its own n, whatever n is planned.
+#[test]
+fn counts_stay_those_of_the_n_that_was_sampled() {
+    let counts = LoggedCounts {
+        steps: vec![(128, 64); 10],
+        pass_rate: Some(0.3),
+        sampled: Sampled { n: Some(4), ..Sampled::default() },
+        ..LoggedCounts::default()
+    };
+    let of = |counts: &LoggedCounts, n| {
+        advise("run", &Evidence::Counts(counts.clone()), &Plan { n, ..Plan::default() })
+    };
+    let at = |advice: &Advice, n| advice.keep_rates.iter().find(|rate| rate.n == n).copied();
+    let planned = of(&counts, 16);
+    let four = at(&planned, 4).unwrap();
+    assert!((four.rate.value - 0.5).abs() < 1e-12 && four.source == KeepRateSource::Counted);
+    let keep = planned.keep_rate.unwrap();
+    assert!(keep.value > 0.55 && keep.low < Some(keep.value) && keep.high > Some(keep.value), "{keep:?}");
+    assert_eq!(Some(keep), at(&planned, 16).map(|rate| rate.rate));
+    assert!((of(&counts, 0).keep_rate.unwrap().value - 0.5).abs() < 1e-12);
+    // Without a pass rate larger groups are kept as often at least, and of smaller ones nothing is known.
+    let without = LoggedCounts { pass_rate: None, ..counts };
+    assert_eq!(at(&of(&without, 16), 16).unwrap().source, KeepRateSource::AtLeast);
+    assert_eq!(of(&without, 2).keep_rate, None);
+}
+
+#[test]
+fn logs_that_begin_with_a_bracket() {
+    let guide = "[2024-01-01 10:00:15] INFO: Generated batch 1, 1024 prompts\n\
+        [2024-01-01 10:00:18] INFO: Filtered (std=0): 620 (60.5%)\n\
+        [2024-01-01 10:00:18] INFO: Kept (std>0): 404 (39.5%)\n\
+        [2024-01-01 10:00:18] INFO: Accumulated prompts: 404 / 1024\n";
+    let dynamic = "[Dynamic Sampling] Step 42, Gen batch 1: Kept 45/128 prompts (filtered 1328 trajectories), Accumulated: 45/128\n\
+        [Dynamic Sampling] Step 42, Gen batch 2: Kept 62/128 prompts (filtered 1056 trajectories), Accumulated: 107/128\n";
+    for (text, groups, keep) in [(guide, 1024, 404.0 / 1024.0), (dynamic, 256, 107.0 / 256.0)] {
+        let found = read_of(&[("train.log", text.to_owned())], "train.log", &Plan::default());
+        assert_eq!((found.sample.kind, found.sample.groups), (EvidenceSource::Log, groups), "{found}");
+        let rate = found.keep_rate.unwrap();
+        assert!(
+            (rate.value - keep).abs() < 1e-12 && rate.low < Some(keep) && rate.high > Some(keep),
+            "{rate:?}"
+        );
+        // How large groups are is not said.
+        assert!(found.costs.as_ref().unwrap().modes.iter().all(|mode| mode.trajectories.is_none()));
+        assert!(!found.to_string().contains("groups of 0"), "{found}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.json");
+    std::fs::write(&path, "[{\"acc\": 1}]").unwrap();
+    let refused = read(&path, None, None, &Plan::default()).unwrap_err().to_string();
+    assert!(refused.contains("holds one JSON array"), "{refused}");
+}
+
+/// Rows of groups of two, as verl dumps them: so many right of each.
+fn dump(groups: &[usize]) -> String {
+    let rows = groups.iter().enumerate().flat_map(|(group, right)| {
+        (0..2).map(move |member| {
+            format!("{{\"input\": \"q{group}\", \"score\": {}}}\n", u8::from(member < *right))
+        })
+    });
+    rows.collect()
+}
+
+#[test]
+fn folders_of_tables_that_other_programs_wrote() {
+    let plan = Plan { is_batch_known: true, ..Plan::default() };
+    for names in [["9.jsonl", "10.jsonl"], ["completions_00009.jsonl", "completions_00010.jsonl"]] {
+        let files = [(names[0], dump(&[1; 10])), (names[1], dump(&[0, 1, 2, 1]))];
+        let found = read_of(&files, "", &plan);
+        assert_eq!((found.sample.groups, found.sample.steps), (14, Some((9, 10))), "{found}");
+        assert_eq!(found.filter.filter, Some(true), "{found}");
+        // verl's name of that sum, which the recipe that has the filter knows.
+        assert!(
+            lines(&found, "verl").contains(&"algorithm.filter_groups.metric=seq_reward".to_owned()),
+            "{found}"
+        );
+        assert!(lines(&found, "easyr1").contains(&"algorithm.filter_key=overall".to_owned()), "{found}");
+        assert!(found.to_string().contains("main_dapo"));
+    }
+    // What the recipe dumps is what its filter kept.
+    let kept = read_of(&[("1.jsonl", dump(&[1; 15])), ("2.jsonl", dump(&[1; 15]))], "", &plan);
+    assert_eq!((kept.filter.filter, kept.keep_rate, kept.lines.len()), (None, None, 0), "{kept}");
+    assert!(kept.to_string().contains("may hold kept groups alone"), "{kept}");
+    let unfiltered = Plan { has_filter: Some(false), ..plan };
+    let all = read_of(&[("1.jsonl", dump(&[1; 30]))], "1.jsonl", &unfiltered);
+    assert!((all.keep_rate.unwrap().value - 1.0).abs() < 1e-12);
+}
+
+/// Steps that number their groups anew say nothing of the same prompt.
+#[test]
+fn numbers_that_repeat_name_no_prompt() {
+    let row =
+        |step, acc| format!("{{\"step\": {step}, \"group\": 0, \"acc\": {acc}, \"completion\": \"7\"}}\n");
+    let two = read_of(&[("a.jsonl", row(1, 0) + &row(2, 1))], "a.jsonl", &Plan::default());
+    assert!(!two.to_string().contains("judged in two ways") && two.sample.prompts == Some(2), "{two}");
+    let one = read_of(&[("a.jsonl", row(1, 0) + &row(1, 1))], "a.jsonl", &Plan::default());
+    assert!(one.to_string().contains("judged in two ways"), "{one}");
+}
+
+#[test]
+fn values_that_are_worth_less_than_a_right_answer() {
+    let with = |low: f64, top: f64| {
+        let mut groups = spread_out();
+        for member in groups.groups.iter_mut().flat_map(|group| &mut group.members) {
+            member.scores[0] = if member.scores[0] > 0.5 { top } else { low };
+        }
+        advice(&groups, &Plan { is_batch_known: true, ..Plan::default() })
+    };
+    for (low, top) in [(0.0, 0.1), (-0.5, 0.0)] {
+        let found = with(low, top);
+        assert_eq!((found.pass_rate, found.histogram.len()), (None, 0));
+        assert!(found.to_string().contains("nothing reaches 1"), "{found}");
+    }
+    // EasyR1's window lies between the two values.
+    let window = |advice: &Advice| {
+        let window = |line: &&String| {
+            line.starts_with("algorithm.filter_low") || line.starts_with("algorithm.filter_high")
+        };
+        lines(advice, "easyr1").iter().filter(window).cloned().collect::<Vec<_>>()
+    };
+    let signs = with(-1.0, 1.0);
+    assert!(signs.pass_rate.is_some());
+    assert_eq!(window(&signs), ["algorithm.filter_low=-0.98", "algorithm.filter_high=0.98"]);
+    assert_eq!(window(&with(0.1, 1.1)), ["algorithm.filter_low=0.11", "algorithm.filter_high=1.09"]);
+    let large = Plan { n: 128, ..Plan::default() };
+    let large = advice(&spread_out(), &large);
+    assert!(window(&large).is_empty() && large.to_string().contains("outside of its window"), "{large}");
+}
+
+#[test]
+fn lines_say_only_what_is_known() {
+    let found = advice(&spread_out(), &Plan::default());
+    for block in &found.lines {
+        let text = block.lines.join("\n");
+        assert!(
+            !text.contains("batch_size=64")
+                && !text.contains("train_batch_size: ")
+                && !text.contains("gradient_acc"),
+            "{text}"
+        );
+    }
+    let mut named = spread_out();
+    named.scores = vec!["it's right?: yes, no".to_owned()];
+    let found = advice(&named, &Plan::default());
+    let text = lines(&found, "tamis").join("\n") + "\n";
+    let source = Source::new(SourceKind::File("advice.yaml".into()), text.clone());
+    let loaded = load_sources_to_show(&[source], &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+    assert_eq!(loaded.config.filter.unwrap().metric.as_deref(), Some("it's right?: yes, no"));
+    assert!(
+        found.to_string().contains(r"'algorithm.filter_groups.metric='\''it\'\''s right?: yes, no'\'''"),
+        "{found}"
+    );
+    // A filter that is off is a key that verl's own trainer refuses.
+    let solved = Groups::of_counts(&(0..400).map(|prompt| (8 - prompt % 3, 8)).collect::<Vec<_>>());
+    assert!(
+        lines(&advice(&solved, &Plan::default()), "verl").iter().all(|line| !line.contains("filter_groups"))
+    );
+}
+
+#[test]
+fn groups_that_are_not_worth_it() {
+    let single = advice(&spread_out(), &Plan { n: 1, ..Plan::default() });
+    assert!(single.filter.reasons[0].contains("never differs") && single.filter.filter == Some(false));
+    // Where filtering is advised against, no size of group is advised for its sake.
+    let solved =
+        Groups::of_counts(&(0..1000).map(|prompt| (4 - usize::from(prompt % 8 == 0), 4)).collect::<Vec<_>>());
+    let found = advice(&solved, &Plan::default());
+    assert_eq!((found.filter.filter, found.group_size.clone()), (Some(false), None), "{found}");
+    // A few prompts of one half each: larger groups keep hardly more, and each costs twice as much.
+    let split =
+        Groups::of_counts(&(0..1000).map(|prompt| (2 * usize::from(prompt % 8 == 0), 4)).collect::<Vec<_>>());
+    assert_eq!(advice(&split, &Plan::default()).group_size, None);
 }

@@ -53,6 +53,11 @@ fn thousands(value: f64) -> String {
     text
 }
 
+/// One word of a shell.
+fn quoted(argument: &str) -> String {
+    format!("'{}'", argument.replace('\'', r"'\''"))
+}
+
 fn named(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
     writeln!(f, "{name:<WIDTH$}{text}")
 }
@@ -203,7 +208,9 @@ impl Advice {
         }
         let example = if self.plan.is_batch_known { "" } else { " (an example)" };
         writeln!(f)?;
-        writeln!(f, "A step of {} groups of {}{example}:", self.plan.train_batch_size, self.plan.n)?;
+        let of = if self.plan.n > 0 { format!(" of {}", self.plan.n) } else { String::new() };
+        writeln!(f, "A step of {} groups{of}{example}:", self.plan.train_batch_size)?;
+        let known = |all: Option<Estimate>| all.map_or_else(|| "-".to_owned(), |all| thousands(all.value));
         let width = costs.modes.iter().map(|mode| mode.what.chars().count()).max().unwrap_or(0);
         writeln!(f, "{:<width$}  rounds  generated a kept group    trajectories        tokens", "")?;
         for mode in &costs.modes {
@@ -216,14 +223,16 @@ impl Advice {
                 "{:<width$}  {rounds:>6}  {:>6} {interval:<17}  {:>12}  {:>12}",
                 mode.what,
                 fixed(cost.value, 2),
-                thousands(mode.trajectories.value),
-                mode.tokens.map_or_else(|| "-".to_owned(), |tokens| thousands(tokens.value))
+                known(mode.trajectories),
+                known(mode.tokens)
             )?;
         }
         writeln!(f)?;
+        let larger =
+            self.group_size.as_ref().map_or_else(String::new, |(n, _)| format!(" for groups of {n}"));
         if let Some(round) = costs.round {
             let text = format!(
-                "data.gen_batch_size {}: one round fills the batch in {} of steps",
+                "data.gen_batch_size {}{larger}: one round fills the batch in {} of steps",
                 round.gen_batch_size,
                 percent(round.fills)
             );
@@ -330,6 +339,9 @@ impl fmt::Display for Advice {
         for lines in &self.lines {
             writeln!(f, "\n{}:", lines.title)?;
             for line in &lines.lines {
+                // What a shell would take apart; tamis gets a file.
+                let is_plain = lines.system == "tamis" || !line.contains([' ', '\'', '"', '$', '`', '\\']);
+                let line = if is_plain { line.clone() } else { quoted(line) };
                 writeln!(f, "  {line}")?;
             }
         }

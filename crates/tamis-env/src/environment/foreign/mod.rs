@@ -302,7 +302,8 @@ struct Levels {
 struct Stepped {
     #[serde(default)]
     messages: Value,
-    #[serde(default)]
+    // Null where it is not judged; one that is missing is a mistake.
+    #[serde(deserialize_with = "Option::deserialize")]
     reward: Option<f64>,
     #[serde(default)]
     terminated: bool,
@@ -358,10 +359,10 @@ impl ForeignEpisode {
         if outcome.end.is_none() && self.num_turns >= self.limits.1 {
             self.shown.clear();
             outcome.end = Some(EpisodeEnd::Truncated);
-            match self.cut() {
-                Some(more) => outcome.add(more),
-                None => self.line.note_ended(),
+            if let Some(more) = self.cut() {
+                outcome.add(more);
             }
+            self.line.note_ended();
         }
         Ok(outcome)
     }
@@ -373,7 +374,7 @@ impl ForeignEpisode {
             return Err(broke(format!("its environment gave the reward {reward}")));
         }
         self.is_success = stepped.success;
-        let end = match (stepped.terminated, stepped.truncated) {
+        let end = match (stepped.terminated, stepped.truncated || op == "cut") {
             (true, _) => Some(EpisodeEnd::Terminated),
             (false, true) => Some(EpisodeEnd::Truncated),
             (false, false) => None,

@@ -41,7 +41,7 @@ for line in sys.stdin:
                      "terminated": count[0] == count[1], "success": True if count[0] == count[1] else None,
                      "info": {"count": count[0], "words": "none", "unscored": 0.0, "two words": 1, "x" * 65: 1}}
     elif op == "cut":
-        said |= {"reward": 10, "truncated": True, "success": False, "info": {"cut": 1}}
+        said |= {"reward": 10, "success": False, "info": {"cut": 1}}
     elif op == "close":
         counts.pop(asked["episode"], None)
     print(json.dumps(said), flush=True)
