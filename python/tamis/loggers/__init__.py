@@ -6,7 +6,8 @@ input without `close` is a run that was killed. `SETTINGS` is a file: the name o
 (`folder`), the keys of the logger (`settings`) and the run's configuration (`config`).
 
 On standard output goes a line for the user, `{"said": "..."}`, the number of further records that arrived,
-`{"arrived": 1}`, or the reason why one did not, `{"failed": "..."}`. Whatever packages print goes to standard error, which is a file of the run folder.
+`{"arrived": 1}`, or the reason why one did not, `{"failed": "..."}`. Whatever packages print goes to standard error,
+which is a file of the run folder.
 
     to_wandb    Weights & Biases
     to_mlflow   MLflow
