@@ -41,7 +41,7 @@ checkpoint: {save_freq: 0}
 # Steps that take a while, as those of a real run do: a queue of figures does not fill while a package is loaded.
 SLOW = ["data.train_batch_size=64", "rollout.n=8", "rollout.max_response_length=32", "train.total_steps=100000"]
 # The longest wait for anything: a slow machine is no failure.
-PATIENCE = 120
+PATIENCE = 300
 
 
 def needs(package):
@@ -60,12 +60,17 @@ def environment(**more):
     return {**kept, "NETRC": os.devnull, "no_proxy": "*", **more}
 
 
+def launch(arguments, **more):
+    """Starts the program, whose errors and progress are kept."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([PROGRAM, *arguments], env=environment(**more), **quiet)
+
+
 def start(folder, loggers, *settings, **more):
     """Starts a run in a folder."""
     config = pathlib.Path(folder) / "run.yaml"
     config.write_text(SMALL)
-    arguments = [PROGRAM, "train", config, f"run.dir={folder}/runs", f"run.loggers={json.dumps(loggers)}", *settings]
-    return subprocess.Popen(arguments, env=environment(**more), stderr=subprocess.PIPE, text=True)
+    return launch(["train", config, f"run.dir={folder}/runs", f"run.loggers={json.dumps(loggers)}", *settings], **more)
 
 
 def finish(process):
@@ -76,8 +81,7 @@ def finish(process):
 
 def resume(folder, *settings, **more):
     """Resumes the run of a folder."""
-    arguments = [PROGRAM, "train", "--resume", f"{folder}/runs/tiny", *settings]
-    return finish(subprocess.Popen(arguments, env=environment(**more), stderr=subprocess.PIPE, text=True))
+    return finish(launch(["train", "--resume", f"{folder}/runs/tiny", *settings], **more))
 
 
 def rows(folder):
@@ -187,7 +191,7 @@ def wandb_history(path):
 class WandbTests(unittest.TestCase):
     """Runs that log to Weights & Biases, offline."""
 
-    LOGGER = {"kind": "wandb", "num_samples": 2, "python": sys.executable, "project": "sieve"}
+    LOGGER = {"kind": "wandb", "num_samples": 2, "python": sys.executable, "project": "sieve", "finish_timeout": "300s"}
 
     def files(self, folder):
         """The files of the sessions, in their order."""
@@ -315,7 +319,7 @@ class WithoutPackageTests(unittest.TestCase):
                 )
                 self.assertEqual(ended.returncode, 0, ended.stderr)
                 said = [json.loads(line) for line in ended.stdout.splitlines()]
-                fix = f"`{sys.executable} -m pip install {package}`, or the logger's `python` names another interpreter"
+                fix = f"`{os.path.abspath(sys.executable)} -m pip install {package}`, or the logger's `python` names another interpreter"
                 reason = f"the package `{kind}` is not there: {fix}"
                 self.assertEqual(said, [{"failed": reason}])
 
@@ -323,6 +327,8 @@ class WithoutPackageTests(unittest.TestCase):
 @needs("mlflow")
 class MlflowTests(unittest.TestCase):
     """Runs that log to a server of MLflow."""
+
+    LOGGER = {"kind": "mlflow", "python": sys.executable, "finish_timeout": "300s"}
 
     def free_port(self):
         with socket.socket() as holder:
@@ -359,7 +365,7 @@ class MlflowTests(unittest.TestCase):
         import mlflow
 
         with tempfile.TemporaryDirectory() as folder, self.server(folder) as address:
-            logger = {"kind": "mlflow", "tracking_uri": address, "experiment": "sieve", "python": sys.executable}
+            logger = {**self.LOGGER, "tracking_uri": address, "experiment": "sieve"}
             validated = "validate={test_freq: 1, before_train: true}"
             status, said = finish(start(folder, ["jsonl", logger], validated))
             self.assertEqual(status, 0, said)
@@ -380,7 +386,7 @@ class MlflowTests(unittest.TestCase):
 
     def test_a_password_is_in_no_file_of_the_run(self):
         with tempfile.TemporaryDirectory() as folder, self.server(folder) as address:
-            logger = {"kind": "mlflow", "experiment": "sieve", "python": sys.executable}
+            logger = {**self.LOGGER, "experiment": "sieve"}
             secret = address.replace("://", "://me:s3cret@")
             status, said = finish(start(folder, ["jsonl", logger], MLFLOW_TRACKING_URI=secret))
             self.assertEqual(status, 0, said)
@@ -394,7 +400,7 @@ class MlflowTests(unittest.TestCase):
             silent.bind(("127.0.0.1", 0))
             silent.listen()
             address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            logger = {"kind": "mlflow", "tracking_uri": address, "python": sys.executable, "finish_timeout": "1s"}
+            logger = {**self.LOGGER, "tracking_uri": address, "finish_timeout": "1s"}
             status, said = finish(start(folder, ["jsonl", logger]))
             self.assertEqual(status, 0, said)
             self.assertIn("the logger `mlflow` did not deliver its last figures within 1 s", said)
@@ -404,7 +410,7 @@ class MlflowTests(unittest.TestCase):
     def test_a_server_that_is_not_there_stops_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
             address = f"http://127.0.0.1:{self.free_port()}"
-            logger = {"kind": "mlflow", "tracking_uri": address, "python": sys.executable}
+            logger = {**self.LOGGER, "tracking_uri": address}
             status, said = finish(start(folder, ["jsonl", logger]))
             self.assertEqual(status, 0, said)
             self.assertEqual(said.count("the logger `mlflow` loses figures"), 1, said)
