@@ -448,7 +448,8 @@ class PrometheusTests(unittest.TestCase):
                 for sample in family.samples:
                     self.assertEqual(sample.labels["run"], "tiny")
             stages = {sample.labels["stage"] for sample in found["tamis_timing_s"].samples}
-            self.assertTrue({"gen", "update_actor", "step"} <= stages, stages)
+            self.assertTrue({"adv", "gen", "update_actor"} <= stages, stages)
+            self.assertIn("tamis_timing_s_step", found, "the step is none of its stages")
             logged = {name for row in rows(folder) for name, value in row.items() if value is not None} - {"step"}
             shown = sum(len(family.samples) for family in found.values())
             self.assertGreaterEqual(shown, 0.9 * len(logged), "nearly every metric is there after the first steps")
