@@ -35,7 +35,8 @@ fn config_import_of_the_guides_command() {
         let key = argument.split('=').next().expect("a key");
         assert!(ended.stdout.contains(key), "nothing says what {key} became:\n{}", ended.stdout);
     }
-    assert!(ended.stdout.contains("wandb is not there yet"), "{}", ended.stdout);
+    let logger = "loggers: [console, {kind: wandb, project: math_dapo_experiment}, jsonl]";
+    assert!(ended.stdout.contains(logger), "{}", ended.stdout);
     // What was printed is a configuration; only its files are not here.
     folder.write("imported.yaml", &ended.stdout);
     folder.tamis(&["config", "show", "imported.yaml"]).succeeds();

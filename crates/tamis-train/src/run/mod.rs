@@ -26,6 +26,7 @@ mod run_loop;
 mod start;
 mod state;
 mod step;
+mod step_details;
 mod step_metrics;
 mod untrained;
 mod updating;

@@ -8,6 +8,7 @@ use tamis_rollout::{Record, ScoreError};
 use super::divergence::{POLICY_RATE, check_finite};
 use super::state::RunState;
 use super::step::TrainedGroup;
+use crate::assemble::loggers::RunLoggers;
 use crate::assemble::policy::save_dtype;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
@@ -15,6 +16,7 @@ use crate::error::RunError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::{Overflow, SaveContent, Saved};
 use crate::workers::Workers;
+use tamis_env::process_group::GuardedFolder;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Console;
@@ -25,6 +27,8 @@ pub(crate) struct Recorder {
     pub(crate) directory: RunDirectory,
     /// Logs of metrics.
     pub(crate) loggers: Loggers,
+    #[expect(dead_code, reason = "it is there to be dropped, after the loggers whose program is in it")]
+    program: Option<GuardedFolder>,
     /// The console.
     pub(crate) progress: Console,
     /// The step of the last checkpoint.
@@ -45,13 +49,14 @@ impl Recorder {
         config: &Config,
         sieve: &Sieve,
         directory: RunDirectory,
-        loggers: Loggers,
+        RunLoggers { loggers, program }: RunLoggers,
         progress: Console,
         saved: Option<u64>,
     ) -> Self {
         Self {
             directory,
             loggers,
+            program,
             progress,
             saved,
             oldest: None,
