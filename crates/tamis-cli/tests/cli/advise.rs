@@ -147,9 +147,13 @@ fn a_run_and_its_resume() {
 /// Half of the prompts were solved half of the time, the others always: of groups of 4 differ 7/16.
 #[test]
 fn pass_rates_in_the_training_data_are_told_at_the_start() {
-    let row = |a: usize| json!({"question": format!("{a}+1="), "answer": (a + 1).to_string(), "level": {"solve_rate": 0}, "solve_rate": if a.is_multiple_of(2) { 0.5 } else { 1.0 }});
-    let folder =
-        Folder::new().with("train.jsonl", &(0..64).map(|a| format!("{}\n", row(a))).collect::<String>());
+    let row = |a: usize| {
+        let rate = if a.is_multiple_of(2) { 0.5 } else { 1.0 };
+        let row = json!({"question": format!("{a}+1="), "answer": (a + 1).to_string(), "solve_rate": rate});
+        row.to_string()
+    };
+    let rows: Vec<String> = (0..64).map(row).collect();
+    let folder = Folder::new().with("train.jsonl", &rows.join("\n"));
     folder.write("tiny.yaml", &of_file().replaced("total_steps: 6", "total_steps: 1"));
     let said = folder.tamis(&["train", "tiny.yaml"]).succeeds().stderr;
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("advice: ")).collect();
