@@ -118,8 +118,9 @@ impl RolloutsError {
 }
 
 /// Verdicts apart from the reasons of the filter, with what they mean.
-const VERDICTS: [(&str, &str); 10] = [
+const VERDICTS: [(&str, &str); 11] = [
     ("trained", "it bore the loss of step N"),
+    ("kept_when_insufficient", "dropped by the filter, and in the batch because too few groups were kept"),
     ("surplus", "kept by the filter, beyond the batch"),
     ("stale", "carried over until it was too old"),
     ("aborted", "generation was given up, or the run ended before the step was complete"),
