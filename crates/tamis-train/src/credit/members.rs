@@ -92,7 +92,7 @@ pub(crate) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged
 pub(crate) fn count_left_out(trained: &[Record], left_out: &[Option<LeftOut>]) -> Members {
     let members = trained
         .iter()
-        .flat_map(|record| record.group.trajectories.iter().map(|member| (member, record.is_trained())));
+        .flat_map(|record| record.group.trajectories.iter().map(move |member| (member, record.is_trained())));
     let mut count = Members::default();
     for ((member, _), _) in
         members.zip(left_out).filter(|((_, is_trained), left_out)| *is_trained && left_out.is_some())

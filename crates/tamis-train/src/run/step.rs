@@ -98,7 +98,7 @@ pub(crate) fn step(
     if recipe.tells_uniform_groups() {
         let rewards = members.rewards(&groups);
         let kept = rewards.rows().zip(&batch.trained).filter(|(_, record)| record.is_trained());
-        let kept = Ragged::from_rows(kept.map(|(row, _)| row.iter().copied()));
+        let kept = Ragged::from_rows(kept.map(|(row, _)| row));
         facts.uniform_groups = warn_of_uniform_groups(facts.step, &kept, &recipe.sieve.remedy());
     }
 
