@@ -420,7 +420,8 @@ pub fn reference_markdown() -> String {
          `verdict` is one of:\n\n\
          - {};\n\
          - the reason for which the filter dropped its group: {};\n\
-         - {}. (A failed group has no trajectories, and so no row.)\n\
+         - {}. (A failed group has no trajectories, and so no row. A copy of a trained group was not generated, and has \
+         none either.)\n\
          - of a trained group, why this member bore no loss: {}.\n\n\
          ## `validation/step_N.jsonl`\n\n\
          With `validate.save_samples: true` (verl's `trainer.validation_data_dir`): every sample of the validation after step N, one JSON \
@@ -440,10 +441,10 @@ pub fn reference_markdown() -> String {
          | `sources` | the same figures by data source, as numbers of the table that is printed; `num_prompts` counts those that could be generated from, `num_failed` the others |\n\
          | `samples` | the completions that are shown (`validate.num_samples_shown`) |\n",
         rollouts::markdown(),
-        listed(&VERDICTS[..1]),
+        listed(&VERDICTS[..2]),
         DropReason::ALL.map(|reason| format!("`{}`", reason.name())).join(", "),
-        listed(&VERDICTS[1..4]),
-        VERDICTS[4..]
+        listed(&VERDICTS[2..5]),
+        VERDICTS[5..]
             .iter()
             .map(|(name, meaning)| format!("`{name}` ({meaning})"))
             .collect::<Vec<_>>()
