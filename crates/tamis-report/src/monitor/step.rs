@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::fact::Batch;
 
 /// Figures of steps that are kept: of a long log no more is held than is shown.
-const FIGURES: [&str; 32] = [
+const FIGURES: [&str; 34] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",
