@@ -342,7 +342,8 @@ impl<'world> Driver<'world> {
             tokens += group.tokens_done;
             if self.is_measured() {
                 let times = 1 + self.copies.remove(&id.0).unwrap_or(0);
-                let weight = if self.is_weighted { 1.0 / group.inclusion } else { 1.0 } * f64::from(times);
+                let weight = if self.is_weighted { 1.0 / group.inclusion } else { 1.0 };
+                let weight = weight * f64::from(times);
                 let lag = self.version - group.version;
                 self.measure.train(&group.members, group.rate, lag, weight);
             }

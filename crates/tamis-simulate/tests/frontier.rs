@@ -300,7 +300,7 @@ fn step_times_are_in_the_order_of_the_systems() {
 }
 
 /// One round a step, whatever it keeps: 1 / k generated for each kept group, and copies that are spread as evenly as
-/// they can be. With k T kept, r = 1 / k rounded down are the copies of a group with itself, and what is over has one more.
+/// they can be: a group weighs 1 / k rounded down, and some of them one more.
 #[test]
 fn one_round_filled_with_copies_or_with_dropped_groups() {
     for ((a, b, n, k), ..) in [TABLE_A[1], TABLE_A[3], TABLE_A[7]] {

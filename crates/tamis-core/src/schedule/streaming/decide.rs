@@ -156,7 +156,6 @@ impl Streaming {
         // The step has dispatched all that it may.
         match run.settings.on_limit {
             OnLimit::Error => self.stop(run, StopCause::LimitReached, commands),
-            OnLimit::Skip => self.give_up(run, SkipReason::LimitReached, commands),
             // The others are refused at the start.
             OnLimit::UsePartial | OnLimit::KeepDropped | OnLimit::Duplicate if has_any => {
                 self.close_partial(run, commands)
