@@ -52,7 +52,7 @@ warning: `schedule.on_limit` has no effect: there is no filter, so every step is
  --> run.yaml:1:22
   |
 1 | schedule: {on_limit: duplicate}
-  |                      ^
+  |                      ^^^^^^^^^
   hint: remove `schedule.on_limit`
 "#);
 }
