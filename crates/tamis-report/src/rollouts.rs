@@ -112,8 +112,9 @@ impl RolloutsError {
 }
 
 /// Verdicts apart from the reasons of the filter, with what they mean.
-const VERDICTS: [(&str, &str); 10] = [
+const VERDICTS: [(&str, &str); 11] = [
     ("trained", "it bore the loss of step N"),
+    ("kept_when_insufficient", "dropped by the filter, and in the batch because too few groups were kept"),
     ("surplus", "kept by the filter, beyond the batch"),
     ("stale", "carried over until it was too old"),
     ("aborted", "generation was given up, or the run ended before the step was complete"),
@@ -397,7 +398,8 @@ pub fn reference_markdown() -> String {
          `verdict` is one of:\n\n\
          - {};\n\
          - the reason for which the filter dropped its group: {};\n\
-         - {}. (A failed group has no trajectories, and so no row.)\n\
+         - {}. (A failed group has no trajectories, and so no row. A copy of a trained group was not generated, and has \
+         none either.)\n\
          - of a trained group, why this member bore no loss: {}.\n\n\
          ## `validation/step_N.jsonl`\n\n\
          With `validate.save_samples: true` (verl's `trainer.validation_data_dir`): every sample of the validation after step N, one JSON \
@@ -417,10 +419,10 @@ pub fn reference_markdown() -> String {
          | `sources` | the same figures by data source, as numbers of the table that is printed; `num_prompts` counts those that could be generated from, `num_failed` the others |\n\
          | `samples` | the completions that are shown (`validate.num_samples_shown`) |\n",
         rollouts::markdown(),
-        listed(&VERDICTS[..1]),
+        listed(&VERDICTS[..2]),
         DropReason::ALL.map(|reason| format!("`{}`", reason.name())).join(", "),
-        listed(&VERDICTS[1..4]),
-        VERDICTS[4..]
+        listed(&VERDICTS[2..5]),
+        VERDICTS[5..]
             .iter()
             .map(|(name, meaning)| format!("`{name}` ({meaning})"))
             .collect::<Vec<_>>()

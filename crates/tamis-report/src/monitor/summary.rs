@@ -70,6 +70,10 @@ pub struct WatchedGroups {
     pub dropped: Option<u64>,
     /// Trained on.
     pub trained: Option<u64>,
+    /// Dropped by the filter, and in a batch all the same.
+    pub kept_when_insufficient: Option<u64>,
+    /// Copies of trained groups that were trained on.
+    pub duplicated: Option<u64>,
     /// Kept, not needed, thrown away.
     pub surplus: Option<u64>,
     /// Too old.
@@ -278,6 +282,8 @@ impl WatchedRun {
                 generated: sum(&Step::generated),
                 dropped: sum(&Step::dropped),
                 trained: sum(&|step| step.place("trained")),
+                kept_when_insufficient: sum(&|step| step.place("kept_when_insufficient")),
+                duplicated: sum(&|step| step.place("duplicated")),
                 surplus: sum(&|step| step.place("surplus")),
                 stale: sum(&|step| step.place("stale")),
                 failed: sum(&|step| step.place("failed")),

@@ -145,6 +145,8 @@ fn groups(summary: &WatchedRun) -> Option<String> {
     }
     for (name, number) in [
         ("trained", groups.trained),
+        ("kept when insufficient", groups.kept_when_insufficient),
+        ("duplicated", groups.duplicated),
         ("surplus", groups.surplus),
         ("stale", groups.stale),
         ("failed", groups.failed),

@@ -35,8 +35,8 @@ impl GeneratedBatch {
         for record in records {
             match &record.fate {
                 Fate::Aborted => batch.given_up += 1,
-                Fate::Dropped(_) => batch.dropped += 1,
-                Fate::Failed(_) => {}
+                Fate::Dropped(_) | Fate::KeptWhenInsufficient(_) => batch.dropped += 1,
+                Fate::Failed(_) | Fate::Duplicated => {}
                 Fate::Trained | Fate::Surplus | Fate::Stale | Fate::Carried => batch.kept += 1,
             }
         }

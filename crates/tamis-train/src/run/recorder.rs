@@ -3,7 +3,7 @@
 use tamis_config::{CheckpointConfig, Config, SaveRollouts};
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_model::SaveDtype;
-use tamis_rollout::{Record, ScoreError};
+use tamis_rollout::{Fate, Record, ScoreError};
 
 use super::divergence::{POLICY_RATE, check_finite};
 use super::state::RunState;
@@ -167,12 +167,16 @@ impl Recorder {
             SaveRollouts::Off => return Ok(()),
         };
         let mut rows = Vec::new();
-        let trained = trained.iter().map(|trained| (&trained.record, trained.members.as_slice()));
+        // What was generated is written once, however often it is trained on.
+        let trained = trained.iter().filter(|trained| !trained.record.is_copy());
+        let trained = trained.map(|trained| (&trained.record, trained.members.as_slice()));
         let others = others.into_iter().filter(|_| takes_others).map(|record| (record, &[][..]));
         for (record, members) in trained.chain(others) {
             for (i, (trajectory, value)) in record.group.trajectories.iter().zip(&record.values).enumerate() {
                 let member = members.get(i);
-                let left_out = member.and_then(|member| member.left_out);
+                // Groups that only fill the batch are counted whole.
+                let is_whole = matches!(record.fate, Fate::KeptWhenInsufficient(_));
+                let left_out = member.and_then(|member| member.left_out).filter(|_| !is_whole);
                 rows.push(RolloutRow {
                     step: record.step,
                     round: record.round,

@@ -196,7 +196,7 @@ impl Run {
             return;
         }
         let held = self.workers.dispatcher.held().filter(|record| !record.values.is_empty());
-        let settled = collected.trained.iter().chain(&collected.others).chain(held);
+        let settled = collected.groups().chain(held);
         let settled = settled.filter(|record| !kept.contains(&record.group.id)).collect();
         let lines = lines_of_step(&collected.report, settled, machine.settings().group_size);
         self.recorder.progress.note(LineKind::Info, &lines);
@@ -361,7 +361,7 @@ impl Run {
 
     /// Writes what an attempt at a step generated that ended without training, with all attempts before it.
     fn write_untrained(&self, step: u64, collected: &Collected) -> Result<(), RunError> {
-        let all = collected.trained.iter().chain(&collected.others).chain(&self.attempts.given_up);
+        let all = collected.groups().chain(&self.attempts.given_up);
         self.recorder.write_rollouts(step, &[], all)
     }
 
@@ -438,7 +438,7 @@ impl Run {
 
 /// The accounting of the whole run's groups, in one line.
 fn format_accounting(totals: &Accounting) -> String {
-    let [(_, generated), (_, carried_in), (_, in_flight_in), places @ ..] = totals.places();
+    let [(_, generated), (_, carried_in), (_, in_flight_in), places @ .., (_, duplicated)] = totals.places();
     let went: Vec<String> = places
         .into_iter()
         .filter(|(_, count)| count.groups > 0)
@@ -454,6 +454,9 @@ fn format_accounting(totals: &Accounting) -> String {
             "; {} trajectories of trained groups left out of the loss",
             totals.left_out.trajectories
         );
+    }
+    if duplicated.groups > 0 {
+        let _ = write!(account, "; {} times a copy of a trained group was trained on", duplicated.groups);
     }
     account
 }
