@@ -237,8 +237,8 @@ exit code 0
 ----- stdout
 schedule.on_limit
 
-  Treatment of a step whose batch is not full when `max_num_gen_batches` is reached. A step that kept no group at all
-  is given up, unless this is `error`.
+  Treatment of a step whose batch is not full when `max_num_gen_batches` is reached. A step
+  that kept no group at all is given up, unless this is `error`.
 
   type       one of error, use_partial, skip, keep_dropped, duplicate
   default    error

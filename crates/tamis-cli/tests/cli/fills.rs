@@ -96,13 +96,14 @@ fn dropped_groups_fill_batches_and_are_counted() {
     assert_eq!(steps.len(), 6);
     for row in &steps {
         let of = |name: &str| row[name];
-        // A round of the batch is trained on whole, whatever the filter said.
+        // A round of the batch is trained on whole, whatever the filter said, unless nothing of it was kept.
         assert_eq!(of("groups/trained") + of("groups/kept_when_insufficient"), BATCH, "{row:?}");
-        assert_eq!(of("groups/dropped"), 0.0);
+        assert_eq!(of("groups/dropped"), BATCH * of("dynamic_sampling/num_given_up_attempts"));
+        let not_kept = of("groups/kept_when_insufficient") + of("groups/dropped");
         assert_eq!(of("groups/trained"), of("train/num_kept_prompts"));
         let reasons = row.iter().filter(|(name, _)| name.starts_with("train/num_dropped/"));
-        assert_eq!(reasons.map(|(_, number)| number).sum::<f64>(), of("groups/kept_when_insufficient"));
-        assert_eq!(of("train/filter_rate"), of("groups/kept_when_insufficient") / BATCH);
+        assert_eq!(reasons.map(|(_, number)| number).sum::<f64>(), not_kept);
+        assert_eq!(of("train/filter_rate"), not_kept / of("groups/generated"));
         let verdicts = verdicts(&folder, of("step") as u64);
         let count = |verdict: &str| verdicts.get(verdict).copied().unwrap_or(0.0);
         assert_eq!(count("trained"), of("trajectories/trained"));
