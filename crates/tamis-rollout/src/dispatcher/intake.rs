@@ -46,11 +46,9 @@ impl Dispatcher {
             }
             let num_begun = self.machine.num_begun(id).unwrap_or(size);
             let mut members: Vec<MemberState> = (0..size)
-                .map(|member| match member {
-                    begun if begun < num_begun => {
-                        MemberState::Sampling(SampleId::of_member(id, begun as u32))
-                    }
-                    _ => MemberState::Unbegun,
+                .map(|member| {
+                    let sample = SampleId::of_member(id, member as u32);
+                    if member < num_begun { MemberState::Sampling(sample) } else { MemberState::Unbegun }
                 })
                 .collect();
             let mut rows = Vec::new();
