@@ -29,6 +29,8 @@ SCHEDULES = {
     "deficit": ["schedule.mode=deficit"],
     "deficit, carry": ["schedule.mode=deficit", *CARRY],
     "streaming, carry": ["schedule.mode=streaming", *CARRY],
+    "zero_variance_skip": ["schedule.mode=streaming", *CARRY, "schedule.selector.kind=zero_variance_skip"],
+    "posterior": ["schedule.mode=streaming", *CARRY, "schedule.selector.kind=posterior"],
 }
 VALIDATION = "val-core/arithmetic/acc/mean@1"
 
@@ -77,7 +79,7 @@ def main():
         raise SystemExit(f"{given.program} is not there: cargo build --release, or name it with --program")
     seeds = [int(seed) for seed in given.seeds.split(",")]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tamis-schedules-"))
-    print(f"{'schedule':<17} {'seed':>4} {'steps':>6} {'trajectories':>13} {'tokens':>9} {'seconds':>8} {'a kept group':>13} {'1/k':>6}", flush=True)
+    print(f"{'schedule':<18} {'seed':>4} {'steps':>6} {'trajectories':>13} {'tokens':>9} {'seconds':>8} {'a kept group':>13} {'1/k':>6}", flush=True)
     try:
         for name, how in chosen.items():
             found = []
@@ -85,7 +87,7 @@ def main():
                 rows = train(given.program.resolve(), folder, f"{name.replace(', ', '-').replace(' ', '-')}-{seed}", seed, [*how, *given.overrides])
                 sums = to_target(rows, given.target)
                 if sums is None:
-                    print(f"{name:<17} {seed:>4}  never reached {given.target:.0%}", flush=True)
+                    print(f"{name:<18} {seed:>4}  never reached {given.target:.0%}", flush=True)
                     continue
                 found.append(sums)
                 line(name, seed, sums)
@@ -99,7 +101,7 @@ def line(name, seed, sums):
     cost = sums["groups"] / sums["trained"] if sums["trained"] else float("nan")
     floor = sums["groups"] / sums["kept"] if sums["kept"] else float("nan")
     print(
-        f"{name:<17} {seed:>4} {sums['steps']:>6.0f} {sums['trajectories']:>13,.0f} {sums['tokens']:>9,.0f} {sums['seconds']:>8.1f} "
+        f"{name:<18} {seed:>4} {sums['steps']:>6.0f} {sums['trajectories']:>13,.0f} {sums['tokens']:>9,.0f} {sums['seconds']:>8.1f} "
         f"{cost:>13.3f} {floor:>6.3f}",
         flush=True,
     )

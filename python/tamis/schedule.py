@@ -163,6 +163,11 @@ class StepClose:
 
     trained: list[int]
     """Groups to train on, in batch order; empty unless the step is ready."""
+    kept_when_insufficient: list[int]
+    """Those of them that the filter dropped: with `on_limit="keep_dropped"` they fill a batch."""
+    duplicated: list[int]
+    """Those of them that are trained on once more, one entry for each copy: with `on_limit="duplicate"` the batch is
+    `trained` and then these."""
     surplus: list[int]
     """Kept groups to throw away."""
     stale: list[int]

@@ -140,6 +140,7 @@ impl Config {
             refill: schedule.refill,
             max_num_gen_batches: schedule.max_num_gen_batches,
             on_limit: schedule.on_limit,
+            seed: self.run.seed,
             on_empty_round: schedule.on_empty_round,
             on_exhausted: schedule.on_exhausted,
             surplus: match schedule.surplus {

@@ -106,6 +106,10 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
             json!({"anyOf": [item, {"type": "array", "items": item}]})
         }
         Shape::Nullable(inner) => return json!({"anyOf": [schema_of(inner, check), {"type": "null"}]}),
+        Shape::OrName(inner) => {
+            let names: Vec<&str> = inner.kinds().map(|kind| kind.name).collect();
+            json!({"anyOf": [{"enum": names}, schema_of(inner, check)]})
+        }
         Shape::Free | Shape::Named(_) => json!({"type": "object"}),
         Shape::Section { doc, keys } => {
             json!({"type": "object", "description": doc_text(doc), "additionalProperties": false,

@@ -51,7 +51,7 @@ pub use preset_difference::PresetDifference;
 pub use reference::reference_markdown;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
-pub use server_command::{Intake, LOOPBACK, ServerCommand};
+pub use server_command::{Intake, LOOPBACK, ServerCommand, without_secrets};
 pub use value::{ByteSize, FreeMap, Frequency, TokenizerSource};
 
 use reader::Reader;

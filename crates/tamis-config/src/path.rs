@@ -123,7 +123,9 @@ pub(crate) fn map_paths(shape: &Shape, value: &mut Json, map: &dyn Fn(PathKind, 
                 map_paths(inner, value, map);
             }
         }
-        (Shape::Nullable(inner) | Shape::OneOrMany(inner), value) => map_paths(inner, value, map),
+        (Shape::Nullable(inner) | Shape::OneOrMany(inner) | Shape::OrName(inner), value) => {
+            map_paths(inner, value, map);
+        }
         (Shape::Section { keys: specs, .. }, value) => keys(specs, value),
         (Shape::Tagged { common, variants, .. }, value) => {
             keys(common, value);

@@ -301,7 +301,7 @@ impl Reader {
                 }
             },
             Shape::Named(inner) => self.read_named(node, path, inner),
-            Shape::NumberOrText(_) | Shape::Tuple(..) | Shape::OneOrMany(_) => {
+            Shape::NumberOrText(_) | Shape::Tuple(..) | Shape::OneOrMany(_) | Shape::OrName(_) => {
                 unreachable!("types of this shape are read by themselves")
             }
         }

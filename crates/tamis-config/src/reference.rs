@@ -83,7 +83,7 @@ typed.
 fn has_keys(shape: &Shape) -> bool {
     match shape {
         Shape::Section { .. } | Shape::Tagged { .. } => true,
-        Shape::Nullable(inner) | Shape::List(inner) => has_keys(inner),
+        Shape::Nullable(inner) | Shape::List(inner) | Shape::OrName(inner) => has_keys(inner),
         _ => false,
     }
 }
@@ -92,7 +92,7 @@ fn has_keys(shape: &Shape) -> bool {
 fn push_section(text: &mut String, path: &str, spec: &KeySpec, shape: &Shape, level: usize) {
     let heading = "#".repeat(level);
     match shape {
-        Shape::Nullable(inner) => push_section(text, path, spec, inner, level),
+        Shape::Nullable(inner) | Shape::OrName(inner) => push_section(text, path, spec, inner, level),
         Shape::List(inner) => push_section(text, &format!("{path}[]"), spec, inner, level),
         Shape::Section { keys, .. } => {
             let _ = write!(text, "\n{heading} `{path}`\n\n{}\n", doc_text(spec.doc));

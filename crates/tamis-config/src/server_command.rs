@@ -177,6 +177,24 @@ fn is_secret(name: &str) -> bool {
     name.ends_with("-key") || name.ends_with("-token")
 }
 
+/// Words of a command with `...` in place of keys and tokens.
+pub fn without_secrets(words: &[String]) -> Vec<String> {
+    // A flag may have several values.
+    let mut is_value = false;
+    let shown = words.iter().map(|word| {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let is_flag = word.starts_with("--");
+        let shown = match () {
+            () if is_secret(name) && !value.is_empty() => format!("{name}=..."),
+            () if is_value && !is_flag => "...".to_owned(),
+            () => word.clone(),
+        };
+        is_value = if is_flag { is_secret(name) && value.is_empty() } else { is_value };
+        shown
+    });
+    shown.collect()
+}
+
 /// As it is typed into a shell, secrets left out.
 impl fmt::Display for ServerCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -188,19 +206,7 @@ impl fmt::Display for ServerCommand {
                 format!("'{}'", word.replace('\'', r"'\''"))
             }
         };
-        let mut words = Vec::with_capacity(self.words.len());
-        // A flag may have several values.
-        let mut is_value = false;
-        for word in &self.words {
-            let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            let is_flag = word.starts_with("--");
-            words.push(match () {
-                () if is_secret(name) && !value.is_empty() => format!("{name}=..."),
-                () if is_value && !is_flag => "...".to_owned(),
-                () => quoted(word),
-            });
-            is_value = if is_flag { is_secret(name) && value.is_empty() } else { is_value };
-        }
+        let words = without_secrets(&self.words).into_iter().map(|word| quoted(&word));
         let variables = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
         let all: Vec<String> = variables.chain(words).collect();
         f.write_str(&all.join(" "))

@@ -34,7 +34,7 @@ pub(crate) fn opening(text: &str) -> &str {
 /// The kinds of a section, each with its documentation; none where it has no `kind`.
 pub(crate) fn kinds(shape: &Shape) -> Vec<(&'static str, &'static str)> {
     match shape {
-        Shape::Nullable(inner) | Shape::List(inner) => kinds(inner),
+        Shape::Nullable(inner) | Shape::List(inner) | Shape::OrName(inner) => kinds(inner),
         Shape::Tagged { variants, .. } => variants.iter().map(|kind| (kind.name, kind.doc)).collect(),
         _ => Vec::new(),
     }

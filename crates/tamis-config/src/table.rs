@@ -48,7 +48,7 @@ pub(crate) fn suggestion_keys() -> &'static [String] {
 fn collect(path: &str, shape: &Shape, keys: &mut Vec<ConfigKey>) {
     match shape {
         Shape::Section { keys: specs, .. } => collect_specs(path, specs, keys),
-        Shape::Nullable(inner) => collect(path, inner, keys),
+        Shape::Nullable(inner) | Shape::OrName(inner) => collect(path, inner, keys),
         Shape::List(inner) => collect(&format!("{path}[]"), inner, keys),
         Shape::Tagged { common, variants, .. } => {
             collect_specs(path, common, keys);
@@ -120,7 +120,7 @@ pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
     let mut place = Place::Item;
     let mut section = String::new();
     for part in path.split('.') {
-        while let Shape::Nullable(inner) = shape {
+        while let Shape::Nullable(inner) | Shape::OrName(inner) = shape {
             shape = *inner;
         }
         let unknown = |known: Vec<&'static str>| Unknown {

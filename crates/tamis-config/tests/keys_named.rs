@@ -1,7 +1,8 @@
 //! Every key of the configuration that a message, a hint, a comment or a page names is a key that there is.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 
 use tamis_config::explain;
 
@@ -20,6 +21,13 @@ const NO_KEYS: &[&str] = &[
     "reward.is_nan",
     "run.lock",
 ];
+
+/// Whether there is such a key. Most are named many times.
+fn is_known(key: &str) -> bool {
+    static KNOWN: LazyLock<Mutex<BTreeMap<String, bool>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().expect("no test panicked here");
+    *known.entry(key.to_owned()).or_insert_with(|| explain(key).is_ok())
+}
 
 /// Names of files begin like keys.
 const SUFFIXES: [&str; 12] =
@@ -98,7 +106,7 @@ fn unknown(text: &str) -> Vec<String> {
                 .all(|part| part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'))
             && !parts.last().is_some_and(|last| SUFFIXES.contains(last));
         let key = parts.join(".");
-        if is_key && explain(&key).is_err() && !NO_KEYS.contains(&key.as_str()) {
+        if is_key && !is_known(&key) && !NO_KEYS.contains(&key.as_str()) {
             found.push(key);
         }
     }

@@ -40,6 +40,8 @@ pub enum Purpose {
     Environment = 12,
     /// Choice of the prompts that are generated from.
     Selection = 13,
+    /// Choice of the kept groups that are copied where too few were kept.
+    Copies = 14,
 }
 
 /// A 64-bit Philox key folded from a seed and coordinates.

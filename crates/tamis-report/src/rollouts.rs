@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ use tamis_core::figure::shortest;
 use tamis_core::filter::DropReason;
 use tamis_data::records::{RecordError, Records};
 use tamis_data::{rollouts, samples};
-use tamis_run::directory::{ROLLOUTS, step_of};
+use tamis_run::directory::{FolderError, ROLLOUTS, step_files};
 use thiserror::Error;
 
 /// Selection of trajectories to show.
@@ -77,14 +77,8 @@ pub enum RolloutsError {
         verdict: String,
     },
     /// The folder or the file cannot be read.
-    #[error("failed to read {}", path.display())]
-    Unreadable {
-        /// The folder.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A row cannot be read.
     #[error(transparent)]
     Records(#[from] RecordError),
@@ -93,7 +87,7 @@ pub enum RolloutsError {
 impl RolloutsError {
     /// Whether what was asked for is wrong, rather than what the files hold.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Unreadable { .. })
+        !matches!(self, Self::Folder(_))
             && !matches!(self, Self::Records(error) if !matches!(error, RecordError::Open { .. }))
     }
 
@@ -112,14 +106,15 @@ impl RolloutsError {
             Self::NothingThere { path } => Some(tamis_file::suggest(path).unwrap_or_else(|| {
                 "name the folder that a run printed at its start, or a JSONL or Parquet file".to_owned()
             })),
-            Self::NoSuchStep { .. } | Self::Unreadable { .. } | Self::Records(_) => None,
+            Self::NoSuchStep { .. } | Self::Folder(_) | Self::Records(_) => None,
         }
     }
 }
 
 /// Verdicts apart from the reasons of the filter, with what they mean.
-const VERDICTS: [(&str, &str); 10] = [
+const VERDICTS: [(&str, &str); 11] = [
     ("trained", "it bore the loss of step N"),
+    ("kept_when_insufficient", "dropped by the filter, and in the batch because too few groups were kept"),
     ("surplus", "kept by the filter, beyond the batch"),
     ("stale", "carried over until it was too old"),
     ("aborted", "generation was given up, or the run ended before the step was complete"),
@@ -260,22 +255,6 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, RolloutsError> {
     }
     let steps = files.into_iter().map(|(step, _)| step).collect();
     Err(RolloutsError::NoSuchStep { folder, step, steps })
-}
-
-/// Files `step_<n>.parquet` and `step_<n>.jsonl` of a folder, by step.
-fn step_files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, RolloutsError> {
-    let failed = |source| RolloutsError::Unreadable { path: folder.to_owned(), source };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let is_table = path.extension().is_some_and(|ending| ending == "parquet" || ending == "jsonl");
-        let step = path.file_stem().and_then(|name| step_of(name.to_str()?));
-        if let Some(step) = step.filter(|_| is_table) {
-            files.push((step, path));
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 impl fmt::Display for RolloutView {
@@ -419,7 +398,8 @@ pub fn reference_markdown() -> String {
          `verdict` is one of:\n\n\
          - {};\n\
          - the reason for which the filter dropped its group: {};\n\
-         - {}. (A failed group has no trajectories, and so no row.)\n\
+         - {}. (A failed group has no trajectories, and so no row. A copy of a trained group was not generated, and has \
+         none either.)\n\
          - of a trained group, why this member bore no loss: {}.\n\n\
          ## `validation/step_N.jsonl`\n\n\
          With `validate.save_samples: true` (verl's `trainer.validation_data_dir`): every sample of the validation after step N, one JSON \
@@ -439,10 +419,10 @@ pub fn reference_markdown() -> String {
          | `sources` | the same figures by data source, as numbers of the table that is printed; `num_prompts` counts those that could be generated from, `num_failed` the others |\n\
          | `samples` | the completions that are shown (`validate.num_samples_shown`) |\n",
         rollouts::markdown(),
-        listed(&VERDICTS[..1]),
+        listed(&VERDICTS[..2]),
         DropReason::ALL.map(|reason| format!("`{}`", reason.name())).join(", "),
-        listed(&VERDICTS[1..4]),
-        VERDICTS[4..]
+        listed(&VERDICTS[2..5]),
+        VERDICTS[5..]
             .iter()
             .map(|(name, meaning)| format!("`{name}` ({meaning})"))
             .collect::<Vec<_>>()

@@ -15,6 +15,10 @@ use crate::source::PreparedPrompt;
 pub enum Fate {
     /// Into the step's batch.
     Trained,
+    /// Into the step's batch although the filter dropped it for that reason: too few groups were kept.
+    KeptWhenInsufficient(DropReason),
+    /// A copy of a group of the batch, which is trained on once more. It was not generated.
+    Duplicated,
     /// Out, by the filter's reason.
     Dropped(DropReason),
     /// Kept, not needed and thrown away.
@@ -40,6 +44,8 @@ impl Fate {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Trained => "trained",
+            Self::KeptWhenInsufficient(_) => "kept_when_insufficient",
+            Self::Duplicated => "duplicated",
             Self::Dropped(reason) => reason.name(),
             Self::Surplus => "surplus",
             Self::Stale => "stale",
@@ -81,6 +87,18 @@ pub struct Record {
     pub generation: Generation,
     /// Probability with which its prompt was selected; 1 where every prompt is.
     pub inclusion: f64,
+}
+
+impl Record {
+    /// Whether it is a copy of another record, which was generated.
+    pub fn is_copy(&self) -> bool {
+        self.fate == Fate::Duplicated
+    }
+
+    /// Whether the filter kept it and it is trained on, and not as a copy.
+    pub fn is_trained(&self) -> bool {
+        self.fate == Fate::Trained
+    }
 }
 
 /// Cost and duration of a group's generation until its end.
@@ -144,10 +162,17 @@ pub struct Collected {
     pub end: End,
     /// Numbers of the step.
     pub report: StepReport,
-    /// Groups to train on, in batch order.
+    /// Groups to train on, in batch order; copies of them come last.
     pub trained: Vec<Record>,
     /// Every other group that left the machine in this step (dropped, surplus, stale, failed, aborted).
     pub others: Vec<Record>,
     /// Groups kept in this step and carried on: they show up again in the step that trains them.
     pub carried_out: Vec<GroupId>,
+}
+
+impl Collected {
+    /// Every group that left the machine, each once.
+    pub fn groups(&self) -> impl Iterator<Item = &Record> {
+        self.trained.iter().filter(|record| !record.is_copy()).chain(&self.others)
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tamis_config::SimulatedPolicy;
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, InFlight, ScheduleError, Scheduler, Spent, StepClose,
+    Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Scheduler, Spent, StepClose,
 };
 
 use crate::chooser::Chooser;
@@ -52,6 +52,10 @@ struct Driver<'world> {
     /// The prompt of every group so far.
     prompt_of: Vec<u32>,
     groups: HashMap<u64, Group>,
+    /// Groups that the filter dropped in the step and that its batch may still take.
+    dropped: Vec<GroupId>,
+    /// Copies of groups of the batch that is given to the learner.
+    copies: HashMap<u64, u32>,
     events: VecDeque<Event>,
     fleet: Option<Fleet>,
     /// Without servers: groups in the order in which they are done.
@@ -104,6 +108,8 @@ impl<'world> Driver<'world> {
             visits: vec![0; num_prompts],
             prompt_of: Vec::new(),
             groups: HashMap::new(),
+            dropped: Vec::new(),
+            copies: HashMap::new(),
             events: VecDeque::new(),
             fleet: world.servers.map(Fleet::new),
             done: VecDeque::new(),
@@ -227,7 +233,12 @@ impl<'world> Driver<'world> {
             Command::NextEpoch { epoch } => self.prompts.begin_epoch(epoch),
             Command::Draw { num_prompts, .. } => self.draw(num_prompts),
             Command::Judged { group, verdict } if !verdict.is_kept() => {
-                self.groups.remove(&group.0);
+                // A step that lacks groups may still take it.
+                if self.machine.settings().on_limit == OnLimit::KeepDropped {
+                    self.dropped.push(group);
+                } else {
+                    self.groups.remove(&group.0);
+                }
                 if let Some(fleet) = &mut self.fleet {
                     fleet.forget(group.0);
                 }
@@ -237,6 +248,7 @@ impl<'world> Driver<'world> {
             Command::Abort { groups } => self.abort(&groups),
             Command::Train { groups, .. } => self.train(&groups),
             Command::StepReady(close) => {
+                self.fill(&close);
                 self.train(&close.trained);
                 self.close(&close);
                 self.plan(self.learner_free.max(self.now) + self.world.train_time.step, Due::Trained);
@@ -326,6 +338,26 @@ impl<'world> Driver<'world> {
         }
     }
 
+    /// The learner is given what fills the batch beside kept groups. It takes time; copies weigh with what
+    /// they are copies of, and what the filter dropped is not measured.
+    fn fill(&mut self, close: &StepClose) {
+        let tokens_of = |group: &Group| group.tokens_done;
+        let mut tokens = 0;
+        for id in &close.duplicated {
+            tokens += self.groups.get(&id.0).map_or(0, tokens_of);
+            *self.copies.entry(id.0).or_default() += 1;
+        }
+        for id in &close.kept_when_insufficient {
+            tokens += self.groups.remove(&id.0).as_ref().map_or(0, tokens_of);
+        }
+        self.give(tokens);
+    }
+
+    /// The learner is given tokens.
+    fn give(&mut self, tokens: u64) {
+        self.learner_free = self.learner_free.max(self.now) + self.world.train_time.token * tokens as f64;
+    }
+
     /// The learner is given groups.
     fn train(&mut self, groups: &[GroupId]) {
         let mut tokens = 0;
@@ -333,19 +365,23 @@ impl<'world> Driver<'world> {
             let Some(group) = self.groups.remove(&id.0) else { continue };
             tokens += group.tokens_done;
             if self.is_measured() {
+                let times = 1 + self.copies.remove(&id.0).unwrap_or(0);
                 let weight = if self.is_weighted { 1.0 / group.inclusion } else { 1.0 };
+                let weight = weight * f64::from(times);
                 let lag = self.version - group.version;
                 self.measure.train(&group.members, group.rate, lag, weight);
             }
         }
-        self.learner_free = self.learner_free.max(self.now) + self.world.train_time.token * tokens as f64;
+        self.give(tokens);
+        self.copies.clear();
     }
 
     fn close(&mut self, close: &StepClose) {
         if self.is_measured() {
             self.measure.close(&close.report);
         }
-        for id in close.surplus.iter().chain(&close.stale).chain(&close.aborted) {
+        let dropped = std::mem::take(&mut self.dropped);
+        for id in close.surplus.iter().chain(&close.stale).chain(&close.aborted).chain(&dropped) {
             self.groups.remove(&id.0);
         }
         if self.takes_back {

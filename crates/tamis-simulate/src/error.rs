@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tamis_config::SimulatedPolicy;
 use tamis_core::schedule::ScheduleError;
 use tamis_data::records::RecordError;
+use tamis_run::directory::FolderError;
 use thiserror::Error;
 
 /// A simulation cannot be made.
@@ -36,14 +37,8 @@ pub enum SimulateError {
         folder: PathBuf,
     },
     /// A folder cannot be listed.
-    #[error("failed to read {}", path.display())]
-    Unreadable {
-        /// The folder.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A row cannot be read.
     #[error(transparent)]
     Records(#[from] RecordError),
@@ -67,7 +62,7 @@ pub enum SimulateError {
 impl SimulateError {
     /// Whether what was asked for is wrong, rather than what the files hold.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Unreadable { .. } | Self::Records(_) | Self::NoOutcome { .. })
+        !matches!(self, Self::Folder(_) | Self::Records(_) | Self::NoOutcome { .. })
     }
 
     /// The fix, where one is known.
@@ -91,7 +86,7 @@ impl SimulateError {
                     "name other policies than `{policy}` with `simulate.policies`, or change its settings"
                 )
             }
-            Self::Unreadable { .. } | Self::Records(_) => return None,
+            Self::Folder(_) | Self::Records(_) => return None,
         })
     }
 }

@@ -23,7 +23,6 @@ pub mod page;
 mod pass_rates;
 mod policy;
 mod prompt_order;
-mod rollout_files;
 mod rollout_rates;
 mod simulation;
 mod table;

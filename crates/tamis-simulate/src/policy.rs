@@ -79,6 +79,13 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     };
     let one_by_one = Admission::Replace { chunk: 1 };
     let completion = ScheduleSettings { order: FillOrder::Completion, ..base.clone() };
+    let one_round = |on_limit, gen_batch_size| ScheduleSettings {
+        gen_batch_size,
+        max_num_gen_batches: RoundLimit::Rounds(1),
+        on_limit,
+        seed: config.run.seed,
+        ..base.clone()
+    };
     Ok(match name {
         SimulatedPolicy::Configured => plain(configured(config, in_flight)?),
         SimulatedPolicy::Verl => {
@@ -93,6 +100,12 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         SimulatedPolicy::NemoRl | SimulatedPolicy::Skyrl => {
             let run = ScheduleSettings::verl(batch, batch, n, 0);
             of_others(rounds(ScheduleSettings { filter: base.filter, ..run })?)
+        }
+        SimulatedPolicy::SkyrlReplace => of_others(rounds(one_round(OnLimit::Duplicate, batch))?),
+        SimulatedPolicy::SlimeFallback => {
+            // Its `over_sampling_batch_size`.
+            let over_sampling = config.data.gen_batch_size.unwrap_or(batch).max(batch);
+            of_others(rounds(one_round(OnLimit::KeepDropped, over_sampling))?)
         }
         SimulatedPolicy::SkyrlAsync => {
             let run = ScheduleSettings { surplus: carry(SKYRL_STALENESS), ..completion };

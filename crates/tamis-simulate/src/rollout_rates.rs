@@ -9,9 +9,9 @@ use tamis_core::random::Key;
 use tamis_core::schedule::Tally;
 use tamis_core::schedule::yields::PassRateSpread;
 use tamis_data::records::Records;
+use tamis_run::directory::step_files;
 
 use crate::error::SimulateError;
-use crate::rollout_files::step_files;
 
 /// Columns that name a row's prompt, and those of its outcome, best first.
 const PROMPTS: [&str; 4] = ["prompt_id", "group_id", "uid", "group"];
@@ -110,8 +110,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, SimulateError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let files =
-        step_files(path).map_err(|source| SimulateError::Unreadable { path: path.to_owned(), source })?;
+    let files = step_files(path)?;
     if files.is_empty() {
         return Err(SimulateError::NoRollouts { folder: path.to_owned() });
     }

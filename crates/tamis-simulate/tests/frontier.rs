@@ -330,6 +330,28 @@ fn step_times_are_in_the_order_of_the_systems() {
     );
 }
 
+/// One round a step, whatever it keeps: 1 / k generated for each kept group, and copies that are spread as evenly as
+/// they can be: a group weighs 1 / k rounded down, and some of them one more.
+#[test]
+fn one_round_filled_with_copies_or_with_dropped_groups() {
+    for ((a, b, n, k), ..) in [TABLE_A[1], TABLE_A[3], TABLE_A[7]] {
+        let config = config(a, b, n, 6000);
+        let copies = run(&config, SimulatedPolicy::SkyrlReplace, 400, 0);
+        let dropped = run(&config, SimulatedPolicy::SlimeFallback, 400, 0);
+        for found in [&copies, &dropped] {
+            close(found.generated_per_kept.unwrap(), 1.0 / k, 0.03, "one round");
+            assert!(!found.wasted.contains_key("surplus"), "{found:?}");
+        }
+        // Both saw the same rounds.
+        assert_eq!(copies.generated_per_kept, dropped.generated_per_kept);
+        assert_eq!(dropped.weight_ess, Some(1.0));
+        let times = (1.0 / k).floor();
+        let over = 1.0 - k * times;
+        let squares = (k - over) * times * times + over * (times + 1.0) * (times + 1.0);
+        close(copies.weight_ess.unwrap(), 1.0 / (k * squares), 0.03, "copies");
+    }
+}
+
 /// Where the completions of a prompt have half of the variance of their lengths in common, whole groups are short, and
 /// those are the first to end. In the order of dispatch none is preferred.
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tamis_config::{Config, Loaded, load_of_run, load_to_show};
 use tamis_run::directory::CONFIG;
-use tamis_simulate::advise::{AdviseError, Plan, advise, read};
+use tamis_simulate::advise::{self, AdviseError, Plan, advise, read};
 
 use super::{new_errors, print, show};
 use crate::arguments::{AdviseArguments, LayerArguments};
@@ -56,6 +56,11 @@ pub(crate) fn start_lines(run: &Path, config: &Config) -> Vec<String> {
     let plan = Plan::of_run(config);
     let evidence = read(run, None, None, &plan);
     evidence.map_or_else(|_| Vec::new(), |evidence| advise("", &evidence, &plan).start_lines())
+}
+
+/// What pass rates in the training data say, in a line or two; nothing where it has none.
+pub(crate) fn start_lines_of_data(config: &Config) -> Vec<String> {
+    advise::start_lines_of_data(&config.data.train.files(), &Plan::of_run(config))
 }
 
 fn fail(error: &AdviseError) -> Failure {

@@ -10,7 +10,7 @@ use tamis_train::interrupt::Interrupt;
 use tamis_train::sweep::date::month_and_day;
 use tamis_train::sweep::plan::{PlanOptions, SweepPlan};
 use tamis_train::sweep::state::StateFolder;
-use tamis_train::sweep::{Outcome, RunOptions, SweepError, SweepFile};
+use tamis_train::sweep::{RunOptions, SweepError, SweepFile, SweepOutcome};
 
 use super::train::listen;
 use super::{show, warn};
@@ -95,7 +95,7 @@ fn fail(error: &SweepError) -> Failure {
 }
 
 /// Names the runs that failed, each with the end of what it said.
-fn tell_failed(outcome: &Outcome) -> u8 {
+fn tell_failed(outcome: &SweepOutcome) -> u8 {
     let failed: Vec<_> = outcome.failed().collect();
     if failed.is_empty() {
         return 0;

@@ -18,9 +18,9 @@ use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
 use tamis_train::learner::warm_start::WarmStartError;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
-use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, Trained, Unbegun, train};
+use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbegun, train};
 
-use super::advise::start_lines;
+use super::advise::{start_lines, start_lines_of_data};
 use super::{follow_checked, new_errors, notes, show};
 use crate::arguments::TrainArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
@@ -42,12 +42,15 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
             .map_err(|_| fail_unbegun(&Unbegun::NotBegun))??;
         let mut notes = notes(&loaded);
         notes.extend(followed);
+        let config = loaded.config.clone();
+        let advice = interrupt.or_abandon(move || start_lines_of_data(&config));
+        notes.extend(advice.map_err(|_| fail_unbegun(&Unbegun::NotBegun))?);
         RunStart::New(ConfigText::of(loaded, notes))
     };
     let trained = train(begin, Console::on_stderr, &interrupt).map_err(|error| fail(&error))?;
     let summary = match trained {
-        Trained::Ended(summary) => summary,
-        Trained::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
+        TrainEnd::Ended(summary) => summary,
+        TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
     };
     show(&format_closing(&summary))?;
     Ok(match summary.ending {

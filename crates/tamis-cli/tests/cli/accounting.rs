@@ -67,11 +67,14 @@ fn check(case: Case<'_>) {
         for what in ["groups", "trajectories"] {
             let count = |name: &str| of(&format!("{what}/{name}"));
             let left_out = if what == "groups" { 0 } else { count("left_out") };
+            let fill = format!("{what}/kept_when_insufficient");
+            let fill = if step.contains_key(&fill) { of(&fill) } else { 0 };
             let out: u64 = ["trained", "dropped", "surplus", "stale", "failed", "aborted", "carried_out"]
                 .into_iter()
                 .map(count)
                 .sum::<u64>()
-                + left_out;
+                + left_out
+                + fill;
             assert_eq!(count("generated") + count("carried_in"), out, "{name}: {line}");
         }
         assert_eq!(of("groups/carried_in"), carried, "{name}: {line}");
@@ -135,6 +138,17 @@ fn skipped_attempts_are_written() {
     ] {
         let changes = &[("max_num_gen_batches: 50", skip), short];
         check(Case { name, changes, gives_up: true, ..Case::DEFAULT });
+    }
+}
+
+#[test]
+fn batches_that_are_filled_are_written() {
+    let large =
+        [("train_batch_size: 4", "train_batch_size: 16"), ("gen_batch_size: 8", "gen_batch_size: 16")];
+    for on_limit in ["keep_dropped", "duplicate"] {
+        let limit = format!("max_num_gen_batches: 1, on_limit: {on_limit}");
+        let limit = ("max_num_gen_batches: 50", limit.as_str());
+        check(Case { name: on_limit, changes: &[large[0], large[1], limit], ..Case::DEFAULT });
     }
 }
 

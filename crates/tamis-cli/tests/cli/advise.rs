@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use crate::data_messages::of_file;
 use crate::tamis::{Folder, Replaced as _, TINY};
 
 /// 90 prompts of 8 completions, of which 0 to 8 are right in turn; half of the all-wrong groups hold the answer.
@@ -140,6 +141,29 @@ fn a_run_and_its_resume() {
         said.stdout.contains("a log, ") && said.stdout.contains("counts say nothing of single groups"),
         "{}",
         said.stdout
+    );
+}
+
+/// Half of the prompts were solved half of the time, the others always: of groups of 4 differ 7/16.
+#[test]
+fn pass_rates_in_the_training_data_are_told_at_the_start() {
+    let row = |a: usize| {
+        let rate = if a.is_multiple_of(2) { 0.5 } else { 1.0 };
+        let row = json!({"question": format!("{a}+1="), "answer": (a + 1).to_string(), "solve_rate": rate});
+        row.to_string()
+    };
+    let rows: Vec<String> = (0..64).map(row).collect();
+    let folder = Folder::new().with("train.jsonl", &rows.join("\n"));
+    folder.write("tiny.yaml", &of_file().replaced("total_steps: 6", "total_steps: 1"));
+    let said = folder.tamis(&["train", "tiny.yaml"]).succeeds().stderr;
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("advice: ")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(
+        lines[0].contains(
+            "of a policy that solves what the column `solve_rate` of the data says (mean 0.75 of 64 prompts), \
+             43.8% of groups of 4 have members that differ: about "
+        ),
+        "{lines:?}"
     );
 }
 

@@ -35,7 +35,8 @@ fn config_import_of_the_guides_command() {
         let key = argument.split('=').next().expect("a key");
         assert!(ended.stdout.contains(key), "nothing says what {key} became:\n{}", ended.stdout);
     }
-    assert!(ended.stdout.contains("wandb is not there yet"), "{}", ended.stdout);
+    let logger = "loggers: [console, {kind: wandb, project: math_dapo_experiment}, jsonl]";
+    assert!(ended.stdout.contains(logger), "{}", ended.stdout);
     // What was printed is a configuration; only its files are not here.
     folder.write("imported.yaml", &ended.stdout);
     folder.tamis(&["config", "show", "imported.yaml"]).succeeds();
@@ -236,9 +237,10 @@ exit code 0
 ----- stdout
 schedule.on_limit
 
-  Treatment of a step whose batch is not full when `max_num_gen_batches` is reached.
+  Treatment of a step whose batch is not full when `max_num_gen_batches` is reached. A step that kept no group at all
+  is given up, unless this is `error`.
 
-  type       one of error, use_partial, skip
+  type       one of error, use_partial, skip, keep_dropped, duplicate
   default    error
   on resume  must stay
   preset     dapo: error
@@ -248,6 +250,8 @@ schedule.on_limit
     error: The run stops with a diagnosis, as in verl.
     use_partial: The groups that are there are trained on, as in EasyR1's dynamic sampling.
     skip: The groups are given up and the next step starts.
+    keep_dropped: The groups that are there are trained on, and for the rest groups that the filter dropped in this step, those dispatched first (slime's `keep_when_insufficient`); never unscored ones. Counted as `kept_when_insufficient`. Not with `mode: streaming`.
+    duplicate: The groups that are there are trained on, and for the rest copies of them, each group as often as the others or once more (SkyRL's `dynamic_sampling.type: replace`). Counted as `duplicated`. Not with `mode: streaming`.
   also known as
     algorithm.filter_groups.enable (verl, default False there)
     algorithm.use_dynamic_sample (EasyR1, default false there)

@@ -17,6 +17,7 @@ mod elsewhere;
 mod environment_kills;
 mod environments;
 mod eval_command;
+mod fills;
 mod filter_command;
 mod gradient_analysis;
 mod hub;

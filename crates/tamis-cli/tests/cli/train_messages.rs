@@ -330,11 +330,14 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
     assert_eq!(refused.code, Some(2), "{}", refused.shown());
     assert!(refused.failure().contains("validate.n or validate.max_prompts"), "{}", refused.shown());
 
-    let wandb = folder.with("tiny.yaml", TINY);
-    let ended = wandb
-        .tamis(&["train", "tiny.yaml", "trainer.logger=[console,wandb]", "train.total_steps=1"])
+    let logged = folder.with("tiny.yaml", TINY);
+    let ended = logged
+        .tamis(&["train", "tiny.yaml", "trainer.logger=[console,swanlab]", "train.total_steps=1"])
         .succeeds();
-    insta::assert_snapshot!(ended.stderr.lines().filter(|line| line.contains("wandb")).collect::<Vec<_>>().join("\n"), @r#"trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)"#);
+    insta::assert_snapshot!(ended.stderr.lines().filter(|line| line.contains("swanlab")).collect::<Vec<_>>().join("\n"), @r#"trainer.logger=["console","swanlab"] -> run.loggers: [console, jsonl] (swanlab is not there yet; metrics.jsonl holds the same figures, and there are tensorboard, wandb and mlflow)"#);
+    let refused = logged.tamis(&["train", "tiny.yaml", "run.loggers=[jsonl, otlp]"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.shown());
+    assert!(refused.failure().contains("build tamis with `--features otlp`"), "{}", refused.shown());
 }
 
 #[test]

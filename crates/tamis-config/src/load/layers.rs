@@ -233,7 +233,11 @@ impl Layers {
                 let preset_differences = preset_difference::differences(&config, &tree);
                 Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree, followed })
             }
-            _ => Err(ConfigErrors { diagnostics }),
+            _ => {
+                // What nobody has said yet is no part of a mistake.
+                diagnostics.retain(|found| found.severity != Severity::Error || refuses(found));
+                Err(ConfigErrors { diagnostics })
+            }
         }
     }
 }

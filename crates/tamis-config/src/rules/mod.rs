@@ -9,6 +9,7 @@ mod critic;
 mod environments;
 mod filter;
 mod learner;
+mod loggers;
 mod model;
 mod objective;
 mod rewards;
@@ -65,6 +66,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
     checker.lost_signal();
     checker.early_stop();
     checker.validation();
+    checker.loggers();
     checker.found
 }
 

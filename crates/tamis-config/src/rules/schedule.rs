@@ -1,8 +1,8 @@
 //! Rules about generation rounds, refilling and surplus groups.
 
 use tamis_core::filter::Metric;
-use tamis_core::schedule::RoundLimit;
 use tamis_core::schedule::selector::Selector;
+use tamis_core::schedule::{OnLimit, RoundLimit};
 
 use super::Checker;
 use crate::schema::{ScheduleMode, SurplusKind};
@@ -156,6 +156,17 @@ impl Checker<'_> {
                 let reason = "`schedule.mode` is `streaming`";
                 self.warn_ignored(&sizes, reason);
                 self.warn_ignored(&["schedule.refill"], reason);
+                let on_limit = config.schedule.on_limit;
+                if matches!(on_limit, OnLimit::KeepDropped | OnLimit::Duplicate) {
+                    self.error(
+                        &["schedule.on_limit", "schedule.mode"],
+                        format!(
+                            "`schedule.on_limit: {on_limit}` fills a batch when its rounds are over, and \
+                             `schedule.mode: streaming` hands groups out as they come"
+                        ),
+                        "use `schedule.mode: rounds` or `deficit`, or `schedule.on_limit: use_partial`",
+                    );
+                }
                 if let Some(kind) = pool {
                     self.error(
                         &["schedule.mode", "filter.kind"],

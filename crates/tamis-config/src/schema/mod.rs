@@ -11,6 +11,7 @@ mod data;
 mod environment;
 mod filter;
 mod learner;
+mod loggers;
 mod model;
 mod objective;
 mod publish;
@@ -31,13 +32,17 @@ pub use data::{ColumnsConfig, CurriculumConfig, DataConfig, GoldCheck};
 pub use environment::{EnvironmentConfig, two_of_one_name};
 pub use filter::FilterConfig;
 pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
+pub use loggers::{
+    ConsoleSettings, JsonlSettings, LoggerKind, MlflowSettings, OtlpSettings, PrometheusSettings,
+    TensorboardSettings, WandbMode, WandbSettings,
+};
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
 pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};
 pub use publish::{PublishConfig, PublishMode, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
-pub use run::{LoggerKind, RunConfig};
+pub use run::RunConfig;
 pub use schedule::{ScheduleConfig, ScheduleMode, SurplusKind};
 pub use simulate::{
     BetaRates, HistogramRates, PassRates, RolloutRates, SimulateConfig, SimulatedDriftConfig,
@@ -71,7 +76,7 @@ use crate::setting::owned;
 owned! {
     AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
     CheckpointDtype, ContextMode, CorrectionLevel, CorrectionPreset, EarlyStopSettings, EnvironmentStyle, FillOrder, GoldCheck, Importance,
-    InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
+    InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LrScheduleKind, OnExhausted, OnLimit,
     OutsideBounds, OverlongPrompts, PassRates, PolicyLoss, PromptFormat, Prompting, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
     Selector, Shaping, SimulatedPolicy, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
 }

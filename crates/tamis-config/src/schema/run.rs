@@ -2,21 +2,8 @@
 
 use std::path::PathBuf;
 
-use tamis_core::choice;
-
+use super::LoggerKind;
 use crate::define::section;
-
-choice! {
-    /// A place that metrics are written to.
-    pub enum LoggerKind {
-        /// One line a step on the standard error stream.
-        Console = "console",
-        /// `metrics.jsonl` in the run folder, one object a step.
-        Jsonl = "jsonl",
-        /// Event files for TensorBoard, under `tensorboard/` in the run folder.
-        Tensorboard = "tensorboard",
-    }
-}
 
 section! {
     /// The run itself: its name, folder, seed, threads and loggers.
@@ -30,7 +17,8 @@ section! {
         seed: u64 = "1", Any, Fixed;
         /// Worker threads. Null: one per core. Results do not depend on their number.
         threads: Option<usize> = "null", Between(1.0, 1024.0), Free;
-        /// Places that metrics are written to.
+        /// Places that metrics are written to, each at most once: a name, or a section with `kind` and settings. The
+        /// default is `[console, jsonl, tensorboard]`.
         loggers: Vec<LoggerKind> = "[console, jsonl, tensorboard]", Any, Free;
     }
 }

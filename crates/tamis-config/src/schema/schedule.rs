@@ -51,7 +51,8 @@ section! {
         /// step, is 10 times the rounds of a batch without a filter while nothing was kept, and never above
         /// 50 times. Null: no limit.
         max_num_gen_batches: RoundLimit = "10", AtLeast(1.0), Fixed;
-        /// Treatment of a step whose batch is not full when `max_num_gen_batches` is reached.
+        /// Treatment of a step whose batch is not full when `max_num_gen_batches` is reached. A step that kept
+        /// no group at all is given up, unless this is `error`.
         on_limit: OnLimit = "error", Any, Fixed;
         /// Rounds generated at once. With more than 1 the prompts of the next rounds are started while a
         /// round still generates. Rounds are still judged one by one, so the trained groups do not change

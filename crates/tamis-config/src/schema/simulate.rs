@@ -69,6 +69,9 @@ choice! {
         NemoRl = "nemo_rl",
         /// SkyRL's `dynamic_sampling: filter`: rounds of the batch, cut to the batch.
         Skyrl = "skyrl",
+        /// SkyRL's `dynamic_sampling: replace`: one round of the batch, whose dropped groups are replaced by
+        /// copies of kept ones.
+        SkyrlReplace = "skyrl_replace",
         /// SkyRL's asynchronous trainer with `sample_full_batch`: up to 4 steps stale, in order of completion.
         SkyrlAsync = "skyrl_async",
         /// OpenRLHF: each group that is dropped is replaced by one, and all are waited for.
@@ -76,6 +79,9 @@ choice! {
         /// slime: another batch of prompts whenever fewer are left than the batch, the first kept groups make
         /// it, the rest is aborted.
         Slime = "slime",
+        /// slime with `check_reward_nonzero_std_with_fallback`: one round, and dropped groups stay in the batch
+        /// where too few are kept.
+        SlimeFallback = "slime_fallback",
         /// AReaL: each group that is rejected is replaced by one, up to 2 steps stale, the oldest first.
         Areal = "areal",
         /// prime-rl with its zero-advantage gate: servers always full, batches in order of completion, up to 8

@@ -50,7 +50,7 @@ run:
   name: first  # TRL: output_dir=out/first
   dir: out  # TRL: output_dir=out/first
   seed: 42  # TRL: seed (default)
-  loggers: [console, jsonl]  # TRL: report_to=wandb
+  loggers: [console, wandb, jsonl]  # TRL: report_to=wandb
 model:
   path: ./model  # TRL: model_name_or_path=./model
 data:
@@ -115,7 +115,7 @@ lr_scheduler_type=cosine -> train.lr_schedule.kind: cosine
 warmup_ratio=0.1 -> train.lr_schedule.warmup_steps: 20
 max_steps=200 -> train.total_steps: 200
 use_vllm=true -> rollout.backend: vllm, rollout.launch: {} (the run starts vLLM as a server of its own, which has to be installed here; for one that is running already: `rollout.servers=[http://HOST:PORT]`)
-report_to=wandb -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
+report_to=wandb -> run.loggers: [console, wandb, jsonl]
 bf16=true has no effect: the native engine computes in f32; `learner.backend: torch` reads it, as `learner.dtype`
 vllm_importance_sampling_mode is not given -> objective.correction.weights: {level: sequence, outside: mask, max: 3.0} (TRL's default)
 seed is not given -> run.seed: 42 (TRL's default)

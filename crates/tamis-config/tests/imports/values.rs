@@ -1,7 +1,7 @@
 //! Values as YAML, JSON and Hydra write them, in keys of other systems: `train` and `check`, which load, and
 //! `import` take them alike.
 
-use tamis_config::load_sources;
+use tamis_config::{LoggerKind, load_sources};
 
 use crate::{converted, loaded};
 
@@ -34,10 +34,19 @@ fn lists() {
         "trainer.logger=[console,wandb]",
         r#"trainer.logger='["console","wandb"]'"#,
         r#"trainer.logger="['console', 'wandb']""#,
-        "trainer.logger=console",
     ] {
-        both("run.loggers", &[logger], r#"["console","jsonl"]"#);
+        both("run.loggers", &[logger], r#"["console","wandb","jsonl"]"#);
     }
+    both("run.loggers", &["trainer.logger=console"], r#"["console","jsonl"]"#);
+    // The loggers of others sort runs by the project.
+    let base = ["data.train_files=a.jsonl", "actor_rollout_ref.model.path=m", "trainer.total_epochs=1"];
+    let named = ["trainer.logger=[mlflow,wandb,wandb,file]", "trainer.project_name=sieve"];
+    let loggers = loaded(&converted(&[&base[..], &named[..]].concat())).run.loggers;
+    let [LoggerKind::Mlflow(mlflow), LoggerKind::Wandb(wandb), LoggerKind::Jsonl(_)] = loggers.as_slice()
+    else {
+        panic!("{loggers:?}")
+    };
+    assert_eq!((mlflow.experiment.as_deref(), wandb.project.as_deref()), (Some("sieve"), Some("sieve")));
     for files in [
         "data.train_files=['a','b']",
         r#"data.train_files=["a","b"]"#,

@@ -42,7 +42,8 @@ preset: dapo  # verl: algorithm.adv_estimator=dapo
 run:
   name: qwen2_7b_filtergroups_enabled  # verl: trainer.experiment_name=qwen2_7b_filtergroups_enabled
   dir: runs/math_dapo_experiment  # verl: trainer.project_name=math_dapo_experiment
-  loggers: [console, jsonl]  # verl: trainer.logger=["console","wandb"]
+  # verl: trainer.logger=["console","wandb"]
+  loggers: [console, {kind: wandb, project: math_dapo_experiment}, jsonl]
 model:
   path: Qwen/Qwen2-7B-Instruct  # verl: actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct
 data:
@@ -103,7 +104,7 @@ trainer.total_epochs=20 -> train.total_epochs: 20
 trainer.n_gpus_per_node=8 -> rollout.launch.replicas: 4 (the GPUs of this machine, as many for each server as share a model; the learner is on the CPU)
 trainer.save_freq=5 -> checkpoint.save_freq: 5
 trainer.test_freq=2 -> validate.test_freq: 2
-trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
+trainer.logger=["console","wandb"] -> run.loggers: [console, {kind: wandb, project: math_dapo_experiment}, jsonl]
 trainer.project_name=math_dapo_experiment -> run.dir: runs/math_dapo_experiment
 trainer.experiment_name=qwen2_7b_filtergroups_enabled -> run.name: qwen2_7b_filtergroups_enabled
 actor_rollout_ref.rollout.tensor_model_parallel_size is not given -> rollout.launch.tensor_parallel: 2 (verl's default)

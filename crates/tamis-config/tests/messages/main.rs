@@ -6,6 +6,7 @@ mod environment_rules;
 mod environments;
 mod filters;
 mod foreign_keys;
+mod loggers;
 mod model_and_data;
 mod objectives;
 mod overrides;

@@ -30,6 +30,34 @@ fn selectors() {
 }
 
 #[test]
+fn filled_batches() {
+    for on_limit in ["keep_dropped", "duplicate"] {
+        for mode in ["rounds", "deficit"] {
+            let schedule = format!("schedule: {{mode: {mode}, on_limit: {on_limit}}}\nfilter: {{}}");
+            assert_eq!(show_errors(&schedule, &[]), "");
+        }
+    }
+    assert_snapshot!(show_errors("schedule: {mode: streaming, on_limit: keep_dropped}\nfilter: {}", &[]), @r#"
+error: `schedule.on_limit: keep_dropped` fills a batch when its rounds are over, and `schedule.mode: streaming` hands groups out as they come
+ --> run.yaml:1:39
+  |
+1 | schedule: {mode: streaming, on_limit: keep_dropped}
+  |                                       ^^^^^^^^^^^^
+  hint: use `schedule.mode: rounds` or `deficit`, or `schedule.on_limit: use_partial`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(show_errors("schedule: {on_limit: duplicate}", &[]), @r#"
+warning: `schedule.on_limit` has no effect: there is no filter, so every step is one round
+ --> run.yaml:1:22
+  |
+1 | schedule: {on_limit: duplicate}
+  |                      ^^^^^^^^^
+  hint: remove `schedule.on_limit`
+"#);
+}
+
+#[test]
 fn schedules() {
     assert_snapshot!(show_errors("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
     assert_snapshot!(show_errors("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"

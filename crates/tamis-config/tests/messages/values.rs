@@ -27,7 +27,7 @@ error: `rollout` must be a section, not the number 3
 1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: console}", &[]), @r#"
-error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, not the text "console"
+error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, wandb, mlflow, prometheus, otlp, alone or as the `kind` of a section, not the text "console"
  --> run.yaml:1:16
   |
 1 | run: {loggers: console}

@@ -39,7 +39,7 @@ settings! {
         /// Stop when validation fails. Needs validation prompts.
         low_success: Option<LowSuccess> = None, Any, Free;
         /// Stop when no group is kept any more. Only where an empty step is given up
-        /// (`schedule.on_empty_round: skip`, or a limit on rounds with `on_limit: use_partial` or `skip`).
+        /// (`schedule.on_empty_round: skip`, or a limit on rounds with another `on_limit` than `error`).
         empty_steps: Option<EmptySteps> = None, Any, Free;
     }
 }

@@ -1,7 +1,7 @@
 //! Accounting of every generated group.
 
 use std::iter::Sum;
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, SubAssign};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -105,6 +105,16 @@ impl AddAssign for Count {
     }
 }
 
+impl SubAssign for Count {
+    /// Takes away what was added before.
+    fn sub_assign(&mut self, other: Self) {
+        self.groups -= other.groups;
+        self.trajectories -= other.trajectories;
+        self.turns -= other.turns;
+        self.tokens -= other.tokens;
+    }
+}
+
 /// Members of groups, with what they wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Members {
@@ -115,10 +125,12 @@ pub struct Members {
 }
 
 /// Every group ends in exactly one place, and so does every trajectory, every turn and every token: generated +
-/// carried in + in flight in = trained + left out + dropped + surplus + stale + failed + aborted + carried out +
-/// in flight out.
+/// carried in + in flight in = trained + kept when insufficient + left out + dropped + surplus + stale + failed +
+/// aborted + carried out + in flight out.
 ///
 /// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups.
+/// Copies were not generated and stand outside the identity ([`Accounting::duplicated`]): the batch is trained +
+/// kept when insufficient + duplicated.
 /// How many turns and tokens a group costs is known when it is complete, has failed or has been given up: they
 /// count as generated in the step in which they are told, and what is in flight has none so far. Those of a
 /// group that stops after the step that gave it up are counted in the next one, or in the run where there is
@@ -134,10 +146,14 @@ pub struct Accounting {
     pub in_flight_in: Count,
     /// Trained on: groups in the batch, and those of their members that bear loss.
     pub trained: Count,
+    /// Dropped by the filter, and in the batch all the same because too few groups were kept: whole groups,
+    /// with members that bear no loss.
+    #[serde(default)]
+    pub kept_when_insufficient: Count,
     /// Members of trained groups that bear no loss: not chosen by the filter, unscored, masked. No groups.
     #[serde(default)]
     pub left_out: Count,
-    /// Dropped by the filter.
+    /// Dropped by the filter, and not in the batch.
     pub dropped: Count,
     /// Kept, not needed and discarded.
     pub surplus: Count,
@@ -152,14 +168,18 @@ pub struct Accounting {
     /// Still in flight when the step was closed.
     #[serde(default)]
     pub in_flight_out: Count,
+    /// Copies of trained groups that fill the batch, one for each time that a group is trained on again: whole
+    /// groups. Not a part of the identity.
+    #[serde(default)]
+    pub duplicated: Count,
 }
 
 /// The accounting identity does not hold: groups were lost or counted twice, which is a fault of the
 /// scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "{come} {unit} were generated, carried in or in flight before, but {went} were trained, left out, dropped, surplus, stale, failed, aborted, \
-     carried out or left in flight"
+    "{come} {unit} were generated, carried in or in flight before, but {went} were trained, kept when insufficient, left out, dropped, \
+     surplus, stale, failed, aborted, carried out or left in flight"
 )]
 pub struct Unbalanced {
     /// `groups`, `trajectories`, `turns` or `tokens`.
@@ -185,6 +205,7 @@ impl Accounting {
             let come = number(self.generated) + number(self.carried_in) + number(self.in_flight_in);
             let went = [
                 self.trained,
+                self.kept_when_insufficient,
                 self.left_out,
                 self.dropped,
                 self.surplus,
@@ -218,6 +239,12 @@ impl Accounting {
         shift(members.spent.tokens, &mut trained.tokens, &mut left_out.tokens);
     }
 
+    /// Moves groups that the filter dropped into the batch.
+    pub(super) fn keep_dropped(&mut self, groups: Count) {
+        self.dropped -= groups;
+        self.kept_when_insufficient += groups;
+    }
+
     /// A group that was given up has stopped, after so much, or an attempt at a member that is made again.
     pub(super) fn stop_aborted(&mut self, spent: Spent) {
         self.generated += spent;
@@ -229,6 +256,7 @@ impl Accounting {
     pub fn append(&mut self, next: &Self) {
         self.generated += next.generated;
         self.trained += next.trained;
+        self.kept_when_insufficient += next.kept_when_insufficient;
         self.left_out += next.left_out;
         self.dropped += next.dropped;
         self.surplus += next.surplus;
@@ -237,15 +265,18 @@ impl Accounting {
         self.aborted += next.aborted;
         self.carried_out = next.carried_out;
         self.in_flight_out = next.in_flight_out;
+        self.duplicated += next.duplicated;
     }
 
-    /// The places by name, in the order of the identity; for metrics.
-    pub fn places(&self) -> [(&'static str, Count); 12] {
+    /// The places by name, in the order of the identity, and then the copies, which are outside it; for
+    /// metrics.
+    pub fn places(&self) -> [(&'static str, Count); 14] {
         [
             ("generated", self.generated),
             ("carried_in", self.carried_in),
             ("in_flight_in", self.in_flight_in),
             ("trained", self.trained),
+            ("kept_when_insufficient", self.kept_when_insufficient),
             ("left_out", self.left_out),
             ("dropped", self.dropped),
             ("surplus", self.surplus),
@@ -254,6 +285,7 @@ impl Accounting {
             ("aborted", self.aborted),
             ("carried_out", self.carried_out),
             ("in_flight_out", self.in_flight_out),
+            ("duplicated", self.duplicated),
         ]
     }
 }
@@ -277,13 +309,13 @@ mod tests {
             carried_out: count(2, 4, 20),
             ..Accounting::default()
         };
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated, carried in or in flight before, but 11 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated, carried in or in flight before, but 11 were trained, kept when insufficient, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
         accounting.stale = Count { trajectories: 3, ..count(1, 4, 10) };
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated, carried in or in flight before, but 47 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated, carried in or in flight before, but 47 were trained, kept when insufficient, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
         accounting.stale = Count { turns: 7, ..count(1, 4, 10) };
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"96 turns were generated, carried in or in flight before, but 95 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"96 turns were generated, carried in or in flight before, but 95 were trained, kept when insufficient, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
         accounting.stale = count(1, 4, 9);
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"120 tokens were generated, carried in or in flight before, but 119 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"120 tokens were generated, carried in or in flight before, but 119 were trained, kept when insufficient, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
         accounting.stale = count(1, 4, 10);
         assert_eq!(accounting.check(), Ok(()));
     }
@@ -304,6 +336,31 @@ mod tests {
         accounting.leave_out(Members { trajectories: 9, spent: Spent { tokens: 99, turns: 99 } });
         assert_eq!(accounting.check(), Ok(()));
         assert_eq!(accounting.trained, Count { groups: 2, ..Count::default() });
+    }
+
+    #[test]
+    fn dropped_groups_in_the_batch_and_copies_have_places_of_their_own() {
+        let mut accounting = Accounting {
+            generated: count(10, 4, 100),
+            trained: count(3, 4, 30),
+            dropped: count(7, 4, 70),
+            duplicated: count(5, 4, 50),
+            ..Accounting::default()
+        };
+        // A copy was not generated: it is not in the identity.
+        assert_eq!(accounting.check(), Ok(()));
+        accounting.keep_dropped(count(2, 4, 20));
+        assert_eq!(accounting.check(), Ok(()));
+        assert_eq!(
+            (accounting.kept_when_insufficient, accounting.dropped),
+            (count(2, 4, 20), count(5, 4, 50))
+        );
+        let mut run = accounting;
+        run.append(&accounting);
+        assert_eq!(run.check(), Ok(()));
+        assert_eq!((run.kept_when_insufficient, run.duplicated), (count(4, 4, 40), count(10, 4, 100)));
+        accounting.kept_when_insufficient = Count::default();
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"10 groups were generated, carried in or in flight before, but 8 were trained, kept when insufficient, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
     }
 
     #[test]

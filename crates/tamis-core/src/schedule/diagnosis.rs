@@ -468,7 +468,7 @@ impl Advice<'_> {
             self.say("data.train_batch_size", format!("{} -> {size}", settings.train_batch_size), why);
         }
         let now = match settings.on_limit {
-            OnLimit::UsePartial => return,
+            OnLimit::UsePartial | OnLimit::KeepDropped | OnLimit::Duplicate => return,
             OnLimit::Error => "error",
             OnLimit::Skip => "skip",
         };

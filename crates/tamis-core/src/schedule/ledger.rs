@@ -62,6 +62,17 @@ pub(super) struct Kept {
     pub(super) summary: GroupSummary,
 }
 
+/// Place of a scored group once it is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Judged {
+    /// Kept.
+    Kept,
+    /// Dropped.
+    Dropped,
+    /// Dropped, and held for a batch that may lack groups.
+    Spare,
+}
+
 /// A group that was given up before it was settled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GivenUp {
@@ -78,6 +89,7 @@ pub(super) struct GivenUp {
 /// ```text
 ///   dispatch ──▶ in flight ──finish──▶ finished ──keep──▶ waiting ──(all older ones settled)──▶ ready ──train──▶ trained
 ///                    │                   │  └──drop, fail──▶ gone   └───────surplus, stale───────┴──▶ gone
+///                    │                   │  └──drop───▶ spare ──(batch lacks groups)──▶ trained, else gone
 ///                    │                   └──give up──▶ gone
 ///                    └──give up──▶ aborting ──(stopped)──▶ gone
 /// ```
@@ -97,6 +109,9 @@ pub(super) struct Ledger {
     ready: VecDeque<Kept>,
     /// Dropped and failed in the step.
     gone: BTreeSet<GroupId>,
+    /// Dropped in the step, of which the batch takes some where it lacks groups.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    spare: BTreeMap<GroupId, Kept>,
     /// Given up; their last word is still to come.
     aborting: BTreeSet<GroupId>,
     last_group: Option<GroupId>,
@@ -116,6 +131,7 @@ impl Ledger {
             waiting: BTreeMap::new(),
             ready: VecDeque::new(),
             gone: BTreeSet::new(),
+            spare: BTreeMap::new(),
             aborting: BTreeSet::new(),
             last_group: None,
             step: Accounting::default(),
@@ -291,13 +307,13 @@ impl Ledger {
         self.finished.insert(group, Finished { version, epoch, unbegun, arrival, outcome });
     }
 
-    /// A finished group is kept, dropped or counted as failed: as its verdict says, where it has one.
-    pub(super) fn settle(&mut self, group: GroupId, is_kept: bool) {
+    /// A finished group is kept, dropped or counted as failed: as it was judged, where it was scored.
+    pub(super) fn settle(&mut self, group: GroupId, judged: Judged) {
         let Some(Finished { version, unbegun, arrival, outcome, .. }) = self.finished.remove(&group) else {
             return;
         };
         match outcome {
-            GroupOutcome::Scored(summary) if is_kept => {
+            GroupOutcome::Scored(summary) if judged == Judged::Kept => {
                 let kept = Kept { id: group, version, arrival, summary };
                 match self.order {
                     FillOrder::Completion => {
@@ -312,6 +328,9 @@ impl Ledger {
             GroupOutcome::Scored(summary) => {
                 self.gone.insert(group);
                 self.step.dropped += self.one(unbegun, summary.spent);
+                if judged == Judged::Spare {
+                    self.spare.insert(group, Kept { id: group, version, arrival, summary });
+                }
             }
             GroupOutcome::Failed(spent) => {
                 self.gone.insert(group);
@@ -338,6 +357,31 @@ impl Ledger {
         let trained: Vec<Kept> = self.ready.drain(..groups.min(self.ready.len())).collect();
         self.step.trained += self.count(trained.iter());
         trained
+    }
+
+    /// Takes so many groups to train on that the filter dropped in the step, those that were dispatched first;
+    /// fewer where there are not as many.
+    pub(super) fn train_spare(&mut self, groups: usize) -> Vec<Kept> {
+        let spare: Vec<Kept> = std::mem::take(&mut self.spare).into_values().take(groups).collect();
+        for kept in &spare {
+            self.gone.remove(&kept.id);
+        }
+        let count = self.count(spare.iter());
+        self.step.keep_dropped(count);
+        spare
+    }
+
+    /// Puts groups into the order in which they fill the batch.
+    pub(super) fn sort(&self, groups: &mut [Kept]) {
+        groups.sort_by_key(|kept| match self.order {
+            FillOrder::Dispatch => kept.id.0,
+            FillOrder::Completion => kept.arrival,
+        });
+    }
+
+    /// Counts copies of groups that are trained on.
+    pub(super) fn duplicate<'a>(&mut self, copies: impl Iterator<Item = &'a Kept>) {
+        self.step.duplicated += self.count(copies);
     }
 
     /// Throws away kept groups of versions before `oldest`, and names them in dispatch order.
@@ -434,6 +478,7 @@ impl Ledger {
         closed.check()?;
         self.totals.append(&closed);
         self.gone.clear();
+        self.spare.clear();
         self.step =
             Accounting { carried_in: carried_out, in_flight_in: in_flight_out, ..Accounting::default() };
         Ok((closed, carried))

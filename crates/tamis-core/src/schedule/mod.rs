@@ -18,6 +18,7 @@
 //! | `round_size` | how many prompts a round draws |
 //! | `streaming` | the policy that goes group by group |
 //! | `accounting` | where every generated group went, and the identity that must hold |
+//! | `copies` | which kept groups are copied where too few were kept |
 //! | `group_summary` | the numbers of a scored group |
 //! | `tally` | counts of a round, step or epoch |
 //! | [`report`] | the lines and metrics of a round and a step |
@@ -28,6 +29,7 @@
 //! | `mini_batch` | how a step's groups are cut into optimizer updates |
 
 mod accounting;
+mod copies;
 pub mod diagnosis;
 mod group_summary;
 mod ledger;

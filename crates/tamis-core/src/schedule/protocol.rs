@@ -108,6 +108,14 @@ pub enum Event {
 pub struct StepClose {
     /// Groups to train on, in batch order; empty unless the step is ready.
     pub trained: Vec<GroupId>,
+    /// Those of them that the filter dropped and that are in the batch because too few were kept
+    /// ([`OnLimit::KeepDropped`](super::OnLimit::KeepDropped)), in the order of dispatch.
+    #[serde(default)]
+    pub kept_when_insufficient: Vec<GroupId>,
+    /// Those of them that are trained on once more, one entry for each copy: the batch is `trained` and then
+    /// these ([`OnLimit::Duplicate`](super::OnLimit::Duplicate)).
+    #[serde(default)]
+    pub duplicated: Vec<GroupId>,
     /// Kept groups to throw away.
     pub surplus: Vec<GroupId>,
     /// Carried groups to throw away because they are too old.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Accounting, Members, Tally};
+use super::{Accounting, Members, OnLimit, Tally};
 use crate::figure::fixed;
 
 /// One generation round. `Display` is its line in the log.
@@ -39,7 +39,7 @@ pub struct StepReport {
     pub num_accumulated: usize,
     /// All groups generated for it.
     pub all: Tally,
-    /// The groups it trains on.
+    /// The groups it trains on: kept ones, dropped ones that fill the batch, and each copy.
     pub batch: Tally,
     /// Accounting of all groups.
     pub accounting: Accounting,
@@ -47,6 +47,10 @@ pub struct StepReport {
     pub max_lag: u64,
     /// Whether a filter judged.
     pub is_filtered: bool,
+    /// Treatment of the limit on rounds under the run's settings: what else than kept groups may be in the
+    /// batch.
+    #[serde(default)]
+    pub on_limit: OnLimit,
     /// Whether the run ends with it, where the number of steps is set. Where only epochs are set that is
     /// known when the run finishes.
     pub is_last: bool,
@@ -83,7 +87,7 @@ impl StepReport {
     /// | `dynamic_sampling/skipped` | 1 where nothing was trained |
     /// | `all/filter_metric/mean`, `train/filter_metric/mean` | the filter's metric over all generated and over the trained trajectories |
     /// | `all/pass_rate` | correct / scored of all generated trajectories |
-    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only; `in_flight_in` and `in_flight_out` where groups may be in flight over the end of a step |
+    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only; `in_flight_in` and `in_flight_out` where groups may be in flight over the end of a step, `kept_when_insufficient` with `on_limit: keep_dropped`, and, outside the identity, `duplicated` with `on_limit: duplicate` |
     /// | `tokens/generated`, `tokens/trained` | completion tokens |
     /// | `tokens/failed`, `tokens/aborted` | completion tokens of groups that failed or were given up, where there are any |
     /// | `turns/generated`, `turns/trained`, `turns/failed`, `turns/aborted` | the same of the policy's turns |
@@ -108,7 +112,13 @@ impl StepReport {
         put("train/filter_metric/mean", batch.mean_metric());
         put("all/pass_rate", all.pass_rate());
         for (place, count) in self.accounting.places() {
-            if place.starts_with("in_flight") && !self.may_stay_in_flight {
+            let may_be = match place {
+                "in_flight_in" | "in_flight_out" => self.may_stay_in_flight,
+                "kept_when_insufficient" => self.on_limit == OnLimit::KeepDropped,
+                "duplicated" => self.on_limit == OnLimit::Duplicate,
+                _ => true,
+            };
+            if !may_be {
                 continue;
             }
             // A group is never split: only its members are left out.

@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{GroupOutcome, Ledger};
+use super::copies::choose_copies;
+use super::ledger::{GroupOutcome, Judged, Kept, Ledger};
 use super::round_limit::adaptive;
 use super::round_size::KeepRate;
 use super::{
-    Command, Count, Diagnosis, GroupSummary, Members, OnExhausted, Progress, RoundLimit, RunEnd,
+    Command, Count, Diagnosis, GroupSummary, Members, OnExhausted, OnLimit, Progress, RoundLimit, RunEnd,
     ScheduleError, ScheduleSettings, SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
-use crate::filter::{GroupStatistics, Verdict};
+use crate::filter::{DropReason, GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
+use crate::random::{Key, Purpose};
 
 /// Phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +57,12 @@ pub(super) struct OpenStep {
     pub(super) tally: Tally,
     batch: Tally,
     pub(super) trained: Vec<GroupId>,
+    /// Those of them that the filter dropped.
+    #[serde(default)]
+    kept_when_insufficient: Vec<GroupId>,
+    /// Copies of them, in batch order.
+    #[serde(default)]
+    duplicated: Vec<GroupId>,
     pub(super) stale: Vec<GroupId>,
     aborted: Vec<GroupId>,
     /// Aborted and failed groups that were not judged.
@@ -320,7 +328,17 @@ impl ScheduleRun {
             // It stays unsettled until the filter has judged it.
             (GroupOutcome::Scored(_), None) => return alone,
         }
-        self.ledger.settle(group, verdict.is_some_and(Verdict::is_kept));
+        let judged = match verdict {
+            Some(Verdict::Kept) => Judged::Kept,
+            // Without two scores there is nothing to compare, and nothing to train on.
+            Some(Verdict::Dropped(reason))
+                if self.settings.on_limit == OnLimit::KeepDropped && reason != DropReason::Unscored =>
+            {
+                Judged::Spare
+            }
+            Some(Verdict::Dropped(_)) | None => Judged::Dropped,
+        };
+        self.ledger.settle(group, judged);
         self.count_in_epoch(epoch, &alone);
         alone
     }
@@ -367,11 +385,43 @@ impl ScheduleRun {
     /// Takes the first ready groups into the batch, and names them.
     pub(super) fn train(&mut self, groups: usize) -> Vec<GroupId> {
         let kept = self.ledger.train(groups);
-        for group in &kept {
+        self.take(&kept)
+    }
+
+    /// Takes all ready groups into the batch, and for the rest of it groups that the filter dropped in this
+    /// step, as far as there are any. They stand among the others in the order that fills batches: at its end
+    /// they would make optimizer updates of their own, which no gradient moves.
+    pub(super) fn train_with_dropped(&mut self) {
+        let mut batch = self.ledger.train(self.settings.train_batch_size);
+        let spare = self.ledger.train_spare(self.settings.train_batch_size - batch.len());
+        self.step.kept_when_insufficient = spare.iter().map(|group| group.id).collect();
+        batch.extend(spare);
+        self.ledger.sort(&mut batch);
+        self.take(&batch);
+    }
+
+    /// Takes all ready groups into the batch, and for the rest of it copies of them.
+    pub(super) fn train_with_copies(&mut self) {
+        let kept = self.ledger.train(self.settings.train_batch_size);
+        self.take(&kept);
+        let missing = self.settings.train_batch_size - kept.len();
+        let key = Key::new(self.settings.seed, Purpose::Copies).with(self.progress.steps + 1);
+        let copies: Vec<Kept> =
+            choose_copies(kept.len(), missing, key).into_iter().map(|place| kept[place]).collect();
+        for copy in &copies {
+            self.step.batch.add_judged(Verdict::Kept, &copy.summary);
+        }
+        self.step.duplicated = copies.iter().map(|copy| copy.id).collect();
+        self.ledger.duplicate(copies.iter());
+    }
+
+    /// Adds groups to the batch, and names them.
+    fn take(&mut self, groups: &[Kept]) -> Vec<GroupId> {
+        for group in groups {
             self.step.max_lag = self.step.max_lag.max(self.version.0 - group.version.0);
             self.step.batch.add_judged(Verdict::Kept, &group.summary);
         }
-        let ids: Vec<GroupId> = kept.iter().map(|kept| kept.id).collect();
+        let ids: Vec<GroupId> = groups.iter().map(|group| group.id).collect();
         self.step.trained.extend(&ids);
         ids
     }
@@ -457,7 +507,8 @@ impl ScheduleRun {
     /// and surplus is carried.
     fn close(&mut self, goes_on: bool, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
         let keeps = goes_on && self.carries();
-        let num_accumulated = self.step.trained.len() + self.ledger.num_kept();
+        let of_dropped = self.step.kept_when_insufficient.len();
+        let num_accumulated = self.step.trained.len() - of_dropped + self.ledger.num_kept();
         let mut surplus = Vec::new();
         if !keeps {
             surplus = self.ledger.discard_kept();
@@ -467,8 +518,19 @@ impl ScheduleRun {
             self.asked = None;
             self.phase = Phase::Ended;
         }
-        let OpenStep { rounds, tally, batch, trained, stale, aborted, given_up, max_lag, .. } =
-            std::mem::replace(&mut self.step, OpenStep::under(&self.settings, self.keep_rate));
+        let OpenStep {
+            rounds,
+            tally,
+            batch,
+            trained,
+            kept_when_insufficient,
+            duplicated,
+            stale,
+            aborted,
+            given_up,
+            max_lag,
+            ..
+        } = std::mem::replace(&mut self.step, OpenStep::under(&self.settings, self.keep_rate));
         let mut returned = Vec::new();
         if goes_on {
             returned = given_up;
@@ -496,11 +558,22 @@ impl ScheduleRun {
             accounting,
             max_lag,
             is_filtered: self.settings.filter.is_some(),
+            on_limit: self.settings.on_limit,
             is_last: !trained.is_empty() && self.settings.total_steps == Some(step),
             may_stay_in_flight: self.carries()
                 && (self.goes_back == GoesBack::Untrained || self.settings.rounds_in_flight > 1),
         };
-        Ok(StepClose { trained, surplus, stale, carried, aborted, returned, report })
+        Ok(StepClose {
+            trained,
+            kept_when_insufficient,
+            duplicated,
+            surplus,
+            stale,
+            carried,
+            aborted,
+            returned,
+            report,
+        })
     }
 
     /// Prompts go back to the source: the present epoch has them before it.

@@ -16,6 +16,14 @@ choice! {
         UsePartial = "use_partial",
         /// The groups are given up and the next step starts.
         Skip = "skip",
+        /// The groups that are there are trained on, and for the rest groups that the filter dropped in this
+        /// step, those dispatched first (slime's `keep_when_insufficient`); never unscored ones. Counted as
+        /// `kept_when_insufficient`. Not with `mode: streaming`.
+        KeepDropped = "keep_dropped",
+        /// The groups that are there are trained on, and for the rest copies of them, each group as often as
+        /// the others or once more (SkyRL's `dynamic_sampling.type: replace`). Counted as `duplicated`. Not
+        /// with `mode: streaming`.
+        Duplicate = "duplicate",
     }
 }
 
@@ -125,6 +133,9 @@ pub struct ScheduleSettings {
     pub max_num_gen_batches: RoundLimit,
     /// At that limit.
     pub on_limit: OnLimit,
+    /// Seed of the draw of the groups that are copied ([`OnLimit::Duplicate`]).
+    #[serde(default)]
+    pub seed: u64,
     /// When a round keeps nothing.
     pub on_empty_round: OnEmptyRound,
     /// When the data ends.
@@ -218,6 +229,15 @@ pub enum SettingsError {
         /// The filter.
         filter: &'static str,
     },
+    /// A streaming schedule hands groups out one by one, and what fills the batch is chosen among all of it.
+    #[error(
+        "`schedule.on_limit: {on_limit}` fills the batch when its rounds are over, and a streaming schedule hands \
+            groups out as they come"
+    )]
+    FillsStream {
+        /// Treatment of the limit.
+        on_limit: OnLimit,
+    },
     /// Without a filter a round is the batch.
     #[error(
         "without a filter every group of the one round is trained on: `data.gen_batch_size` {gen_batch_size} \
@@ -247,6 +267,7 @@ impl ScheduleSettings {
             refill: true,
             max_num_gen_batches: RoundLimit::None,
             on_limit: OnLimit::default(),
+            seed: 0,
             on_empty_round: OnEmptyRound::default(),
             on_exhausted: OnExhausted::default(),
             surplus: Surplus::default(),

@@ -157,6 +157,8 @@ pub enum Shape {
         /// Keys of the section.
         keys: Vec<KeySpec>,
     },
+    /// A section with a `kind`, or the name of the kind alone.
+    OrName(Box<Shape>),
     /// A section whose keys depend on the key `kind`.
     Tagged {
         /// Documentation, as written.
@@ -196,6 +198,9 @@ impl Shape {
 
     /// The keys that a kind of this section has of its own; none where there is no such kind.
     pub fn keys_of_kind(&self, kind: &str) -> Vec<KeySpec> {
+        if let Self::OrName(inner) = self.without_null() {
+            return inner.keys_of_kind(kind);
+        }
         let Self::Tagged { variants, .. } = self.without_null() else { return Vec::new() };
         variants
             .iter()
@@ -218,6 +223,7 @@ impl Shape {
                 name.parse::<usize>().is_ok().then(|| (**item).clone())
             }
             Self::Named(inner) => Some((**inner).clone()),
+            Self::OrName(inner) => Some(inner.of_key(name)),
             _ => None,
         };
         found.unwrap_or(Self::Free)
@@ -232,6 +238,15 @@ impl Shape {
         }
     }
 
+    /// The kinds of this section; none where it has no `kind`.
+    pub fn kinds(&self) -> impl Iterator<Item = &Variant> {
+        let variants = match self {
+            Self::Tagged { variants, .. } => variants.as_slice(),
+            _ => &[],
+        };
+        variants.iter()
+    }
+
     /// Documentation, as written, of a named value or kind.
     pub fn doc_of(&self, name: &str) -> Option<&'static str> {
         match self {
@@ -239,6 +254,7 @@ impl Shape {
             Self::Tagged { variants, .. } => {
                 variants.iter().find(|variant| variant.name == name).map(|variant| variant.doc)
             }
+            Self::OrName(inner) => inner.doc_of(name),
             _ => None,
         }
     }
@@ -268,6 +284,10 @@ impl Shape {
             Self::Free | Self::Named(_) => "a mapping".to_owned(),
             Self::Section { .. } => "a section".to_owned(),
             Self::Tagged { .. } => "a section with a `kind`".to_owned(),
+            Self::OrName(inner) => {
+                let names = inner.kinds().map(|kind| kind.name).collect::<Vec<_>>().join(", ");
+                format!("one of {names}, alone or as the `kind` of a section")
+            }
         }
     }
 }

@@ -8,7 +8,7 @@
 //! [`Watch`] holds a path, a run directory or a log, and takes in what was written since it last looked; it
 //! never fails on what a file holds, only on a file that cannot be read. Which format a log has is found line
 //! by line, so that a log may have several: those of the group filter's guide, `[Dynamic Sampling]`, what verl
-//! and EasyR1 print, the log and the metrics of tamis. [`Summary`] is what is known, with the four figures of
+//! and EasyR1 print, the log and the metrics of tamis. [`WatchedRun`] is what is known, with the four figures of
 //! the guide's own script; [`text`] renders it.
 
 mod error;
@@ -24,5 +24,5 @@ mod watch;
 
 pub use error::MonitorError;
 pub use format::LogFormat;
-pub use summary::Summary;
+pub use summary::WatchedRun;
 pub use watch::Watch;

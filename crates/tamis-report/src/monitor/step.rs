@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::fact::Batch;
 
 /// Figures of steps that are kept: of a long log no more is held than is shown.
-const FIGURES: [&str; 32] = [
+const FIGURES: [&str; 34] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",
@@ -21,8 +21,10 @@ const FIGURES: [&str; 32] = [
     "dynamic_sampling/target_prompt_num",
     "groups/aborted",
     "groups/dropped",
+    "groups/duplicated",
     "groups/failed",
     "groups/generated",
+    "groups/kept_when_insufficient",
     "groups/stale",
     "groups/surplus",
     "groups/trained",

@@ -70,6 +70,10 @@ pub struct WatchedGroups {
     pub dropped: Option<u64>,
     /// Trained on.
     pub trained: Option<u64>,
+    /// Dropped by the filter, and in a batch all the same.
+    pub kept_when_insufficient: Option<u64>,
+    /// Copies of trained groups that were trained on.
+    pub duplicated: Option<u64>,
     /// Kept, not needed, thrown away.
     pub surplus: Option<u64>,
     /// Too old.
@@ -100,7 +104,7 @@ pub struct Course {
 
 /// Last and greatest value, and the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
+pub struct LastMaxMean {
     /// Of the last step.
     pub last: f64,
     /// Mean over the steps.
@@ -111,7 +115,7 @@ pub struct Spread {
 
 /// Times in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Pace {
+pub struct StepTimes {
     /// Of the last step.
     pub last: Option<f64>,
     /// Mean of the last steps.
@@ -139,7 +143,7 @@ pub struct Now {
 
 /// One step of the past.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Point {
+pub struct PastStep {
     /// Its number.
     pub step: u64,
     /// Batches generated.
@@ -148,9 +152,9 @@ pub struct Point {
     pub kept: Option<u64>,
     /// Groups dropped.
     pub dropped: Option<u64>,
-    /// Reward, of the metric that [`Summary::reward`] names.
+    /// Reward, of the metric that [`WatchedRun::reward`] names.
     pub reward: Option<f64>,
-    /// Pass rate, of the metric that [`Summary::pass_rate`] names.
+    /// Pass rate, of the metric that [`WatchedRun::pass_rate`] names.
     pub pass_rate: Option<f64>,
     /// Seconds that it took.
     pub seconds: Option<f64>,
@@ -158,7 +162,7 @@ pub struct Point {
 
 /// What is known of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct WatchedRun {
     /// The run directory or the log.
     pub path: String,
     /// Who wrote what was understood.
@@ -184,11 +188,11 @@ pub struct Summary {
     /// The main figure of the validation.
     pub validation: Option<Course>,
     /// Batches generated per step.
-    pub batches: Option<Spread>,
+    pub batches: Option<LastMaxMean>,
     /// Greatest lag of the groups of a step.
-    pub lag: Option<Spread>,
+    pub lag: Option<LastMaxMean>,
     /// Times.
-    pub seconds: Pace,
+    pub seconds: StepTimes,
     /// The step in the making.
     pub now: Option<Now>,
     /// Figures of the last step.
@@ -202,7 +206,7 @@ pub struct Summary {
     /// The error after which nothing was said.
     pub error: Option<String>,
     /// The last steps, one by one.
-    pub history: Vec<Point>,
+    pub history: Vec<PastStep>,
 }
 
 /// What is known of the files themselves.
@@ -233,7 +237,7 @@ const REWARDS: [(&str, &str); 4] = [
 const PASS_RATES: [(&str, &str); 2] =
     [("all/pass_rate", "all generated"), ("reward/accuracy", "reward function")];
 
-impl Summary {
+impl WatchedRun {
     /// Of what was read: the metrics of a run or a log, and beside metrics the log of the run.
     pub(super) fn of(source: &Source<'_>, main: &Reading, log: Option<&Reading>) -> Self {
         let is_counted = |step: &&Step| step.number != Some(0);
@@ -278,6 +282,8 @@ impl Summary {
                 generated: sum(&Step::generated),
                 dropped: sum(&Step::dropped),
                 trained: sum(&|step| step.place("trained")),
+                kept_when_insufficient: sum(&|step| step.place("kept_when_insufficient")),
+                duplicated: sum(&|step| step.place("duplicated")),
                 surplus: sum(&|step| step.place("surplus")),
                 stale: sum(&|step| step.place("stale")),
                 failed: sum(&|step| step.place("failed")),
@@ -348,11 +354,11 @@ fn guide_figures(steps: &[&Step]) -> GuideFigures {
     }
 }
 
-fn spread(values: impl Iterator<Item = f64>) -> Option<Spread> {
+fn spread(values: impl Iterator<Item = f64>) -> Option<LastMaxMean> {
     let values: Vec<f64> = values.collect();
     let last = *values.last()?;
     let mean = values.iter().sum::<f64>() / values.len() as f64;
-    Some(Spread { last, mean, most: values.iter().copied().fold(f64::NEG_INFINITY, f64::max) })
+    Some(LastMaxMean { last, mean, most: values.iter().copied().fold(f64::NEG_INFINITY, f64::max) })
 }
 
 /// Seconds of each step: the figure, or the time between the ends of two.
@@ -364,13 +370,13 @@ fn seconds(steps: &[&Step], place: usize) -> Option<f64> {
     })
 }
 
-fn pace(steps: &[&Step], step: Option<u64>, total: Option<u64>) -> Pace {
+fn pace(steps: &[&Step], step: Option<u64>, total: Option<u64>) -> StepTimes {
     let recent: Vec<f64> =
         (steps.len().saturating_sub(RECENT)..steps.len()).filter_map(|place| seconds(steps, place)).collect();
     let per_step = (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64);
     let left = step.zip(total).map(|(step, total)| total.saturating_sub(step) as f64);
     let left = left.filter(|left| *left > 0.0).zip(per_step).map(|(left, per_step)| left * per_step);
-    Pace { last: steps.len().checked_sub(1).and_then(|last| seconds(steps, last)), per_step, left }
+    StepTimes { last: steps.len().checked_sub(1).and_then(|last| seconds(steps, last)), per_step, left }
 }
 
 fn state(
@@ -426,13 +432,13 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
     notes
 }
 
-fn history(steps: &[&Step], reward: Option<&Course>, pass_rate: Option<&Course>) -> Vec<Point> {
+fn history(steps: &[&Step], reward: Option<&Course>, pass_rate: Option<&Course>) -> Vec<PastStep> {
     let of = |step: &Step, course: Option<&Course>| step.figure(&[course?.metric.as_str()]);
     (steps.len().saturating_sub(HISTORY)..steps.len())
         .filter_map(|place| {
             let step = steps.get(place)?;
             let (kept, num_kept, is_whole) = step.kept();
-            Some(Point {
+            Some(PastStep {
                 step: step.number.unwrap_or(place as u64 + 1),
                 batches: step.num_batches(),
                 kept: (is_whole && num_kept > 0).then_some(kept),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tamis_core::figure::fixed;
 use tamis_run::log::progress::duration;
 
-use super::summary::{Course, GuideFigures, Spread, Summary, WatchedState};
+use super::summary::{Course, GuideFigures, LastMaxMean, WatchedRun, WatchedState};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Values that the small line of a text has, at most.
@@ -32,7 +32,7 @@ pub fn guide_lines(figures: &GuideFigures) -> [String; 4] {
 }
 
 /// How far the run is, in one line.
-pub fn headline(summary: &Summary) -> String {
+pub fn headline(summary: &WatchedRun) -> String {
     let mut parts = vec![summary.state.name().to_owned()];
     match (summary.step, summary.total_steps) {
         (Some(step), Some(total)) => parts.push(format!("step {step} of {total}")),
@@ -53,7 +53,7 @@ pub fn headline(summary: &Summary) -> String {
 }
 
 /// Everything else that is known, by name.
-pub fn rows(summary: &Summary) -> Vec<Row> {
+pub fn rows(summary: &WatchedRun) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut add = |name: &'static str, text: Option<String>| rows.extend(text.map(|text| (name, text)));
     add("reward", summary.reward.as_ref().map(|reward| course(reward, plain)));
@@ -107,7 +107,7 @@ pub fn rows(summary: &Summary) -> Vec<Row> {
 }
 
 /// What a person should look at: notes, warnings, the error.
-pub fn messages(summary: &Summary) -> Vec<Row> {
+pub fn messages(summary: &WatchedRun) -> Vec<Row> {
     let notes = summary.notes.iter().map(|note| ("note", note.clone()));
     let warnings = summary.warnings.iter().rev().take(3).rev().map(|text| ("warning", text.clone()));
     let error = summary.error.iter().flat_map(|error| error.lines()).map(|line| ("error", line.to_owned()));
@@ -115,7 +115,7 @@ pub fn messages(summary: &Summary) -> Vec<Row> {
 }
 
 /// The whole summary as text.
-pub fn text(summary: &Summary) -> String {
+pub fn text(summary: &WatchedRun) -> String {
     let formats: Vec<&str> = summary.formats.iter().map(|format| format.name()).collect();
     let formats = if formats.is_empty() { String::new() } else { format!(" ({})", formats.join(", ")) };
     let mut lines = vec![format!("{}{formats}: {}", summary.path, headline(summary)), String::new()];
@@ -134,7 +134,7 @@ fn course(course: &Course, shown: fn(f64) -> String) -> String {
     format!("{} → {} ({}){small}", shown(course.first), shown(course.last), course.over)
 }
 
-fn groups(summary: &Summary) -> Option<String> {
+fn groups(summary: &WatchedRun) -> Option<String> {
     let groups = &summary.groups;
     let mut parts = vec![format!("{} generated", groups.generated?)];
     if let Some(dropped) = groups.dropped {
@@ -145,6 +145,8 @@ fn groups(summary: &Summary) -> Option<String> {
     }
     for (name, number) in [
         ("trained", groups.trained),
+        ("kept when insufficient", groups.kept_when_insufficient),
+        ("duplicated", groups.duplicated),
         ("surplus", groups.surplus),
         ("stale", groups.stale),
         ("failed", groups.failed),
@@ -155,7 +157,7 @@ fn groups(summary: &Summary) -> Option<String> {
     Some(parts.join(", "))
 }
 
-fn update(summary: &Summary) -> Option<String> {
+fn update(summary: &WatchedRun) -> Option<String> {
     let names = [
         ("entropy", "actor/entropy"),
         ("grad", "actor/grad_norm"),
@@ -170,7 +172,7 @@ fn update(summary: &Summary) -> Option<String> {
     (!shown.is_empty()).then(|| shown.join("  "))
 }
 
-fn of(spread: Spread) -> String {
+fn of(spread: LastMaxMean) -> String {
     format!(", last {}, most {}", fixed(spread.last, 0), fixed(spread.most, 0))
 }
 

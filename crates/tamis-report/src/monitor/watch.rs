@@ -7,7 +7,7 @@ use tamis_run::directory::{CONFIG, METRICS, RUN_LOG, held_by};
 
 use super::error::MonitorError;
 use super::reading::Reading;
-use super::summary::{Source, Summary};
+use super::summary::{Source, WatchedRun};
 use super::tail::{Change, Tail};
 use crate::page::settings::Settings;
 
@@ -127,7 +127,7 @@ impl Watch {
     }
 
     /// What is known now.
-    pub fn summary(&mut self) -> Summary {
+    pub fn summary(&mut self) -> WatchedRun {
         let now = SystemTime::now();
         // A step that EasyR1 prints ends with the last line of its block, which nothing marks.
         self.main.reading.settle();
@@ -146,6 +146,6 @@ impl Watch {
             num_replaced: self.main.num_replaced,
             age,
         };
-        Summary::of(&source, &self.main.reading, self.log.as_ref().map(|log| &log.reading))
+        WatchedRun::of(&source, &self.main.reading, self.log.as_ref().map(|log| &log.reading))
     }
 }

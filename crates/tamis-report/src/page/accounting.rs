@@ -12,8 +12,9 @@ use crate::html::{escape, head, row};
 /// What came in, and where it went. What a step hands to the next is counted in both: of the run, what its first step
 /// was handed came in, and what its last one hands on went out.
 const SOURCES: [&str; 3] = ["generated", "carried_in", "in_flight_in"];
-const PLACES: [&str; 9] = [
+const PLACES: [&str; 10] = [
     "trained",
+    "kept_when_insufficient",
     "left_out",
     "dropped",
     "surplus",
@@ -71,7 +72,8 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
         html.push_str(&row(&cells));
     };
     let of = |place: &str| ["groups", "trajectories", "turns", "tokens"].map(|what| sum(run, what, place));
-    for place in SOURCES.iter().chain(&PLACES) {
+    // Copies are no part of the balance.
+    for place in SOURCES.iter().chain(&PLACES).chain(&["duplicated"]) {
         let counts = of(place);
         let is_handed_on = ["carried_in", "in_flight_in", "carried_out", "in_flight_out"].contains(place);
         let is_nothing = counts.iter().flatten().all(|count| *count == 0.0);
@@ -93,8 +95,11 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
             .collect();
         for name in names {
             let count = run.sum(&name).filter(|count| *count > 0.0);
+            // The filter's reasons also count the dropped groups that are in the batch all the same.
+            let has_more = *place == "dropped" && sum(run, "groups", "kept_when_insufficient") > Some(0.0);
+            let of = if has_more { "of these and those in the batch" } else { "of these" };
             let reason =
-                format!("<span class=\"within\">of these {}</span>", escape(&words(&name[within.len()..])));
+                format!("<span class=\"within\">{of} {}</span>", escape(&words(&name[within.len()..])));
             match (count, *place) {
                 (None, _) => {}
                 (count, "dropped") => line(reason, [count, None, None, None]),

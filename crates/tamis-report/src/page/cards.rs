@@ -57,7 +57,7 @@ fn shorten(whole: &str, longest: usize) -> String {
 fn badge(verdict: &str) -> String {
     let kind = match verdict {
         "trained" => "kept",
-        "surplus" | "stale" | "aborted" => "idle",
+        "kept_when_insufficient" | "surplus" | "stale" | "aborted" => "idle",
         _ => "dropped",
     };
     let mark = match kind {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_data::columns::{Columns, Ragged};
 use tamis_data::records::RecordError;
-use tamis_run::directory::{ROLLOUTS, step_of};
+use tamis_run::directory::step_files;
 
 use super::steps::StepRange;
 
@@ -69,18 +69,10 @@ pub(crate) struct Groups {
 impl Groups {
     /// Reads the files of a run directory.
     pub(crate) fn read(run: &Path, range: StepRange) -> Self {
-        let mut files: Vec<(u64, PathBuf)> = std::fs::read_dir(run.join(ROLLOUTS))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|ending| ending == "parquet"))
-            .filter_map(|path| Some((step_of(path.file_stem()?.to_str()?)?, path)))
-            .collect();
+        let mut files = step_files(run).unwrap_or_default();
+        files.retain(|(_, path)| path.extension().is_some_and(|ending| ending == "parquet"));
         let mut found = Self { is_empty: files.is_empty(), ..Self::default() };
-        files.retain(|(step, _)| range.contains(*step));
-        files.sort();
-        for (step, path) in files {
+        for (step, path) in files.into_iter().filter(|(step, _)| range.contains(*step)) {
             match read(step, &path) {
                 Ok(groups) => found.steps.push(groups),
                 Err(error) => found.unreadable.push((path, describe(&error))),

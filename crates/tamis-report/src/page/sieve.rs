@@ -21,6 +21,7 @@ const MOST_COLUMNS: usize = 120;
 /// Places in which a group can end, with the class that fills them. What is not among them gets the last.
 const CAUSES: [(&str, &str); 15] = [
     ("trained", "s0"),
+    ("kept_when_insufficient", "s8"),
     ("surplus", "s1"),
     ("all_correct", "s2"),
     ("all_wrong", "s3"),

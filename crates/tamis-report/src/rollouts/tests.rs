@@ -1,4 +1,5 @@
 use std::fs::File;
+use std::path::Path;
 
 use serde_json::json;
 use tamis_core::group::{FinishReason, Group, GroupId, PolicyVersion, PromptId, Score, Trajectory};

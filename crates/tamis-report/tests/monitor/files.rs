@@ -1,7 +1,7 @@
 //! Files as they come to be: empty, torn, cut back, replaced, gone, no text at all.
 
 use tamis_report::monitor::summary::WatchedState;
-use tamis_report::monitor::{MonitorError, Summary, Watch};
+use tamis_report::monitor::{MonitorError, Watch, WatchedRun};
 
 use crate::Folder;
 
@@ -13,12 +13,12 @@ fn batch(number: u64, dropped: u64) -> String {
     )
 }
 
-fn next(watch: &mut Watch) -> Summary {
+fn next(watch: &mut Watch) -> WatchedRun {
     watch.follow().unwrap();
     watch.summary()
 }
 
-fn has_note(summary: &Summary, note: &str) -> bool {
+fn has_note(summary: &WatchedRun, note: &str) -> bool {
     summary.notes.iter().any(|said| said.contains(note))
 }
 

@@ -119,7 +119,7 @@ Training Progress:   0%|          | 1/435 [00:10<1:12:20, 10.00s/it]\rTraining P
     assert!(ended.error.unwrap().starts_with("ValueError: num_gen_batches=15"));
 }
 
-fn text_of(summary: &tamis_report::monitor::Summary) -> String {
+fn text_of(summary: &tamis_report::monitor::WatchedRun) -> String {
     text(summary)
 }
 

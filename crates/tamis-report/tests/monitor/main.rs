@@ -6,7 +6,7 @@ mod documents;
 mod files;
 mod formats;
 
-use tamis_report::monitor::{Summary, Watch};
+use tamis_report::monitor::{Watch, WatchedRun};
 
 /// A folder with files in it.
 struct Folder(tempfile::TempDir);
@@ -32,7 +32,7 @@ impl Folder {
 }
 
 /// The summary of a log with this text.
-fn of_log(text: impl AsRef<[u8]>) -> Summary {
+fn of_log(text: impl AsRef<[u8]>) -> WatchedRun {
     let folder = Folder::new();
     folder.write("train.log", text);
     let mut watch = Watch::open(&folder.path("train.log")).unwrap();
@@ -41,7 +41,7 @@ fn of_log(text: impl AsRef<[u8]>) -> Summary {
 }
 
 /// Batches, mean filter rate in per cent, groups kept, groups kept per batch.
-fn guide(summary: &Summary) -> (u64, Option<String>, Option<u64>, Option<String>) {
+fn guide(summary: &WatchedRun) -> (u64, Option<String>, Option<u64>, Option<String>) {
     let guide = &summary.guide;
     let rate = guide.average_filter_rate.map(|rate| format!("{:.2}", 100.0 * rate));
     (guide.total_batches, rate, guide.total_kept, guide.average_kept.map(|kept| format!("{kept:.1}")))

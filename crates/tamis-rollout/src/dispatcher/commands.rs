@@ -1,10 +1,10 @@
 //! Carries out the scheduling machine's commands: draws prompts, aborts groups, hands over a step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_core::filter::Verdict;
+use tamis_core::filter::{DropReason, Verdict};
 use tamis_core::group::{Group, GroupId};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::selector::JudgedGroup;
@@ -386,6 +386,14 @@ impl Dispatcher {
             with.source.give_back(given_back);
         }
         with.source.learn(&self.judged(&close));
+        let dropped_for: BTreeMap<GroupId, DropReason> = close
+            .kept_when_insufficient
+            .iter()
+            .filter_map(|id| match self.held.get(id)?.fate {
+                Fate::Dropped(reason) => Some((*id, reason)),
+                _ => None,
+            })
+            .collect();
         let mut take = |ids: &[GroupId], fate: &Fate| -> Result<Vec<Record>, DispatchError> {
             ids.iter()
                 .map(|id| {
@@ -395,7 +403,19 @@ impl Dispatcher {
                 })
                 .collect()
         };
-        let trained = take(&close.trained, &Fate::Trained)?;
+        let mut trained = take(&close.trained, &Fate::Trained)?;
+        for record in &mut trained {
+            if let Some(reason) = dropped_for.get(&record.group.id) {
+                record.fate = Fate::KeptWhenInsufficient(*reason);
+            }
+        }
+        let copies: Vec<Record> = close
+            .duplicated
+            .iter()
+            .filter_map(|id| trained.iter().find(|record| record.group.id == *id))
+            .map(|record| Record { fate: Fate::Duplicated, ..record.clone() })
+            .collect();
+        trained.extend(copies);
         let mut others = take(&close.surplus, &Fate::Surplus)?;
         others.extend(take(&close.stale, &Fate::Stale)?);
         let mut aborted = take(&close.aborted, &Fate::Aborted)?;

@@ -39,6 +39,12 @@ const ROUNDING_VARIES: f64 = 8.0;
 /// vLLM at 32 bits (docs/real-vllm.md).
 const LEAST_TOLERANCE: f64 = 1e-4;
 
+/// Whether the server has no such route, in the words of the web framework of vLLM and SGLang. What a route does not find it
+/// tells in others.
+fn is_no_route(fault: &Fault) -> bool {
+    fault.detail == "HTTP 404: Not Found"
+}
+
 /// Whether a fault is an answer, and not that none came.
 fn is_said(fault: &Fault) -> bool {
     matches!(fault.class, FaultClass::Refused | FaultClass::ServerError)
@@ -285,6 +291,7 @@ impl<P: Protocol> HttpServer<P> {
             Err(fault)
                 if fault.class == FaultClass::Refused
                     && publishing.stage == Stage::Load
+                    && !is_no_route(&fault)
                     && publishing.tries < MOST_RELOADS =>
             {
                 publishing.ask_again_at = Some(now + ASK_AGAIN * (1 << publishing.tries));

@@ -7,6 +7,8 @@
 //!   run.superseded.log       lines of run.log after the checkpoint from which the run was resumed
 //!   metrics.jsonl            one object per step
 //!   tensorboard/             event files
+//!   loggers/                 of loggers in a process of their own: its output, and what the run is called there
+//!   wandb/                   of Weights & Biases, where figures are not sent at once
 //!   rollouts/step_<n>.parquet
 //!   validation/step_<n>.jsonl  samples of the validation after step n, where `validate.save_samples` asks for them
 //!   evaluations/step_<n>.json  what `tamis eval` found for that checkpoint; `step_<n>-2.json` the second time, and so on
@@ -38,10 +40,12 @@ use crate::durable::{Disk, DiskError, DiskOperation, UNFINISHED};
 
 mod checkpoints;
 mod error;
+mod step_files;
 
 pub use checkpoints::{CheckpointFolder, Keep, PendingCheckpoint};
 pub use error::RunDirectoryError;
 use error::holder;
+pub use step_files::{FolderError, step_files};
 
 /// Bytes of a run's name at most: file systems hold no longer ones.
 const MAX_NAME: usize = 255;

@@ -101,7 +101,8 @@ fn text(row: &Map<String, Value>) -> String {
     serde_json::to_string(row).unwrap_or_default() + "\n"
 }
 
-fn number(value: f64) -> Value {
+/// A figure as JSON holds it.
+pub(super) fn number(value: f64) -> Value {
     Number::from_f64(value).map_or_else(
         || match value {
             f64::INFINITY => Value::from("Infinity"),

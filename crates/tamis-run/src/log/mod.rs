@@ -1,8 +1,11 @@
-//! Writes the metrics of each step: `metrics.jsonl`, TensorBoard's event files, the console.
+//! Writes the metrics of each step: `metrics.jsonl`, TensorBoard's event files, the console; and hands them to
+//! Weights & Biases, MLflow, Prometheus and collectors of OpenTelemetry.
 //!
 //! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a
-//! checkpoint ([`Loggers::sync`]), so that a resumed run cuts them back there and appends.
+//! checkpoint ([`Loggers::sync`]), so that a resumed run cuts them back there and appends. Loggers that hand
+//! figures to somebody else never stop or slow a run: they warn once, and count what they lose.
 
+use self::details::StepDetails;
 use crate::directory::LogPositions;
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
@@ -10,9 +13,14 @@ use crate::metrics::Metrics;
 #[cfg(test)]
 mod captured;
 pub mod console;
+pub mod details;
 pub mod jsonl;
+pub mod otlp;
+mod outbox;
 pub mod progress;
+pub mod prometheus;
 pub mod run_log;
+pub mod side_process;
 pub mod tensorboard;
 pub mod transfer;
 
@@ -36,6 +44,28 @@ impl LoggerError {
     }
 }
 
+/// The end of a run, as loggers are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnding {
+    /// It came to its end.
+    Finished,
+    /// It was interrupted, to be resumed.
+    Interrupted,
+    /// An error ended it.
+    Failed,
+}
+
+impl RunEnding {
+    /// Its name: `finished`, `interrupted`, `failed`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// A place for metrics.
 pub trait Logger: Send {
     /// Name of the logger, as in `run.loggers`.
@@ -46,6 +76,27 @@ pub trait Logger: Send {
 
     /// Adds metrics to a step that was logged already: its closing validation.
     fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), DiskError>;
+
+    /// Whether it shows distributions.
+    fn shows_distributions(&self) -> bool {
+        false
+    }
+
+    /// Completions of each step that it shows.
+    fn num_samples(&self) -> usize {
+        0
+    }
+
+    /// Writes what it shows of a step beside its metrics, after them.
+    fn log_details(&mut self, _step: u64, _details: &StepDetails) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    /// Tells it of the end of the run, without waiting; nothing is logged after it.
+    fn begin_close(&mut self, _ending: RunEnding) {}
+
+    /// Waits, as long as it may, for what is not delivered yet.
+    fn finish_close(&mut self) {}
 
     /// Flushes what was written to the device and records the lengths of the logger's files.
     fn sync(&mut self, positions: &mut LogPositions) -> Result<(), DiskError>;
@@ -79,6 +130,28 @@ impl Loggers {
     pub fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), LoggerError> {
         self.last_step = step;
         self.each(|logger| logger.amend(step, added))
+    }
+
+    /// Whether some logger shows distributions.
+    pub fn shows_distributions(&self) -> bool {
+        self.loggers.iter().any(|logger| logger.shows_distributions())
+    }
+
+    /// Completions of each step that some logger shows.
+    pub fn num_samples(&self) -> usize {
+        self.loggers.iter().map(|logger| logger.num_samples()).max().unwrap_or(0)
+    }
+
+    /// Hands the details of a step that was logged to every logger. All are tried; the first error is returned.
+    pub fn log_details(&mut self, step: u64, details: &StepDetails) -> Result<(), LoggerError> {
+        self.each(|logger| logger.log_details(step, details))
+    }
+
+    /// Ends every logger: waits for what is not delivered yet, for all of them together as long as the most patient
+    /// one may.
+    pub fn close(&mut self, ending: RunEnding) {
+        self.loggers.iter_mut().for_each(|logger| logger.begin_close(ending));
+        self.loggers.iter_mut().for_each(|logger| logger.finish_close());
     }
 
     /// Flushes every logger and records how far each of its files goes.

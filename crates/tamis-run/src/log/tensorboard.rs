@@ -3,7 +3,8 @@
 //! A file is a sequence of TFRecords: length (`u64`), masked CRC-32C of it, the bytes of an `Event`, masked
 //! CRC-32C of them (all little endian). An `Event` is a protobuf message: wall time (field 1, double), step
 //! (2, varint) and one of file version (3), summary (5) or session log (7). A summary holds values (1) of tag
-//! (1) and number (2, float). The first event of a file names the version `brain.Event:2`.
+//! (1) and number (2, float), or of a histogram (5) or a tensor (8) with the plug-in that shows it (9). The first
+//! event of a file names the version `brain.Event:2`.
 //!
 //! A resumed run begins a new file that opens with a session start at its first step: a TensorBoard that is
 //! running drops what it had read from that step on, and one that starts later finds the older file cut back
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Logger;
+use super::details::{Histogram, SampleText, StepDetails};
 use crate::checksum::crc32c;
 use crate::directory::{LogPositions, TENSORBOARD, position_name};
 use crate::durable::{AppendFile, Disk, DiskError, DiskOperation};
@@ -28,6 +30,8 @@ pub struct TensorBoardLogger {
     // Lengths of the files of earlier sessions of the run, which no longer change.
     earlier: Vec<(OsString, u64)>,
     name: OsString,
+    histograms: bool,
+    num_samples: usize,
 }
 
 impl TensorBoardLogger {
@@ -51,7 +55,14 @@ impl TensorBoardLogger {
         if !files.is_empty() {
             file.append(&record(&session_start(seconds(), first_step)))?;
         }
-        Ok(Self { file, earlier, name })
+        Ok(Self { file, earlier, name, histograms: false, num_samples: 0 })
+    }
+
+    /// Shows histograms of each step, and so many of its completions.
+    #[must_use]
+    pub fn with_details(mut self, histograms: bool, num_samples: usize) -> Self {
+        (self.histograms, self.num_samples) = (histograms, num_samples);
+        self
     }
 }
 
@@ -66,6 +77,30 @@ impl Logger for TensorBoardLogger {
 
     fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), DiskError> {
         self.log(step, added)
+    }
+
+    fn shows_distributions(&self) -> bool {
+        self.histograms
+    }
+
+    fn num_samples(&self) -> usize {
+        self.num_samples
+    }
+
+    fn log_details(&mut self, step: u64, details: &StepDetails) -> Result<(), DiskError> {
+        let mut summary = Message::default();
+        for (name, histogram) in details.distributions.iter().filter(|_| self.histograms) {
+            summary.bytes(1, &histogram_value(name, histogram).0);
+        }
+        for (place, sample) in details.samples.iter().take(self.num_samples).enumerate() {
+            summary.bytes(1, &text_value(&format!("samples/{place}"), &sample_markdown(sample)).0);
+        }
+        if summary.0.is_empty() {
+            return Ok(());
+        }
+        let mut event = event_at(seconds(), Some(step));
+        event.bytes(5, &summary.0);
+        self.file.append(&record(&event.0))
     }
 
     fn sync(&mut self, positions: &mut LogPositions) -> Result<(), DiskError> {
@@ -152,6 +187,59 @@ fn scalars_event(wall_time: f64, step: u64, metrics: &Metrics) -> Vec<u8> {
     let mut event = event_at(wall_time, Some(step));
     event.bytes(5, &summary.0);
     event.0
+}
+
+/// A value of a summary that is a histogram: smallest and largest value, number, sum and sum of squares (1 to 5,
+/// doubles), upper edges of the buckets (6) and counts (7), both packed doubles.
+fn histogram_value(tag: &str, histogram: &Histogram) -> Message {
+    let mut content = Message::default();
+    let figures =
+        [histogram.min, histogram.max, histogram.num() as f64, histogram.sum, histogram.sum_squares];
+    for (field, figure) in (1..).zip(figures) {
+        content.double(field, figure);
+    }
+    let packed =
+        |values: &mut dyn Iterator<Item = f64>| -> Vec<u8> { values.flat_map(f64::to_le_bytes).collect() };
+    // The first bucket of a reader begins at the lowest number: an empty one before ours gives it an edge.
+    content.bytes(6, &packed(&mut histogram.edges.iter().copied()));
+    let counts = histogram.counts.iter().map(|&count| count as f64);
+    content.bytes(7, &packed(&mut std::iter::once(0.0).chain(counts)));
+    let mut value = Message::default();
+    value.bytes(1, tag.as_bytes());
+    value.bytes(5, &content.0);
+    value
+}
+
+/// A value of a summary that the plug-in `text` shows: a tensor of type string (7) and shape \[1\], with metadata
+/// that names the plug-in (1) and the class of data, tensor (4: 2).
+fn text_value(tag: &str, markdown: &str) -> Message {
+    let (mut dimension, mut shape, mut tensor) = (Message::default(), Message::default(), Message::default());
+    dimension.varint(1, 1);
+    shape.bytes(2, &dimension.0);
+    tensor.varint(1, 7);
+    tensor.bytes(2, &shape.0);
+    tensor.bytes(8, markdown.as_bytes());
+    let (mut plugin, mut metadata) = (Message::default(), Message::default());
+    plugin.bytes(1, b"text");
+    metadata.bytes(1, &plugin.0);
+    metadata.varint(4, 2);
+    let mut value = Message::default();
+    value.bytes(1, tag.as_bytes());
+    value.bytes(8, &tensor.0);
+    value.bytes(9, &metadata.0);
+    value
+}
+
+/// A completion as Markdown. Its texts are indented, so that nothing in them is taken for Markdown.
+fn sample_markdown(sample: &SampleText) -> String {
+    let indented = |text: &str| -> String { text.lines().flat_map(|line| ["    ", line, "\n"]).collect() };
+    let reward = sample.reward.map_or_else(|| "unscored".to_owned(), |reward| format!("reward {reward}"));
+    format!(
+        "{reward}, {}\n\nPrompt:\n\n{}\nCompletion:\n\n{}",
+        sample.verdict,
+        indented(&sample.prompt),
+        indented(&sample.completion)
+    )
 }
 
 /// A protobuf message being written: each field is its key (number and wire type) and its content.
@@ -343,5 +431,59 @@ pub(super) mod tests {
         let last = events(&std::fs::read(&files[2]).expect("read"));
         assert_eq!(last[1][1], Field::Number(2, 81.0));
         assert_eq!(last[1][2], Field::Bytes(7, vec![8, 1]), "session log: status START");
+    }
+
+    /// Bytes worked out by hand from the protobuf encoding.
+    #[test]
+    fn histograms_and_texts_byte_for_byte() {
+        let histogram = Histogram::of([2.0]).expect("a number");
+        let double = |value: f64| value.to_le_bytes().to_vec();
+        let mut content = Vec::new();
+        for (key, value) in [(0x09, 2.0), (0x11, 2.0), (0x19, 1.0), (0x21, 2.0), (0x29, 4.0)] {
+            content.extend([vec![key], double(value)].concat());
+        }
+        content.extend([vec![0x32, 16], double(1.5), double(2.5)].concat());
+        content.extend([vec![0x3A, 16], double(0.0), double(1.0)].concat());
+        let length = content.len() as u8;
+        assert_eq!(histogram_value("a", &histogram).0, [vec![0x0A, 1, b'a', 0x2A, length], content].concat());
+        #[rustfmt::skip]
+        let expected = [
+            0x0A, 1, b't', // 1: tag
+            0x42, 10, 0x08, 7, 0x12, 4, 0x12, 2, 0x08, 1, 0x42, 0, // 8: string tensor of shape [1]
+            0x4A, 10, 0x0A, 6, 0x0A, 4, b't', b'e', b'x', b't', 0x20, 2, // 9: plug-in text, data class tensor
+        ];
+        assert_eq!(text_value("t", "").0, expected);
+    }
+
+    #[test]
+    fn details_are_one_event_after_the_figures() {
+        let folder = tempfile::tempdir().expect("folder");
+        let logger = TensorBoardLogger::open(&Disk::without_flush(), folder.path(), 1).expect("open");
+        let mut logger = logger.with_details(true, 1);
+        let sample = |completion: &str| SampleText {
+            prompt: "1 + 1 =".to_owned(),
+            completion: completion.to_owned(),
+            reward: Some(0.5),
+            verdict: "trained".to_owned(),
+        };
+        let details = StepDetails {
+            distributions: vec![("response_length", Histogram::of([1.0, 3.0]).expect("numbers"))],
+            samples: vec![sample("# 2\nindeed"), sample("3")],
+            ..StepDetails::default()
+        };
+        logger.log_details(5, &details).expect("log");
+        let file = &event_files(folder.path()).expect("list")[0];
+        let events = events(&std::fs::read(file).expect("read"));
+        assert_eq!(events.len(), 2, "the version, and one event");
+        let Field::Bytes(5, summary) = &events[1][2] else { panic!("a summary") };
+        let values = fields(summary);
+        assert_eq!(values.len(), 2, "one histogram, and one sample of two");
+        let text = String::from_utf8_lossy(summary).into_owned();
+        assert!(
+            text.contains(
+                "reward 0.5, trained\n\nPrompt:\n\n    1 + 1 =\n\nCompletion:\n\n    # 2\n    indeed\n"
+            ),
+            "{text}"
+        );
     }
 }

@@ -85,16 +85,32 @@ pub fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
     definitions().filter_map(|definition| Some((definition.pattern, definition.alias_of?)))
 }
 
+/// The variable parts of a name that fits a pattern, as (name in braces, text); `None` where it does not fit. Where
+/// there are several ways, the first parts are the shortest.
+///
+/// ```
+/// use tamis_run::metrics::catalogue::parts;
+/// let found = parts("val-core/{source}/acc/mean@{n}", "val-core/openai/gsm8k/acc/mean@8");
+/// assert_eq!(found, Some(vec![("source", "openai/gsm8k"), ("n", "8")]));
+/// ```
+pub fn parts<'n>(pattern: &'static str, name: &'n str) -> Option<Vec<(&'static str, &'n str)>> {
+    let Some((literal, rest)) = pattern.split_once('{') else {
+        return (pattern == name).then(Vec::new);
+    };
+    let (variable, after) = rest.split_once('}')?;
+    let tail = name.strip_prefix(literal)?;
+    let ends = tail.char_indices().skip(1).map(|(place, _)| place);
+    ends.chain(std::iter::once(tail.len()).filter(|&length| length > 0)).find_map(|end| {
+        let (text, rest) = tail.split_at(end);
+        let mut found = vec![(variable, text)];
+        found.extend(parts(after, rest)?);
+        Some(found)
+    })
+}
+
 /// Whether `name` fits `pattern`, each `{...}` standing for one character or more.
-fn matches(pattern: &str, name: &str) -> bool {
-    let Some((literal, rest)) = pattern.split_once('{') else { return pattern == name };
-    let Some((_, after)) = rest.split_once('}') else { return pattern == name };
-    let Some(tail) = name.strip_prefix(literal) else { return false };
-    tail.char_indices()
-        .skip(1)
-        .map(|(place, _)| place)
-        .chain(std::iter::once(tail.len()).filter(|&length| length > 0))
-        .any(|place| matches(after, &tail[place..]))
+fn matches(pattern: &'static str, name: &str) -> bool {
+    parts(pattern, name).is_some()
 }
 
 /// The catalogue as a page; `docs/metrics.md` is this text.

@@ -1,6 +1,6 @@
 //! Duration of a step's stages, and the rates per token and second.
 
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::metrics::Metrics;
 
@@ -8,6 +8,19 @@ use crate::metrics::Metrics;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timings {
     stages: Vec<(&'static str, Duration)>,
+    /// Stage, end and time of each stretch.
+    stretches: Vec<(&'static str, Instant, Duration)>,
+}
+
+/// A stretch of time in which a stage ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Name of the stage, as in `timing_s/{stage}`.
+    pub stage: &'static str,
+    /// When it began.
+    pub began: SystemTime,
+    /// Its length.
+    pub time: Duration,
 }
 
 /// Tokens that times are divided by.
@@ -49,9 +62,16 @@ impl Timings {
         Self::default()
     }
 
-    /// Adds time to a stage: `gen`, `reward`, `filter`, `ref`, `values`, `adv`, `update_critic`,
-    /// `update_actor`, `testing`, `save_checkpoint`, [`STEP`], ...
+    /// Adds the time of a stage that ends now: `gen`, `ref`, `values`, `adv`, `update_critic`, `update_actor`,
+    /// `testing`, [`STEP`], ...
     pub fn add(&mut self, stage: &'static str, time: Duration) {
+        self.stretches.push((stage, Instant::now(), time));
+        self.add_sum(stage, time);
+    }
+
+    /// Adds time that is a sum over what ran side by side (`reward`) or in between (`wire`): it is no stretch of
+    /// the step.
+    pub fn add_sum(&mut self, stage: &'static str, time: Duration) {
         match self.stages.iter_mut().find(|(name, _)| *name == stage) {
             Some((_, sum)) => *sum += time,
             None => self.stages.push((stage, time)),
@@ -61,8 +81,22 @@ impl Timings {
     /// Adds the times of stages that were measured apart.
     pub fn append(&mut self, other: &Self) {
         for (stage, time) in &other.stages {
-            self.add(stage, *time);
+            self.add_sum(stage, *time);
         }
+        self.stretches.extend(&other.stretches);
+    }
+
+    /// When the stages ran, the longest first among those that began together: [`STEP`] before what is in it.
+    pub fn spans(&self) -> Vec<Span> {
+        let (now, today) = (Instant::now(), SystemTime::now());
+        let mut spans: Vec<Span> = (self.stretches.iter())
+            .map(|&(stage, end, time)| {
+                let ago = now.saturating_duration_since(end) + time;
+                Span { stage, began: today.checked_sub(ago).unwrap_or(today), time }
+            })
+            .collect();
+        spans.sort_by(|one, other| one.began.cmp(&other.began).then(other.time.cmp(&one.time)));
+        spans
     }
 
     /// Time of a stage so far.
@@ -101,6 +135,21 @@ impl Timings {
 mod tests {
     use super::*;
     use crate::metrics::catalogue::is_wall_clock;
+
+    #[test]
+    fn a_span_ends_where_its_stage_did_and_sums_have_none() {
+        let mut timings = Timings::new();
+        timings.add(GENERATION, Duration::from_secs(2));
+        timings.add_sum("reward", Duration::from_secs(9));
+        let mut step = Timings::new();
+        step.append(&timings);
+        step.add(STEP, Duration::from_secs(5));
+        let spans = step.spans();
+        assert_eq!(spans.iter().map(|span| span.stage).collect::<Vec<_>>(), [STEP, GENERATION]);
+        let later = spans[1].began.duration_since(spans[0].began).expect("later");
+        assert!(later <= Duration::from_secs(3), "both end now, or one a moment before the other");
+        assert_eq!(step.get("reward"), Some(Duration::from_secs(9)));
+    }
 
     #[test]
     fn by_hand() {

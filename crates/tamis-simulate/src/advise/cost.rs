@@ -74,9 +74,10 @@ impl LimitAdvice {
 pub struct Costs {
     /// Each mode.
     pub modes: Vec<ModeCost>,
-    /// The round that is recommended.
+    /// The round that is recommended, for groups of the size that is ([`Advice::group_size`](super::Advice), otherwise the
+    /// plan's).
     pub round: Option<RoundAdvice>,
-    /// The limit that is recommended for it.
+    /// The limit that is recommended for that round.
     pub limit: Option<LimitAdvice>,
     /// The limit of the run as it stands.
     pub planned_limit: Option<LimitAdvice>,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tamis_data::records::RecordError;
 use tamis_report::monitor::MonitorError;
+use tamis_run::directory::FolderError;
 use thiserror::Error;
 
 /// Nothing can be advised.
@@ -16,14 +17,8 @@ pub enum AdviseError {
         path: PathBuf,
     },
     /// A folder cannot be listed.
-    #[error("failed to read {}", path.display())]
-    Unreadable {
-        /// The folder.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A row cannot be read.
     #[error(transparent)]
     Records(#[from] RecordError),
@@ -87,7 +82,7 @@ impl AdviseError {
             Self::NothingThere { .. } | Self::NoMetric { .. } => true,
             Self::Records(error) => matches!(error, RecordError::Open { .. }),
             Self::Log(error) => error.is_usage(),
-            Self::Unreadable { .. }
+            Self::Folder(_)
             | Self::Empty { .. }
             | Self::NoGroup { .. }
             | Self::NoOutcome { .. }
@@ -122,7 +117,7 @@ impl AdviseError {
             Self::NoCounts { .. } => {
                 "name the run's rollouts, or a log with the lines that docs/monitor.md shows".to_owned()
             }
-            Self::Unreadable { .. } | Self::Records(_) => return None,
+            Self::Folder(_) | Self::Records(_) => return None,
         })
     }
 }

@@ -6,12 +6,14 @@
 //!                          -> cost.rs, rounds.rs: rounds, cost by mode, size of a round, limit
 //!                          -> metric.rs, finding.rs: metric, verifier, diversity, truncation
 //!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
+//! training data -> data_column.rs: what pass rates in it say at a run's start
 //! ```
 //!
 //! [`advise`] is a pure function of evidence and plan. The laws are those that `tamis simulate` is checked
 //! against.
 
 mod cost;
+mod data_column;
 mod error;
 mod evidence;
 mod finding;
@@ -32,6 +34,7 @@ use serde::Serialize;
 use tamis_core::schedule::yields::PassRateSpread;
 
 pub use cost::{Costs, LimitAdvice, ModeCost, RoundAdvice};
+pub use data_column::start_lines_of_data;
 pub use error::AdviseError;
 pub use evidence::{Evidence, Group, Groups, LoggedCounts, Member, Sampled, Scale};
 pub use finding::{Finding, Weight};

@@ -1,21 +1,19 @@
 //! Evidence of what a command line names: rollouts, a run, a log.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tamis_config::load_of_run;
 use tamis_data::records::{FileFormat, RecordError, Records};
-use tamis_report::monitor::summary::Summary;
+use tamis_report::monitor::summary::WatchedRun;
 use tamis_report::monitor::{LogFormat, Watch};
 use tamis_report::page::StepRange;
-use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS};
+use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, step_files};
 
 use super::error::AdviseError;
 use super::evidence::{Evidence, Groups, LoggedCounts, Sampled};
 use super::plan::Plan;
 use super::rows::Reader;
-use crate::rollout_files::step_files;
 
 /// Groups that say enough of a policy: of a run, the last steps that have so many are read.
 const ENOUGH: usize = 1024;
@@ -45,8 +43,7 @@ pub fn read(
         return Err(AdviseError::NothingThere { path: path.to_owned() });
     }
     let files = if path.is_dir() {
-        let files =
-            tables(path).map_err(|source| AdviseError::Unreadable { path: path.to_owned(), source })?;
+        let files = tables(path)?;
         let is_partial = plan.saves_kept_alone && path.join(METRICS).is_file();
         if files.is_empty() || is_partial {
             return log(path, steps);
@@ -61,15 +58,16 @@ pub fn read(
 }
 
 /// The rollout files of a run, or the tables of any other folder, by step: the last number in their name.
-fn tables(path: &Path) -> io::Result<Vec<(Option<u64>, PathBuf)>> {
+fn tables(path: &Path) -> Result<Vec<(Option<u64>, PathBuf)>, FolderError> {
     let own = step_files(path)?;
     if !own.is_empty() || [METRICS, CONFIG].iter().any(|name| path.join(name).is_file()) {
         return Ok(own.into_iter().map(|(step, file)| (Some(step), file)).collect());
     }
     let inside = path.join(ROLLOUTS);
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(if inside.is_dir() { &inside } else { path })? {
-        let file = entry?.path();
+    let failed = |source| FolderError { path: path.to_owned(), source };
+    for entry in std::fs::read_dir(if inside.is_dir() { &inside } else { path }).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
         let is_table = file
             .extension()
             .is_some_and(|ending| ["parquet", "jsonl", "ndjson"].iter().any(|of| ending == *of));
@@ -163,7 +161,7 @@ fn log(path: &Path, steps: Option<StepRange>) -> Result<Evidence, AdviseError> {
 }
 
 /// The counts of a summary.
-fn counts(summary: &Summary, range: StepRange, is_cut: bool) -> LoggedCounts {
+fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool) -> LoggedCounts {
     let mut counts = LoggedCounts {
         dropped_by: summary.dropped_by.clone(),
         truncated: summary

@@ -8,6 +8,7 @@ use super::Advice;
 use super::cost::{Costs, LimitAdvice};
 use super::finding::{Weight, count};
 use super::keep_rate::{Estimate, KeepRateSource};
+use super::plan::Plan;
 use super::read::EvidenceSource;
 
 /// Columns of a bar.
@@ -62,6 +63,33 @@ fn named(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
     writeln!(f, "{name:<WIDTH$}{text}")
 }
 
+/// A line that begins so and goes on with what a batch costs in the plan's mode, and one more where its limit on rounds
+/// will be too low.
+pub(super) fn cost_lines(head: String, costs: Option<&Costs>, plan: &Plan) -> Vec<String> {
+    let mut line = head;
+    let mode = plan.mode.unwrap_or("rounds");
+    if mode != "no_filter"
+        && let Some(cost) = costs.and_then(|costs| costs.mode(mode))
+    {
+        line += ": about ";
+        if let Some(rounds) = cost.rounds {
+            let _ = write!(line, "{} rounds a step, ", fixed(rounds.value, 1));
+        }
+        let generated = fixed(cost.generated_per_kept.value, 2);
+        let _ = write!(line, "{generated} groups generated for each that is trained on");
+    }
+    let mut lines = vec![line];
+    let limit = costs.and_then(|costs| costs.planned_limit).filter(|_| mode != "no_filter");
+    if let Some(limit) = limit.filter(|limit| limit.exceeded > 0.01) {
+        lines.push(format!(
+            "advice: {} (schedule.max_num_gen_batches) will be too few {}",
+            count(limit.max_num_gen_batches as usize, "round"),
+            chance(limit.exceeded)
+        ));
+    }
+    lines
+}
+
 impl Advice {
     /// The one or two lines that a run says at its start: what was kept and what it costs, and what weighs
     /// most.
@@ -72,33 +100,16 @@ impl Advice {
             Some((first, last)) => format!(" of steps {first} to {last}"),
             None => String::new(),
         };
-        let mut line = format!(
+        let head = format!(
             "advice: {} of {} groups{steps} had members that differ",
             percent(keep.value),
             self.sample.groups
         );
-        let costs = self.costs.as_ref();
-        let mode = self.plan.mode.unwrap_or("rounds");
-        if mode != "no_filter"
-            && let Some(cost) = costs.and_then(|costs| costs.mode(mode))
-        {
-            line += ": about ";
-            if let Some(rounds) = cost.rounds {
-                let _ = write!(line, "{} rounds a step, ", fixed(rounds.value, 1));
-            }
-            let generated = fixed(cost.generated_per_kept.value, 2);
-            let _ = write!(line, "{generated} groups generated for each that is trained on");
-        }
-        let mut lines = vec![line];
-        let limit = costs.and_then(|costs| costs.planned_limit).filter(|_| mode != "no_filter");
+        let mut lines = cost_lines(head, self.costs.as_ref(), &self.plan);
         let warning = self.findings.iter().find(|finding| finding.weight == Weight::Warning);
-        if let Some(limit) = limit.filter(|limit| limit.exceeded > 0.01) {
-            lines.push(format!(
-                "advice: {} rounds (schedule.max_num_gen_batches) will be too few {}",
-                limit.max_num_gen_batches,
-                chance(limit.exceeded)
-            ));
-        } else if let Some(warning) = warning {
+        if lines.len() == 1
+            && let Some(warning) = warning
+        {
             lines.push(format!("advice: {}", warning.text));
         }
         lines

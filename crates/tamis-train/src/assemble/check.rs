@@ -29,7 +29,7 @@ use tamis_text::template::ChatTemplate;
 pub use super::check_purpose::CheckPurpose;
 use super::policy::Limits;
 use super::settings::{sampling, threads, validation_settings};
-use super::{AssembleError, advantage, data, objective, policy, rewards, schedule};
+use super::{AssembleError, advantage, data, loggers, objective, policy, rewards, schedule};
 use crate::checkpoint::{CHECKSUMS, OTHER_ARCHITECTURE};
 use crate::interrupt::Interrupt;
 use tamis_run::directory;
@@ -107,6 +107,9 @@ impl Checker<'_> {
                 cut_middle(&name.escape_debug().to_string(), 100)
             );
             self.refuse(&["run.name".to_owned()], &message, Some("the folder around it is `run.dir`"));
+        }
+        if let Err(error) = loggers::check(self.config) {
+            self.refuse(&["run.loggers".to_owned()], &error.to_string(), error.hint().as_deref());
         }
     }
 

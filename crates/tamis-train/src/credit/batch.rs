@@ -7,7 +7,7 @@ use tamis_rollout::Record;
 /// The groups of a step, as they were collected for it.
 #[derive(Debug, Clone)]
 pub(crate) struct StepBatch {
-    /// Groups to train on, in batch order.
+    /// Groups to train on, in batch order; copies of them come last.
     pub(crate) trained: Vec<Record>,
     /// Every other group that left the machine, in all attempts at the step.
     pub(crate) others: Vec<Record>,
@@ -48,8 +48,10 @@ impl StepBatch {
     }
 }
 
-/// Those of some records whose generation ended in a step: what an earlier one kept was counted in that.
+/// Those of some records whose generation ended in a step: what an earlier one kept was counted in that, and
+/// a copy with what it is a copy of.
 pub(crate) fn generated_records<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
     let is_new = |record: &&Record| record.kept_in.is_none_or(|kept_in| kept_in == step);
-    records.filter(|record| is_new(record) && !record.group.trajectories.is_empty()).collect()
+    let is_generated = |record: &&Record| !record.is_copy() && !record.group.trajectories.is_empty();
+    records.filter(|record| is_new(record) && is_generated(record)).collect()
 }

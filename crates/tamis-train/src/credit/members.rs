@@ -88,11 +88,15 @@ pub(crate) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged
     rows
 }
 
-/// The members left out.
-pub(crate) fn count_left_out(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Members {
-    let members = groups.iter().flat_map(|group| &group.trajectories).zip(left_out);
+/// The members left out of groups that the filter kept; what else fills a batch is counted in whole groups.
+pub(crate) fn count_left_out(trained: &[Record], left_out: &[Option<LeftOut>]) -> Members {
+    let members = trained
+        .iter()
+        .flat_map(|record| record.group.trajectories.iter().map(move |member| (member, record.is_trained())));
     let mut count = Members::default();
-    for (member, _) in members.filter(|(_, left_out)| left_out.is_some()) {
+    for ((member, _), _) in
+        members.zip(left_out).filter(|((_, is_trained), left_out)| *is_trained && left_out.is_some())
+    {
         count.trajectories += 1;
         count.spent += Spent::of(member);
     }

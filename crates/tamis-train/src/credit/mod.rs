@@ -364,12 +364,14 @@ fn greedy_rewards(
     step: u64,
     trained: &[Record],
 ) -> Result<(Vec<f64>, GreedyFacts), Halt<RunError>> {
-    let prompts: Vec<PreparedPrompt> = trained.iter().map(|record| record.prompt.clone()).collect();
+    // Copies come after all that they are copies of, and need no completion of their own.
+    let own: Vec<&Record> = trained.iter().filter(|record| !record.is_copy()).collect();
+    let prompts: Vec<PreparedPrompt> = own.iter().map(|record| record.prompt.clone()).collect();
     let journal = format!("greedy/{step}");
     let settings = recipe.greedy();
     let Validation { prompts: rows, report, .. } =
         sample(workers.validation_workers(), &prompts, &settings, &journal, step, &mut |_| {})?;
-    let rewards: Vec<f64> = rows
+    let mut rewards: Vec<f64> = rows
         .iter()
         .map(|row| row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN))
         .collect();
@@ -378,6 +380,10 @@ fn greedy_rewards(
         num_completions: report.num_prompts - report.num_failed,
         mean_length: report.mean_length,
     };
+    for copy in &trained[own.len()..] {
+        let place = own.iter().position(|record| record.group.id == copy.group.id);
+        rewards.push(place.map_or(f64::NAN, |place| rewards[place]));
+    }
     Ok((rewards, found))
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, ServerCommand};
+use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
 use tamis_hub::Extent;
 use tamis_rollout::launch::LaunchError;
 
@@ -12,6 +12,7 @@ use crate::assemble::hub::Names;
 use crate::assemble::policy;
 use crate::cluster::Cluster;
 use crate::interrupt::{Halt, Interrupt};
+use crate::learner::torch::interpreter;
 use crate::plan::bytes::human;
 use crate::plan::machines::{Machine, Machines};
 use crate::plan::model_sizes::ModelSizes;
@@ -36,6 +37,7 @@ pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> 
     let native = policy::shape_before_data(config);
     let models = RunModels::read(config, None, native.as_ref(), |model| names.configuration(model));
     packages(config, there, &mut found);
+    loggers(config, &mut found);
     if config.samples_at_servers() {
         found.extend(network::servers(config));
     }
@@ -106,6 +108,34 @@ fn packages(config: &Config, there: &There, found: &mut Vec<Finding>) {
             "a PyTorch built for the CUDA of the driver or an older one (`TORCH_CUDA=1 scripts/install-torch`), or \
              learner.device=cpu",
         ));
+    }
+}
+
+/// The packages of loggers in a process of their own.
+fn loggers(config: &Config, found: &mut Vec<Finding>) {
+    for logger in &config.run.loggers {
+        // What it can be installed as: any of them, the smallest first.
+        let (settings, packages): (_, &[&str]) = match logger {
+            LoggerKind::Wandb(settings) => (&settings.python, &["wandb"]),
+            LoggerKind::Mlflow(settings) => (&settings.python, &["mlflow-skinny", "mlflow"]),
+            _ => continue,
+        };
+        let named = interpreter(&settings.0.to_string_lossy(), std::env::current_exe().ok().as_deref());
+        found.push(match Interpreter::ask(&named) {
+            Err(error) => Finding::bad(
+                format!("logger {logger}: {named} does not answer: {error}"),
+                "name an interpreter by the logger's `python`",
+            ),
+            Ok(python) => match packages.iter().find_map(|name| Some((name, python.packages.get(*name)?))) {
+                Some((name, version)) => {
+                    Finding::good(format!("logger {logger}: {} has {name} {version}", python.executable))
+                }
+                None => Finding::bad(
+                    format!("logger {logger}: {} lacks the package {logger}", python.executable),
+                    &format!("`{} -m pip install {}`", python.executable, packages[0]),
+                ),
+            },
+        });
     }
 }
 

@@ -113,6 +113,7 @@ mod tests {
         let page = include_str!("../../../../docs/rollouts.md");
         let fates = [
             tamis_rollout::Fate::Trained,
+            tamis_rollout::Fate::KeptWhenInsufficient(tamis_core::filter::DropReason::AllWrong),
             tamis_rollout::Fate::Surplus,
             tamis_rollout::Fate::Stale,
             tamis_rollout::Fate::Aborted,

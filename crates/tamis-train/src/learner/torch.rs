@@ -71,6 +71,10 @@ const FILES: &[(&str, &str)] = &[
     ("learner/transfer.py", include_str!("../../../../python/tamis/learner/transfer.py")),
     ("learner/vision.py", include_str!("../../../../python/tamis/learner/vision.py")),
     ("learner/weights.py", include_str!("../../../../python/tamis/learner/weights.py")),
+    ("loggers/__init__.py", include_str!("../../../../python/tamis/loggers/__init__.py")),
+    ("loggers/__main__.py", include_str!("../../../../python/tamis/loggers/__main__.py")),
+    ("loggers/to_mlflow.py", include_str!("../../../../python/tamis/loggers/to_mlflow.py")),
+    ("loggers/to_wandb.py", include_str!("../../../../python/tamis/loggers/to_wandb.py")),
     ("reward/__init__.py", include_str!("../../../../python/tamis/reward/__init__.py")),
     ("reward/__main__.py", include_str!("../../../../python/tamis/reward/__main__.py")),
     ("reward/scoring.py", include_str!("../../../../python/tamis/reward/scoring.py")),
@@ -336,7 +340,7 @@ mod tests {
     fn every_file_of_the_learner_is_part_of_the_program() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tamis");
         let mut found = Vec::new();
-        for folder in ["cluster", "environments", "learner", "reward"] {
+        for folder in ["cluster", "environments", "learner", "loggers", "reward"] {
             for entry in std::fs::read_dir(package.join(folder)).expect("a folder") {
                 let path = entry.expect("an entry").path();
                 if path.extension().is_some_and(|extension| extension == "py") {

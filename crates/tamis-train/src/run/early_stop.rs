@@ -24,7 +24,7 @@ impl Run {
         let mut rounds: BTreeMap<(u64, u64), Vec<&Group>> = BTreeMap::new();
         let held: Vec<&Record> =
             self.workers.dispatcher.held().filter(|record| !record.values.is_empty()).collect();
-        for record in collected.trained.iter().chain(&collected.others).chain(held) {
+        for record in collected.groups().chain(held) {
             if !kept.contains(&record.group.id) && !record.group.trajectories.is_empty() {
                 rounds.entry((record.step, record.round)).or_default().push(&record.group);
             }

@@ -150,7 +150,7 @@ impl StepFacts {
     }
 
     /// Warns of updates that could not be made, and of a batch of whose members none bears loss.
-    pub(crate) fn warn_of_updates(&mut self, num_members: usize, num_left_out: u64, first: Option<&LeftOut>) {
+    pub(crate) fn warn_of_updates(&mut self, left_out: &[Option<LeftOut>]) {
         let step = self.step;
         let skipped = |num_skipped: usize, num_updates: usize, whose: &str| {
             (num_skipped > 0).then(|| {
@@ -164,7 +164,8 @@ impl StepFacts {
         self.warnings.extend(
             of_critic.and_then(|report| skipped(report.num_skipped, report.num_updates, " of the critic")),
         );
-        if num_members > 0 && num_left_out as usize == num_members {
+        if !left_out.is_empty() && left_out.iter().all(Option::is_some) {
+            let (num_members, first) = (left_out.len(), left_out.iter().flatten().next());
             self.warnings.push(format!(
                 "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned \
                      ({}); train/num_left_out/* counts them by reason",

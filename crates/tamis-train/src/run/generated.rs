@@ -53,7 +53,8 @@ impl GeneratedBatch {
                         batch.first_members += record.group.trajectories.len() as u64;
                     }
                 }
-                Fate::Failed(_) => {}
+                Fate::KeptWhenInsufficient(_) => batch.dropped += 1,
+                Fate::Failed(_) | Fate::Duplicated => {}
                 Fate::Trained | Fate::Surplus | Fate::Stale | Fate::Carried => batch.kept += 1,
             }
         }

@@ -26,6 +26,7 @@ mod run_loop;
 mod start;
 mod state;
 mod step;
+mod step_details;
 mod step_metrics;
 mod untrained;
 mod updating;
@@ -42,7 +43,7 @@ use recovery::Recovery;
 
 pub use ending::{Ending, RunSummary, Unbegun};
 pub use open::Opened;
-pub use recovery::{Trained, train};
+pub use recovery::{TrainEnd, train};
 pub use start::{ConfigText, RunStart};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
 pub use untrained::Untrained;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{Config, LoggerKind};
+use tamis_config::Config;
 use tamis_core::early_stop::EarlyStop;
 
 use super::Run;
@@ -21,7 +21,7 @@ use crate::assemble::learner::native_generator;
 use crate::assemble::recipe::Recipe;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::{best_figure, no_pass};
-use crate::assemble::{AssembleError, advantage, objective};
+use crate::assemble::{AssembleError, advantage, loggers, objective};
 use crate::cluster::Cluster;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
@@ -33,10 +33,8 @@ use crate::workers::{Workers, logs_of_processes};
 use tamis_env::reward::Listener;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
-use tamis_run::log::Loggers;
-use tamis_run::log::jsonl::JsonlLogger;
+use tamis_run::log::RunEnding;
 use tamis_run::log::progress::Console;
-use tamis_run::log::tensorboard::TensorBoardLogger;
 
 /// Result of opening a run.
 pub enum Opened {
@@ -145,6 +143,7 @@ impl Run {
             Err(Halt::Interrupted) => {
                 let is_saved = run.recorder.saved.is_some();
                 let unbegun = if is_saved { Unbegun::NotResumed } else { Unbegun::Unsaved { run: path } };
+                run.recorder.loggers.close(RunEnding::Interrupted);
                 run.note_failure(&unbegun);
                 return Ok(Opened::Interrupted(unbegun));
             }
@@ -286,7 +285,7 @@ impl Run {
             let objective = recipe.objective.initial_state();
             RunState::first(schedule, objective, data_crc32, base_crc32, recipe.critic.is_some())
         };
-        let loggers = loggers(&config, &directory, next_step, state.logs.last_row.as_deref())?;
+        let loggers = loggers::open(&config, &directory, next_step, state.logs.last_row.as_deref(), &ui)?;
         let run = Run {
             recorder: Recorder::new(&config, &recipe.sieve, directory, loggers, ui, saved),
             measurement: Measurement {
@@ -316,29 +315,6 @@ fn make_early_stop(config: &Config, saved: Option<&RunState>) -> EarlyStop {
         Some(state) => early_stop.resume(state.early_stop.clone()),
         None => early_stop,
     }
-}
-
-fn loggers(
-    config: &Config,
-    directory: &RunDirectory,
-    first_step: u64,
-    last_row: Option<&str>,
-) -> Result<Loggers, RunError> {
-    let mut loggers = Loggers::new();
-    for kind in &config.run.loggers {
-        match kind {
-            // It says what the step found, not what is logged.
-            LoggerKind::Console => {}
-            LoggerKind::Jsonl => {
-                let logger = JsonlLogger::open(directory.disk(), &directory.metrics())?;
-                loggers.add(logger.continue_after(last_row));
-            }
-            LoggerKind::Tensorboard => {
-                loggers.add(TensorBoardLogger::open(directory.disk(), &directory.tensorboard(), first_step)?);
-            }
-        }
-    }
-    Ok(loggers)
 }
 
 #[cfg(test)]

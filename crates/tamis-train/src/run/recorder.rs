@@ -3,11 +3,12 @@
 use tamis_config::{CheckpointConfig, Config, SaveRollouts};
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_model::SaveDtype;
-use tamis_rollout::{Record, ScoreError};
+use tamis_rollout::{Fate, Record, ScoreError};
 
 use super::divergence::{POLICY_RATE, check_finite};
 use super::state::RunState;
 use super::step::TrainedGroup;
+use crate::assemble::loggers::RunLoggers;
 use crate::assemble::policy::save_dtype;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
@@ -15,6 +16,7 @@ use crate::error::RunError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::{Overflow, SaveContent, Saved};
 use crate::workers::Workers;
+use tamis_env::process_group::GuardedFolder;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Console;
@@ -25,6 +27,8 @@ pub(crate) struct Recorder {
     pub(crate) directory: RunDirectory,
     /// Logs of metrics.
     pub(crate) loggers: Loggers,
+    #[expect(dead_code, reason = "it is there to be dropped, after the loggers whose program is in it")]
+    program: Option<GuardedFolder>,
     /// The console.
     pub(crate) progress: Console,
     /// The step of the last checkpoint.
@@ -45,13 +49,14 @@ impl Recorder {
         config: &Config,
         sieve: &Sieve,
         directory: RunDirectory,
-        loggers: Loggers,
+        RunLoggers { loggers, program }: RunLoggers,
         progress: Console,
         saved: Option<u64>,
     ) -> Self {
         Self {
             directory,
             loggers,
+            program,
             progress,
             saved,
             oldest: None,
@@ -162,12 +167,16 @@ impl Recorder {
             SaveRollouts::Off => return Ok(()),
         };
         let mut rows = Vec::new();
-        let trained = trained.iter().map(|trained| (&trained.record, trained.members.as_slice()));
+        // What was generated is written once, however often it is trained on.
+        let trained = trained.iter().filter(|trained| !trained.record.is_copy());
+        let trained = trained.map(|trained| (&trained.record, trained.members.as_slice()));
         let others = others.into_iter().filter(|_| takes_others).map(|record| (record, &[][..]));
         for (record, members) in trained.chain(others) {
             for (i, (trajectory, value)) in record.group.trajectories.iter().zip(&record.values).enumerate() {
                 let member = members.get(i);
-                let left_out = member.and_then(|member| member.left_out);
+                // Groups that only fill the batch are counted whole.
+                let is_whole = matches!(record.fate, Fate::KeptWhenInsufficient(_));
+                let left_out = member.and_then(|member| member.left_out).filter(|_| !is_whole);
                 rows.push(RolloutRow {
                     step: record.step,
                     round: record.round,

@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Result of [`train`].
-pub enum Trained {
+pub enum TrainEnd {
     /// The run came to an end.
     Ended(Box<RunSummary>),
     /// Ctrl-C came before its first step.
@@ -132,7 +132,7 @@ pub fn train(
     mut begin: RunStart,
     progress: impl Fn(Option<u64>, u64) -> Console,
     interrupt: &Interrupt,
-) -> Result<Trained, RunError> {
+) -> Result<TrainEnd, RunError> {
     let disk = Disk::new();
     let (given, is_new) = (begin.config().clone(), matches!(begin, RunStart::New(_)));
     let most = given.config.learner.max_restarts;
@@ -160,7 +160,7 @@ pub fn train(
         match wait(&given.config, losses.pause(), &again, ui, interrupt) {
             Ok(true) => {}
             Ok(false) => return Err(error),
-            Err(Halt::Interrupted) => return Ok(Trained::Interrupted(Unbegun::NotResumed)),
+            Err(Halt::Interrupted) => return Ok(TrainEnd::Interrupted(Unbegun::NotResumed)),
             Err(Halt::Failed(error)) => return Err(error.into()),
         }
         if standing.recovery.is_none() || is_further {
@@ -185,15 +185,15 @@ fn attempt(
     progress: impl FnOnce(Option<u64>, u64) -> Console,
     interrupt: &Interrupt,
     standing: &mut Standing,
-) -> Result<Trained, Box<(Instant, RunError)>> {
+) -> Result<TrainEnd, Box<(Instant, RunError)>> {
     let opened = Run::open_with(disk, begin, progress, interrupt.clone(), standing);
     let mut run = match opened.map_err(|error| Box::new((Instant::now(), error)))? {
         Opened::Ready(run) => run,
-        Opened::Interrupted(unbegun) => return Ok(Trained::Interrupted(unbegun)),
+        Opened::Interrupted(unbegun) => return Ok(TrainEnd::Interrupted(unbegun)),
     };
     // Only then it is dropped, and a learner that hangs takes seconds to end.
     let ended = run.run().map_err(|error| Box::new((Instant::now(), error)));
-    ended.map(|summary| Trained::Ended(Box::new(summary)))
+    ended.map(|summary| TrainEnd::Ended(Box::new(summary)))
 }
 
 /// Whether another learner may do what this one did not.

@@ -13,6 +13,7 @@ use super::attempts::Attempts;
 use super::blame::blame_environment;
 use super::generated::lines_of_step;
 use super::step::step;
+use super::step_details::details;
 use super::step_metrics::StepMetrics;
 use super::untrained::MOST_SKIPPED_UPDATES;
 use super::watch::StepWatch;
@@ -22,6 +23,7 @@ use crate::credit::reference::BeforeFilter;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use tamis_run::directory::RunDirectoryError;
+use tamis_run::log::RunEnding;
 use tamis_run::log::console;
 use tamis_run::log::run_log::{LineKind, end as log_end};
 use tamis_run::metrics::timings::{GENERATION, STEP};
@@ -30,6 +32,12 @@ impl Run {
     /// Trains until the run ends.
     pub fn run(&mut self) -> Result<RunSummary, RunError> {
         let result = self.steps();
+        let ending = match &result {
+            Ok(Ending::Interrupted) => RunEnding::Interrupted,
+            Ok(Ending::Finished(_) | Ending::StoppedEarly(_)) => RunEnding::Finished,
+            Err(_) => RunEnding::Failed,
+        };
+        self.recorder.loggers.close(ending);
         self.recorder.progress.finish();
         match result {
             Ok(ending) => {
@@ -188,7 +196,7 @@ impl Run {
             return;
         }
         let held = self.workers.dispatcher.held().filter(|record| !record.values.is_empty());
-        let settled = collected.trained.iter().chain(&collected.others).chain(held);
+        let settled = collected.groups().chain(held);
         let settled = settled.filter(|record| !kept.contains(&record.group.id)).collect();
         let lines = lines_of_step(&collected.report, settled, machine.settings().group_size);
         self.recorder.progress.note(LineKind::Info, &lines);
@@ -252,12 +260,13 @@ impl Run {
         }
         facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
         let mut found = StepMetrics::of(&self.recipe, &step);
+        let mut details = details(&step, &recorder.loggers);
         recorder.write_rollouts(facts.step, &step.trained, &step.others)?;
         recorder.progress.say(&facts.report.to_string());
         let mut timings = std::mem::take(&mut self.attempts.timings);
         timings.append(&facts.timings);
         for (name, time) in self.workers.scorer.take_times() {
-            timings.add("reward", time);
+            timings.add_sum("reward", time);
             found.metrics.set(format!("timing_s/reward/{name}"), time.as_secs_f64());
         }
         // Before validation, so that its figures come last even where they are added later.
@@ -287,21 +296,23 @@ impl Run {
         self.state = after;
         self.workers.learner.progress().end();
         if let Some(time) = self.workers.learner.take_wire_time() {
-            timings.add("wire", time);
+            timings.add_sum("wire", time);
         }
         if let Some(balance) = self.workers.learner.take_rank_balance() {
             found.put_balance(&balance);
             if let Some(time) = balance.idle_time() {
-                timings.add("rank_idle", time);
+                timings.add_sum("rank_idle", time);
             }
         }
         timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();
         self.recorder.loggers.log(facts.step, &found.metrics)?;
+        details.spans = timings.spans();
+        self.recorder.loggers.log_details(facts.step, &details)?;
         let (progress, view) = (&self.recorder.progress, found.view(&self.recipe, &facts, &timings));
         progress.step(facts.step);
-        if self.recipe.config.run.loggers.contains(&LoggerKind::Console) {
+        if self.recipe.config.run.loggers.iter().any(|logger| matches!(logger, LoggerKind::Console(_))) {
             let (total, left) = (progress.total_steps(), progress.time_left());
             progress.say(&console::line(facts.step, total, &view, left.filter(|_| !is_last)));
         }
@@ -350,7 +361,7 @@ impl Run {
 
     /// Writes what an attempt at a step generated that ended without training, with all attempts before it.
     fn write_untrained(&self, step: u64, collected: &Collected) -> Result<(), RunError> {
-        let all = collected.trained.iter().chain(&collected.others).chain(&self.attempts.given_up);
+        let all = collected.groups().chain(&self.attempts.given_up);
         self.recorder.write_rollouts(step, &[], all)
     }
 
@@ -418,7 +429,7 @@ impl Run {
             next => next?,
         };
         if reference > Duration::ZERO {
-            self.attempts.timings.add("ref", reference);
+            self.attempts.timings.add_sum("ref", reference);
         }
         self.attempts.timings.add(GENERATION, began.elapsed().saturating_sub(reference));
         Ok(next)
@@ -427,7 +438,7 @@ impl Run {
 
 /// The accounting of the whole run's groups, in one line.
 fn format_accounting(totals: &Accounting) -> String {
-    let [(_, generated), (_, carried_in), (_, in_flight_in), places @ ..] = totals.places();
+    let [(_, generated), (_, carried_in), (_, in_flight_in), places @ .., (_, duplicated)] = totals.places();
     let went: Vec<String> = places
         .into_iter()
         .filter(|(_, count)| count.groups > 0)
@@ -443,6 +454,9 @@ fn format_accounting(totals: &Accounting) -> String {
             "; {} trajectories of trained groups left out of the loss",
             totals.left_out.trajectories
         );
+    }
+    if duplicated.groups > 0 {
+        let _ = write!(account, "; {} times a copy of a trained group was trained on", duplicated.groups);
     }
     account
 }

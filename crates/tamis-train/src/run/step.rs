@@ -96,8 +96,10 @@ pub(crate) fn step(
     let members = TrainedMembers::of(recipe, &batch.trained);
     let mut learning = before.learning.clone();
     if recipe.tells_uniform_groups() {
-        facts.uniform_groups =
-            warn_of_uniform_groups(facts.step, &members.rewards(&groups), &recipe.sieve.remedy());
+        let rewards = members.rewards(&groups);
+        let kept = rewards.rows().zip(&batch.trained).filter(|(_, record)| record.is_trained());
+        let kept = Ragged::from_rows(kept.map(|(row, _)| row));
+        facts.uniform_groups = warn_of_uniform_groups(facts.step, &kept, &recipe.sieve.remedy());
     }
 
     let reward_kl = before.learning.reward_kl;
@@ -140,10 +142,10 @@ pub(crate) fn step(
     learning.advantage = credit.state.clone();
     learning.reward_kl = columns.reward_kl;
 
-    let without_loss = count_left_out(&groups, &left_out);
+    let without_loss = count_left_out(&batch.trained, &left_out);
     facts.report.leave_out(without_loss);
     facts.report.accounting.check()?;
-    facts.warn_of_updates(left_out.len(), without_loss.trajectories, left_out.iter().flatten().next());
+    facts.warn_of_updates(&left_out);
     workers.dispatcher.note_trained(without_loss)?;
     let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);

@@ -76,6 +76,14 @@ impl StepMetrics {
             max_prompt_length: Some(recipe.config.data.max_prompt_length),
         };
         let trained = trained_metrics(&groups, &columns, &mut metrics);
+        // What else fills a batch than kept groups is counted in whole groups.
+        let of_kept = step.trained.iter().filter(|trained| trained.record.is_trained());
+        let of_kept: Vec<Option<LeftOut>> =
+            of_kept.flat_map(|trained| &trained.members).map(|member| member.left_out).collect();
+        for reason in LeftOut::ALL {
+            let number = of_kept.iter().filter(|left_out| **left_out == Some(reason)).count();
+            metrics.set(format!("train/num_left_out/{}", reason.name()), number as f64);
+        }
         let zero_advantage = diagnostics::set_trained(&groups, &facts.advantages, &left_out, &mut metrics);
         let records = step.generated_records();
         logged_metrics(&records, &mut metrics);
@@ -120,7 +128,9 @@ impl StepMetrics {
             trained,
             generated: of_generated,
             zero_advantage: (zero_advantage.groups > 0).then(|| zero_advantage.group_share()),
-            trains_on_all: generated.len() == groups.len() && facts.report.accounting.carried_in.groups == 0,
+            trains_on_all: generated.len() == groups.len()
+                && facts.report.accounting.carried_in.groups == 0
+                && facts.report.accounting.duplicated.groups == 0,
             num_generated_tokens: generated.iter().map(|group| group.num_tokens()).sum(),
             metrics,
         }

@@ -24,4 +24,4 @@ pub mod state;
 pub use error::SweepError;
 pub use file::SweepFile;
 pub use plan::{PlanOptions, PlannedRun, SweepPlan};
-pub use runner::{Ended, Outcome, RunOptions, run};
+pub use runner::{Ended, RunOptions, SweepOutcome, run};

@@ -98,7 +98,7 @@ impl SweepPlan {
         let seeds: Vec<Option<u64>> =
             if sweep.seeds.is_empty() { vec![None] } else { sweep.seeds.iter().copied().map(Some).collect() };
         let names_seed = sweep.name.names().any(|name| name == "seed");
-        let name_of = |point: &super::point::Point, seed: Option<&str>| {
+        let name_of = |point: &super::point::SweepPoint, seed: Option<&str>| {
             let value = |name: &str| match name {
                 "date" => Some(options.date.clone()),
                 "seed" => Some(seed.unwrap_or("base").to_owned()),
@@ -204,7 +204,7 @@ fn find_group<'s>(sweep: &'s SweepFile, only: &str) -> Result<&'s super::file::V
 }
 
 /// An override of a key that an axis sets would change nothing.
-fn refuse_axes(options: &PlanOptions, points: &[super::point::Point]) -> Result<(), SweepError> {
+fn refuse_axes(options: &PlanOptions, points: &[super::point::SweepPoint]) -> Result<(), SweepError> {
     let set: Vec<&str> = points.iter().flat_map(|point| &point.set).map(Argument::key).collect();
     for text in &options.overrides {
         let argument = Argument { text: text.clone(), origin: None };

@@ -9,7 +9,7 @@ use super::file::{Argument, Axis, AxisValue, Explicit, SweepFile, Values, Writte
 
 /// One point: a configuration that runs once for each seed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Point {
+pub struct SweepPoint {
     /// The value of each axis that has one here, as names call it.
     pub labels: Vec<(String, String)>,
     /// What it sets, over the base.
@@ -18,7 +18,7 @@ pub struct Point {
     pub baseline: usize,
 }
 
-impl Point {
+impl SweepPoint {
     /// The value of an axis.
     pub fn label(&self, axis: &str) -> Option<&str> {
         self.labels.iter().find(|(name, _)| name == axis).map(|(_, label)| label.as_str())
@@ -103,7 +103,7 @@ fn combine(axes: &[&Axis], chosen: &Chosen, found: &mut Vec<Chosen>) {
 }
 
 /// The points of a sweep. Those of the grid that have a baseline's values are not repeated.
-pub fn points(sweep: &SweepFile) -> Vec<Point> {
+pub fn points(sweep: &SweepFile) -> Vec<SweepPoint> {
     let named: Vec<&str> = sweep.baseline.as_ref().map(Explicit::axes).unwrap_or_default();
     let mut inner_names = named.clone();
     // What depends on one of them goes with it.
@@ -117,7 +117,7 @@ pub fn points(sweep: &SweepFile) -> Vec<Point> {
         sweep.axes.iter().partition(|axis| inner_names.contains(&axis.name.text.as_str()));
     let dependent: Vec<&Axis> =
         inner.iter().copied().filter(|axis| !named.contains(&axis.name.text.as_str())).collect();
-    let mut found: Vec<Point> = Vec::new();
+    let mut found: Vec<SweepPoint> = Vec::new();
     let mut outer_points = Vec::new();
     combine(&outer, &Chosen::default(), &mut outer_points);
     for at in outer_points {
@@ -143,16 +143,16 @@ pub fn points(sweep: &SweepFile) -> Vec<Point> {
             combine(&inner, &at, &mut inside);
         }
         for Chosen { labels, set } in inside {
-            let is_there = |point: &Point| same(&point.labels, &labels);
+            let is_there = |point: &SweepPoint| same(&point.labels, &labels);
             if sweep.baseline.is_none() || !found.iter().any(is_there) {
-                found.push(Point { labels, set, baseline });
+                found.push(SweepPoint { labels, set, baseline });
             }
         }
     }
     for explicit in &sweep.list {
         let Chosen { labels, set } = Chosen::default().with_explicit(explicit, sweep, |_| true);
         // The baseline that has its values outside the baseline's own axes.
-        let agrees = |point: &Point| {
+        let agrees = |point: &SweepPoint| {
             outer.iter().all(|axis| {
                 let of = |labels: &[(String, String)]| {
                     labels.iter().find(|(name, _)| *name == axis.name.text).map(|(_, label)| label.clone())
@@ -162,7 +162,7 @@ pub fn points(sweep: &SweepFile) -> Vec<Point> {
         };
         let own = found.iter().enumerate().find(|(at, point)| point.baseline == *at && agrees(point));
         let baseline = own.map_or(0, |(at, _)| at);
-        found.push(Point { labels, set, baseline });
+        found.push(SweepPoint { labels, set, baseline });
     }
     found
 }

@@ -11,7 +11,7 @@ const MOST: u64 = 1 << 18;
 
 /// The last row of a run, and its last accuracy.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Progress {
+pub struct RunProgress {
     /// The last step.
     pub step: u64,
     /// Mean reward of everything generated for it.
@@ -21,7 +21,7 @@ pub struct Progress {
 }
 
 /// The progress of the run in a folder; `None` before its first step.
-pub fn read(run: &Path) -> Option<Progress> {
+pub fn read(run: &Path) -> Option<RunProgress> {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let mut file = std::fs::File::open(run.join(METRICS)).ok()?;
     let length = file.metadata().ok()?.len();
@@ -30,7 +30,7 @@ pub fn read(run: &Path) -> Option<Progress> {
     file.take(MOST).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let rows = text.lines().filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
-    let mut progress: Option<Progress> = None;
+    let mut progress: Option<RunProgress> = None;
     let mut validated = None;
     for row in rows {
         let number = |name: &str| row.get(name).and_then(Value::as_f64);
@@ -42,12 +42,12 @@ pub fn read(run: &Path) -> Option<Progress> {
         validated = of_validation.or(validated);
         let accuracy = validated.or(number("all/pass_rate"));
         let reward = number("all/critic/score/mean").or_else(|| number("critic/score/mean"));
-        progress = Some(Progress { step, reward, accuracy });
+        progress = Some(RunProgress { step, reward, accuracy });
     }
     progress
 }
 
-impl Progress {
+impl RunProgress {
     /// A line, without the run's name.
     pub fn line(&self, steps: Option<u64>) -> String {
         let mut text = format!("step {}", self.step);

@@ -11,7 +11,7 @@ use super::child::{RunChild, Share, is_unbegun, last_lines};
 use super::error::SweepError;
 use super::plan::{PlannedRun, SweepPlan};
 use super::progress;
-use super::state::{RunState, StateFolder};
+use super::state::{LastEnd, StateFolder};
 use crate::interrupt::Interrupt;
 use crate::plan::machines::find_gpus;
 
@@ -51,12 +51,12 @@ pub enum Ended {
 
 /// What became of each run, in the order of the plan.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct SweepOutcome {
     /// Name and ending.
     pub runs: Vec<(String, Ended)>,
 }
 
-impl Outcome {
+impl SweepOutcome {
     /// The runs that failed.
     pub fn failed(&self) -> impl Iterator<Item = (&str, Option<i32>, &[String])> {
         self.runs.iter().filter_map(|(name, ended)| match ended {
@@ -109,7 +109,7 @@ fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, SweepErro
                 .map(|found| format!("{}={}", found.key, found.now))
                 .collect();
         }
-        let is_finished = state.run(&run.name) == Some(RunState::Finished) && overrides.is_empty();
+        let is_finished = state.run(&run.name) == Some(LastEnd::Finished) && overrides.is_empty();
         starts.push(if is_finished { Start::Finished } else { Start::Resume(overrides) });
     }
     if mismatches.is_empty() { Ok(starts) } else { Err(SweepError::Mismatch { runs: mismatches }) }
@@ -145,7 +145,7 @@ pub fn run(
     options: &RunOptions,
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
-) -> Result<Outcome, SweepError> {
+) -> Result<SweepOutcome, SweepError> {
     let state = StateFolder::of(&plan.results);
     state.create()?;
     let lock = state.lock(&plan.results)?;
@@ -168,7 +168,7 @@ pub fn run(
 }
 
 impl<'p> Runner<'p> {
-    fn run(&mut self, starts: &[Start], interrupt: &Interrupt) -> Result<Outcome, SweepError> {
+    fn run(&mut self, starts: &[Start], interrupt: &Interrupt) -> Result<SweepOutcome, SweepError> {
         let plan: &'p SweepPlan = self.plan;
         let mut endings: Vec<Option<Ended>> = vec![None; plan.runs.len()];
         for (place, _) in starts.iter().enumerate().filter(|(_, start)| **start == Start::Finished) {
@@ -211,7 +211,7 @@ impl<'p> Runner<'p> {
         }
         let runs = plan.runs.iter().zip(endings);
         let runs = runs.map(|(run, ended)| (run.name.clone(), ended.unwrap_or(Ended::Interrupted))).collect();
-        Ok(Outcome { runs })
+        Ok(SweepOutcome { runs })
     }
 
     fn tell(&mut self, place: usize, text: &str) {
@@ -287,7 +287,7 @@ impl<'p> Runner<'p> {
         let reached = progress::read(&done.run.folder)
             .map_or_else(|| "before its first step".to_owned(), |found| found.line(steps));
         if code == Some(0) {
-            self.state.keep_run(&done.run.name, &RunState::Finished)?;
+            self.state.keep_run(&done.run.name, &LastEnd::Finished)?;
             self.tell(done.place, &format!("finished, {reached}"));
             return Ok(Ended::Finished);
         }
@@ -295,7 +295,7 @@ impl<'p> Runner<'p> {
             self.tell(done.place, &format!("interrupted, {reached}"));
             return Ok(Ended::Interrupted);
         }
-        self.state.keep_run(&done.run.name, &RunState::Failed { code })?;
+        self.state.keep_run(&done.run.name, &LastEnd::Failed { code })?;
         let how = code.map_or_else(|| "killed".to_owned(), |code| format!("exit code {code}"));
         self.tell(done.place, &format!("failed ({how}), {reached}"));
         let lines = last_lines(&self.state.log(&done.run.name), done.log_from, LAST_LINES);

@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How a run ended the last time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
-pub enum RunState {
+pub enum LastEnd {
     /// As planned, or by an early stop.
     Finished,
     /// With an error; `None`: killed.
@@ -64,12 +64,12 @@ impl StateFolder {
     }
 
     /// How a run ended the last time.
-    pub fn run(&self, name: &str) -> Option<RunState> {
+    pub fn run(&self, name: &str) -> Option<LastEnd> {
         serde_json::from_slice(&std::fs::read(self.path.join(format!("{name}.json"))).ok()?).ok()
     }
 
     /// Keeps how a run ended.
-    pub fn keep_run(&self, name: &str, state: &RunState) -> Result<(), DiskError> {
+    pub fn keep_run(&self, name: &str, state: &LastEnd) -> Result<(), DiskError> {
         let text = serde_json::to_string(state).unwrap_or_default() + "\n";
         self.disk.write_file(&self.path.join(format!("{name}.json")), text.as_bytes())
     }

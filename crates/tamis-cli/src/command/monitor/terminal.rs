@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use tamis_report::monitor::{Summary, Watch};
+use tamis_report::monitor::{Watch, WatchedRun};
 
 use super::view::{Look, draw};
 use crate::failure::{FAILED, Failure, INTERRUPTED};
@@ -84,7 +84,7 @@ pub(super) fn follow(mut watch: Watch, interval: Duration, look: Look) -> Result
 }
 
 /// What is known now; a file that cannot be read for the moment is a note.
-fn next(watch: &mut Watch) -> Summary {
+fn next(watch: &mut Watch) -> WatchedRun {
     let failure = watch.follow().err();
     let mut summary = watch.summary();
     if let Some(error) = failure.or_else(|| watch.check_understood().err()) {

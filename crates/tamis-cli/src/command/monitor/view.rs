@@ -9,8 +9,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 use tamis_core::printable::one_line;
-use tamis_report::monitor::summary::{Course, Point, WatchedState};
-use tamis_report::monitor::{Summary, text};
+use tamis_report::monitor::summary::{Course, PastStep, WatchedState};
+use tamis_report::monitor::{WatchedRun, text};
 
 const WIDE: u16 = 80;
 const TALL: u16 = 24;
@@ -54,7 +54,7 @@ impl Look {
 }
 
 /// Draws a summary.
-pub(super) fn draw(frame: &mut Frame<'_>, summary: &Summary, look: Look) {
+pub(super) fn draw(frame: &mut Frame<'_>, summary: &WatchedRun, look: Look) {
     let area = frame.area();
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]).areas(area);
@@ -69,7 +69,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, summary: &Summary, look: Look) {
     frame.render_widget(keys, foot);
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, summary: &Summary, look: Look) {
+fn draw_head(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let path = one_line(&summary.path);
     // Of a long path the end is what tells.
@@ -87,7 +87,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, summary: &Summary, look: Look) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn guide(summary: &Summary) -> Vec<Line<'static>> {
+fn guide(summary: &WatchedRun) -> Vec<Line<'static>> {
     text::guide_lines(&summary.guide).into_iter().map(Line::from).collect()
 }
 
@@ -96,7 +96,7 @@ fn named(name: &str, said: &str, style: Style) -> Line<'static> {
 }
 
 /// Lines for a small terminal: what ended the run, the figures of the guide, then as much as there is room for.
-fn small_lines(summary: &Summary, area: Rect, look: Look) -> Vec<Line<'static>> {
+fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let messages = text::messages(summary);
     let (errors, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(|(name, _)| *name == "error");
@@ -125,13 +125,13 @@ fn small_lines(summary: &Summary, area: Rect, look: Look) -> Vec<Line<'static>> 
 
 type Shown = fn(f64) -> String;
 
-fn courses(summary: &Summary) -> Vec<(&'static str, &Course, Shown)> {
+fn courses(summary: &WatchedRun) -> Vec<(&'static str, &Course, Shown)> {
     let reward = summary.reward.as_ref().map(|course| ("reward", course, text::plain as Shown));
     let rate = summary.pass_rate.as_ref().map(|course| ("pass rate", course, text::percent as Shown));
     reward.into_iter().chain(rate).collect()
 }
 
-fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &Summary, look: Look) {
+fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look) {
     let rows: Vec<Line<'static>> = text::rows(summary)
         .into_iter()
         .filter(|(name, _)| !["reward", "pass rate"].contains(name))
@@ -178,13 +178,13 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, chart: (&str, &Course, Shown), 
 }
 
 /// The last steps, as many as there is room for, the newest at the top.
-fn draw_steps(frame: &mut Frame<'_>, area: Rect, summary: &Summary) {
+fn draw_steps(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun) {
     if area.height < 3 || summary.history.is_empty() {
         return;
     }
     let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
     let figure = |value: Option<f64>, shown: Shown| value.map_or_else(|| "-".to_owned(), shown);
-    let row = |point: &Point| {
+    let row = |point: &PastStep| {
         Row::new([
             point.step.to_string(),
             point.batches.to_string(),

@@ -28,22 +28,35 @@ pub(in crate::foreign) fn loggers(t: &mut Translator, key: &str, always: &[&'sta
         serde_json::Value::String(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
         _ => Vec::new(),
     };
+    // The loggers of other systems sort runs by the project, which is a folder here.
+    let project = t.text("trainer.project_name");
+    let in_project = |kind: &str, place: &str| match &project {
+        Some(project) => format!("{{kind: {kind}, {place}: {}}}", quote(project)),
+        None => kind.to_owned(),
+    };
     // The journal of metrics is always written: resume and reports read it.
-    let mut ours = always.to_vec();
+    let mut ours: Vec<String> = always.iter().map(|&name| name.to_owned()).collect();
     let mut missing = Vec::new();
     for name in names {
-        match name.as_str() {
-            "console" => ours.push("console"),
-            "tensorboard" => ours.push("tensorboard"),
-            "file" | "none" => {}
-            _ => missing.push(name),
+        let logger = match name.as_str() {
+            "console" | "tensorboard" => name,
+            "wandb" => in_project("wandb", "project"),
+            "mlflow" => in_project("mlflow", "experiment"),
+            "file" | "none" => continue,
+            _ => {
+                missing.push(name);
+                continue;
+            }
+        };
+        if !ours.contains(&logger) {
+            ours.push(logger);
         }
     }
-    ours.push("jsonl");
+    ours.push("jsonl".to_owned());
     t.set(&[key], "run.loggers", &format!("[{}]", ours.join(", ")));
     if !missing.is_empty() {
         let remark = format!(
-            "{} is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there",
+            "{} is not there yet; metrics.jsonl holds the same figures, and there are tensorboard, wandb and mlflow",
             missing.join(", ")
         );
         t.remark(key, &remark);

@@ -184,8 +184,18 @@ impl Rounds {
         if num_prompts == 0 {
             return match run.settings.on_limit {
                 OnLimit::Error => self.stop(run, StopCause::LimitReached, commands),
-                OnLimit::UsePartial if num_ready > 0 => self.ready(run, commands),
-                OnLimit::UsePartial | OnLimit::Skip => self.skip(run, SkipReason::LimitReached, commands),
+                // Without a kept group nothing is learnt from dropped ones, and there is nothing to copy.
+                _ if num_ready == 0 => self.skip(run, SkipReason::LimitReached, commands),
+                OnLimit::Skip => self.skip(run, SkipReason::LimitReached, commands),
+                OnLimit::UsePartial => self.ready(run, commands),
+                OnLimit::KeepDropped => {
+                    run.train_with_dropped();
+                    self.hand_over(run, commands)
+                }
+                OnLimit::Duplicate => {
+                    run.train_with_copies();
+                    self.hand_over(run, commands)
+                }
             };
         }
         self.begin_round(run, num_prompts, commands)
@@ -194,6 +204,11 @@ impl Rounds {
     /// The first `train_batch_size` ready groups are the batch.
     fn ready(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         run.train(run.settings.train_batch_size);
+        self.hand_over(run, commands)
+    }
+
+    /// Closes the step, whose batch is taken.
+    fn hand_over(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         let close = run.close_trained(commands)?;
         self.forget_given_up(run);
         commands.push(Command::StepReady(Box::new(close)));

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 
-use crate::filter::{GroupFilter, Variance};
+use crate::filter::{DropReason, GroupFilter, Variance, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Command, Count, Event, FillOrder, GroupFacts, MOST_BATCHES, Members, OnEmptyRound, OnExhausted, OnLimit,
-    RoundLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler, Spent, Surplus,
+    Accounting, Command, Count, Event, FillOrder, GroupFacts, MOST_BATCHES, Members, OnEmptyRound,
+    OnExhausted, OnLimit, RoundLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler, Spent,
+    StepClose, Surplus,
 };
 
 fn settings() -> impl Strategy<Value = ScheduleSettings> {
@@ -25,7 +26,13 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
     ];
     let switches = (any::<bool>(), any::<bool>(), limit, 0u32..4);
     let choices = (
-        prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)],
+        prop_oneof![
+            Just(OnLimit::Error),
+            Just(OnLimit::UsePartial),
+            Just(OnLimit::Skip),
+            Just(OnLimit::KeepDropped),
+            Just(OnLimit::Duplicate)
+        ],
         prop_oneof![
             Just(OnEmptyRound::Retry { times: None }),
             (0u32..3).prop_map(|times| OnEmptyRound::Retry { times: Some(times) }),
@@ -152,6 +159,8 @@ impl World {
         let mut prompts: BTreeMap<GroupId, (PromptOf, u64)> = BTreeMap::new();
         let (mut left_out, mut spent) = (Count::default(), Spent::default());
         let mut fates: BTreeMap<GroupId, &'static str> = BTreeMap::new();
+        let mut verdicts: BTreeMap<GroupId, Verdict> = BTreeMap::new();
+        let mut copies = 0;
         let mut flying: Vec<GroupId> = Vec::new();
         let mut aborting: Vec<GroupId> = Vec::new();
         let mut due = VecDeque::new();
@@ -229,21 +238,26 @@ impl World {
                         due.push_front(Event::Dispatched { groups, version, exhausted });
                         continue;
                     }
-                    Command::Judged { .. } => continue,
+                    Command::Judged { group, verdict } => {
+                        assert_eq!(verdicts.insert(*group, *verdict), None, "{group:?} judged twice");
+                        continue;
+                    }
                     Command::RoundComplete(report) => {
                         assert!(report.to_string().starts_with("step "));
                         continue;
                     }
                     Command::StepReady(close) => {
-                        assert!(
-                            !close.trained.is_empty() && close.trained.len() <= settings.train_batch_size
-                        );
+                        let size = close.trained.len() + close.duplicated.len();
+                        assert!(!close.trained.is_empty() && size <= settings.train_batch_size);
                         let may_be_short = settings.is_one_round()
-                            || settings.on_limit == OnLimit::UsePartial
+                            || matches!(settings.on_limit, OnLimit::UsePartial | OnLimit::KeepDropped)
                             || settings.on_exhausted == OnExhausted::UsePartial;
-                        assert!(may_be_short || close.trained.len() == settings.train_batch_size);
+                        assert!(may_be_short || size == settings.train_batch_size);
+                        check_fill(settings, close, &verdicts);
+                        copies += close.duplicated.len() as u64;
                         version += 1;
-                        story.trained.push(close.trained.iter().map(|group| prompts[group].0).collect());
+                        let batch = close.trained.iter().chain(&close.duplicated);
+                        story.trained.push(batch.map(|group| prompts[group].0).collect());
                         let trained = close.report.accounting.trained;
                         let share = |number: u64| (self.leave_out * number as f64).round() as u64;
                         let Count { trajectories, turns, tokens, .. } = trained;
@@ -252,8 +266,14 @@ impl World {
                         let mut report = close.report;
                         report.leave_out(Members { trajectories, spent: Spent { tokens, turns } });
                         report.accounting.check().unwrap();
-                        assert_eq!(report.batch.trajectories, report.accounting.trained.trajectories);
-                        assert_eq!(report.batch.tokens, report.accounting.trained.tokens);
+                        let Accounting { trained, kept_when_insufficient, duplicated, .. } =
+                            report.accounting;
+                        let mut batch = trained;
+                        batch += kept_when_insufficient;
+                        batch += duplicated;
+                        assert_eq!(report.batch.groups, batch.groups);
+                        assert_eq!(report.batch.trajectories, batch.trajectories);
+                        assert_eq!(report.batch.tokens, batch.tokens);
                         left_out += Count { groups: 0, trajectories, turns, tokens };
                         due.push_back(Event::Trained { left_out: trajectories, tokens, turns });
                         close
@@ -290,8 +310,11 @@ impl World {
                     assert_eq!(close.report.max_lag, 0);
                     assert_eq!(accounting.in_flight_out, Count::default());
                 }
+                let is_kept = |group: &&GroupId| !close.kept_when_insufficient.contains(group);
+                let kept: Vec<GroupId> = close.trained.iter().filter(is_kept).copied().collect();
                 for (place, groups) in [
-                    ("trained", &close.trained),
+                    ("trained", &kept),
+                    ("kept_when_insufficient", &close.kept_when_insufficient),
                     ("surplus", &close.surplus),
                     ("stale", &close.stale),
                     ("aborted", &close.aborted),
@@ -303,7 +326,8 @@ impl World {
                 assert!(close.returned.is_empty() || goes_on);
                 assert!(close.returned.is_sorted());
                 for group in close.returned.iter().rev() {
-                    assert!(!matches!(fates.get(group), Some(&("trained" | "surplus"))));
+                    let place = fates.get(group);
+                    assert!(!matches!(place, Some(&("trained" | "kept_when_insufficient" | "surplus"))));
                     returned.push_front(prompts[group].0);
                 }
                 assert!(!close.aborted.iter().any(|group| flying.contains(group)));
@@ -372,6 +396,8 @@ impl World {
         totals.check().unwrap();
         let count = |place: &str| fates.values().filter(|fate| **fate == place).count() as u64;
         assert_eq!(totals.trained.groups, count("trained"));
+        assert_eq!(totals.kept_when_insufficient.groups, count("kept_when_insufficient"));
+        assert_eq!(totals.duplicated.groups, copies);
         assert_eq!(totals.left_out, left_out);
         let members = (totals.trained.groups as usize * settings.group_size) as u64;
         assert_eq!(totals.trained.trajectories + left_out.trajectories, members);
@@ -380,6 +406,27 @@ impl World {
         assert_eq!(totals.aborted.groups, count("aborted"));
         assert_eq!(machine.progress().steps, story.trained.len() as u64);
         story
+    }
+}
+
+/// What fills a batch beside kept groups is what the settings say, and was judged so.
+fn check_fill(settings: &ScheduleSettings, close: &StepClose, verdicts: &BTreeMap<GroupId, Verdict>) {
+    let StepClose { trained, kept_when_insufficient, duplicated, .. } = close;
+    assert!(kept_when_insufficient.is_empty() || settings.on_limit == OnLimit::KeepDropped);
+    assert!(duplicated.is_empty() || settings.on_limit == OnLimit::Duplicate);
+    assert!(kept_when_insufficient.is_sorted());
+    assert!(kept_when_insufficient.iter().chain(duplicated).all(|group| trained.contains(group)));
+    for group in trained {
+        let verdict = verdicts[group];
+        assert_eq!(verdict.is_kept(), !kept_when_insufficient.contains(group), "{group:?}: {verdict:?}");
+        assert_ne!(verdict, Verdict::Dropped(DropReason::Unscored));
+    }
+    assert!(trained.len() > kept_when_insufficient.len(), "nothing was kept");
+    let times = |group| duplicated.iter().filter(|copy| *copy == group).count();
+    let (least, most) = (trained.iter().map(times).min(), trained.iter().map(times).max());
+    assert!(most <= least.map(|least| least + 1), "copies are spread evenly");
+    if settings.order == FillOrder::Dispatch {
+        assert!(trained.is_sorted());
     }
 }
 

@@ -1,3 +1,4 @@
+mod fills;
 mod how_verl_counts_wrongly;
 
 use crate::filter::Verdict;

@@ -156,8 +156,11 @@ impl Streaming {
         // The step has dispatched all that it may.
         match run.settings.on_limit {
             OnLimit::Error => self.stop(run, StopCause::LimitReached, commands),
-            OnLimit::UsePartial if has_any => self.close_partial(run, commands),
-            OnLimit::UsePartial | OnLimit::Skip => self.give_up(run, SkipReason::LimitReached, commands),
+            // The others are refused at the start.
+            OnLimit::UsePartial | OnLimit::KeepDropped | OnLimit::Duplicate if has_any => {
+                self.close_partial(run, commands)
+            }
+            _ => self.give_up(run, SkipReason::LimitReached, commands),
         }
     }
 

@@ -26,7 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use super::run::{Drawn, Phase, ScheduleRun};
 use super::{
-    Command, OnEmptyRound, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause, Tally,
+    Command, OnEmptyRound, OnLimit, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause,
+    Tally,
 };
 use crate::filter::{Scope, Verdict};
 use crate::group::GroupId;
@@ -99,6 +100,9 @@ impl Streaming {
         }
         if let Some(filter) = run.filter.filter(|filter| filter.scope() == Scope::Pool) {
             return Err(SettingsError::PoolFilter { filter: filter.name() });
+        }
+        if let on_limit @ (OnLimit::KeepDropped | OnLimit::Duplicate) = run.on_limit {
+            return Err(SettingsError::FillsStream { on_limit });
         }
         Ok(Self {
             mini_batch_size,

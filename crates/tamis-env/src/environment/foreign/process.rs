@@ -232,9 +232,15 @@ fn hear(
                 _ = asker.map(|asker| asker.try_send(answer));
             }
             Err(reason) => {
-                num_stray += 1;
                 let shown = String::from_utf8_lossy(&line);
                 let shown = tamis_core::printable::cut_middle(shown.trim_end(), STRAY_SHOWN);
+                if let Some(asker) = id_of(&line).and_then(|id| lock(waiting).remove(&id)) {
+                    let message = format!("its answer is no JSON ({reason}): {shown}");
+                    _ = asker.try_send(Body::from_iter([("error".to_owned(), message.into())]));
+                    silent.store(0, Ordering::SeqCst);
+                    continue;
+                }
+                num_stray += 1;
                 strays.note(&shown);
                 keep(
                     &mut lock(said),
@@ -246,6 +252,14 @@ fn hear(
             }
         }
     }
+}
+
+/// The id in a line that is to be an answer and cannot be read, as one with `NaN`, which Python's `json` writes and JSON has not.
+fn id_of(line: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(line).ok()?.trim_ascii();
+    let (_, rest) = text.strip_prefix('{')?.split_once("\"id\":")?;
+    let rest = rest.trim_start();
+    rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok()
 }
 
 /// Appends to the end of standard error that is kept.

@@ -170,7 +170,8 @@ fn what_goes_wrong_costs_one_episode_and_says_why() {
     let foreign = counter(Duration::from_secs(60), 9);
     let mut episode = begin(&foreign, "5");
     assert_eq!(fault(episode.act("fail")), "its environment says: no (hint: yes)");
-    assert!(fault(begin(&foreign, "5").act("nan")).contains("answer"));
+    let told = fault(begin(&foreign, "5").act("nan"));
+    assert!(told.contains("its answer is no JSON (") && told.contains("Infinity"), "{told}");
     assert!(fault(begin(&foreign, "5").act("numb")).contains("no list of messages: null"));
     // A worker that dies takes its episodes with it, and another takes its place.
     for (word, said) in [("die", "gave up"), ("babble", "what?")] {

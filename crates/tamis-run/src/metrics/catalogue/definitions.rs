@@ -222,6 +222,11 @@ pub const CATALOGUE: &[Section] = &[
             \x20   + carried_out + in_flight_out\n\
             ```\n\
             \n\
+            Two more places are there with a value of `schedule.on_limit` that fills batches:\n\
+            `kept_when_insufficient` (`keep_dropped`) counts whole groups that the filter dropped and that are in\n\
+            the batch, and stands beside `trained` in the sum; `duplicated` (`duplicate`) counts copies of trained\n\
+            groups, whole, which were not generated and are not in the sum.\n\
+            \n\
             - `train/num_dropped/{reason}`: `all_correct`, `all_wrong`, `uniform`, `unscored`,\n\
             \x20 `below_range`, `above_range`, `singleton`, `zero_score`, `outside_pool`, `screened`.\n\
             - `train/num_left_out/{reason}`: `unscored` (no reward function answered), `unchosen` (the\n\
@@ -254,9 +259,9 @@ pub const CATALOGUE: &[Section] = &[
                 "Groups ready before the batch was cut to size, carried ones included."),
             tamis("dynamic_sampling/target_prompt_num", "groups",
                 "Groups wanted for the step (`data.train_batch_size`)."),
-            tamis("dynamic_sampling/num_prompts_used", "groups", "Groups trained on."),
+            tamis("dynamic_sampling/num_prompts_used", "groups", "Groups trained on, each copy counted."),
             tamis("dynamic_sampling/num_trajectories_used", "trajectories",
-                "Trajectories of the trained groups that bear loss."),
+                "Trajectories of the batch, without members of kept groups that bear no loss."),
             tamis("dynamic_sampling/skipped", "", "1 where nothing was trained on in the step, otherwise 0."),
             tamis("dynamic_sampling/num_given_up_attempts", "attempts",
                 "Attempts at the step that `schedule.on_limit: skip` gave up; what they generated is \

@@ -3,12 +3,12 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;
-use tamis_report::monitor::{Summary, Watch};
+use tamis_report::monitor::{Watch, WatchedRun};
 
 use super::*;
 
 /// A run in its fourth step, which ends with a warning.
-fn summary(error: &str) -> Summary {
+fn summary(error: &str) -> WatchedRun {
     let folder = tempfile::tempdir().expect("folder");
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("write");
     write("config.yaml", "train:\n  total_steps: 40\n");
@@ -41,7 +41,7 @@ fn summary(error: &str) -> Summary {
     summary
 }
 
-fn drawn(summary: &Summary, columns: u16, lines: u16, look: Look) -> Terminal<TestBackend> {
+fn drawn(summary: &WatchedRun, columns: u16, lines: u16, look: Look) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(columns, lines)).expect("a terminal");
     terminal.draw(|frame| draw(frame, summary, look)).expect("drawn");
     terminal

@@ -1,0 +1,126 @@
+//! What a column of the training data says before a run has sampled anything.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use tamis_core::figure::fixed;
+use tamis_core::schedule::yields::keep_probability;
+use tamis_data::records::Records;
+
+use super::cost::Costs;
+use super::finding::count;
+use super::keep_rate::Estimate;
+use super::plan::Plan;
+use super::text::{cost_lines, percent};
+
+/// Ends of the names of columns that hold the pass rates of some policy (`llama8b_solve_rate`).
+const NAMES: [&str; 3] = ["pass_rate", "solve_rate", "success_rate"];
+
+/// Rows that are read of all files.
+const MOST_ROWS: usize = 20_000;
+
+/// The name of a column of pass rates: one of the row, or of verl's `extra_info` in it.
+fn find_column(row: &Map<String, Value>) -> Option<Vec<String>> {
+    let rate = |columns: &Map<String, Value>| {
+        let found = columns.iter().find(|(name, value)| {
+            NAMES.iter().any(|end| name.to_lowercase().ends_with(end)) && rate_of(value).is_some()
+        });
+        found.map(|(name, _)| name.clone())
+    };
+    rate(row).map(|name| vec![name]).or_else(|| {
+        let inside = row.get("extra_info")?.as_object()?;
+        Some(vec!["extra_info".to_owned(), rate(inside)?])
+    })
+}
+
+fn rate_of(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|rate| (0.0..=1.0).contains(rate))
+}
+
+/// Pass rates of the first rows of the files, with the name of their column; `None` where no column holds any, or a row
+/// has something else there.
+fn read_rates(files: &[PathBuf]) -> Option<(String, Vec<f64>)> {
+    let mut rates = Vec::new();
+    let mut column: Option<Vec<String>> = None;
+    for file in files {
+        for record in Records::open(file).ok()?.take(MOST_ROWS - rates.len()) {
+            let row = record.ok()?.values;
+            if column.is_none() {
+                column = Some(find_column(&row)?);
+            }
+            let mut parts = column.iter().flatten();
+            let first = row.get(parts.next()?)?;
+            rates.push(rate_of(parts.try_fold(first, |value, name| value.get(name))?)?);
+        }
+    }
+    Some((column?.join("."), rates))
+}
+
+/// The lines that a run says at its start where a column of its training data has pass rates: the share of groups that
+/// would differ within if its policy solved what was solved there, and what a batch costs then. Nothing where there is
+/// no such column.
+pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
+    let Some((column, rates)) = read_rates(files).filter(|_| plan.n > 1) else { return Vec::new() };
+    let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / rates.len() as f64;
+    let pass_rate = mean(&mut rates.iter().copied());
+    let keep = mean(&mut rates.iter().map(|rate| keep_probability(*rate, plan.n)));
+    let head = format!(
+        "advice: of a policy that solves what the column `{column}` of the data says (mean {} of {}), {} of groups of {} \
+         have members that differ",
+        fixed(pass_rate, 2),
+        count(rates.len(), "prompt"),
+        percent(keep),
+        plan.n
+    );
+    let costs = Costs::of(Estimate::exact(keep), plan, None, Some(pass_rate));
+    cost_lines(head, Some(&costs), plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(rows: &str, plan: &Plan) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("train.jsonl");
+        std::fs::write(&file, rows).unwrap();
+        start_lines_of_data(&[file], plan)
+    }
+
+    fn plan() -> Plan {
+        Plan { n: 4, mode: Some("rounds"), max_num_gen_batches: Some(1), ..Plan::default() }
+    }
+
+    #[test]
+    fn pass_rates_of_the_data_say_what_a_batch_costs() {
+        // Kept are 0 of the first and 1 - 2/16 of the second.
+        let rows = "{\"prompt\": \"a\", \"llama8B_solve_rate\": 1}\n{\"prompt\": \"b\", \"llama8B_solve_rate\": 0.5}\n";
+        let lines = said(rows, &plan());
+        insta::assert_snapshot!(lines.join("\n"), @"
+        advice: of a policy that solves what the column `llama8B_solve_rate` of the data says (mean 0.75 of 2 prompts), 43.8% of groups of 4 have members that differ: about 2.9 rounds a step, 2.91 groups generated for each that is trained on
+        advice: 1 round (schedule.max_num_gen_batches) will be too few in 100.0% of steps
+        ");
+        // Where verl's data has them.
+        let nested = "{\"prompt\": \"a\", \"extra_info\": {\"pass_rate\": 0.5}}\n";
+        let line = said(nested, &Plan { mode: Some("no_filter"), ..plan() });
+        insta::assert_snapshot!(line.join("\n"), @"advice: of a policy that solves what the column `extra_info.pass_rate` of the data says (mean 0.50 of 1 prompt), 87.5% of groups of 4 have members that differ");
+    }
+
+    #[test]
+    fn other_columns_say_nothing() {
+        for rows in [
+            "{\"prompt\": \"a\"}\n",
+            "{\"prompt\": \"a\", \"pass_rate\": 50}\n",
+            "{\"prompt\": \"a\", \"pass_rate\": \"high\"}\n",
+            "{\"prompt\": \"a\", \"pass_rate\": 0.5}\n{\"prompt\": \"b\"}\n",
+            "{\"prompt\": \"a\", \"extra_info\": {\"index\": 1}}\n",
+            "no json\n",
+            "",
+        ] {
+            assert!(said(rows, &plan()).is_empty(), "{rows}");
+        }
+        let rows = "{\"prompt\": \"a\", \"pass_rate\": 0.5}\n";
+        assert!(said(rows, &Plan { n: 1, ..plan() }).is_empty());
+        assert!(start_lines_of_data(&["missing.parquet".into()], &plan()).is_empty());
+    }
+}
