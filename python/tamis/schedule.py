@@ -26,6 +26,7 @@ __all__ = [
     "BeginStep",
     "Cancelled",
     "Command",
+    "Continue",
     "Dispatched",
     "Draw",
     "Event",
@@ -38,6 +39,7 @@ __all__ = [
     "Sampled",
     "Scheduler",
     "Scored",
+    "Screened",
     "SkipStep",
     "StepClose",
     "StepClosed",
@@ -72,6 +74,26 @@ class Sampled:
     group: int
     value: float | None = None
     """The filter's metric of the member; None where it has none."""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """The first members of a group were scored, with which alone it was begun (`screen_first`): answered by `Continue`,
+    or by `Judged`, which ends the group."""
+
+    group: int
+    values: Sequence[float | None]
+    """The filter's metric of each of them; NaN or None where it has none."""
+    num_tokens: int = 0
+    """Completion tokens of these members."""
+    num_lost_tokens: int = 0
+    """Completion tokens of attempts at members that were given up and made again."""
+    num_turns: int = 0
+    """Turns of the policy in these members."""
+    num_lost_turns: int = 0
+    """Turns of attempts that were given up and made again."""
+    is_identical_in_text: bool = False
+    """Whether the texts of these members are the same."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +199,15 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class Continue:
+    """Begin the other members of a group as well: its first ones differ."""
+
+    group: int
+
+
+@dataclass(frozen=True)
 class Judged:
-    """The filter judged a group."""
+    """The filter judged a group, or it ended with its first members."""
 
     group: int
     kept: bool
@@ -249,9 +278,9 @@ class Stop:
     close: StepClose
 
 
-Event = Union[BeginStep, Dispatched, Sampled, Scored, Failed, Aborted, Trained, Published, Cancelled]
+Event = Union[BeginStep, Dispatched, Sampled, Screened, Scored, Failed, Aborted, Trained, Published, Cancelled]
 Command = Union[
-    NextEpoch, Draw, Judged, RoundComplete, StepReady, Train, Abort, StepClosed, SkipStep, Finish, Stop
+    NextEpoch, Draw, Continue, Judged, RoundComplete, StepReady, Train, Abort, StepClosed, SkipStep, Finish, Stop
 ]
 
 
@@ -267,7 +296,7 @@ def _to_mapping(event: Event) -> Any:
             return {"dispatched": {"groups": list(groups), "version": version, "exhausted": exhausted}}
         case Sampled(group, value):
             return {"sampled": {"group": group, "value": _number(value)}}
-        case Scored():
+        case Screened() | Scored():
             facts = {
                 "num_tokens": event.num_tokens,
                 "num_lost_tokens": event.num_lost_tokens,
@@ -276,7 +305,8 @@ def _to_mapping(event: Event) -> Any:
                 "is_identical_in_text": event.is_identical_in_text,
             }
             values = [_number(value) for value in event.values]
-            return {"scored": {"group": event.group, "values": values, "facts": facts}}
+            name = "scored" if isinstance(event, Scored) else "screened"
+            return {name: {"group": event.group, "values": values, "facts": facts}}
         case Failed(group, num_tokens, num_turns):
             return {"failed": {"group": group, "num_tokens": num_tokens, "num_turns": num_turns}}
         case Aborted(group, num_tokens, num_turns):
@@ -305,6 +335,7 @@ def _to_command(told: Any) -> Command:
     kinds: dict[str, Any] = {
         "next_epoch": NextEpoch,
         "draw": Draw,
+        "continue": Continue,
         "train": Train,
         "abort": Abort,
         "skip_step": SkipStep,

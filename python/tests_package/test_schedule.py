@@ -11,6 +11,7 @@ from tamis.schedule import (
     Aborted,
     BeginStep,
     Cancelled,
+    Continue,
     Dispatched,
     Draw,
     Failed,
@@ -22,6 +23,7 @@ from tamis.schedule import (
     Sampled,
     Scheduler,
     Scored,
+    Screened,
     SkipStep,
     StepClosed,
     StepReady,
@@ -54,6 +56,24 @@ def test_one_step_by_hand():
     totals = scheduler.totals
     assert totals["generated"] == {"groups": 3, "trajectories": 6, "turns": 7, "tokens": 18}
     assert totals["dropped"]["groups"] == 2 and totals["trained"]["tokens"] == 5
+
+
+def test_first_members():
+    scheduler = Scheduler(train_batch_size=1, n=4, filter={}, mode="streaming", screen_first=2, rounds_in_flight=8)
+    scheduler.handle(BeginStep())
+    scheduler.handle(Dispatched([0]))
+    judged, draw = scheduler.handle(Screened(0, [1.0, 1.0], num_tokens=6))
+    assert judged == Judged(0, kept=False, reason="screened")
+    assert draw == Draw(step=1, round=1, num_prompts=2)
+    scheduler.handle(Dispatched([1, 2]))
+    assert scheduler.handle(Screened(1, [1.0, 0.0], num_tokens=6)) == [Continue(1)]
+    assert scheduler.handle(Sampled(2, 1.0)) == []
+    assert scheduler.handle(Sampled(2, 0.0)) == [Continue(2)]
+    scheduler.handle(Scored(1, [1.0, 0.0, 1.0, 1.0], num_tokens=12))
+    scheduler.handle(Trained())
+    totals = scheduler.totals
+    assert totals["dropped"] == {"groups": 1, "trajectories": 2, "turns": 0, "tokens": 6}
+    assert totals["trained"]["trajectories"] == 4 and totals["generated"]["trajectories"] == 10
 
 
 def drive(scheduler, seed, steps, restart):

@@ -135,6 +135,7 @@ impl Config {
                 _ => RoundSize::Fixed,
             },
             rounds_in_flight: self.rounds_in_flight(),
+            screen_first: schedule.screen_first,
             filter,
             refill: schedule.refill,
             max_num_gen_batches: schedule.max_num_gen_batches,

@@ -67,6 +67,7 @@ fn with_text(command: &Command) -> Value {
         }
         Command::NextEpoch { .. }
         | Command::Draw { .. }
+        | Command::Continue { .. }
         | Command::Judged { .. }
         | Command::Train { .. }
         | Command::Abort { .. } => {}

@@ -25,6 +25,8 @@ struct Group {
     inclusion: f64,
     version: u64,
     members: Vec<Completion>,
+    /// Members that are begun: the first ones.
+    num_begun: usize,
     num_scored: usize,
     tokens_done: u64,
     tokens_lost: u64,
@@ -166,8 +168,8 @@ impl<'world> Driver<'world> {
             }
             (_, None) => {
                 let Some(group) = self.done.pop_front() else { return Ok(false) };
-                let n = self.world.completions.group_size();
-                for member in 0..n {
+                let members = self.groups.get(&group).map(|group| group.num_scored..group.num_begun);
+                for member in members.unwrap_or_default() {
                     self.end(group, member);
                     self.score(group, member);
                 }
@@ -189,21 +191,26 @@ impl<'world> Driver<'world> {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let value = |member: &Completion| f64::from(u8::from(member.is_correct));
         group.num_scored += 1;
-        if group.num_scored < group.members.len() {
+        if group.num_scored < group.num_begun {
             if self.fleet.is_some() && !self.machine.goes_by_rounds() {
                 let value = Some(value(&group.members[member]));
                 self.events.push_back(Event::Sampled { group: GroupId(id), value });
             }
             return;
         }
-        let num_correct = group.members.iter().filter(|member| member.is_correct).count();
-        let turns = group.members.len() as u64;
+        let members = &group.members[..group.num_begun];
+        let turns = members.len() as u64;
         let facts = GroupFacts {
             spent: Spent { tokens: group.tokens_done, turns },
             num_lost_tokens: group.tokens_lost,
             ..GroupFacts::default()
         };
-        let values = group.members.iter().map(value).collect();
+        let values = members.iter().map(value).collect();
+        if group.num_begun < group.members.len() {
+            self.events.push_back(Event::Screened { group: GroupId(id), values, facts });
+            return;
+        }
+        let num_correct = members.iter().filter(|member| member.is_correct).count();
         let num_correct = u32::try_from(num_correct).unwrap_or(u32::MAX);
         self.chooser.observe(group.prompt, num_correct, group.inclusion, PolicyVersion(group.version));
         if let Some(fleet) = &mut self.fleet {
@@ -232,7 +239,11 @@ impl<'world> Driver<'world> {
                 } else {
                     self.groups.remove(&group.0);
                 }
+                if let Some(fleet) = &mut self.fleet {
+                    fleet.forget(group.0);
+                }
             }
+            Command::Continue { group } => self.begin_rest(group.0),
             Command::Judged { .. } | Command::RoundComplete(_) => {}
             Command::Abort { groups } => self.abort(&groups),
             Command::Train { groups, .. } => self.train(&groups),
@@ -286,8 +297,9 @@ impl<'world> Driver<'world> {
         if self.is_measured() && members.iter().any(|member| member.is_correct != first) {
             self.measure.start(&members, inclusion);
         }
+        let num_begun = self.machine.settings().num_first_members();
         match &mut self.fleet {
-            Some(fleet) => fleet.submit(self.now, id, &members),
+            Some(fleet) => fleet.submit(self.now, id, 0, &members[..num_begun]),
             None => self.done.push_back(id),
         }
         let version = self.version;
@@ -297,11 +309,23 @@ impl<'world> Driver<'world> {
             inclusion,
             version,
             members,
+            num_begun,
             num_scored: 0,
             tokens_done: 0,
             tokens_lost: 0,
         };
         self.groups.insert(id, group);
+    }
+
+    /// Begins the other members of a group that was begun with its first ones.
+    fn begin_rest(&mut self, id: u64) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let first = std::mem::replace(&mut group.num_begun, group.members.len());
+        match &mut self.fleet {
+            Some(fleet) => fleet.submit(self.now, id, first, &group.members[first..]),
+            // The older ones end first.
+            None => self.done.push_front(id),
+        }
     }
 
     fn abort(&mut self, groups: &[GroupId]) {

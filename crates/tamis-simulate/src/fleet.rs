@@ -228,17 +228,18 @@ impl Fleet {
         Self { settings, servers, places: HashMap::new(), is_open: true }
     }
 
-    /// Gives a group to the server with the fewest samples.
-    pub(crate) fn submit(&mut self, now: f64, group: u64, members: &[Completion]) {
+    /// Gives members of a group, from the one at `first` on, to the server that has others of it, or to the one
+    /// with the fewest samples.
+    pub(crate) fn submit(&mut self, now: f64, group: u64, first: usize, members: &[Completion]) {
         let load = |server: &Server| server.running.len() + server.waiting.len();
-        let Some(place) = (0..self.servers.len()).min_by_key(|&place| load(&self.servers[place])) else {
-            return;
-        };
+        let home = self.places.get(&group).copied();
+        let freest = || (0..self.servers.len()).min_by_key(|&place| load(&self.servers[place]));
+        let Some(place) = home.or_else(freest) else { return };
         self.places.insert(group, place);
         let server = &mut self.servers[place];
         server.waiting.extend(members.iter().enumerate().map(|(member, completion)| Waiting {
             group,
-            member,
+            member: first + member,
             length: f64::from(completion.length),
             generated: 0.0,
         }));
@@ -409,7 +410,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let mut fleet = Fleet::new(settings());
-        fleet.submit(0.0, 7, &group(&[2, 4, 3]));
+        fleet.submit(0.0, 7, 0, &group(&[2, 4, 3]));
         // 2 iterations of two; the third starts; 2 more end the second; one of one is left.
         assert_eq!(play(&mut fleet), [(4.0, 7, 0), (8.0, 7, 1), (9.5, 7, 2)]);
         assert!((fleet.busy(9.5) - (2.0 * 8.0 + 1.5)).abs() < 1e-9);
@@ -421,7 +422,7 @@ mod tests {
         let settings = FleetSettings { slots: 4, load: 0.5, ..settings() };
         let mut fleet = Fleet::new(settings);
         let lengths = [50, 40, 60, 70, 20, 30, 10, 5];
-        fleet.submit(0.0, 0, &group(&lengths));
+        fleet.submit(0.0, 0, 0, &group(&lengths));
         let end = play(&mut fleet).last().unwrap().0;
         // Each as soon as a slot is free: 50 + 30, 40 + 20, 60 + 10 and 70, then 5 where 40 + 20 = 60 ends first.
         let longest = 80.0;
@@ -433,8 +434,8 @@ mod tests {
     fn a_prompt_is_computed_once_for_a_group_and_decoding_waits_for_it() {
         let mut fleet =
             Fleet::new(FleetSettings { prompt: 10.0, prefill_rate: Some(5.0), load: 0.0, ..settings() });
-        fleet.submit(0.0, 0, &group(&[3, 3]));
-        fleet.submit(0.0, 1, &group(&[1]));
+        fleet.submit(0.0, 0, 0, &group(&[3, 3]));
+        fleet.submit(0.0, 1, 0, &group(&[1]));
         // 2 s for the first prompt, 3 iterations; 2 s for the second.
         assert_eq!(play(&mut fleet), [(5.0, 0, 0), (5.0, 0, 1), (8.0, 1, 0)]);
     }
@@ -443,7 +444,7 @@ mod tests {
     fn an_iteration_slows_down_with_the_cache() {
         let settings = FleetSettings { load: 0.0, context: 1.0, kv_tokens: Some(100.0), ..settings() };
         let mut fleet = Fleet::new(settings);
-        fleet.submit(0.0, 0, &group(&[10]));
+        fleet.submit(0.0, 0, 0, &group(&[10]));
         // Σ (1 + i / 100) over a growing cache, in the continuous limit 10 + 10² / 200.
         assert_eq!(play(&mut fleet), [(10.5, 0, 0)]);
     }
@@ -454,7 +455,7 @@ mod tests {
         let settings =
             FleetSettings { load: 0.0, kv_tokens: Some(6.0), prefill_rate: Some(1.0), ..settings() };
         let mut fleet = Fleet::new(settings);
-        fleet.submit(0.0, 0, &group(&[4, 4]));
+        fleet.submit(0.0, 0, 0, &group(&[4, 4]));
         let ended = play(&mut fleet);
         // 3 iterations of both, the fourth of the first; then 3 s to compute the second's tokens, and its fourth.
         assert_eq!(ended, [(4.0, 0, 0), (8.0, 0, 1)]);
@@ -464,15 +465,15 @@ mod tests {
     #[test]
     fn what_is_aborted_or_restarted_is_counted() {
         let mut fleet = Fleet::new(FleetSettings { load: 0.0, ..settings() });
-        fleet.submit(0.0, 0, &group(&[9]));
-        fleet.submit(0.0, 1, &group(&[9]));
-        fleet.submit(0.0, 2, &group(&[2]));
+        fleet.submit(0.0, 0, 0, &group(&[9]));
+        fleet.submit(0.0, 1, 0, &group(&[9]));
+        fleet.submit(0.0, 2, 0, &group(&[2]));
         assert_eq!(fleet.abort(3.0, &[0]), HashMap::from([(0, 3.0)]));
         assert_eq!(fleet.restart(4.0), HashMap::from([(1, 4.0), (2, 1.0)]));
         fleet.stall(4.0, 10.0);
         assert_eq!(play(&mut fleet), [(16.0, 2, 0), (23.0, 1, 0)]);
         fleet.set_open(23.0, false);
-        fleet.submit(23.0, 3, &group(&[1]));
+        fleet.submit(23.0, 3, 0, &group(&[1]));
         assert!(fleet.is_idle() && fleet.next_time().is_none());
         fleet.set_open(24.0, true);
         assert_eq!(play(&mut fleet), [(25.0, 3, 0)]);

@@ -139,7 +139,7 @@ impl Measure {
         let of_weights = |part: f64| (self.weights > 0.0).then(|| part / self.weights);
         PolicyResult {
             name,
-            generated_per_kept: has_any.then(|| of_trained(generated.groups)),
+            generated_per_kept: has_any.then(|| generated.trajectories as f64 / trained.trajectories as f64),
             tokens_per_kept: (trained.tokens > 0).then(|| generated.tokens as f64 / trained.tokens as f64),
             wasted,
             step_time: time.filter(|_| self.steps > 0).map(|(seconds, ..)| seconds / self.steps as f64),

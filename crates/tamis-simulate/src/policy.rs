@@ -20,6 +20,8 @@ const SKYRL_STALENESS: u64 = 4;
 const SKYRL_WORKERS: usize = 768;
 /// AReaL's `max_head_offpolicyness` in its examples.
 const AREAL_STALENESS: u64 = 2;
+/// Members with which a group is begun where the first ones decide and the run does not say how many.
+const FIRST_MEMBERS: usize = 4;
 /// prime-rl's `max_off_policy_steps`.
 const PRIME_RL_STALENESS: u64 = 8;
 /// prime-rl counts samples in flight, and keeps the slots full while the last members of groups end; in groups that
@@ -63,10 +65,11 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     // Without servers groups end in the order in which they were started, and all that are in flight would only be
     // older.
     let in_flight = if world.servers.is_some() { MOST_BATCHES * batch } else { batch };
+    let own_mini_batch = if config.schedule.early_updates { config.mini_batch_size() } else { batch };
     let own_stream = |surplus: Surplus, order: FillOrder| {
         Scheduler::streaming(StreamingSettings {
             run: ScheduleSettings { surplus, order, ..base.clone() },
-            mini_batch_size: if config.schedule.early_updates { config.mini_batch_size() } else { batch },
+            mini_batch_size: own_mini_batch,
             max_in_flight: in_flight,
         })
     };
@@ -132,6 +135,14 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         }
         SimulatedPolicy::Streaming => plain(own_stream(Surplus::Discard, FillOrder::Dispatch)?),
         SimulatedPolicy::StreamingCarry => plain(own_stream(carry(1), FillOrder::Dispatch)?),
+        SimulatedPolicy::Screening => {
+            let screen_first = first_members(config);
+            plain(Scheduler::streaming(StreamingSettings {
+                run: ScheduleSettings { surplus: carry(1), screen_first, ..base.clone() },
+                mini_batch_size: own_mini_batch,
+                max_in_flight: in_flight,
+            })?)
+        }
         SimulatedPolicy::StreamingCarryCompletion => plain(own_stream(carry(1), FillOrder::Completion)?),
         SimulatedPolicy::ZeroVarianceSkip => Policy {
             choice: Choice::Skip(tamis_core::schedule::selector::ZeroVarianceSkip::default()),
@@ -143,6 +154,15 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
             ..plain(own_stream(carry(1), FillOrder::Dispatch)?)
         },
     })
+}
+
+/// Members with which a group is begun: as many as the run says, or [`FIRST_MEMBERS`], and one less than all of a
+/// small group. None where the first members cannot tell what the filter says of all.
+fn first_members(config: &Config) -> Option<usize> {
+    let n = config.rollout.n;
+    let first = config.schedule.screen_first.unwrap_or(FIRST_MEMBERS.min(n.saturating_sub(1)));
+    let tells = filter_of(config).is_certain(0.0, f64::MAX);
+    (tells && first > 1 && first < n).then_some(first)
 }
 
 /// The machine of the run's own schedule, which goes on for as long as the simulation does.

@@ -154,6 +154,33 @@ fn table_a_costs_of_screening() {
         let expected = ((n - first) as f64 + first as f64 / screen) / n as f64;
         close(generated / (n as f64 * kept), expected, 0.01, &format!("Beta({a}, {b}), n {n}, n0 {first}"));
         assert!((expected - listed).abs() < 0.012, "Beta({a}, {b}), n {n}: {expected} and {listed}");
+        // The scheduling machine does that; all members of a group are no screen.
+        let mut config = config(a, b, n, 60_000);
+        config.schedule.screen_first = Some(first);
+        let found = run(&config, SimulatedPolicy::Screening, 400, 100);
+        close(found.generated_per_kept.unwrap(), expected, 0.02, &format!("Beta({a}, {b}), n {n}, machine"));
+        assert_eq!(found.wasted.contains_key("screened"), first < n, "{found:?}");
+    }
+}
+
+/// With n0 first members a prompt is trained on in proportion to the probability that these differ, and not all n.
+#[test]
+fn screening_trains_on_prompts_of_which_the_first_members_differ() {
+    let mut config = config(0.3, 0.3, 8, 60_000);
+    let keys = config.simulate.clone().unwrap();
+    let rates: Vec<f64> = Population::new(&keys.pass_rate, 1).unwrap().rates().collect();
+    let share = |members: usize, is_meant: fn(f64) -> bool| {
+        let weigh = |rate: &f64| keep_probability(*rate, members);
+        let meant: f64 = rates.iter().filter(|rate| is_meant(**rate)).map(weigh).sum();
+        meant / rates.iter().map(weigh).sum::<f64>()
+    };
+    let is_hard = |rate: f64| rate < 0.1;
+    for first in [2, 4, 6] {
+        config.schedule.screen_first = Some(first);
+        let found = run(&config, SimulatedPolicy::Screening, 400, 100);
+        close(found.hard_share.unwrap(), share(first, is_hard), 0.05, &format!("hard prompts, n0 {first}"));
+        close(found.easy_share.unwrap(), share(first, |rate| rate > 0.9), 0.05, &format!("easy, n0 {first}"));
+        assert!(share(first, is_hard) < 0.95 * share(8, is_hard));
     }
 }
 
@@ -221,6 +248,7 @@ fn table_e_choosing_prompts() {
     // cost may differ: the notes are of one seed, of an order of prompts and a prior that are not these.
     let table = [
         (SimulatedPolicy::StreamingCarry, 2.16, 2.18, 0.084, 0.099, 1.0, 0.03),
+        (SimulatedPolicy::Screening, 1.97, 1.99, 0.065, 0.076, 1.0, 0.03),
         (SimulatedPolicy::ZeroVarianceSkip, 1.52, 1.33, 0.052, 0.042, 1.0, 0.08),
         (SimulatedPolicy::Posterior, 1.58, 1.45, 0.080, 0.101, 0.76, 0.08),
     ];
@@ -287,7 +315,10 @@ fn step_times_are_in_the_order_of_the_systems() {
     for policy in &simulation.policies {
         let chooses = matches!(
             policy.name,
-            SimulatedPolicy::ZeroVarianceSkip | SimulatedPolicy::Posterior | SimulatedPolicy::PosteriorBiased
+            SimulatedPolicy::Screening
+                | SimulatedPolicy::ZeroVarianceSkip
+                | SimulatedPolicy::Posterior
+                | SimulatedPolicy::PosteriorBiased
         );
         assert!(chooses || policy.step_time.unwrap() > 0.97 * bound, "{simulation}");
         assert!(policy.utilisation.unwrap() <= 1.0 + 1e-9);

@@ -1,5 +1,6 @@
 //! Rules about generation rounds, refilling and surplus groups.
 
+use tamis_core::filter::Metric;
 use tamis_core::schedule::selector::Selector;
 use tamis_core::schedule::{OnLimit, RoundLimit};
 
@@ -23,6 +24,7 @@ impl Checker<'_> {
             }
         }
         self.selector();
+        self.screening();
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
             if let RoundLimit::Rounds(rounds) = schedule.max_num_gen_batches
@@ -56,6 +58,60 @@ impl Checker<'_> {
                      with `rollout.n: 1` a group has one member"
                 ),
                 "set `rollout.n: 2` or more, or `schedule.selector.kind: shuffle`",
+            );
+        }
+    }
+
+    /// Where the first members of a group can say whether the others are worth it.
+    fn screening(&mut self) {
+        let config = self.config;
+        let Some(first) = config.schedule.screen_first else { return };
+        let (key, n) = ("schedule.screen_first", config.rollout.n);
+        let without = "or remove `schedule.screen_first`";
+        if first >= n {
+            self.error(
+                &[key, "rollout.n"],
+                format!(
+                    "`schedule.screen_first: {first}` leaves none of the {n} members of a group (`rollout.n`)"
+                ),
+                format!("set it to less than {n}, {without}"),
+            );
+        }
+        if config.schedule.mode != ScheduleMode::Streaming {
+            self.error(
+                &[key, "schedule.mode"],
+                format!(
+                    "`schedule.screen_first` begins groups with some of their members, and with `schedule.mode: {}` the \
+                     groups of a round are begun whole",
+                    config.schedule.mode
+                ),
+                format!("set `schedule.mode: streaming`, {without}"),
+            );
+        }
+        if self.reader.is_unsound("filter") {
+            return;
+        }
+        let filter = config.filter.as_ref();
+        if !filter.is_some_and(|filter| filter.kind.is_certain(0.0, f64::MAX)) {
+            let named = filter.map_or_else(|| "null".to_owned(), |filter| filter.kind.to_string());
+            self.error(
+                &[key, "filter.kind"],
+                format!(
+                    "`schedule.screen_first` goes by whether the first members of a group differ, which does not tell what \
+                     the filter `{named}` says of the whole group"
+                ),
+                format!("set `filter.kind: variance`, {without}"),
+            );
+        } else if let Some(metric) = filter.and_then(|filter| filter.metric.as_deref())
+            && matches!(Metric::from(metric), Metric::SeqFinalReward | Metric::TokenLevelRewards)
+        {
+            self.error(
+                &[key, "filter.metric"],
+                format!(
+                    "`filter.metric: {metric}` is known when the divergence of a whole group is measured, and \
+                     `schedule.screen_first` looks at its first members alone"
+                ),
+                format!("set `filter.metric: seq_reward`, {without}"),
             );
         }
     }

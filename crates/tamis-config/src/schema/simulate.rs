@@ -99,6 +99,8 @@ choice! {
         StreamingCarry = "streaming_carry",
         /// The same in order of completion.
         StreamingCarryCompletion = "streaming_carry_completion",
+        /// `streaming_carry` with `schedule.screen_first`: that of the run, or 4.
+        Screening = "screening",
         /// `streaming_carry` with prompts passed over whose groups were uniform before (GRESO).
         ZeroVarianceSkip = "zero_variance_skip",
         /// `streaming_carry` with prompts chosen by the posterior of their pass rate, weighted by 1/q.

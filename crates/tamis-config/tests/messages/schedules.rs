@@ -234,3 +234,56 @@ warning: `schedule.on_empty_round` has no effect: there is no filter, so every s
   hint: remove `schedule.on_empty_round`
 "#);
 }
+
+#[test]
+fn first_members() {
+    let of = |schedule: &str, rest: &str| {
+        show_errors(&format!("schedule: {{screen_first: {schedule}}}\nrollout: {{n: 8}}\n{rest}"), &[])
+    };
+    assert_snapshot!(of("4, mode: streaming", "filter: {}"), @"");
+    assert_snapshot!(of("4, mode: streaming", "filter: {metric: seq_reward}"), @"");
+    assert_snapshot!(of("8, mode: streaming", "filter: {}"), @r#"
+error: `schedule.screen_first: 8` leaves none of the 8 members of a group (`rollout.n`)
+ --> run.yaml:1:26
+  |
+1 | schedule: {screen_first: 8, mode: streaming}
+  |                          ^
+  hint: set it to less than 8, or remove `schedule.screen_first`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of("4, mode: deficit", "filter: {}"), @r#"
+error: `schedule.screen_first` begins groups with some of their members, and with `schedule.mode: deficit` the groups of a round are begun whole
+ --> run.yaml:1:26
+  |
+1 | schedule: {screen_first: 4, mode: deficit}
+  |                          ^
+  hint: set `schedule.mode: streaming`, or remove `schedule.screen_first`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of("4, mode: streaming", "filter: {kind: mean_range}"), @r#"
+error: `schedule.screen_first` goes by whether the first members of a group differ, which does not tell what the filter `mean_range` says of the whole group
+ --> run.yaml:1:26
+  |
+1 | schedule: {screen_first: 4, mode: streaming}
+  |                          ^
+  hint: set `filter.kind: variance`, or remove `schedule.screen_first`
+
+1 error in the configuration
+"#);
+    let without = of("4, mode: streaming", "filter: null");
+    assert!(without.contains("what the filter `null` says"), "{without}");
+    assert_snapshot!(of("4, mode: streaming", "filter: {metric: seq_final_reward}"), @r#"
+error: `filter.metric: seq_final_reward` is known when the divergence of a whole group is measured, and `schedule.screen_first` looks at its first members alone
+ --> run.yaml:1:26
+  |
+1 | schedule: {screen_first: 4, mode: streaming}
+  |                          ^
+  hint: set `filter.metric: seq_reward`, or remove `schedule.screen_first`
+
+1 error in the configuration
+"#);
+    let one = of("1, mode: streaming", "filter: {}");
+    assert!(one.contains("`schedule.screen_first` must be at least 2, got 1"), "{one}");
+}

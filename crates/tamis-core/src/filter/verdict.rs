@@ -60,11 +60,15 @@ pub enum DropReason {
     ZeroScore,
     /// Other groups of its round were preferred.
     OutsidePool,
+    /// Its first members have the same metric, and the schedule ended it with them
+    /// ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)): nobody knows what the others would
+    /// have scored.
+    Screened,
 }
 
 impl DropReason {
     /// Every reason, in the order in which reports list them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::AllCorrect,
         Self::AllWrong,
         Self::Uniform,
@@ -74,6 +78,7 @@ impl DropReason {
         Self::Singleton,
         Self::ZeroScore,
         Self::OutsidePool,
+        Self::Screened,
     ];
 
     /// The name in rollout files.
@@ -88,6 +93,7 @@ impl DropReason {
             Self::Singleton => "singleton",
             Self::ZeroScore => "zero_score",
             Self::OutsidePool => "outside_pool",
+            Self::Screened => "screened",
         }
     }
 
@@ -103,6 +109,7 @@ impl DropReason {
             Self::Singleton => "single",
             Self::ZeroScore => "zero score",
             Self::OutsidePool => "outside pool",
+            Self::Screened => "screened",
         }
     }
 }

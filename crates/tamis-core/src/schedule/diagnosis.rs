@@ -162,6 +162,7 @@ impl Advice<'_> {
         self.scores();
         self.singletons();
         self.pool();
+        self.screening();
         self.identical_texts();
         self.difficulty();
         self.group_size();
@@ -235,6 +236,19 @@ impl Advice<'_> {
         if share(zero_score, groups) >= 0.25 {
             let why = format!("{zero_score} of {groups} groups differ within but have a score of 0");
             self.say("filter.include_zero", "false -> true, or another filter.score", why);
+        }
+    }
+
+    /// Groups that ended with their first members, whose others might have differed.
+    fn screening(&mut self) {
+        let Tally { screened, groups, .. } = *self.tally;
+        if let (Some(first), true) = (self.settings.screen_first, share(screened, groups) >= 0.5) {
+            let n = self.settings.group_size;
+            let why = format!(
+                "{screened} of {groups} groups ended with their first {first} members, all alike: with all {n} some of them \
+                    may differ"
+            );
+            self.say("schedule.screen_first", format!("{first} -> null"), why);
         }
     }
 

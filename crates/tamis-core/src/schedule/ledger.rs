@@ -13,6 +13,9 @@ use crate::group::{GroupId, PolicyVersion};
 pub(super) struct Flight {
     pub(super) version: PolicyVersion,
     pub(super) epoch: u64,
+    /// Members that are not begun: the first ones are to show whether they are worth it.
+    #[serde(default)]
+    unbegun: usize,
     /// Smallest and largest metric of the members scored so far.
     range: Option<(f64, f64)>,
     /// Whether the filter keeps it whatever its other members score.
@@ -43,6 +46,9 @@ impl GroupOutcome {
 pub(super) struct Finished {
     version: PolicyVersion,
     pub(super) epoch: u64,
+    /// Members that were never begun.
+    #[serde(default)]
+    unbegun: usize,
     arrival: u64,
     pub(super) outcome: GroupOutcome,
 }
@@ -72,6 +78,8 @@ pub(super) enum Judged {
 pub(super) struct GivenUp {
     pub(super) id: GroupId,
     pub(super) epoch: u64,
+    /// Members that were begun.
+    pub(super) num_members: usize,
     /// Result of the generation; `None` while it goes on.
     pub(super) outcome: Option<GroupOutcome>,
 }
@@ -131,9 +139,9 @@ impl Ledger {
         }
     }
 
-    /// One group for which so much was generated.
-    fn one(&self, spent: Spent) -> Count {
-        Count::of(1, self.group_size, spent)
+    /// One group of which all members but so many were begun, and for which so much was generated.
+    fn one(&self, unbegun: usize, spent: Spent) -> Count {
+        Count::of(1, self.group_size.saturating_sub(unbegun), spent)
     }
 
     fn count<'a>(&self, kept: impl Iterator<Item = &'a Kept>) -> Count {
@@ -230,12 +238,38 @@ impl Ledger {
         Ok(())
     }
 
-    /// New groups are in flight; their order was checked.
-    pub(super) fn dispatch(&mut self, groups: &[GroupId], version: PolicyVersion, epoch: u64) {
-        let flight = Flight { version, epoch, range: None, is_certain: false };
+    /// New groups are in flight, so many of the members of each; their order was checked.
+    pub(super) fn dispatch(
+        &mut self,
+        groups: &[GroupId],
+        num_members: usize,
+        version: PolicyVersion,
+        epoch: u64,
+    ) {
+        let unbegun = self.group_size.saturating_sub(num_members);
+        let flight = Flight { version, epoch, unbegun, range: None, is_certain: false };
         self.in_flight.extend(groups.iter().map(|&group| (group, flight)));
         self.last_group = groups.last().copied().or(self.last_group);
-        self.step.generated += Count::of(groups.len(), self.group_size, Spent::default());
+        self.step.generated += Count::of(groups.len(), num_members, Spent::default());
+    }
+
+    /// Members of a group in flight that are begun.
+    pub(super) fn num_begun(&self, group: GroupId) -> Option<usize> {
+        let flight = self.in_flight.get(&group)?;
+        Some(self.group_size.saturating_sub(flight.unbegun))
+    }
+
+    /// Whether a group in flight is certain to be kept.
+    pub(super) fn is_certain(&self, group: GroupId) -> bool {
+        self.in_flight.get(&group).is_some_and(|flight| flight.is_certain)
+    }
+
+    /// The members of a group in flight that were not begun are begun; false where all of them were.
+    pub(super) fn begin_rest(&mut self, group: GroupId) -> bool {
+        let Some(flight) = self.in_flight.get_mut(&group) else { return false };
+        let begun = std::mem::take(&mut flight.unbegun);
+        self.step.generated.trajectories += begun as u64;
+        begun > 0
     }
 
     /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric
@@ -253,6 +287,11 @@ impl Ledger {
         }
     }
 
+    /// Members of a group that is complete and not settled that were begun.
+    pub(super) fn num_members(&self, finished: &Finished) -> usize {
+        self.group_size.saturating_sub(finished.unbegun)
+    }
+
     fn land(&mut self, group: GroupId) -> Option<Flight> {
         let flight = self.in_flight.remove(&group)?;
         self.num_certain -= usize::from(flight.is_certain);
@@ -261,16 +300,18 @@ impl Ledger {
 
     /// A group in flight is complete, or has failed.
     pub(super) fn finish(&mut self, group: GroupId, outcome: GroupOutcome) {
-        let Some(Flight { version, epoch, .. }) = self.land(group) else { return };
+        let Some(Flight { version, epoch, unbegun, .. }) = self.land(group) else { return };
         self.step.generated += outcome.spent();
         let arrival = self.arrivals;
         self.arrivals += 1;
-        self.finished.insert(group, Finished { version, epoch, arrival, outcome });
+        self.finished.insert(group, Finished { version, epoch, unbegun, arrival, outcome });
     }
 
     /// A finished group is kept, dropped or counted as failed: as it was judged, where it was scored.
     pub(super) fn settle(&mut self, group: GroupId, judged: Judged) {
-        let Some(Finished { version, arrival, outcome, .. }) = self.finished.remove(&group) else { return };
+        let Some(Finished { version, unbegun, arrival, outcome, .. }) = self.finished.remove(&group) else {
+            return;
+        };
         match outcome {
             GroupOutcome::Scored(summary) if judged == Judged::Kept => {
                 let kept = Kept { id: group, version, arrival, summary };
@@ -286,14 +327,14 @@ impl Ledger {
             }
             GroupOutcome::Scored(summary) => {
                 self.gone.insert(group);
-                self.step.dropped += self.one(summary.spent);
+                self.step.dropped += self.one(unbegun, summary.spent);
                 if judged == Judged::Spare {
                     self.spare.insert(group, Kept { id: group, version, arrival, summary });
                 }
             }
             GroupOutcome::Failed(spent) => {
                 self.gone.insert(group);
-                self.step.failed += self.one(spent);
+                self.step.failed += self.one(unbegun, spent);
             }
         }
         self.release();
@@ -368,11 +409,21 @@ impl Ledger {
         is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&GroupOutcome>) -> bool,
     ) -> Vec<GivenUp> {
         let flying = self.in_flight.iter().filter(|(id, flight)| is_unwanted(**id, flight.version, None));
-        let flying = flying.map(|(&id, flight)| GivenUp { id, epoch: flight.epoch, outcome: None });
+        let num_members = |unbegun: usize| self.group_size.saturating_sub(unbegun);
+        let flying = flying.map(|(&id, flight)| GivenUp {
+            id,
+            epoch: flight.epoch,
+            num_members: num_members(flight.unbegun),
+            outcome: None,
+        });
         let finished = self.finished.iter();
         let finished = finished.filter(|(id, group)| is_unwanted(**id, group.version, Some(&group.outcome)));
-        let finished =
-            finished.map(|(&id, group)| GivenUp { id, epoch: group.epoch, outcome: Some(group.outcome) });
+        let finished = finished.map(|(&id, group)| GivenUp {
+            id,
+            epoch: group.epoch,
+            num_members: num_members(group.unbegun),
+            outcome: Some(group.outcome),
+        });
         let mut given_up: Vec<GivenUp> = flying.chain(finished).collect();
         given_up.sort_unstable_by_key(|group| group.id);
         for group in &given_up {
@@ -380,11 +431,11 @@ impl Ledger {
                 None => {
                     self.land(group.id);
                     self.aborting.insert(group.id);
-                    self.step.aborted += self.one(Spent::default());
+                    self.step.aborted += Count::of(1, group.num_members, Spent::default());
                 }
                 Some(outcome) => {
                     self.finished.remove(&group.id);
-                    let one = self.one(outcome.spent());
+                    let one = Count::of(1, group.num_members, outcome.spent());
                     let is_failed = matches!(outcome, GroupOutcome::Failed(_));
                     *(if is_failed { &mut self.step.failed } else { &mut self.step.aborted }) += one;
                 }
@@ -419,7 +470,10 @@ impl Ledger {
         let carried: Vec<GroupId> = all().map(|kept| kept.id).collect();
         let carried_out = self.count(all());
         let spent = self.finished.values().map(|group| group.outcome.spent()).sum();
-        let in_flight_out = Count::of(self.in_flight.len() + self.finished.len(), self.group_size, spent);
+        let mut in_flight_out = Count::of(self.in_flight.len() + self.finished.len(), self.group_size, spent);
+        let unbegun = self.in_flight.values().map(|flight| flight.unbegun);
+        let unbegun: usize = unbegun.chain(self.finished.values().map(|group| group.unbegun)).sum();
+        in_flight_out.trajectories = in_flight_out.trajectories.saturating_sub(unbegun as u64);
         let closed = Accounting { carried_out, in_flight_out, ..self.step };
         closed.check()?;
         self.totals.append(&closed);

@@ -43,6 +43,18 @@ pub enum Event {
         /// The filter's metric of the member; `None` where it has none.
         value: Option<f64>,
     },
+    /// The first members of a group were scored, with which alone it was begun
+    /// ([`screen_first`](super::ScheduleSettings::screen_first)): answered by [`Command::Continue`], or by
+    /// [`Command::Judged`], which ends the group. Where the others were begun before, it says nothing new.
+    Screened {
+        /// The group.
+        group: GroupId,
+        /// The filter's metric of each of them \[n₀\]; NaN where it has none.
+        #[serde(with = "nan_as_null")]
+        values: Vec<f64>,
+        /// Other facts about them.
+        facts: GroupFacts,
+    },
     /// A group is complete and all its members were scored.
     Scored {
         /// The group.
@@ -155,8 +167,14 @@ pub enum Command {
         /// Number of prompts.
         num_prompts: usize,
     },
-    /// The filter judged a group. Comes for every scored group that was not given up before, in dispatch
-    /// order within a round.
+    /// Begin the other members of a group as well: its first ones differ. Comes once for a group that is begun
+    /// with a part of its members, unless it ends with them.
+    Continue {
+        /// The group.
+        group: GroupId,
+    },
+    /// The filter judged a group, or it ended with its first members. Comes for every scored group that was
+    /// not given up before, in dispatch order within a round.
     Judged {
         /// The group.
         group: GroupId,

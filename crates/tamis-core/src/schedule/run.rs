@@ -231,7 +231,7 @@ impl ScheduleRun {
         self.asked = None;
         self.version = version;
         let number = self.progress.epoch;
-        self.ledger.dispatch(groups, version, number);
+        self.ledger.dispatch(groups, self.settings.num_first_members(), version, number);
         self.progress.prompts += dispatched as u64;
         self.progress.prompts_in_epoch += dispatched as u64;
         let epoch = self.epochs.entry(number).or_default();
@@ -288,6 +288,24 @@ impl ScheduleRun {
         Ok(groups.iter().map(|group| self.ledger.scored(*group).and_then(|_| verdicts.next())).collect())
     }
 
+    /// A member of a group in flight was scored. What makes it certain that the group is kept makes its other
+    /// members worth their while, where they are not begun.
+    pub(super) fn see(&mut self, group: GroupId, value: f64, commands: &mut Vec<Command>) {
+        let filter = &self.settings.filter;
+        let is_certain = |min, max| filter.as_ref().is_some_and(|filter| filter.is_certain(min, max));
+        self.ledger.see(group, value, is_certain);
+        if self.ledger.is_certain(group) {
+            self.begin_rest(group, commands);
+        }
+    }
+
+    /// Has the members of a group begun that are not.
+    pub(super) fn begin_rest(&mut self, group: GroupId, commands: &mut Vec<Command>) {
+        if self.ledger.begin_rest(group) {
+            commands.push(Command::Continue { group });
+        }
+    }
+
     /// Moves a finished group to where its verdict sends it, or its failure, and counts it in its epoch. Its
     /// tally is returned: it is still to be counted in the step, by [`ScheduleRun::count`].
     pub(super) fn settle(
@@ -305,7 +323,7 @@ impl ScheduleRun {
                 alone.add_judged(verdict, &summary);
             }
             (GroupOutcome::Failed(spent), _) => {
-                alone.add_failed(self.settings.group_size, spent);
+                alone.add_failed(self.ledger.num_members(finished), spent);
             }
             // It stays unsettled until the filter has judged it.
             (GroupOutcome::Scored(_), None) => return alone,
@@ -345,12 +363,11 @@ impl ScheduleRun {
     ) {
         let mut stopping = Vec::new();
         for group in self.ledger.give_up(is_unwanted) {
-            let group_size = self.settings.group_size;
             let mut alone = Tally::default();
             if let Some(GroupOutcome::Failed(spent)) = group.outcome {
-                alone.add_failed(group_size, spent);
+                alone.add_failed(group.num_members, spent);
             } else {
-                alone.add_aborted(group_size);
+                alone.add_aborted(group.num_members);
                 self.step.aborted.push(group.id);
             }
             self.count(&alone);

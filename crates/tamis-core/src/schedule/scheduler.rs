@@ -7,10 +7,10 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, ScheduleRun};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Admission, Command, Event, FillOrder, GroupSummary, Members, Progress, RunEnd, ScheduleError,
-    ScheduleSettings, Spent, StreamingSettings, Surplus,
+    Accounting, Admission, Command, Event, FillOrder, GroupFacts, GroupSummary, Members, Progress, RunEnd,
+    ScheduleError, ScheduleSettings, Spent, StreamingSettings, Surplus,
 };
-use crate::filter::GroupStatistics;
+use crate::filter::{DropReason, GroupStatistics, Verdict};
 use crate::group::GroupId;
 
 /// The scheduling machine of a run, of whole rounds or streaming. What drives it, saves it and reports of it
@@ -91,12 +91,18 @@ impl Scheduler {
     /// then ([`StepClose::returned`](super::StepClose)), so that the batches of a whole run are the same
     /// whatever the timing. `order: completion` takes groups as they come.
     ///
+    /// **First members.** With [`screen_first`](ScheduleSettings::screen_first) a group is begun with so many
+    /// members, and [`Command::Continue`] asks for the others as soon as two differ. [`Event::Screened`] says
+    /// what the first ones came to; where they are alike, the group is dropped. It counts with the members
+    /// that were begun.
+    ///
     /// **It always ends.** Epochs in a row that kept nothing end the run once they hold a round's worth of
     /// groups (`gen_batch_size`); a step dispatches at most `max_num_gen_batches` × `gen_batch_size` groups;
     /// more than `max_skipped_steps` attempts in a row that trained nothing end it too.
     ///
     /// # Errors
-    /// Where the settings contradict themselves, or the filter compares the groups of a round.
+    /// Where the settings contradict themselves, the filter compares the groups of a round, or what it says of a
+    /// group cannot be known from its first members where these are to show it.
     ///
     /// ```
     /// use tamis_core::group::{GroupId, PolicyVersion};
@@ -169,6 +175,11 @@ impl Scheduler {
         self.run.ledger.is_in_flight(group)
     }
 
+    /// Members of a group in flight that are begun; `None` of a group that is not in flight.
+    pub fn num_begun(&self, group: GroupId) -> Option<usize> {
+        self.run.ledger.num_begun(group)
+    }
+
     /// Whether it goes by whole rounds, and decides nothing before one has settled.
     pub fn goes_by_rounds(&self) -> bool {
         matches!(self.policy, Policy::Rounds(_))
@@ -221,11 +232,13 @@ impl Scheduler {
                     run.ledger.flight(group)?;
                     // A round is judged when it is complete.
                     if matches!(self.policy, Policy::Streaming(_)) {
-                        let filter = &run.settings.filter;
-                        let is_certain =
-                            |min, max| filter.as_ref().is_some_and(|filter| filter.is_certain(min, max));
-                        run.ledger.see(group, value.unwrap_or(f64::NAN), is_certain);
+                        run.see(group, value.unwrap_or(f64::NAN), &mut commands);
                     }
+                }
+            }
+            Event::Screened { group, values, facts } => {
+                if !run.ledger.is_aborting(group) {
+                    self.screened(group, &values, facts, &mut commands)?;
                 }
             }
             Event::Scored { group, values, facts } => {
@@ -239,6 +252,8 @@ impl Scheduler {
                     let actual = values.len();
                     return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
                 }
+                // A driver that was quicker than the command has generated them all the same.
+                run.ledger.begin_rest(group);
                 run.ledger.spend(facts.lost());
                 let statistics = GroupStatistics::of(&values, run.settings.metric.outcome_scale());
                 let summary = GroupSummary::of(&statistics, facts);
@@ -274,6 +289,39 @@ impl Scheduler {
         Ok(commands)
     }
 
+    /// The first members of a group are scored: it goes on where they differ, and ends where they are alike.
+    /// Where too few of them have a metric to tell, it goes on.
+    fn screened(
+        &mut self,
+        group: GroupId,
+        values: &[f64],
+        facts: GroupFacts,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        let run = &mut self.run;
+        run.ledger.flight(group)?;
+        let (expected, actual) = (run.settings.num_first_members(), values.len());
+        if actual != expected {
+            return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
+        }
+        let is_begun = run.ledger.num_begun(group) == Some(run.settings.group_size);
+        let Policy::Streaming(policy) = &mut self.policy else { return Ok(()) };
+        if is_begun {
+            return Ok(());
+        }
+        for value in values {
+            run.see(group, *value, commands);
+        }
+        let statistics = GroupStatistics::of(values, run.settings.metric.outcome_scale());
+        if run.ledger.is_certain(group) || statistics.is_unscored() {
+            run.begin_rest(group, commands);
+            return Ok(());
+        }
+        run.ledger.spend(facts.lost());
+        run.ledger.finish(group, GroupOutcome::Scored(GroupSummary::of(&statistics, facts)));
+        policy.settled(run, group, Some(Verdict::Dropped(DropReason::Screened)), commands)
+    }
+
     /// Takes the last word of a group that was given up, whatever it is.
     fn ends_abort(&mut self, group: GroupId, spent: Spent) -> bool {
         let is_aborting = self.run.ledger.is_aborting(group);
@@ -300,7 +348,6 @@ impl Scheduler {
 mod tests {
     use super::*;
     use crate::group::PolicyVersion;
-    use crate::schedule::GroupFacts;
 
     /// Both modes are one type, say what they share in the same way, and come back from JSON as they were.
     #[test]

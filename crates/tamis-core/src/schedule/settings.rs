@@ -117,6 +117,14 @@ pub struct ScheduleSettings {
     pub rounds_in_flight: usize,
     /// n, the members of a group.
     pub group_size: usize,
+    /// Members with which a group is begun, in a streaming schedule: the others follow once two of these differ
+    /// by the filter, and where all of these are alike the group ends with them, dropped as
+    /// [`DropReason::Screened`](crate::filter::DropReason::Screened). `None`: all are begun at once. A kept
+    /// group then costs (n − n₀ + n₀ / k(n₀)) / n instead of 1 / k(n) groups, where k(m) is the share of the
+    /// prompts of which m members differ, and prompts are trained on in proportion to k(n₀ | p) instead of
+    /// k(n | p).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub screen_first: Option<usize>,
     /// Filter that judges the groups. `None`: one round a step, every group that did not fail is trained on.
     pub filter: Option<GroupFilter>,
     /// Whether rounds repeat until the batch is full. Off: one round a step, trained on what survived.
@@ -190,6 +198,31 @@ pub enum SettingsError {
         /// Rounds in flight.
         rounds_in_flight: usize,
     },
+    /// A group is begun with one member or with all of them.
+    #[error(
+        "`schedule.screen_first` {first} must be at least 2 and below `rollout.n` {group_size}: one member differs from \
+            none, and all of them are the group"
+    )]
+    ScreenSize {
+        /// Members with which a group is begun.
+        first: usize,
+        /// n.
+        group_size: usize,
+    },
+    /// Whole rounds are generated at once.
+    #[error(
+        "`schedule.screen_first` begins groups with a part of their members, and a schedule of rounds begins them whole"
+    )]
+    ScreenOfRounds,
+    /// Only where the first members can show that a group is kept can they show that it is worth the others.
+    #[error(
+        "`schedule.screen_first` goes by whether the first members differ, which does not tell what the filter {filter} \
+            says of all of them"
+    )]
+    ScreenFilter {
+        /// The filter; `null` without one.
+        filter: &'static str,
+    },
     /// A streaming schedule has no rounds whose groups could be compared.
     #[error("the filter {filter} compares the groups of a round, and a streaming schedule has none")]
     PoolFilter {
@@ -229,6 +262,7 @@ impl ScheduleSettings {
             size: RoundSize::default(),
             rounds_in_flight: 1,
             group_size,
+            screen_first: None,
             filter: Some(GroupFilter::default()),
             refill: true,
             max_num_gen_batches: RoundLimit::None,
@@ -290,6 +324,9 @@ impl ScheduleSettings {
         if !self.refill && gen_batch_size < train_batch_size {
             return Err(SettingsError::RoundTooSmall { gen_batch_size, train_batch_size });
         }
+        if self.screen_first.is_some() {
+            return Err(SettingsError::ScreenOfRounds);
+        }
         if let (RoundSize::Deficit { .. }, rounds_in_flight @ 2..) = (self.size, self.rounds_in_flight) {
             return Err(SettingsError::RoundsInFlight { rounds_in_flight });
         }
@@ -314,6 +351,26 @@ impl ScheduleSettings {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the first members of a group can say whether the others are worth it.
+    pub(super) fn check_screen(&self) -> Result<(), SettingsError> {
+        let Some(first) = self.screen_first else { return Ok(()) };
+        if first < 2 || first >= self.group_size {
+            return Err(SettingsError::ScreenSize { first, group_size: self.group_size });
+        }
+        match &self.filter {
+            Some(filter) if filter.is_certain(0.0, f64::MAX) => Ok(()),
+            filter => {
+                let filter = filter.as_ref().map_or("null", |filter| filter.name());
+                Err(SettingsError::ScreenFilter { filter })
+            }
+        }
+    }
+
+    /// Members with which a group is begun.
+    pub fn num_first_members(&self) -> usize {
+        self.screen_first.unwrap_or(self.group_size)
     }
 
     /// Whether a step is one round, come what may.
@@ -344,6 +401,7 @@ mod tests {
         insta::assert_snapshot!(error(&|s| s.gen_batch_size = 0), @"`data.gen_batch_size` must be at least 1");
         insta::assert_snapshot!(error(&|s| s.group_size = 0), @"`rollout.n` must be at least 1");
         insta::assert_snapshot!(error(&|s| (s.filter, s.gen_batch_size) = (None, 1536)), @"without a filter every group of the one round is trained on: `data.gen_batch_size` 1536 must equal `data.train_batch_size` 512");
+        insta::assert_snapshot!(error(&|s| s.screen_first = Some(4)), @"`schedule.screen_first` begins groups with a part of their members, and a schedule of rounds begins them whole");
         insta::assert_snapshot!(error(&|s| (s.refill, s.gen_batch_size) = (false, 128)), @"without refill one round must be able to fill the batch: `data.gen_batch_size` 128 is below `data.train_batch_size` 512");
     }
 }

@@ -38,6 +38,9 @@ pub struct Tally {
     /// Dropped: other groups of the round were preferred.
     #[serde(default)]
     pub outside_pool: u64,
+    /// Dropped: the first members alike, and the group ended with them.
+    #[serde(default)]
+    pub screened: u64,
     /// Generation failed for good.
     pub failed: u64,
     /// Still generating when the run ended.
@@ -107,22 +110,24 @@ impl Tally {
             Verdict::Dropped(DropReason::Singleton) => &mut self.singleton,
             Verdict::Dropped(DropReason::ZeroScore) => &mut self.zero_score,
             Verdict::Dropped(DropReason::OutsidePool) => &mut self.outside_pool,
+            Verdict::Dropped(DropReason::Screened) => &mut self.screened,
         };
         *place += 1;
     }
 
-    /// Adds a group whose generation failed for good, with what was generated for it.
-    pub fn add_failed(&mut self, group_size: usize, spent: Spent) {
+    /// Adds a group whose generation failed for good, with the members that were begun and what was generated
+    /// for it.
+    pub fn add_failed(&mut self, num_members: usize, spent: Spent) {
         self.groups += 1;
-        self.trajectories += group_size as u64;
+        self.trajectories += num_members as u64;
         self.tokens += spent.tokens;
         self.failed += 1;
     }
 
-    /// Adds a group that was given up before it was judged.
-    pub fn add_aborted(&mut self, group_size: usize) {
+    /// Adds a group that was given up before it was judged, with the members that were begun.
+    pub fn add_aborted(&mut self, num_members: usize) {
         self.groups += 1;
-        self.trajectories += group_size as u64;
+        self.trajectories += num_members as u64;
         self.aborted += 1;
     }
 
@@ -141,6 +146,7 @@ impl Tally {
         self.singleton += other.singleton;
         self.zero_score += other.zero_score;
         self.outside_pool += other.outside_pool;
+        self.screened += other.screened;
         self.failed += other.failed;
         self.aborted += other.aborted;
         self.identical_in_text += other.identical_in_text;
@@ -161,7 +167,7 @@ impl Tally {
     }
 
     /// Dropped groups by reason.
-    pub fn dropped_by(&self) -> [(DropReason, u64); 9] {
+    pub fn dropped_by(&self) -> [(DropReason, u64); 10] {
         DropReason::ALL.map(|reason| {
             let number = match reason {
                 DropReason::AllCorrect => self.all_correct,
@@ -173,6 +179,7 @@ impl Tally {
                 DropReason::Singleton => self.singleton,
                 DropReason::ZeroScore => self.zero_score,
                 DropReason::OutsidePool => self.outside_pool,
+                DropReason::Screened => self.screened,
             };
             (reason, number)
         })

@@ -107,6 +107,8 @@ impl FilterSummary {
                 DropReason::Singleton => &mut dropped.singleton,
                 DropReason::ZeroScore => &mut dropped.zero_score,
                 DropReason::OutsidePool => &mut dropped.outside_pool,
+                // A schedule's word on a group that it began in part; a filter has all of each.
+                DropReason::Screened => continue,
             } += 1;
         }
         let num_prompts = verdicts.len();

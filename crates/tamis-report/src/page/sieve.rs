@@ -19,7 +19,7 @@ const MOST_CELLS: usize = 64;
 const MOST_COLUMNS: usize = 120;
 
 /// Places in which a group can end, with the class that fills them. What is not among them gets the last.
-const CAUSES: [(&str, &str); 15] = [
+const CAUSES: [(&str, &str); 16] = [
     ("trained", "s0"),
     ("kept_when_insufficient", "s8"),
     ("surplus", "s1"),
@@ -30,6 +30,7 @@ const CAUSES: [(&str, &str); 15] = [
     ("below_range", "s6"),
     ("above_range", "s7"),
     ("outside_pool", "s5"),
+    ("screened", "s5"),
     ("singleton", "s6"),
     ("unscored", "s8"),
     ("stale", "s7"),

@@ -118,7 +118,7 @@ fn trajectories_that_are_asked_for() {
     assert_eq!(count(&ended("dropped")), (4, 4, Some(json!(1))));
     assert_eq!(count(&ended("surplus")), (0, 0, None));
     insta::assert_snapshot!(shown(run.path(), &ended("foo")), @r"
-    error: `foo` is no verdict: there are trained, kept_when_insufficient, surplus, stale, aborted, unscored, unchosen, truncated, shaped, masked, rejected, dropped, all_correct, all_wrong, uniform, below_range, above_range, singleton, zero_score, outside_pool
+    error: `foo` is no verdict: there are trained, kept_when_insufficient, surplus, stale, aborted, unscored, unchosen, truncated, shaped, masked, rejected, dropped, all_correct, all_wrong, uniform, below_range, above_range, singleton, zero_score, outside_pool, screened
     hint: `dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means
     ");
     let counted = shown(run.path(), &RolloutQuery { limit: 0, ..ended("trained") });

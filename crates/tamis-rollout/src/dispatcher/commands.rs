@@ -69,6 +69,7 @@ impl Dispatcher {
                     }
                     self.dispatch(with, step, round, num_prompts)?;
                 }
+                Command::Continue { group } => self.begin_rest(with, group)?,
                 Command::Judged { group, verdict } => self.note_verdict(group, verdict)?,
                 Command::RoundComplete(report) => with.observer.round_complete(&report),
                 Command::Train { step, groups, .. } => {
@@ -212,13 +213,21 @@ impl Dispatcher {
             };
             let samples: Vec<SampleId> =
                 (0..self.settings.group_size as u32).map(|member| SampleId::of_member(id, member)).collect();
-            for sample in &samples {
+            let num_first = self.machine.settings().num_first_members();
+            for sample in samples.iter().take(num_first) {
                 if !self.replay.keeps(*sample) {
                     with.generator.submit(self.request(*sample, &record))?;
                 }
             }
             let place = self.add_to_round(serial, id);
-            let members = samples.into_iter().map(MemberState::Sampling).collect();
+            let members = samples.into_iter().enumerate();
+            let members = members
+                .map(
+                    |(place, sample)| {
+                        if place < num_first { MemberState::Sampling(sample) } else { MemberState::Unbegun }
+                    },
+                )
+                .collect();
             let flight = GroupFlight { members, ..GroupFlight::of(serial, place) };
             self.flights.insert(id, flight);
             self.held.insert(id, record);
@@ -232,6 +241,30 @@ impl Dispatcher {
         let is_drawn = if is_by_rounds { !self.commands.iter().any(goes_on) } else { num_groups >= window };
         if is_drawn {
             self.close_round(with, serial)?;
+        }
+        Ok(())
+    }
+
+    /// Begins the members of a group that are not begun.
+    pub(super) fn begin_rest(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        group: GroupId,
+    ) -> Result<(), DispatchError> {
+        let flight = self.flights.get_mut(&group).filter(|flight| flight.is_on());
+        let (Some(flight), Some(record)) = (flight, self.held.get(&group)) else { return Ok(()) };
+        let mut begun = Vec::new();
+        for (place, member) in flight.members.iter_mut().enumerate() {
+            if *member == MemberState::Unbegun {
+                let sample = SampleId::of_member(group, place as u32);
+                *member = MemberState::Sampling(sample);
+                begun.push(sample);
+            }
+        }
+        for sample in begun {
+            if !self.replay.keeps(sample) {
+                with.generator.submit(self.request(sample, record))?;
+            }
         }
         Ok(())
     }

@@ -6,6 +6,8 @@ use crate::record::Generation;
 /// State of one member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemberState {
+    /// The member is not begun: the first ones of its group are to show whether it is worth it.
+    Unbegun,
     /// The generator has it, under this number.
     Sampling(SampleId),
     /// The generator finished the member; its score is missing.
@@ -64,6 +66,15 @@ impl GroupFlight {
     /// Whether the generator has none of its members any more.
     pub(super) fn has_landed(&self) -> bool {
         !self.members.iter().any(|member| matches!(member, MemberState::Sampling(_)))
+    }
+
+    /// Whether all members that are begun are scored, and others are not begun.
+    pub(super) fn is_screened(&self) -> bool {
+        let is_begun = |member: &&MemberState| **member != MemberState::Unbegun;
+        let num_begun = self.members.iter().filter(is_begun).count();
+        self.is_on()
+            && num_begun < self.members.len()
+            && self.members.iter().filter(is_begun).all(|member| *member == MemberState::Scored)
     }
 
     /// Whether all of its members are scored.

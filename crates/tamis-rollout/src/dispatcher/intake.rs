@@ -44,8 +44,12 @@ impl Dispatcher {
                 self.resumed.push(id);
                 continue;
             }
+            let num_begun = self.machine.num_begun(id).unwrap_or(size);
             let mut members: Vec<MemberState> = (0..size)
-                .map(|member| MemberState::Sampling(SampleId::of_member(id, member as u32)))
+                .map(|member| {
+                    let sample = SampleId::of_member(id, member as u32);
+                    if member < num_begun { MemberState::Sampling(sample) } else { MemberState::Unbegun }
+                })
                 .collect();
             let mut rows = Vec::new();
             for trajectory in &record.group.trajectories {
@@ -207,6 +211,10 @@ impl Dispatcher {
                 self.settle_group(with, id)?;
                 continue;
             }
+            if flight.is_screened() {
+                self.screen(with, id)?;
+                continue;
+            }
             if !flight.is_on() {
                 // Those beside it in a batch of the reward functions wait for no member of it.
                 for member in 0..self.settings.group_size as u32 {
@@ -249,6 +257,7 @@ impl Dispatcher {
         match self.member(id)? {
             MemberState::Sampling(expected) if *expected == id => Ok(()),
             MemberState::Sampling(expected) if id.attempt > expected.attempt => Err(Unexpected::Foreign),
+            MemberState::Unbegun => Err(Unexpected::Foreign),
             MemberState::Sampling(_) | MemberState::Lost => Err(Unexpected::Late),
             MemberState::Sampled | MemberState::Scored if id.attempt >= MOST_ATTEMPTS => {
                 Err(Unexpected::Foreign)

@@ -24,6 +24,8 @@ struct Plan {
     train_batch_size: usize,
     gen_batch_size: usize,
     group_size: usize,
+    /// Members with which a group of a stream is begun.
+    first: Option<usize>,
     rounds_in_flight: usize,
     carries: bool,
     /// Parts of a step are handed out before it is complete.
@@ -58,6 +60,7 @@ impl Plan {
             surplus: if self.carries { Surplus::Carry { max_lag: 1 } } else { Surplus::Discard },
             rounds_in_flight: if self.is_streaming { 1 } else { self.rounds_in_flight },
             metric: Metric::SeqReward,
+            screen_first: self.first.filter(|first| self.is_streaming && *first < self.group_size),
             total_steps: Some(self.steps),
             ..ScheduleSettings::verl(self.train_batch_size, self.gen_batch_size, self.group_size, 0)
         };
@@ -72,19 +75,20 @@ impl Plan {
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
-    let sizes = (1usize..5, 1usize..7, 2usize..5, 1usize..3);
+    let sizes = (1usize..5, 1usize..7, 2usize..5, 1usize..3, prop::option::of(2usize..4));
     let fault = || prop_oneof![2 => Just(0.0), 1 => 0.0..0.25f64];
     let faults = (fault(), fault(), fault(), fault(), fault(), fault());
     let batch_size = prop_oneof![Just(1usize), 2..6usize, Just(usize::MAX)];
     (any::<bool>(), sizes, any::<[bool; 2]>(), batch_size, 3u64..30, 1u64..5, faults).prop_map(
         |(is_streaming, sizes, [carries, hands_out], batch_size, per_epoch, steps, faults)| {
-            let (train_batch_size, gen_batch_size, group_size, rounds_in_flight) = sizes;
+            let (train_batch_size, gen_batch_size, group_size, rounds_in_flight, first) = sizes;
             let (transient, permanent, duplicate, hang, late, foreign) = faults;
             Plan {
                 is_streaming,
                 train_batch_size,
                 gen_batch_size,
                 group_size,
+                first,
                 rounds_in_flight,
                 carries,
                 hands_out,
@@ -247,7 +251,18 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                 assert_eq!(is_trained, fate == "trained");
                 let before = fates.insert(record.group.id.0, fate);
                 assert_eq!(before, None, "group {} ends twice: {plan:?} {fake:?}", record.group.id.0);
+                if fate == "screened" {
+                    let members = &record.group.trajectories;
+                    assert_eq!(Some(members.len()), plan.first, "the others were never begun");
+                    assert_eq!(record.values.len(), members.len());
+                    assert!(members.windows(2).all(|pair| pair[0].text == pair[1].text));
+                }
                 if is_trained {
+                    let first = &record.group.trajectories[..plan.machine().settings().num_first_members()];
+                    assert!(
+                        plan.first.is_none_or(|_| first.iter().any(|member| member.text != first[0].text)),
+                        "the first ones differ: {plan:?}"
+                    );
                     assert_eq!(record.group.trajectories.len(), plan.group_size, "whole groups");
                     let members: Vec<u32> =
                         record.group.trajectories.iter().map(|member| member.sample_index).collect();
@@ -405,6 +420,7 @@ fn every_fault_is_met_and_counted() {
             train_batch_size: 4,
             gen_batch_size: 6,
             group_size: 4,
+            first: is_streaming.then_some(2),
             rounds_in_flight: 1,
             carries: is_streaming,
             hands_out: false,

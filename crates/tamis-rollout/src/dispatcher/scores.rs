@@ -85,7 +85,7 @@ impl Dispatcher {
             Some(state) if *state == MemberState::Sampled => *state = MemberState::Scored,
             _ => return Ok(()),
         }
-        let is_complete = flight.is_complete();
+        let (is_complete, is_screened) = (flight.is_complete(), flight.is_screened());
         self.note(with, &Taken::Score { group: group.0, member })?;
         let Some(record) = self.held.get_mut(&group) else { return Ok(()) };
         let trajectories = &mut record.group.trajectories;
@@ -108,6 +108,9 @@ impl Dispatcher {
         }
         if is_complete {
             return self.settle_group(with, group);
+        }
+        if is_screened {
+            return self.screen(with, group);
         }
         if !is_by_rounds {
             // Before the filter looks at rewards after a KL penalty, nothing is certain.
@@ -147,11 +150,42 @@ impl Dispatcher {
         if !self.is_by_rounds() || is_aborted {
             self.tell_of(with, &[group])?;
         }
-        if let Some(round) = self.rounds.get_mut(&serial).filter(|_| is_news) {
+        if is_news { self.leave_round(with, serial) } else { self.round_settled(with, serial) }
+    }
+
+    /// One group less of a round is open.
+    fn leave_round(&mut self, with: &mut Dependencies<'_>, serial: u64) -> Result<(), DispatchError> {
+        if let Some(round) = self.rounds.get_mut(&serial) {
             round.num_open -= 1;
             with.observer.groups_finished(round.groups.len() - round.num_open);
         }
         self.round_settled(with, serial)
+    }
+
+    /// The first members of a group are scored, with which alone it was begun: the machine says whether it goes
+    /// on.
+    pub(super) fn screen(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        group: GroupId,
+    ) -> Result<(), DispatchError> {
+        if !self.machine.awaits(group) {
+            // The command that gives it up is on its way.
+            return Ok(());
+        }
+        let record = self.held.get(&group).ok_or(DispatchError::UnknownGroup(group.0))?;
+        let Some(flight) = self.flights.get(&group) else { return Ok(()) };
+        let values = metric_values(&self.machine.settings().metric, &record.group, None)?;
+        let facts = facts_of(&record.group, flight);
+        self.tell(Event::Screened { group, values: values.clone(), facts })?;
+        if self.machine.awaits(group) {
+            return Ok(());
+        }
+        if let Some(record) = self.held.get_mut(&group) {
+            record.values = values;
+        }
+        let serial = self.flights.remove(&group).map(|flight| flight.round);
+        serial.map_or(Ok(()), |serial| self.leave_round(with, serial))
     }
 
     /// Looks at a round that is whole: whether its rewards arrive; by rounds the machine hears of its groups
@@ -193,9 +227,7 @@ impl Dispatcher {
             let record = self.held.get_mut(&id).ok_or(DispatchError::UnknownGroup(id.0))?;
             let metric = &self.machine.settings().metric;
             record.values = metric_values(metric, &record.group, record.final_rewards.as_deref())?;
-            let (values, facts) = (record.values.clone(), GroupFacts::of(&record.group));
-            let lost = flight.generation.spent().beyond(facts.spent);
-            let facts = GroupFacts { num_lost_tokens: lost.tokens, num_lost_turns: lost.turns, ..facts };
+            let (values, facts) = (record.values.clone(), facts_of(&record.group, &flight));
             self.tell(Event::Scored { group: id, values, facts })?;
         }
         for (group, flight) in lost {
@@ -235,6 +267,13 @@ impl Dispatcher {
         }
         Ok(true)
     }
+}
+
+/// Facts about the members of a group that are there, and about attempts at them.
+fn facts_of(group: &Group, flight: &GroupFlight) -> GroupFacts {
+    let facts = GroupFacts::of(group);
+    let lost = flight.generation.spent().beyond(facts.spent);
+    GroupFacts { num_lost_tokens: lost.tokens, num_lost_turns: lost.turns, ..facts }
 }
 
 /// CRC-32 of what a completion answers and of its text.

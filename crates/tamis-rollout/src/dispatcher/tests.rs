@@ -1,6 +1,7 @@
 //! A small world to drive: prompts without a model, rewards by exact match, and single cases.
 
 mod publication;
+mod screening;
 
 use std::cell::Cell;
 use std::collections::VecDeque;

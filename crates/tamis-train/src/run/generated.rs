@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 
+use tamis_core::filter::DropReason;
 use tamis_core::schedule::{StepReport, Tally};
 use tamis_rollout::{Fate, Record};
 
@@ -21,12 +22,22 @@ pub(super) struct GeneratedBatch {
     pub(super) dropped: u64,
     /// Kept by the filter.
     pub(super) kept: u64,
+    /// Those of the dropped that ended with their first members.
+    pub(super) screened: u64,
+    /// These members.
+    pub(super) first_members: u64,
 }
 
 impl GeneratedBatch {
     /// Of a round.
     pub(super) fn of_round(tally: &Tally) -> Self {
-        Self { groups: tally.groups, given_up: tally.aborted, dropped: tally.dropped(), kept: tally.kept }
+        Self {
+            groups: tally.groups,
+            given_up: tally.aborted,
+            dropped: tally.dropped(),
+            kept: tally.kept,
+            ..Self::default()
+        }
     }
 
     /// Of some groups that settled in a step.
@@ -35,7 +46,14 @@ impl GeneratedBatch {
         for record in records {
             match &record.fate {
                 Fate::Aborted => batch.given_up += 1,
-                Fate::Dropped(_) | Fate::KeptWhenInsufficient(_) => batch.dropped += 1,
+                Fate::Dropped(reason) => {
+                    batch.dropped += 1;
+                    if *reason == DropReason::Screened {
+                        batch.screened += 1;
+                        batch.first_members += record.group.trajectories.len() as u64;
+                    }
+                }
+                Fate::KeptWhenInsufficient(_) => batch.dropped += 1,
                 Fate::Failed(_) | Fate::Duplicated => {}
                 Fate::Trained | Fate::Surplus | Fate::Stale | Fate::Carried => batch.kept += 1,
             }
@@ -45,7 +63,8 @@ impl GeneratedBatch {
 
     /// The line that counts it.
     pub(super) fn line(&self, number: u64, group_size: usize) -> String {
-        let trajectories = self.groups * group_size as u64;
+        let whole = self.groups.saturating_sub(self.screened);
+        let trajectories = whole * group_size as u64 + self.first_members;
         format!("Generated batch {number}, {} prompts, {trajectories} trajectories", self.groups)
     }
 
@@ -88,9 +107,13 @@ mod tests {
 
     #[test]
     fn the_lines_of_a_batch() {
-        let batch = GeneratedBatch { groups: 9, given_up: 1, dropped: 5, kept: 2 };
+        let batch =
+            GeneratedBatch { groups: 9, given_up: 1, dropped: 5, kept: 2, ..GeneratedBatch::default() };
         assert_eq!(batch.line(3, 4), "Generated batch 3, 9 prompts, 36 trajectories");
         assert_eq!(batch.verdicts(), "Filtered (std=0): 5 (62.50%)\nKept (std>0): 2 prompts");
+        // Of three of them two members each were generated.
+        let screened = GeneratedBatch { screened: 3, first_members: 6, ..batch };
+        assert_eq!(screened.line(3, 4), "Generated batch 3, 9 prompts, 30 trajectories");
         let given_up = GeneratedBatch { groups: 2, given_up: 2, ..GeneratedBatch::default() };
         assert_eq!(given_up.verdicts(), "Kept (std>0): 0 prompts", "there is no share of nothing");
     }

@@ -196,7 +196,7 @@ impl World {
             for command in &commands {
                 let mut goes_on = true;
                 let close = match command {
-                    Command::Train { .. } | Command::StepClosed(_) => {
+                    Command::Train { .. } | Command::StepClosed(_) | Command::Continue { .. } => {
                         panic!("{command:?} is of streaming")
                     }
                     Command::Abort { groups } => {

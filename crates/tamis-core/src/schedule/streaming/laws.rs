@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
-use crate::filter::{GroupFilter, Variance};
+use crate::filter::{DropReason, GroupFilter, Variance, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::run::Phase;
@@ -18,13 +18,13 @@ fn spent(count: Count) -> Spent {
 }
 
 fn settings() -> impl Strategy<Value = StreamingSettings> {
-    let sizes = (1usize..6, 1usize..9, 1usize..4, 1usize..7, 1usize..20);
+    let sizes = (1usize..6, 1usize..9, 1usize..6, 1usize..7, 1usize..20);
     let limit = prop_oneof![
         1 => Just(RoundLimit::None),
         2 => (1u64..4).prop_map(RoundLimit::Rounds),
         1 => Just(RoundLimit::Auto)
     ];
-    let switches = (any::<bool>(), limit, 0u32..4);
+    let switches = (any::<bool>(), limit, 0u32..4, prop::option::of(2usize..4));
     let choices = (
         prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)],
         prop_oneof![
@@ -40,10 +40,13 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
     let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5));
     (sizes, switches, choices, ends).prop_map(|(sizes, switches, choices, (total_steps, total_epochs))| {
         let (train_batch_size, gen_batch_size, group_size, mini_batch_size, max_in_flight) = sizes;
-        let (filter, max_num_gen_batches, max_skipped_steps) = switches;
+        let (filter, max_num_gen_batches, max_skipped_steps, screen_first) = switches;
+        // Only where it says something, and can.
+        let screen_first = screen_first.filter(|first| filter && *first < group_size);
         let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
         let run = ScheduleSettings {
             gen_batch_size,
+            screen_first,
             filter: filter.then(|| GroupFilter::Variance(Variance::default())),
             max_num_gen_batches,
             on_limit,
@@ -108,6 +111,8 @@ struct InFlight {
     prompt: PromptOf,
     version: u64,
     members_told: usize,
+    /// Members that are begun.
+    begun: usize,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -143,6 +148,8 @@ struct Driver<'a> {
     spent_on_trained: Spent,
     ends: BTreeMap<GroupId, &'static str>,
     left_behind: Accounting,
+    /// Members that were begun of all groups.
+    members_begun: u64,
     story: Story,
     lags: Vec<u64>,
 }
@@ -166,6 +173,7 @@ impl<'a> Driver<'a> {
             spent_on_trained: Spent::default(),
             ends: BTreeMap::new(),
             left_behind: Accounting::default(),
+            members_begun: 0,
             story: Story::default(),
             lags: Vec::new(),
             world,
@@ -206,10 +214,12 @@ impl<'a> Driver<'a> {
                     break;
                 }
             };
+            let begun = self.settings.run.num_first_members();
+            self.members_begun += begun as u64;
             let group = GroupId(self.next_group);
             self.next_group += 1;
             groups.push(group);
-            self.flying.push(InFlight { group, prompt, version: self.version, members_told: 0 });
+            self.flying.push(InFlight { group, prompt, version: self.version, members_told: 0, begun });
             self.prompts.insert(group, (prompt, self.version));
         }
         exhausted |= self.left == 0 && self.returned.is_empty() && !self.world.is_late;
@@ -272,7 +282,18 @@ impl<'a> Driver<'a> {
                     let answer = self.draw(*num_prompts);
                     self.due.push_front(answer);
                 }
+                Command::Continue { group } => {
+                    let n = self.settings.run.group_size;
+                    let flight = self.flying.iter_mut().find(|flight| flight.group == *group);
+                    let flight = flight.expect("only a group in flight goes on");
+                    assert!(flight.begun < n, "once");
+                    self.members_begun += (n - flight.begun) as u64;
+                    flight.begun = n;
+                }
                 Command::Judged { group, verdict } => {
+                    if *verdict == Verdict::Dropped(DropReason::Screened) {
+                        self.flying.retain(|flight| flight.group != *group);
+                    }
                     if !verdict.is_kept() {
                         self.leave(&[*group], "dropped");
                     }
@@ -356,11 +377,18 @@ impl<'a> Driver<'a> {
         let outcome = self.outcome(&flight);
         let n = self.settings.run.group_size;
         if let Some(values) = &outcome
-            && flight.members_told + 1 < n
+            && flight.members_told + 1 < flight.begun
         {
             self.flying[place].members_told += 1;
             let value = Some(values[flight.members_told]).filter(|value| !value.is_nan());
             return Some(Event::Sampled { group: flight.group, value });
+        }
+        if let Some(values) = &outcome
+            && flight.begun < n
+        {
+            let facts = GroupFacts { spent: Spent { tokens: 3, turns: 1 }, ..GroupFacts::default() };
+            let values = values[..flight.begun].to_vec();
+            return Some(Event::Screened { group: flight.group, values, facts });
         }
         self.flying.swap_remove(place);
         let group = flight.group;
@@ -399,11 +427,13 @@ impl<'a> Driver<'a> {
                 };
                 event
             };
+            let mut screened = None;
             if event == Event::BeginStep && self.story.trained.len() >= self.world.patience {
                 break;
             }
             match &event {
                 Event::Scored { facts, .. } => self.spent += facts.spent + facts.lost(),
+                Event::Screened { group, facts, .. } => screened = Some((*group, facts.spent)),
                 Event::Failed { spent, .. } | Event::Aborted { spent, .. } => self.spent += *spent,
                 Event::Dispatched { groups, .. } => self.held.extend(groups),
                 Event::Trained { .. } => {
@@ -423,6 +453,11 @@ impl<'a> Driver<'a> {
             }
             let line = serde_json::to_string(&event).unwrap();
             let commands = self.machine.handle(event).unwrap();
+            if let Some((group, spent)) = screened.filter(|(group, _)| !self.machine.awaits(*group)) {
+                // What was generated for a group that goes on is told with the rest of it.
+                self.spent += spent;
+                assert_eq!(self.machine.num_begun(group), None);
+            }
             self.story.lines.push(format!("{line} {}", serde_json::to_string(&commands).unwrap()));
             self.carry_out(&commands);
         }
@@ -447,6 +482,7 @@ impl<'a> Driver<'a> {
         if self.story.is_ended {
             assert!(self.held.is_empty(), "{:?}", self.held);
             assert_eq!(totals.generated.groups, self.next_group);
+            assert_eq!(totals.generated.trajectories, self.members_begun, "what is begun is counted");
             for (place, counted) in
                 [("dropped", totals.dropped), ("failed", totals.failed), ("aborted", totals.aborted)]
             {
@@ -477,6 +513,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             let groups = (first..first + count).map(GroupId).collect();
             Event::Dispatched { groups, version: PolicyVersion(version), exhausted }
         }),
+        4 => (group(), values.clone()).prop_map(|(group, values)| Event::Screened { group, values, facts: GroupFacts::default() }),
         8 => (group(), values).prop_map(|(group, values)| Event::Scored { group, values, facts: GroupFacts::default() }),
         4 => (group(), prop::option::of(0.0..1.0f64)).prop_map(|(group, value)| Event::Sampled { group, value }),
         2 => group().prop_map(|group| Event::Failed { group, spent: Spent::on_answer(u64::from(u32::MAX)) }),

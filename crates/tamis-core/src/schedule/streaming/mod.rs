@@ -29,7 +29,7 @@ use super::{
     Command, OnEmptyRound, OnLimit, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause,
     Tally,
 };
-use crate::filter::Scope;
+use crate::filter::{Scope, Verdict};
 use crate::group::GroupId;
 
 /// The choices of a streaming run.
@@ -87,6 +87,7 @@ impl Streaming {
     pub(super) fn new(settings: &StreamingSettings, admission: Admission) -> Result<Self, SettingsError> {
         let &StreamingSettings { ref run, mini_batch_size, max_in_flight } = settings;
         run.check_sizes()?;
+        run.check_screen()?;
         let chunk = if let Admission::Replace { chunk } = admission { chunk } else { 1 };
         for (setting, size) in [
             ("train.ppo_mini_batch_size", mini_batch_size),
@@ -130,7 +131,7 @@ impl Streaming {
         self.go_on(run, commands)
     }
 
-    /// A group is complete or has failed: judges it, counts it, and goes on.
+    /// A group is complete or has failed: judges it, and goes on.
     pub(super) fn finished(
         &mut self,
         run: &mut ScheduleRun,
@@ -138,6 +139,17 @@ impl Streaming {
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
         let verdict = run.judge(&[group])?.into_iter().next().flatten();
+        self.settled(run, group, verdict, commands)
+    }
+
+    /// A finished group has its verdict, or has failed: counts it, and goes on.
+    pub(super) fn settled(
+        &mut self,
+        run: &mut ScheduleRun,
+        group: GroupId,
+        verdict: Option<Verdict>,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
         let alone = run.settle(group, verdict, commands);
         let batch = run.settings.train_batch_size;
         run.observe(|keep_rate| keep_rate.observe_one(alone.kept > 0, batch));

@@ -1,8 +1,8 @@
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Admission, Command, Event, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings,
-    Surplus,
+    Admission, Command, Count, Event, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose,
+    StreamingSettings, Surplus,
 };
 
 fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -> StreamingSettings {
@@ -18,6 +18,7 @@ struct Driver {
     flying: Vec<GroupId>,
     parts: Vec<Vec<u64>>,
     closed: Vec<StepClose>,
+    continued: Vec<u64>,
 }
 
 impl Driver {
@@ -27,7 +28,15 @@ impl Driver {
 
     fn starting(settings: StreamingSettings, admission: Admission) -> Self {
         let machine = Scheduler::streaming_with(settings, admission).unwrap();
-        Self { machine, next: 0, version: 0, flying: vec![], parts: vec![], closed: vec![] }
+        Self {
+            machine,
+            next: 0,
+            version: 0,
+            flying: vec![],
+            parts: vec![],
+            closed: vec![],
+            continued: vec![],
+        }
     }
 
     fn send(&mut self, event: Event) {
@@ -49,6 +58,7 @@ impl Driver {
                     Command::Abort { groups } => self.flying.retain(|group| !groups.contains(group)),
                     Command::StepClosed(close) => self.closed.push(*close),
                     Command::Judged { .. } => {}
+                    Command::Continue { group } => self.continued.push(group.0),
                     other => panic!("{other:?}"),
                 }
             }
@@ -59,6 +69,20 @@ impl Driver {
         self.flying.retain(|flying| flying.0 != group);
         let values = vec![0.0, f64::from(u8::from(is_kept))];
         self.send(Event::Scored { group: GroupId(group), values, facts: GroupFacts::default() });
+    }
+
+    /// The first members of a group are scored.
+    fn screened(&mut self, group: u64, values: &[f64]) {
+        let spent = Spent { tokens: 10, turns: values.len() as u64 };
+        let facts = GroupFacts { spent, ..GroupFacts::default() };
+        self.send(Event::Screened { group: GroupId(group), values: values.to_vec(), facts });
+    }
+
+    /// A group of four is complete.
+    fn complete(&mut self, group: u64, values: [f64; 4]) {
+        self.flying.retain(|flying| flying.0 != group);
+        let facts = GroupFacts { spent: Spent { tokens: 40, turns: 4 }, ..GroupFacts::default() };
+        self.send(Event::Scored { group: GroupId(group), values: values.to_vec(), facts });
     }
 
     fn trained(&mut self) {
@@ -243,4 +267,106 @@ fn other_systems_start_groups_in_their_own_way() {
     assert_eq!(started(Admission::Saturate, &[0]), [16, 17, 18]);
     let settings = settings(4, 4, Surplus::Discard);
     assert!(Scheduler::streaming_with(settings, Admission::Replace { chunk: 0 }).is_err());
+}
+
+/// Groups of four that begin with two members.
+fn screening(surplus: Surplus) -> StreamingSettings {
+    let settings = settings(1, 1, surplus);
+    let run = ScheduleSettings { group_size: 4, screen_first: Some(2), ..settings.run };
+    StreamingSettings { run, ..settings }
+}
+
+#[test]
+fn a_group_whose_first_members_are_alike_ends_with_them() {
+    let mut driver = Driver::new(screening(Surplus::Discard));
+    driver.send(Event::BeginStep);
+    assert_eq!(driver.machine.num_begun(GroupId(0)), Some(2));
+    driver.send(Event::Sampled { group: GroupId(0), value: Some(0.0) });
+    driver.screened(0, &[0.0, 0.0]);
+    assert_eq!(driver.machine.num_begun(GroupId(0)), None, "it is over");
+    // Of the second one the first two differ: the others are begun, once.
+    driver.screened(1, &[0.0, 1.0]);
+    assert_eq!((&driver.continued[..], driver.machine.num_begun(GroupId(1))), (&[1][..], Some(4)));
+    driver.screened(1, &[0.0, 1.0]);
+    driver.complete(1, [0.0, 1.0, 1.0, 1.0]);
+    assert_eq!((&driver.continued[..], &driver.parts[..]), (&[1][..], &[vec![1]][..]));
+    let close = &driver.closed[0];
+    let Spent { tokens, turns } = Spent { tokens: 10, turns: 2 };
+    let accounting = close.report.accounting;
+    assert_eq!(accounting.dropped, Count { groups: 1, trajectories: 2, turns, tokens });
+    assert_eq!(accounting.trained, Count { groups: 1, trajectories: 4, turns: 4, tokens: 40 });
+    // The others were in flight when the batch was full, with two members each.
+    let aborted = accounting.aborted;
+    assert_eq!(aborted.trajectories, 2 * aborted.groups);
+    assert_eq!(accounting.generated.trajectories, 6 + aborted.trajectories);
+    assert_eq!((close.report.all.screened, close.report.all.dropped()), (1, 1));
+    assert_eq!(close.report.all.trajectories, accounting.generated.trajectories);
+}
+
+#[test]
+fn the_others_are_begun_at_the_first_disagreement() {
+    let mut driver = Driver::new(screening(Surplus::Discard));
+    driver.send(Event::BeginStep);
+    for (value, continued) in [(Some(1.0), 0), (None, 0), (Some(0.0), 1), (Some(0.5), 1)] {
+        driver.send(Event::Sampled { group: GroupId(0), value });
+        assert_eq!(driver.continued.len(), continued);
+    }
+    // Members without a metric do not say that the others are worth nothing.
+    driver.complete(0, [1.0, 0.0, 0.5, f64::NAN]);
+    driver.trained();
+    let next = driver.in_flight()[0];
+    driver.screened(next, &[1.0, f64::NAN]);
+    assert_eq!(driver.continued, [0, next]);
+    // A driver that began all of them by itself is counted in full.
+    driver.complete(next, [1.0, f64::NAN, 1.0, 1.0]);
+    let next = driver.in_flight()[0];
+    driver.complete(next, [1.0, 0.0, 1.0, 1.0]);
+    let accounting = driver.closed[1].report.accounting;
+    assert_eq!((accounting.dropped.trajectories, accounting.trained.trajectories), (4, 4));
+    assert_eq!(accounting.check(), Ok(()));
+}
+
+/// The second half of a group that was in flight at the end of a step counts in the step in which it is begun.
+#[test]
+fn members_count_in_the_step_in_which_they_are_begun() {
+    let mut driver = Driver::new(screening(Surplus::Carry { max_lag: 1 }));
+    driver.send(Event::BeginStep);
+    assert_eq!(driver.in_flight(), [0, 1], "two steps of one");
+    driver.screened(0, &[0.0, 1.0]);
+    driver.complete(0, [0.0, 1.0, 1.0, 1.0]);
+    let first = driver.closed[0].report.accounting;
+    assert_eq!((first.generated.trajectories, first.in_flight_out.trajectories), (6, 2));
+    driver.screened(1, &[0.0, 1.0]);
+    driver.trained();
+    driver.complete(1, [0.0, 1.0, 1.0, 1.0]);
+    let second = driver.closed[1].report.accounting;
+    assert_eq!((second.in_flight_in.trajectories, second.trained.trajectories), (2, 4));
+    assert_eq!(second.check(), Ok(()));
+    // One that fails has cost the members that were begun.
+    driver.trained();
+    let next = driver.in_flight()[0];
+    driver.flying.retain(|flying| flying.0 != next);
+    driver.send(Event::Failed { group: GroupId(next), spent: Spent::on_answer(3) });
+    let tally = driver.machine.run.step.tally;
+    assert_eq!((tally.failed, tally.trajectories), (1, 2));
+}
+
+#[test]
+fn first_members_must_be_able_to_tell() {
+    let error = |change: &dyn Fn(&mut ScheduleSettings)| {
+        let mut settings = screening(Surplus::Discard);
+        change(&mut settings.run);
+        Scheduler::streaming(settings).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(error(&|run| run.screen_first = Some(4)), @"`schedule.screen_first` 4 must be at least 2 and below `rollout.n` 4: one member differs from none, and all of them are the group");
+    assert!(error(&|run| run.screen_first = Some(1)).contains("must be at least 2"));
+    insta::assert_snapshot!(error(&|run| run.filter = None), @"`schedule.screen_first` goes by whether the first members differ, which does not tell what the filter null says of all of them");
+    let range = crate::filter::GroupFilter::MeanRange(crate::filter::MeanRange::default());
+    assert!(error(&|run| run.filter = Some(range)).contains("what the filter mean_range says"));
+    // Nobody begins groups in part where nobody asked for it.
+    let mut driver = Driver::new(settings(1, 1, Surplus::Discard));
+    driver.send(Event::BeginStep);
+    assert_eq!(driver.machine.num_begun(GroupId(0)), Some(2));
+    let early = Event::Screened { group: GroupId(0), values: vec![0.0], facts: GroupFacts::default() };
+    assert!(driver.machine.handle(early).is_err());
 }

@@ -228,7 +228,7 @@ pub const CATALOGUE: &[Section] = &[
             groups, whole, which were not generated and are not in the sum.\n\
             \n\
             - `train/num_dropped/{reason}`: `all_correct`, `all_wrong`, `uniform`, `unscored`,\n\
-            \x20 `below_range`, `above_range`, `singleton`, `zero_score`, `outside_pool`.\n\
+            \x20 `below_range`, `above_range`, `singleton`, `zero_score`, `outside_pool`, `screened`.\n\
             - `train/num_left_out/{reason}`: `unscored` (no reward function answered), `unchosen` (the\n\
             \x20 filter chose others), `truncated` (`objective.masks`), `shaped` (a shaping took them out),\n\
             \x20 `masked` (no token is the policy's), `rejected` (`objective.correction` rejected every\n\

@@ -1,0 +1,117 @@
+//! Groups that begin with some of their members.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tamis_core::schedule::yields::PassRateSpread;
+use tamis_core::schedule::{StreamingSettings, Surplus};
+
+use super::*;
+use crate::generator::Weights;
+
+const N: usize = 8;
+
+/// Counts the samples that are asked for.
+struct Counted(FakeGenerator, Arc<AtomicU64>);
+
+impl Generator for Counted {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.submit(request)
+    }
+    fn abort(&mut self, what: AbortScope) {
+        self.0.abort(what);
+    }
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        self.0.publish(weights, in_flight)
+    }
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        self.0.next(wait)
+    }
+    fn load(&self) -> crate::generator::Load {
+        self.0.load()
+    }
+}
+
+fn with<'a>(
+    source: &'a mut Rows,
+    generator: &'a mut Counted,
+    scorer: &'a mut Scorer,
+    observer: &'a mut Heard,
+) -> Dependencies<'a> {
+    Dependencies {
+        source,
+        generator,
+        scorer,
+        reference: None,
+        observer,
+        order: None,
+        is_interrupted: &|| false,
+    }
+}
+
+/// A run of some steps: the samples asked for, the machine at its end, and the text of each member of every group that
+/// came to something, by prompt.
+fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64, Vec<String>>) {
+    let run = ScheduleSettings {
+        surplus: Surplus::Carry { max_lag: 1 },
+        screen_first,
+        metric: Metric::SeqReward,
+        total_steps: Some(steps),
+        ..ScheduleSettings::new(16, N)
+    };
+    let machine = Scheduler::streaming(StreamingSettings { run, mini_batch_size: 16, max_in_flight: 32 });
+    let mut dispatcher = Dispatcher::new(settings(N), machine.expect("settings"));
+    let asked = Arc::new(AtomicU64::new(0));
+    let fake = FakeGenerator::new(FakeSettings { max_delay: 9, ..FakeSettings::faultless(5) });
+    let mut generator = Counted(fake, Arc::clone(&asked));
+    let (mut source, mut scorer) = (Rows::new(1_000_000), scorer(Exact {}));
+    let mut texts = BTreeMap::new();
+    for version in 1.. {
+        let heard = &mut Heard::default();
+        let collected = dispatcher.collect(with(&mut source, &mut generator, &mut scorer, heard));
+        let collected = collected.expect("collected").expect("nobody stops it");
+        for record in collected.trained.iter().chain(&collected.others) {
+            let members = record.group.trajectories.iter().map(|member| member.text.clone()).collect();
+            texts.insert(record.group.prompt.0, members);
+        }
+        if !matches!(collected.end, End::Ready) {
+            break;
+        }
+        dispatcher.note_trained(Members::default()).expect("trained");
+        let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
+        let dependencies = with(&mut source, &mut generator, &mut scorer, heard);
+        dispatcher.publish(&publication, InFlight::Keep, dependencies).expect("published");
+    }
+    (asked.load(Ordering::Relaxed), dispatcher.machine().clone(), texts)
+}
+
+/// As many samples are asked for as are counted, as many as the law says, and each is what it is in a group that is
+/// begun whole.
+#[test]
+fn no_more_is_generated_than_counted_and_a_member_is_what_it_is_anyway() {
+    let steps = 60;
+    let (asked_whole, machine_whole, whole) = run(None, steps);
+    assert_eq!(asked_whole, machine_whole.totals().generated.trajectories);
+    for first in [2, 3] {
+        let (asked, machine, texts) = run(Some(first), steps);
+        let totals = machine.totals();
+        totals.check().expect("balanced");
+        assert_eq!(asked, totals.generated.trajectories);
+        assert_eq!(totals.trained.trajectories, steps * 16 * N as u64);
+        // Pass rates are uniform. What was given up at the end is no part of the law.
+        let keep = PassRateSpread::Beta { a: 1.0, b: 1.0 }.keep_probability(first);
+        let law = ((N - first) as f64 + first as f64 / keep) / N as f64;
+        let settled = totals.trained.trajectories + totals.dropped.trajectories;
+        let cost = settled as f64 / totals.trained.trajectories as f64;
+        assert!((cost / law - 1.0).abs() < 0.1, "{first}: {cost} instead of {law}");
+        let mut screened = 0;
+        for (prompt, members) in &texts {
+            assert!(members.len() == N || members.len() == first || members.is_empty());
+            let Some(of_whole) = whole.get(prompt).filter(|members| members.len() == N) else { continue };
+            assert_eq!(members[..], of_whole[..members.len()], "prompt {prompt}");
+            screened += usize::from(members.len() == first);
+        }
+        assert!(screened > 100, "{screened}");
+    }
+}
