@@ -39,6 +39,7 @@ mod reward_messages;
 mod rewards;
 mod run_folder;
 mod schedules;
+mod screening;
 mod selection;
 mod serve;
 mod server_kills;
