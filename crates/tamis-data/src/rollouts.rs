@@ -24,6 +24,8 @@ pub struct RolloutRow<'run> {
     pub group: &'run Group,
     /// The trajectory.
     pub trajectory: &'run Trajectory,
+    /// Probability with which the selector took the group's prompt.
+    pub inclusion: f64,
     /// verl's `data_source`.
     pub data_source: &'run str,
     /// The prompt's text, whole.
@@ -44,6 +46,9 @@ pub struct RolloutRow<'run> {
 
 /// Column with the images of a prompt.
 const IMAGES: &str = "images";
+
+/// Column with the probability with which a prompt was taken.
+const INCLUSION: &str = "inclusion";
 
 /// Columns of trajectories that were played in an environment.
 const TURN_ENDS: &str = "turn_ends";
@@ -110,6 +115,11 @@ fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
                 "sample_index",
                 Values::Integer(|row| i64::from(row.trajectory.sample_index)),
                 "place in the group, from 0",
+            ),
+            column(
+                INCLUSION,
+                Values::Number(|row| Some(row.inclusion)),
+                "probability q with which `schedule.selector` took the prompt; only in files where it is below 1 for one of them",
             ),
             column(
                 "data_source",
@@ -245,6 +255,9 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
     let mut columns = columns(has_turns);
     if rows.iter().all(|row| row.group.images.is_empty()) {
         columns.before.retain(|column| column.name != IMAGES);
+    }
+    if rows.iter().all(|row| row.inclusion >= 1.0) {
+        columns.before.retain(|column| column.name != INCLUSION);
     }
     columns.with_others(&scores, &logged)
 }

@@ -135,6 +135,7 @@ fn write(plan: &Plan, folder: &Path) -> Result<(), Box<dyn Error>> {
                 round: 0,
                 group,
                 trajectory,
+                inclusion: 1.0,
                 data_source: "made up",
                 prompt: "What is six times seven? Think step by step.",
                 ground_truth: Some("42"),

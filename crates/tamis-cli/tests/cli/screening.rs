@@ -60,7 +60,7 @@ fn only_first_members_of_groups_that_are_alike_are_generated() {
         let row: serde_json::Value = serde_json::from_str(line).expect("JSON");
         row["train/num_dropped/screened"].as_f64()
     });
-    assert_eq!(counted.sum::<f64>(), num_screened as f64);
+    assert_eq!(counted.sum::<f64>() as u64, num_screened);
 
     // The same weights sample the same members.
     let of_plain = groups(&plain, 1);

@@ -82,6 +82,33 @@ fn the_data_end_in_the_middle_of_a_round() {
     assert!(ended.stdout.contains("done: "), "{}", ended.shown());
 }
 
+/// What a weight of a group comes from can be computed from the files.
+#[test]
+fn rollouts_say_with_what_probability_their_prompts_were_taken() {
+    let folder = Folder::new();
+    let more = [("total_steps: 6", "total_steps: 12"), ("train_size: 64", "train_size: 24")];
+    train(&folder, &[("schedule: {", "schedule: {selector: {kind: posterior}, "), more[0], more[1]])
+        .succeeds();
+    let (mut least, mut squares, mut sum, mut step_share) = (1.0_f64, 0.0, 0.0, None);
+    for row in steps(&folder) {
+        let path = folder.join(&format!("runs/tiny/rollouts/step_{}.parquet", row["step"]));
+        let mut weights = BTreeMap::new();
+        for row in tamis_data::records::Records::open(&path).expect("rollouts") {
+            let row = row.expect("a row").values;
+            let taken = row.get("inclusion").map_or(1.0, |taken| taken.as_f64().expect("a number"));
+            least = least.min(taken);
+            if row["verdict"] == "trained" {
+                weights.insert(row["group_id"].as_u64(), 1.0 / taken);
+            }
+        }
+        (sum, squares) = weights.values().fold((0.0, 0.0), |(sum, squares), w| (sum + w, squares + w * w));
+        step_share = Some((row["selector/effective_share"], weights.len() as f64));
+    }
+    assert!(least < 1.0, "no prompt was taken by chance");
+    let (share, groups) = step_share.expect("a step");
+    assert!((share - sum * sum / (groups * squares)).abs() < 1e-6, "{share} {sum} {squares}");
+}
+
 #[test]
 fn members_that_are_not_chosen_have_no_advantage() {
     let folder = Folder::new();

@@ -182,7 +182,7 @@ pub enum Command {
         verdict: Verdict,
     },
     /// A round is over.
-    RoundComplete(RoundReport),
+    RoundComplete(Box<RoundReport>),
     /// Train on [`StepClose::trained`]; answered by [`Event::Trained`].
     StepReady(Box<StepClose>),
     /// Train on these groups, a part of the step, while the rest still generates. The last part comes with

@@ -36,6 +36,7 @@ fn file() -> tempfile::NamedTempFile {
             round: 0,
             group: &group,
             trajectory,
+            inclusion: 1.0,
             data_source: "",
             prompt: "p",
             ground_truth: None,

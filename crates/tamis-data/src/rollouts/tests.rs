@@ -49,6 +49,7 @@ fn table(group: &Group) -> Vec<RolloutRow<'_>> {
             round: 1,
             group,
             trajectory,
+            inclusion: 1.0,
             data_source: "arithmetic",
             prompt: "1+1=",
             ground_truth: (trajectory.sample_index > 0).then_some("2"),
@@ -99,6 +100,21 @@ fn rows_come_back_as_they_were() {
         assert_eq!((&unscored["token_ids"], &unscored["logprobs"]), (&json!([]), &json!([])));
         assert_eq!((&read[2]["token_ids"], &read[2]["ground_truth"]), (&json!([0]), &json!("2")));
     }
+}
+
+/// In files where a selector passed over prompts, and no others.
+#[test]
+fn the_probability_with_which_a_prompt_was_taken_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = group();
+    let mut rows = table(&group);
+    rows[1].inclusion = 0.25;
+    let path = folder.path().join("step_2.parquet");
+    write_rollouts_to(File::create(&path).unwrap(), &rows).unwrap();
+    let read: Vec<Value> =
+        Records::open(&path).unwrap().map(|record| record.unwrap().values["inclusion"].clone()).collect();
+    assert_eq!(read, [1.0, 0.25, 1.0]);
+    assert!(fixed_columns().contains(&"inclusion"));
 }
 
 #[test]

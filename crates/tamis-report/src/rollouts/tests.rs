@@ -50,6 +50,7 @@ fn run() -> tempfile::TempDir {
                 round: 0,
                 group,
                 trajectory,
+                inclusion: 1.0,
                 data_source: "sums",
                 prompt: "1+1=",
                 ground_truth: Some("2"),

@@ -86,6 +86,7 @@ pub(crate) fn write_rollouts(run: &Path, step: u64, made: &[Made]) {
             round: 0,
             group,
             trajectory,
+            inclusion: 1.0,
             data_source: "sums",
             prompt: &made.prompt,
             ground_truth: Some("42"),

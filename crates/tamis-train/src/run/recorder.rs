@@ -182,6 +182,7 @@ impl Recorder {
                     round: record.round,
                     group: &record.group,
                     trajectory,
+                    inclusion: record.inclusion,
                     data_source: &record.prompt.prompt.data_source,
                     prompt: &record.prompt.text,
                     ground_truth: record.prompt.prompt.ground_truth.as_deref(),

@@ -94,14 +94,14 @@ impl Rounds {
         let tally = self.settle_round(run, commands)?;
         run.observe(|keep_rate| keep_rate.observe(&tally));
         self.empty_rounds = if tally.kept == 0 { self.empty_rounds + 1 } else { 0 };
-        commands.push(Command::RoundComplete(RoundReport {
+        commands.push(Command::RoundComplete(Box::new(RoundReport {
             step: run.progress.steps + 1,
             round: run.step.rounds,
             tally,
             num_accumulated: run.ledger.num_ready(),
             target: run.settings.train_batch_size,
             is_filtered: run.settings.filter.is_some(),
-        }));
+        })));
         let dead = close_epochs(run, tally.kept);
         self.decide(run, Some(tally.kept), dead, commands)
     }
