@@ -33,23 +33,6 @@ impl Generator for Counted {
     }
 }
 
-fn with<'a>(
-    source: &'a mut Rows,
-    generator: &'a mut Counted,
-    scorer: &'a mut Scorer,
-    observer: &'a mut Heard,
-) -> Dependencies<'a> {
-    Dependencies {
-        source,
-        generator,
-        scorer,
-        reference: None,
-        observer,
-        order: None,
-        is_interrupted: &|| false,
-    }
-}
-
 /// A run of some steps: the samples asked for, the machine at its end, and the text of each member of every group that
 /// came to something, by prompt.
 fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64, Vec<String>>) {
@@ -69,7 +52,7 @@ fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64
     let mut texts = BTreeMap::new();
     for version in 1.. {
         let heard = &mut Heard::default();
-        let collected = dispatcher.collect(with(&mut source, &mut generator, &mut scorer, heard));
+        let collected = dispatcher.collect(with(&mut generator, &mut source, &mut scorer, heard));
         let collected = collected.expect("collected").expect("nobody stops it");
         for record in collected.trained.iter().chain(&collected.others) {
             let members = record.group.trajectories.iter().map(|member| member.text.clone()).collect();
@@ -80,7 +63,7 @@ fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64
         }
         dispatcher.note_trained(Members::default()).expect("trained");
         let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
-        let dependencies = with(&mut source, &mut generator, &mut scorer, heard);
+        let dependencies = with(&mut generator, &mut source, &mut scorer, heard);
         dispatcher.publish(&publication, InFlight::Keep, dependencies).expect("published");
     }
     (asked.load(Ordering::Relaxed), dispatcher.machine().clone(), texts)
