@@ -156,7 +156,7 @@ GUESS = """
 
         def close(self):
             if self.noisy:
-                print("closed", self.secret)
+                print(f"closed {self.secret}")
 
         def step(self, text):
             self.turns += 1
