@@ -64,8 +64,8 @@ impl SimdLevel {
     pub(crate) fn tile_panels(self, rows: usize) -> usize {
         match (self, rows) {
             (Self::Avx512, 1) => 8,
-            (Self::Avx512, 2 | 3) | (Self::Avx2, 1) => 4,
-            (Self::Avx512, 4..=6) | (Self::Avx2, 2) => 2,
+            (Self::Avx512, 2..=6) | (Self::Avx2, 1) => 4,
+            (Self::Avx512, _) | (Self::Avx2, 2) => 2,
             _ => 1,
         }
     }
