@@ -244,6 +244,11 @@ impl Config {
         self.train.ppo_mini_batch_size.unwrap_or(self.data.train_batch_size)
     }
 
+    /// Tokens of a micro-batch, of a learner that would take `own` of them where nothing is asked for, or 8192.
+    pub fn micro_batch_tokens(&self, own: Option<usize>) -> usize {
+        self.train.micro_batch_tokens.or(own).unwrap_or(8192)
+    }
+
     /// The environment that prompts are played in, where there is one.
     pub fn played(&self) -> Option<&EnvironmentConfig> {
         let has_levels = self.data.task == Some(TaskKind::Environment);

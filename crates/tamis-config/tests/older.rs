@@ -14,13 +14,16 @@ const RUNS: [(&str, &str); 4] = [
         "preset: dapo\n\
          objective: {advantage: {kind: grpo, scale: none}, loss: {kind: gspo, clip_low: 0.2, clip_high: 0.01}}\n\
          filter: {kind: top_p, p: 0.9, metric: score}\n\
-         train: {balance_micro_batches: false}",
+         train: {micro_batch_tokens: 8192, balance_micro_batches: false}",
     ),
-    ("ppo", "preset: ppo\nobjective: {advantage: {lambda: 0.9}}\ntrain: {balance_micro_batches: false}"),
+    (
+        "ppo",
+        "preset: ppo\nobjective: {advantage: {lambda: 0.9}}\ntrain: {micro_batch_tokens: 8192, balance_micro_batches: false}",
+    ),
     (
         "cpo",
         "objective: {advantage: {kind: cpo, wrap: tok_kl, gold_hint: '{prompt}{gold}'}, loss: {log_ratio_limit: null}}\n\
-         train: {balance_micro_batches: false}",
+         train: {micro_batch_tokens: 8192, balance_micro_batches: false}",
     ),
     // A command of TRL as earlier builds imported it: no section names its kind.
     (

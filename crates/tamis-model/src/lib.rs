@@ -35,7 +35,7 @@ pub use generation::{
     GeneratorSettings, RequestError, RequestId, SamplingError, SamplingParams, SequenceName, StopCheck,
     TokenMask, TurnPlace,
 };
-pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
+pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory, micro_batch_tokens};
 pub use model::Model;
 pub use product::{measure_peak, measure_product};
 pub use simd::SimdLevel;

@@ -7,7 +7,7 @@ use crate::config::{OutputHead, TransformerConfig};
 use crate::generation::{PREFILL_TOKENS, in_blocks, width};
 use crate::layout::WeightLayout;
 use crate::simd::{PANEL, SimdLevel};
-use crate::training::{Cut, block_rows, stay_near};
+use crate::training::{Cut, FAR_ROWS, block_rows, stay_near};
 
 /// Model and work to be held in memory at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -230,6 +230,34 @@ impl fmt::Display for MemoryEstimate {
     }
 }
 
+/// Activations that a micro-batch of a large model may take where nothing else is asked for, bytes.
+const NEAR_ACTIVATIONS: u64 = 1 << 30;
+
+/// Tokens of a micro-batch where nothing else is asked for: 8192, and of a model whose weights stream from memory
+/// as many as 1 GiB of activations holds, 1536 at least: rows beyond those that go through the layers together gain no
+/// speed. A small model's activations are small.
+pub fn micro_batch_tokens(config: &TransformerConfig, recompute: bool) -> usize {
+    const MOST: usize = 8192;
+    if stay_near(WeightLayout::new(config).num_parameters()) {
+        return MOST;
+    }
+    let activations = |tokens: usize| {
+        let plan = MemoryPlan {
+            trains: true,
+            micro_batch_tokens: tokens,
+            scored_tokens: tokens,
+            recompute,
+            ..MemoryPlan::default()
+        };
+        MemoryEstimate::new(config, &plan).activations
+    };
+    (FAR_ROWS..=MOST)
+        .rev()
+        .step_by(FAR_ROWS / 3)
+        .find(|&tokens| activations(tokens) <= NEAR_ACTIVATIONS)
+        .unwrap_or(FAR_ROWS)
+}
+
 /// Memory that is free for new use on this machine, bytes; `None` where it is unknown. Within a control
 /// group (a container), what its limit leaves.
 pub fn available_memory() -> Option<u64> {
@@ -293,6 +321,32 @@ mod tests {
         // One chunk of rows is one sum of gradients; the flipped weights are all there.
         assert_eq!(estimate.gradients, estimate.weights);
         assert_eq!(estimate.flipped, estimate.weights);
+    }
+
+    #[test]
+    fn a_micro_batch_of_a_large_model_fits_into_a_gibibyte() {
+        let small = TransformerConfig::new(Architecture::Llama, 64, 128, 384, 4, 4, 256);
+        assert_eq!(micro_batch_tokens(&small, false), 8192);
+        // SmolLM2-135M: 0.7 MB a token.
+        let mut middle = TransformerConfig::new(Architecture::Llama, 49_152, 576, 1536, 30, 9, 8192);
+        middle.num_kv_heads = 3;
+        assert_eq!(micro_batch_tokens(&middle, false), 1536);
+        // Inputs of layers alone are kept.
+        assert_eq!(micro_batch_tokens(&middle, true), 8192);
+        let mut few = middle.clone();
+        few.num_layers = 6;
+        let tokens = micro_batch_tokens(&few, false);
+        let activations = |tokens| {
+            let plan = MemoryPlan {
+                trains: true,
+                micro_batch_tokens: tokens,
+                scored_tokens: tokens,
+                ..MemoryPlan::default()
+            };
+            MemoryEstimate::new(&few, &plan).activations
+        };
+        assert!((1537..8192).contains(&tokens), "{tokens}");
+        assert!(activations(tokens) <= 1 << 30 && activations(tokens + 512) > 1 << 30, "{tokens}");
     }
 
     #[test]

@@ -79,8 +79,9 @@ section! {
         /// where there are several. Where the learner computes the prompt of a group once, it counts once. In
         /// PyTorch some models must compute it with each member (those that see images, and those for which no
         /// attention of ours stands): it then counts with each, and the learner's log says why. Used unless
-        /// `micro_batch_size` is set.
-        micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Free;
+        /// `micro_batch_size` is set. Null: 8192; of a model of more than 4 million weights in the native
+        /// engine as many as 1 GiB of activations holds, from 1536 to 8192.
+        micro_batch_tokens: Option<usize> = "null", Between(1.0, 1e9), Free;
         /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers
         /// of tokens (Karmarkar and Karp's method), instead of cutting them in order. Which groups share an
         /// update stays as it is; the gradient is summed in another order. Null: where the learner has

@@ -622,7 +622,7 @@ refused data.gen_batch_size: null in the run, 64 now
 refused rollout.n: 8 in the run, 4 now
 refused filter: null in the run, {kind: variance, tolerance: 0.0, singleton: keep, metric: acc} now
 refused schedule.rounds_in_flight: null in the run, 1 now
-allowed train.micro_batch_tokens: 8192 in the run, 4096 now
+allowed train.micro_batch_tokens: null in the run, 4096 now
 allowed train.balance_micro_batches: null in the run, true now
 allowed train.micro_batch_size: null in the run, 2 now
 allowed train.total_steps: 10 in the run, 20 now

@@ -78,10 +78,12 @@ pub(crate) trait MulAdd {
 }
 
 /// Fused.
+#[cfg(any(target_arch = "x86_64", test))]
 pub(crate) struct Fused;
 /// Two roundings.
 pub(crate) struct Separate;
 
+#[cfg(any(target_arch = "x86_64", test))]
 impl MulAdd for Fused {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "must become an instruction of the caller's CPU feature")]
@@ -143,7 +145,7 @@ pub(crate) unsafe fn tile(level: SimdLevel, rows: usize, panels: usize, tile: &T
 macro_rules! multiversion {
     ($(#[$meta:meta])* fn $name:ident<$f:ident>($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
-        #[expect(unsafe_code, reason = "the level was detected on this machine before it was handed out")]
+        #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "the level was detected before it was handed out"))]
         #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
         pub(crate) fn $name(level: $crate::simd::SimdLevel, $($arg: $type),*) $(-> $result)? {
             #[inline(always)]

@@ -4,7 +4,7 @@
 /// reads it; the fewer, the oftener weights and gradients are read. (Measured on AVX2: 1 M weights 1.15 times
 /// as fast as with 12,000 rows at once, 31 M weights 1.04 times as fast as with 3,000.)
 const NEAR_ROWS: usize = 512;
-const FAR_ROWS: usize = 1536;
+pub(crate) const FAR_ROWS: usize = 1536;
 
 /// Rows that are worth a gradient of their own, and how many of those there are at most.
 const SHARD_ROWS: usize = 256;

@@ -28,7 +28,7 @@ use crate::panels;
 use crate::product::ChainStart;
 use crate::threads::{Parts, Threads};
 use batch::PackedBatch;
-pub(crate) use cut::{Cut, stay_near};
+pub(crate) use cut::{Cut, FAR_ROWS, stay_near};
 pub use gradients::Gradients;
 pub use head::PassOptions;
 use head::Upstream;

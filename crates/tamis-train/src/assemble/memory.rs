@@ -51,7 +51,10 @@ pub fn estimate(
     let limit = match config.train.micro_batch_size {
         // A micro-batch may begin within a group.
         Some(size) => (size.div_ceil(n) + usize::from(size % n != 0)) * prompt + size * response,
-        None => config.train.micro_batch_tokens.max(prompt + response),
+        None => {
+            let own = tamis_model::micro_batch_tokens(model, config.model.recompute_activations);
+            config.micro_batch_tokens(Some(own)).max(prompt + response)
+        }
     };
     let rows = limit.min(whole(groups));
     let score = critic.is_some() || config.objective.kl.place != tamis_config::KlPlace::None;

@@ -17,10 +17,10 @@ use crate::assemble::critic::{self, CriticPlan};
 use crate::assemble::objective::{self, Divergence};
 use crate::assemble::schedule::Sieve;
 use crate::assemble::{advantage, learning_rate};
-use crate::learner::Network;
 use crate::learner::gradient_analysis::GradientAnalysis;
 use crate::learner::learning_rate::LearningRate;
 use crate::learner::update::UpdateSettings;
+use crate::learner::{LearnerInfo, Network};
 use crate::measure::validation::ValidationSettings;
 
 /// Settings of every step, made of the configuration once and never changed.
@@ -59,15 +59,16 @@ impl Recipe {
         if has_adapter && self.config.model.reference.is_none() { Network::Base } else { Network::Reference }
     }
 
-    /// Of a configuration, once its sieve and the prompts are known.
+    /// Of a configuration, once its sieve, the prompts and the learner are known.
     pub(crate) fn new(
         config: &Config,
         sieve: Sieve,
         hints: Hints,
         num_prompts: usize,
+        learner: &LearnerInfo,
     ) -> Result<Self, AssembleError> {
         let (objective, divergence) = objective::objective(config)?;
-        let update = update_settings(config)?;
+        let update = update_settings(config, learner)?;
         Ok(Self {
             num_prompts,
             sieve,

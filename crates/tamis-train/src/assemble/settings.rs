@@ -9,6 +9,7 @@ use tamis_model::AdamWConfig;
 use tamis_rollout::{DispatcherSettings, SamplePurpose, Sampling};
 
 use super::{AssembleError, critic, objective};
+use crate::learner::LearnerInfo;
 use crate::learner::micro_batch::MicroBatch;
 use crate::learner::update::UpdateSettings;
 use crate::measure::validation::ValidationSettings;
@@ -112,18 +113,22 @@ pub(crate) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
     }
 }
 
-pub(crate) fn update_settings(config: &Config) -> Result<UpdateSettings, AssembleError> {
+pub(crate) fn update_settings(
+    config: &Config,
+    learner: &LearnerInfo,
+) -> Result<UpdateSettings, AssembleError> {
     let train = &config.train;
     let mini = config.mini_batch_size();
+    let tokens = config.micro_batch_tokens(learner.micro_batch_tokens);
     Ok(UpdateSettings {
         mini_batch_size: NonZeroUsize::new(mini).unwrap_or(NonZeroUsize::MIN),
         epochs: train.ppo_epochs,
         shuffle: train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::MiniBatch)),
         micro_batch: match (train.micro_batch_size, train.balance_micro_batches) {
             (Some(size), _) => MicroBatch::Sequences(size),
-            (None, Some(true)) => MicroBatch::Balanced(train.micro_batch_tokens),
-            (None, Some(false)) => MicroBatch::Tokens(train.micro_batch_tokens),
-            (None, None) => MicroBatch::ByRanks(train.micro_batch_tokens),
+            (None, Some(true)) => MicroBatch::Balanced(tokens),
+            (None, Some(false)) => MicroBatch::Tokens(tokens),
+            (None, None) => MicroBatch::ByRanks(tokens),
         },
         mask_truncated: config.objective.masks.truncated,
         correction: objective::correction(config)?,

@@ -219,6 +219,10 @@ impl NativeEngine {
                 device,
                 num_ranks: 1,
                 shares_prompts: true,
+                micro_batch_tokens: Some(tamis_model::micro_batch_tokens(
+                    policy.model.config(),
+                    settings.recompute_activations,
+                )),
                 dtype: "f32".to_owned(),
                 ..LearnerInfo::default()
             },

@@ -645,7 +645,7 @@ fn micro_batch_tokens(config: &Config, ranks: u64) -> u64 {
     let group = prompt + config.rollout.n as u64 * response;
     let allowed = match config.train.micro_batch_size {
         Some(sequences) => sequences as u64 * (prompt + response),
-        None => config.train.micro_batch_tokens as u64,
+        None => config.micro_batch_tokens(None) as u64,
     };
     let groups = config.mini_batch_size() as u64;
     allowed.min(groups.div_ceil(ranks).saturating_mul(group)).max(prompt + response)

@@ -274,7 +274,7 @@ impl Run {
             order,
             interrupt: interrupt.clone(),
         };
-        let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts())?;
+        let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts(), workers.learner.info())?;
         let saved = state.as_ref().map(|(state, _)| state.step);
         let early_stop = make_early_stop(&config, state.as_ref().map(|(state, _)| state));
         let schedule = ScheduleState::of(&workers.dispatcher, &workers.pool);
