@@ -69,7 +69,7 @@ pub(crate) fn read_groups(path: &Path) -> Result<Groups, AdviseError> {
     let files = if path.is_dir() {
         tables(path)?
     } else {
-        Vec::from_iter(is_rollouts(path)?.then(|| (None, path.to_owned())))
+        is_rollouts(path)?.then(|| (None, path.to_owned())).into_iter().collect()
     };
     if files.is_empty() {
         return Err(AdviseError::NoRollouts { path: path.to_owned() });

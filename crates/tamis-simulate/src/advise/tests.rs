@@ -499,9 +499,10 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
         "{:?}",
         found.start_lines()
     );
-    // The log of a run that is told its reasons, but not its size.
-    let row = "{\"step\": 1, \"train/num_dropped/screened\": 15, \"groups/dropped\": 15, \"train/num_kept_prompts\": 2, \"all/pass_rate\": 0.05}\n";
-    let found = log_of(row, &Plan { n: 8, ..Plan::default() });
+    // Metrics have the reasons, but not the size.
+    let row = "{\"step\": 1, \"train/num_gen_batches\": 1, \"train/num_dropped/screened\": 15, \"groups/dropped\": 15, \"train/num_kept_prompts\": 2, \"all/pass_rate\": 0.05}\n";
+    let plan = Plan { n: 8, ..Plan::default() };
+    let found = read_of(&[("metrics.jsonl", row.to_owned())], "metrics.jsonl", &plan);
     assert_eq!(found.sample.screened, Some(Screened { first: None, groups: Some(15) }));
     assert_eq!(
         found.keep_rates.iter().map(|rate| (rate.n, rate.source)).collect::<Vec<_>>(),
