@@ -73,7 +73,12 @@ fn what_cannot_be_told_about() {
     ");
     assert_eq!(folder.read("runs/a/metrics.jsonl"), METRICS);
     folder.write("runs/a/metrics.jsonl", "broken\n");
-    insta::assert_snapshot!(folder.tamis(&["report", "runs/a"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["report", "runs/a"]).shown(), @r"
+    exit code 1
+    ----- stderr
+    error: runs/a/metrics.jsonl: no line is a row of metrics; line 1: no JSON object: expected value at line 1 column 1
+      hint: name a run directory, or a `metrics.jsonl` of tamis or with verl's names
+    ");
     let steps = folder.tamis(&["report", "runs/a", "--steps", "9..3"]).shown();
     assert!(
         steps.starts_with("exit code 2") && steps.contains("the first step, 9, comes after the last, 3"),

@@ -296,8 +296,13 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     if let Some(counted) = counted.filter(|_| counts.is_screened && !known && plan.n > 1) {
         keep_rates.push(KeepRate { n: plan.n, rate: counted, source: KeepRateSource::AtLeast });
     }
-    let keep =
-        if known { keep_rates.iter().find(|rate| rate.n == plan.n).map(|rate| rate.rate) } else { counted };
+    // Of whole groups a bound is no rate to count costs by.
+    let is_bound = |rate: &&KeepRate| counts.is_screened && rate.source == KeepRateSource::AtLeast;
+    let keep = if known || counts.is_screened {
+        keep_rates.iter().find(|rate| rate.n == plan.n).filter(|rate| !is_bound(rate)).map(|rate| rate.rate)
+    } else {
+        counted
+    };
     let mut unknown = vec![
         "the histogram of pass rates, the metric to choose, texts and the verifier: counts say nothing of single groups".to_owned(),
         "cost in tokens: counts have no lengths of groups".to_owned(),
@@ -305,6 +310,9 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     if counts.is_screened {
         let why = "groups that went on after their first members have more members in it than others";
         unknown.push(format!("the pass rate: {why}"));
+        if keep.is_none() {
+            unknown.push("whether to filter, and costs: of whole groups all that is known is that they are kept at least as often".to_owned());
+        }
         if !known {
             unknown.push("keep rates by size: the log does not say with how many members groups were begun (`rollout.n=8 schedule.screen_first=3` behind it does)".to_owned());
         }

@@ -492,7 +492,9 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
         found.keep_rates.iter().map(|rate| (rate.n, rate.source)).collect();
     assert_eq!(told, [(3, KeepRateSource::Counted), (8, KeepRateSource::AtLeast)], "{found}");
     assert_eq!((found.pass_rate, found.spread.clone()), (None, None));
-    assert!((found.keep_rate.unwrap().value - 4.0 / 37.0).abs() < 1e-12);
+    assert!((found.keep_rates[0].rate.value - 4.0 / 37.0).abs() < 1e-12);
+    // Of whole groups it is a bound, by which nothing is counted.
+    assert_eq!((found.keep_rate, found.costs.clone(), found.filter.filter), (None, None, None));
     assert!(found.to_string().contains("what is counted is the keep rate of 3"), "{found}");
     assert!(
         found.start_lines()[0].contains("in 10.8% of 37 groups of step 1 the first 3 members differed"),

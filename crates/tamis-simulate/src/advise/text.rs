@@ -112,27 +112,23 @@ impl Advice {
     /// The one or two lines that a run says at its start: what was kept and what it costs, and what weighs
     /// most.
     pub fn start_lines(&self) -> Vec<String> {
-        let Some(keep) = self.keep_rate else { return Vec::new() };
         let steps = match self.sample.steps {
             Some((first, last)) if first == last => format!(" of step {last}"),
             Some((first, last)) => format!(" of steps {first} to {last}"),
             None => String::new(),
         };
-        let first = self.sample.screened.and_then(|screened| screened.first);
-        let of_first = first.and_then(|first| self.keep_rates.iter().find(|rate| rate.n == first));
         let groups = self.sample.groups;
-        let head = match (self.sample.screened, of_first) {
-            (Some(_), Some(KeepRate { n, rate, .. })) => format!(
+        let first = self.sample.screened.and_then(|screened| screened.first);
+        let of_first = self.keep_rates.iter().find(|rate| Some(rate.n) == first);
+        let head = match (of_first, self.keep_rate) {
+            (Some(KeepRate { n, rate, .. }), _) => format!(
                 "advice: in {} of {groups} groups{steps} the first {n} members differed, so that the others were sampled",
                 percent(rate.value)
             ),
-            (Some(_), None) => format!(
-                "advice: in {} of {groups} groups{steps} the first members differed, so that the others were sampled",
-                percent(keep.value)
-            ),
-            (None, _) => {
+            (None, Some(keep)) => {
                 format!("advice: {} of {groups} groups{steps} had members that differ", percent(keep.value))
             }
+            (None, None) => return Vec::new(),
         };
         let mut lines = cost_lines(head, self.costs.as_ref(), &self.plan);
         let warning = self.findings.iter().find(|finding| finding.weight == Weight::Warning);
