@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use tamis_config::SimulatedPolicy;
+use tamis_core::figure::shortest;
 use tamis_core::schedule::ScheduleError;
-use tamis_data::records::RecordError;
-use tamis_run::directory::FolderError;
 use thiserror::Error;
+
+use crate::advise::AdviseError;
 
 /// A simulation cannot be made.
 #[derive(Debug, Error)]
@@ -24,27 +25,25 @@ pub enum SimulateError {
         /// Their sum.
         total: f64,
     },
-    /// There is nothing at this path.
-    #[error("there is no file or folder {}", path.display())]
-    NothingThere {
-        /// The path.
+    /// Rollouts cannot be read.
+    #[error(transparent)]
+    Rollouts(#[from] AdviseError),
+    /// The outcome of rollouts does not say what is right.
+    #[error("{}: `{outcome}` {}", path.display(), match values {
+        Some((low, top)) => format!("is {} or {}: is {} right?", shortest(*low), shortest(*top), shortest(*top)),
+        None => "has more than two values, which say of no member whether it is right".to_owned(),
+    })]
+    NoPassRate {
+        /// The file or folder.
         path: PathBuf,
+        /// Name of the outcome.
+        outcome: String,
+        /// Its values, where it has two.
+        values: Option<(f64, f64)>,
     },
-    /// A folder without rollouts.
-    #[error("no rollouts are in {}", folder.display())]
-    NoRollouts {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// A folder cannot be listed.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// A row cannot be read.
-    #[error(transparent)]
-    Records(#[from] RecordError),
-    /// No row says which prompt it is of and what it came to.
-    #[error("{}: no row has both a prompt and an outcome", path.display())]
-    NoOutcome {
+    /// Rollouts of one sample a prompt.
+    #[error("{}: every prompt has one sample, which says nothing of how prompts differ", path.display())]
+    OneSample {
         /// The file or folder.
         path: PathBuf,
     },
@@ -62,7 +61,11 @@ pub enum SimulateError {
 impl SimulateError {
     /// Whether what was asked for is wrong, rather than what the files hold.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Folder(_) | Self::Records(_) | Self::NoOutcome { .. })
+        match self {
+            Self::Rollouts(error) => error.is_usage(),
+            Self::NoPassRate { .. } | Self::OneSample { .. } => false,
+            Self::Histogram { .. } | Self::Schedule { .. } => true,
+        }
     }
 
     /// The fix, where one is known.
@@ -72,21 +75,25 @@ impl SimulateError {
                 "write for example `pass_rate: {kind: histogram, rates: [0, 0.5, 1], counts: [20, 60, 20]}`"
                     .to_owned()
             }
-            Self::NothingThere { .. } | Self::NoRollouts { .. } => {
+            Self::Rollouts(AdviseError::NothingThere { .. } | AdviseError::NoRollouts { .. }) => {
                 "`simulate.pass_rate.path` names a run directory, or a file of rollouts (Parquet or JSONL)"
                     .to_owned()
             }
-            Self::NoOutcome { .. } => {
-                "a prompt is read from `prompt_id`, `group_id`, `uid` or `group`, an outcome from \
-                 `acc`, `score`, `metric_value` or `reward`"
+            Self::Rollouts(AdviseError::NoOutcome { .. }) => {
+                "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`".to_owned()
+            }
+            Self::Rollouts(error) => return error.hint(),
+            Self::NoPassRate { .. } => {
+                "give rows an `acc` of 1 where they are right and 0 where not, or say the rates: `pass_rate: {kind: \
+                 histogram, rates: [0, 0.5, 1], counts: [20, 60, 20]}`"
                     .to_owned()
             }
+            Self::OneSample { .. } => "sample each prompt 4 times or more".to_owned(),
             Self::Schedule { policy, .. } => {
                 format!(
                     "name other policies than `{policy}` with `simulate.policies`, or change its settings"
                 )
             }
-            Self::Folder(_) | Self::Records(_) => return None,
         })
     }
 }

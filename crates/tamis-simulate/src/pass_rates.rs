@@ -17,6 +17,7 @@ const CUT: f64 = 36.0;
 #[derive(Debug, Clone)]
 pub struct Population {
     logits: Vec<f64>,
+    warnings: Vec<String>,
 }
 
 fn logit(rate: f64) -> f64 {
@@ -33,15 +34,23 @@ impl Population {
     /// # Errors
     /// A histogram whose lists do not belong together, rollouts that cannot be read.
     pub fn new(rates: &PassRates, seed: u64) -> Result<Self, SimulateError> {
+        let mut warnings = Vec::new();
         let logits = match rates {
             PassRates::Beta(beta) => beta_quantiles(beta.a, beta.b, beta.prompts),
             PassRates::Histogram(histogram) => histogram_quantiles(histogram)?,
             PassRates::Rollouts(rollouts) => {
                 let key = Key::new(seed, Purpose::Bootstrap);
-                rollout_rates::read(&rollouts.path, key)?.into_iter().map(logit).collect()
+                let (rates, found) = rollout_rates::read(&rollouts.path, key)?;
+                warnings = found;
+                rates.into_iter().map(logit).collect()
             }
         };
-        Ok(Self { logits })
+        Ok(Self { logits, warnings })
+    }
+
+    /// What a person should know of the rollouts that the rates are of.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Number of prompts.
@@ -188,7 +197,7 @@ mod tests {
 
     #[test]
     fn rates_drift_in_their_logit() {
-        let population = Population { logits: vec![0.0; 4000] };
+        let population = Population { logits: vec![0.0; 4000], warnings: Vec::new() };
         let drift = SimulatedDriftConfig { logit: 0.01, noise: 0.1 };
         let moving = Moving::new(&population, &drift, 1);
         // Asked for at different steps, the deviation is that of the whole way.

@@ -1,46 +1,40 @@
 //! Pass rates of the prompts of rollouts.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde_json::{Map, Value};
-use tamis_core::filter::{GroupStatistics, OutcomeScale};
 use tamis_core::random::Key;
 use tamis_core::schedule::Tally;
 use tamis_core::schedule::yields::PassRateSpread;
-use tamis_data::records::Records;
-use tamis_run::directory::step_files;
 
+use crate::advise::{of_pass_rates, read_groups};
 use crate::error::SimulateError;
 
-/// Columns that name a row's prompt, and those of its outcome, best first.
-const PROMPTS: [&str; 4] = ["prompt_id", "group_id", "uid", "group"];
-const OUTCOMES: [&str; 4] = ["acc", "score", "metric_value", "reward"];
-
 /// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution that is
-/// fitted to all of them, so that new groups are kept as often as these were.
-pub(crate) fn read(path: &Path, key: Key) -> Result<Vec<f64>, SimulateError> {
-    let mut prompts: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for file in files(path)? {
-        for record in Records::open(&file)? {
-            let row = record?.values;
-            if let (Some(prompt), Some(outcome)) = (prompt_of(&row), outcome_of(&row)) {
-                prompts.entry(prompt).or_default().push(outcome);
-            }
-        }
+/// fitted to all of them, so that new groups are kept as often as these were. With them what a person should know of the
+/// rollouts. They are read, and judged right or wrong, as `tamis advise` does it.
+pub(crate) fn read(path: &Path, key: Key) -> Result<(Vec<f64>, Vec<String>), SimulateError> {
+    let groups = read_groups(path)?;
+    let Some(top) = groups.top() else {
+        let outcome = groups.outcome_name().to_owned();
+        let values = groups.doubtful();
+        return Err(SimulateError::NoPassRate { path: path.to_owned(), outcome, values });
+    };
+    let mut prompts: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for group in groups.unbiased().counts(groups.outcome, Some(top)) {
+        let (correct, scored) = prompts.entry(group.prompt).or_default();
+        *correct += group.correct.unwrap_or(0);
+        *scored += group.n();
     }
-    let counts: Vec<(usize, usize)> = prompts
-        .values()
-        .map(|values| {
-            let statistics = GroupStatistics::of(values, Some(OutcomeScale::default()));
-            (statistics.num_correct.unwrap_or(0), statistics.num_scored)
-        })
-        .filter(|(_, scored)| *scored > 0)
-        .collect();
-    if counts.is_empty() {
-        return Err(SimulateError::NoOutcome { path: path.to_owned() });
+    let counts: Vec<(usize, usize)> = prompts.into_values().collect();
+    if counts.iter().all(|(_, scored)| *scored < 2) {
+        return Err(SimulateError::OneSample { path: path.to_owned() });
     }
-    Ok(draw_rates(&counts, key))
+    let warnings = of_pass_rates(&groups).into_iter().map(|finding| {
+        let fix = finding.fix.map_or_else(String::new, |fix| format!("; {fix}"));
+        format!("rollouts of `simulate.pass_rate.path`: {}: {}{fix}", finding.topic, finding.text)
+    });
+    Ok((draw_rates(&counts, key), warnings.collect()))
 }
 
 fn draw_rates(counts: &[(usize, usize)], key: Key) -> Vec<f64> {
@@ -86,37 +80,6 @@ fn gamma(key: Key, shape: f64) -> f64 {
     d
 }
 
-fn prompt_of(row: &Map<String, Value>) -> Option<String> {
-    PROMPTS.iter().find_map(|column| match row.get(*column)? {
-        Value::Number(number) => Some(number.to_string()),
-        Value::String(text) => Some(text.clone()),
-        _ => None,
-    })
-}
-
-fn outcome_of(row: &Map<String, Value>) -> Option<f64> {
-    OUTCOMES.iter().find_map(|column| match row.get(*column)? {
-        Value::Number(number) => number.as_f64(),
-        Value::Bool(is_right) => Some(f64::from(u8::from(*is_right))),
-        _ => None,
-    })
-}
-
-/// The file, or those of a run.
-fn files(path: &Path) -> Result<Vec<PathBuf>, SimulateError> {
-    if !path.exists() {
-        return Err(SimulateError::NothingThere { path: path.to_owned() });
-    }
-    if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let files = step_files(path)?;
-    if files.is_empty() {
-        return Err(SimulateError::NoRollouts { folder: path.to_owned() });
-    }
-    Ok(files.into_iter().map(|(_, file)| file).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use tamis_core::random::Purpose;
@@ -143,17 +106,92 @@ mod tests {
         assert!(plain < kept - 0.03, "{plain}");
     }
 
-    #[test]
-    fn a_file_of_rollouts_is_read() {
+    fn read_of(rows: &str) -> Result<(Vec<f64>, Vec<String>), SimulateError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("step_1.jsonl");
-        let rows = "{\"uid\": \"a\", \"score\": 1.0}\n{\"uid\": \"a\", \"score\": 0.0}\n{\"uid\": \"b\", \"score\": 0}\n";
         std::fs::write(&file, rows).unwrap();
         let key = Key::new(1, Purpose::Bootstrap);
-        assert_eq!(read(&file, key).unwrap().len(), 2);
-        assert_eq!(read(folder.path(), key).unwrap().len(), 2);
-        std::fs::write(&file, "{\"text\": \"a\"}\n").unwrap();
-        assert!(read(&file, key).unwrap_err().to_string().contains("no row has both"));
-        assert!(matches!(read(&folder.path().join("x"), key), Err(SimulateError::NothingThere { .. })));
+        let found = read(&file, key);
+        if let Ok((rates, _)) = &found {
+            assert_eq!(read(folder.path(), key).unwrap().0.len(), rates.len());
+        }
+        found
+    }
+
+    /// Rows of so many groups of two, one right and one wrong.
+    fn rows(row: impl Fn(usize, bool) -> String) -> String {
+        (0..30).flat_map(|group| [row(group, group % 3 == 0), row(group, group % 2 == 0)]).collect()
+    }
+
+    /// What `tamis advise` reads is read here.
+    #[test]
+    fn rollouts_of_any_program_are_read() {
+        let number = |is_right: bool| u8::from(is_right);
+        for rows in [
+            rows(|group, is| format!("{{\"uid\": \"{group}\", \"score\": {}}}\n", number(is))),
+            rows(|group, is| format!("{{\"prompt\": \"q{group}\", \"success\": {is}}}\n")),
+            // verl's dumps, with its verifier's -1 for what is wrong.
+            rows(|group, is| {
+                format!("{{\"input\": \"q{group}\", \"score\": {}.0}}\n", if is { "1" } else { "-1" })
+            }),
+            rows(|group, is| format!("{{\"uid\": {group}, \"accuracy\": {}}}\n", number(is))),
+            (0..30).map(|group| format!("{{\"acc\": [{}, 0, 0]}}\n", group % 2)).collect(),
+        ] {
+            let (rates, warnings) = read_of(&rows).unwrap();
+            assert_eq!((rates.len(), warnings), (30, Vec::new()), "{rows}");
+            assert!(rates.iter().any(|rate| *rate > 0.1), "{rates:?}");
+        }
+        // A last line that is torn costs a row, and that is said.
+        let whole = rows(|group, is| format!("{{\"uid\": {group}, \"acc\": {}}}\n", number(is)));
+        let (rates, warnings) = read_of(&format!("{whole}{{\"uid\": 7, \"ac")).unwrap();
+        assert_eq!(rates.len(), 30);
+        assert!(warnings[0].contains("sample: 1 row left out"), "{warnings:?}");
+        // What `tamis advise` warns of is said here.
+        let (_, warnings) = read_of(&whole.replace("\"acc\": 1", "\"acc\": 0")).unwrap();
+        assert!(warnings[0].contains("every one of 60 trajectories has `acc` 0"), "{warnings:?}");
+    }
+
+    #[test]
+    fn what_says_nothing_of_pass_rates_is_refused() {
+        let refused = |rows: &str| read_of(rows).unwrap_err().to_string();
+        let half =
+            rows(|group, is| format!("{{\"uid\": {group}, \"score\": {}}}\n", 0.5 * f64::from(u8::from(is))));
+        assert!(refused(&half).ends_with("`score` is 0 or 0.5: is 0.5 right?"), "{}", refused(&half));
+        let many =
+            rows(|group, is| format!("{{\"uid\": {group}, \"score\": {}}}\n", group + usize::from(is)));
+        assert!(
+            refused(&many)
+                .ends_with("`score` has more than two values, which say of no member whether it is right")
+        );
+        assert!(
+            refused("{\"uid\": 1, \"acc\": 1}\n{\"uid\": 2, \"acc\": 0}\n")
+                .contains("every prompt has one sample")
+        );
+        assert!(refused("{\"uid\": 1, \"text\": \"a\"}\n").contains("no row has an outcome"));
+        let nothing = read(Path::new("nothing"), Key::new(1, Purpose::Bootstrap)).unwrap_err();
+        assert!(nothing.is_usage() && nothing.hint().unwrap().contains("`simulate.pass_rate.path` names"));
+    }
+
+    /// Four members of a prompt that is always right follow on two, and those of others do not.
+    #[test]
+    fn of_groups_that_ended_early_the_first_members_count() {
+        let row = |prompt: usize, place: usize, acc: u8, verdict: &str| {
+            format!(
+                "{{\"prompt_id\": {prompt}, \"group_id\": {prompt}, \"sample_index\": {place}, \"acc\": {acc}, \"verdict\": \"{verdict}\"}}\n"
+            )
+        };
+        let mut text = String::new();
+        for prompt in 0..40 {
+            let is_mixed = prompt % 4 == 0;
+            let verdict = if is_mixed { "kept" } else { "screened" };
+            text += &(row(prompt, 0, 0, verdict) + &row(prompt, 1, u8::from(is_mixed), verdict));
+            if is_mixed {
+                text += &(2..8).map(|place| row(prompt, place, 1, verdict)).collect::<String>();
+            }
+        }
+        let (rates, _) = read_of(&text).unwrap();
+        let mean = rates.iter().sum::<f64>() / 40.0;
+        // One of eight first members is right; of all that were sampled it is 70 of 140.
+        assert!((0.04..0.25).contains(&mean), "{mean}");
     }
 }

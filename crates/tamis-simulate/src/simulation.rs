@@ -25,6 +25,9 @@ pub struct Simulation {
     /// Policies that ended before their last step, with the reason.
     #[serde(skip)]
     pub notes: Vec<(SimulatedPolicy, String)>,
+    /// What a person should know of the rollouts that pass rates are of.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// Simulates the policies of a configuration.
@@ -56,7 +59,8 @@ pub fn simulate_in(
         notes.extend(ended.map(|ended| (name, ended)));
     }
     let groups = world.steps * world.train_batch_size as u64;
-    Ok(Simulation { policies, seed: world.seed, groups, bound: LowerBound::new(world), notes })
+    let warnings = world.population.warnings().to_vec();
+    Ok(Simulation { policies, seed: world.seed, groups, bound: LowerBound::new(world), notes, warnings })
 }
 
 /// The keys under `simulate`, or their defaults.

@@ -46,6 +46,9 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
         let code = if error.is_usage() { USAGE } else { FAILED };
         Failure::of(code, &error, error.hint())
     })?;
+    for warning in &simulation.warnings {
+        warn(warning);
+    }
     for (name, note) in &simulation.notes {
         warn(&format!("the policy `{name}` ended early: {note}"));
     }

@@ -64,6 +64,7 @@ fn one_object_for_programs() {
             "keep_rate",
             "costs",
             "group_size",
+            "screening",
             "metrics",
             "filter",
             "findings",

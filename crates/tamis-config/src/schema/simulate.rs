@@ -37,8 +37,8 @@ settings! {
 settings! {
     /// Pass rates of the prompts of rollouts.
     pub struct RolloutRates {
-        /// A run directory, or a file of rollouts (Parquet or JSONL) with a column for the prompt or the group
-        /// (`prompt_id`, `group_id`, `uid`) and one for the outcome (`acc`, `score`, `reward`).
+        /// A run directory, or a file of rollouts (Parquet or JSONL) of any program; groups and what is right are
+        /// read as `tamis advise` does it.
         path: PathBuf, NotEmpty, Free;
     }
 }

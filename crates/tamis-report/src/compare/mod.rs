@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::names;
 use measure::{Choice, Measure, Over, Summary, area, curve, value_at};
-use series::{Series, SeriesError};
+use series::{Series, SeriesError, metrics_of};
 
 /// Runs that differ in their seeds alone.
 #[derive(Debug, Clone)]
@@ -100,7 +100,10 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, S
     for variant in variants {
         let mut series = Vec::new();
         for run in &variant.runs {
-            match Series::read(run) {
+            let found = Series::read(run);
+            let file = metrics_of(run).display().to_string();
+            notes.extend(found.as_ref().ok().and_then(|found| found.left_out(&file)));
+            match found {
                 // A validation before the first step is none.
                 Ok(found) if found.rows.iter().all(|row| row.step == 0) => {
                     notes.push(format!("{} has no step yet", run.display()));

@@ -28,16 +28,23 @@ pub enum SeriesError {
         #[source]
         cause: std::io::Error,
     },
-    /// A line is no row of metrics.
-    #[error("{}:{line}: {message}", path.display())]
-    Line {
+    /// No line is a row of metrics.
+    #[error("{}: no line is a row of metrics; line {}: {}", path.display(), first.line, first.fault)]
+    NoRow {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong.
-        message: String,
+        /// The first line.
+        first: DamagedLine,
     },
+}
+
+/// A line that is no row of metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedLine {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub fault: String,
 }
 
 /// One step.
@@ -64,6 +71,8 @@ pub struct Series {
     pub tokens_by: Option<&'static str>,
     /// Whether the last line of the file is not whole, and left out.
     pub is_torn: bool,
+    /// Other lines that are left out.
+    pub damaged: Vec<DamagedLine>,
 }
 
 /// The file of metrics that a path names: itself, or the one in a run directory.
@@ -72,49 +81,51 @@ pub fn metrics_of(path: &Path) -> PathBuf {
 }
 
 impl Series {
-    /// Reads a file, or the one in a run directory. A last line that is not whole yet is left out.
+    /// Reads a file, or the one in a run directory. A last line that is not whole yet, and damaged ones are left out.
     ///
     /// # Errors
-    /// Where it cannot be read, or a line before the last is no row of metrics.
+    /// Where it cannot be read, or has lines of which none is a row of metrics.
     pub fn read(path: &Path) -> Result<Self, SeriesError> {
         let path = metrics_of(path);
         let bytes =
             tamis_file::read(&path, MOST).map_err(|cause| SeriesError::Read { path: path.clone(), cause })?;
-        Self::parse(&String::from_utf8_lossy(&bytes)).map_err(|(line, message)| SeriesError::Line {
-            path: path.clone(),
-            line,
-            message,
-        })
+        let series = Self::parse(&String::from_utf8_lossy(&bytes));
+        match series.damaged.first() {
+            Some(first) if series.rows.is_empty() => Err(SeriesError::NoRow { path, first: first.clone() }),
+            _ => Ok(series),
+        }
     }
 
     /// Reads the text of a file. Rows are objects with `step` (or `training/global_step`), and the metrics
     /// beside it or, as verl's file logger writes them, under `data`. A step that comes again replaces what
-    /// came after it the first time: a resumed run.
-    ///
-    /// # Errors
-    /// Line, and what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
+    /// came after it the first time: a resumed run. Lines that are no rows are left out, and told.
+    pub fn parse(text: &str) -> Self {
         let mut rows: Vec<(u64, BTreeMap<String, f64>)> = Vec::new();
-        let mut is_torn = false;
+        let (mut is_torn, mut damaged) = (false, Vec::new());
         let num_lines = text.lines().count();
         for (place, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let object: Map<String, Value> = match serde_json::from_str(line) {
+            let mut leave_out = |fault: String| damaged.push(DamagedLine { line: place + 1, fault });
+            let object = match read_object(line) {
                 Ok(object) => object,
                 Err(_) if place + 1 == num_lines && !text.ends_with('\n') => {
                     is_torn = true;
                     break;
                 }
-                Err(error) => return Err((place + 1, format!("no JSON object: {error}"))),
+                Err(error) => {
+                    leave_out(format!("no JSON object: {error}"));
+                    continue;
+                }
             };
             let inner = object.get("data").and_then(Value::as_object);
             let metrics = inner.unwrap_or(&object);
             let number = |map: &Map<String, Value>, name: &str| map.get(name).and_then(Value::as_f64);
             let step = number(&object, "step").or_else(|| number(metrics, "training/global_step"));
             let Some(step) = step.filter(|step| *step >= 0.0) else {
-                return Err((place + 1, "no `step` and no `training/global_step`".to_owned()));
+                leave_out("no `step` and no `training/global_step`".to_owned());
+                continue;
             };
             let step = step as u64;
-            let values = metrics.iter().filter_map(|(name, value)| Some((name.clone(), read(value)?)));
+            let values = metrics.iter().filter_map(|(name, value)| Some((name.clone(), read_number(value)?)));
             let values: BTreeMap<String, f64> = values.filter(|(name, _)| name != "step").collect();
             if rows.last().is_some_and(|(last, _)| *last == step) {
                 // verl logs the last validation as a row of its own.
@@ -147,7 +158,21 @@ impl Series {
                 Row { step, tokens, seconds, values, infinite }
             })
             .collect();
-        Ok(Self { rows, tokens_by: tokens.map(|(name, _)| name), is_torn })
+        Self { rows, tokens_by: tokens.map(|(name, _)| name), is_torn, damaged }
+    }
+
+    /// What the reader should know of the lines that were left out; `file` names where they stand.
+    pub fn left_out(&self, file: &str) -> Option<String> {
+        let first = self.damaged.first()?;
+        Some(match self.damaged.len() {
+            1 => format!("line {} of {file} is damaged and left out: {}", first.line, first.fault),
+            number => {
+                format!(
+                    "{number} lines of {file} are damaged and left out, the first of them line {}: {}",
+                    first.line, first.fault
+                )
+            }
+        })
     }
 
     /// Every metric's name.
@@ -156,8 +181,42 @@ impl Series {
     }
 }
 
-/// A number of a row: JSON's, or the text that stands for an infinite one.
-fn read(value: &Value) -> Option<f64> {
+/// A row as an object. Python writes `NaN`, `Infinity` and `-Infinity`, which JSON does not have: they are read as the texts that
+/// stand for them.
+///
+/// # Errors
+/// A line that is no object.
+pub(crate) fn read_object(line: &str) -> Result<Map<String, Value>, serde_json::Error> {
+    serde_json::from_str(line).or_else(|error| {
+        let quoted = quote_not_finite(line);
+        if quoted == line { Err(error) } else { serde_json::from_str(&quoted).map_err(|_| error) }
+    })
+}
+
+/// A line with Python's words for what is not finite in quotes, those within texts aside.
+fn quote_not_finite(line: &str) -> String {
+    let mut quoted = String::with_capacity(line.len());
+    let mut rest = line;
+    let (mut is_text, mut is_escaped) = (false, false);
+    while let Some(next) = rest.chars().next() {
+        let word =
+            ["NaN", "Infinity", "-Infinity"].into_iter().find(|word| !is_text && rest.starts_with(word));
+        let length = word.map_or(next.len_utf8(), str::len);
+        match word {
+            Some(word) => quoted.extend(["\"", word, "\""]),
+            None => quoted.push(next),
+        }
+        if next == '"' && !is_escaped {
+            is_text = !is_text;
+        }
+        is_escaped = is_text && next == '\\' && !is_escaped;
+        rest = &rest[length..];
+    }
+    quoted
+}
+
+/// A number of a row: JSON's, or the text that stands for an infinite one. One that is none is left out.
+pub(crate) fn read_number(value: &Value) -> Option<f64> {
     match value {
         Value::String(text) if text == "Infinity" => Some(f64::INFINITY),
         Value::String(text) if text == "-Infinity" => Some(f64::NEG_INFINITY),
@@ -173,16 +232,14 @@ mod tests {
     fn rows_of_tamis_and_of_verl() {
         let ours = Series::parse(
             "{\"step\":1,\"reward\":0.5,\"num_tokens\":10,\"timing_s/step\":2}\n{\"step\":2,\"reward\":null,\"num_tokens\":25,\"timing_s/step\":3}\n{\"step\":3,\"rew",
-        )
-        .unwrap();
+        );
         let counts: Vec<_> = ours.rows.iter().map(|row| (row.step, row.tokens, row.seconds)).collect();
         assert_eq!(counts, [(1, Some(10.0), Some(2.0)), (2, Some(25.0), Some(5.0))]);
         assert_eq!(ours.rows[1].values.get("reward"), None);
         assert!(ours.is_torn);
         let theirs = Series::parse(
             "{\"step\":1,\"data\":{\"critic/score/mean\":0.25,\"perf/total_num_tokens\":7}}\n{\"step\":1,\"data\":{\"val-core/x/acc/mean@1\":1}}\n{\"step\":2,\"data\":{\"perf/total_num_tokens\":7}}\n",
-        )
-        .unwrap();
+        );
         assert!(!theirs.is_torn);
         assert_eq!(theirs.tokens_by, Some("perf/total_num_tokens"));
         assert_eq!(theirs.rows.len(), 2);
@@ -192,7 +249,7 @@ mod tests {
     #[test]
     fn a_resumed_run_goes_on_from_where_it_was() {
         let text = "{\"step\":1,\"a\":1}\n{\"step\":2,\"a\":2}\n{\"step\":3,\"a\":3}\n{\"step\":2,\"a\":5}\n";
-        let series = Series::parse(text).unwrap();
+        let series = Series::parse(text);
         assert_eq!(
             series.rows.iter().map(|row| (row.step, row.values["a"])).collect::<Vec<_>>(),
             [(1, 1.0), (2, 5.0)]
@@ -201,17 +258,42 @@ mod tests {
 
     #[test]
     fn what_is_infinite_stands_apart() {
-        let series = Series::parse("{\"step\":1,\"a\":\"Infinity\",\"b\":2,\"c\":\"x\"}\n").unwrap();
+        let series = Series::parse("{\"step\":1,\"a\":\"Infinity\",\"b\":2,\"c\":\"x\"}\n");
         assert!(series.rows[0].infinite["a"].is_infinite());
         assert_eq!(series.rows[0].values.keys().collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]
-    fn what_is_no_row() {
+    fn words_of_python_are_not_finite() {
+        let line = r#"{"step":1,"a":NaN,"b":-Infinity,"c":Infinity,"d":2,"t":"NaN \" Infinity \\"}"#;
+        let series = Series::parse(&format!("{line}\n"));
+        let row = &series.rows[0];
+        assert_eq!(row.values.keys().collect::<Vec<_>>(), ["d"]);
+        assert!(row.infinite["c"] > 0.0 && row.infinite["b"] < 0.0 && row.infinite.len() == 2);
+        assert_eq!(series.damaged, []);
+        let read = read_object(line).unwrap();
+        assert_eq!(read["t"], r#"NaN " Infinity \"#);
+        assert_eq!(read_object(r#"{"a":nan}"#).unwrap_err().to_string(), "expected ident at line 1 column 7");
+    }
+
+    #[test]
+    fn lines_that_are_no_rows_are_left_out_and_told() {
+        let series = Series::parse("x\n{\"step\":1,\"a\":1}\n{\"a\":1}\n{\"step\":2,\"a\":2}\n");
+        assert_eq!(series.rows.iter().map(|row| row.step).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(
-            Series::parse("{\"a\":1}\n").unwrap_err(),
-            (1, "no `step` and no `training/global_step`".to_owned())
+            series.damaged[1],
+            DamagedLine { line: 3, fault: "no `step` and no `training/global_step`".to_owned() }
         );
-        assert_eq!(Series::parse("{\"step\":1}\nx\n{\"step\":2}\n").unwrap_err().0, 2);
+        let told = series.left_out("`metrics.jsonl`").unwrap();
+        assert!(told.starts_with("2 lines of `metrics.jsonl` are damaged and left out, the first of them line 1: no JSON object: "), "{told}");
+        assert_eq!(Series::parse("{\"step\":1}\n").left_out("x"), None);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("metrics.jsonl");
+        std::fs::write(&file, "{\"a\":1}\nx\n").unwrap();
+        let refused = Series::read(&file).unwrap_err().to_string();
+        assert!(
+            refused.ends_with("no line is a row of metrics; line 1: no `step` and no `training/global_step`"),
+            "{refused}"
+        );
     }
 }

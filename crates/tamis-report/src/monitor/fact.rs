@@ -61,6 +61,8 @@ pub(super) enum Fact {
 pub(super) struct Batch {
     /// Groups generated.
     pub(super) groups: Option<u64>,
+    /// Trajectories in them.
+    pub(super) trajectories: Option<u64>,
     /// Dropped by the filter.
     pub(super) dropped: Option<u64>,
     /// Kept by the filter.
@@ -69,18 +71,38 @@ pub(super) struct Batch {
     pub(super) share: Option<f64>,
     /// Dropped by reason.
     pub(super) reasons: BTreeMap<String, u64>,
+    /// Whether lines told counts that no batch has: none of them is gone by.
+    pub(super) is_impossible: bool,
 }
 
+/// More groups than any batch has: such a number is a damaged one.
+const MOST_GROUPS: u64 = 1 << 40;
+
 impl Batch {
+    /// Whether its counts can be those of one batch: what was dropped and kept was generated.
+    fn is_possible(&self) -> bool {
+        let judged = self.dropped.unwrap_or(0).saturating_add(self.kept.unwrap_or(0));
+        judged.max(self.groups.unwrap_or(0)) <= MOST_GROUPS
+            && self.groups.is_none_or(|groups| judged <= groups)
+    }
+
     /// Takes over what another line says of the same batch.
     pub(super) fn merge(&mut self, other: Self) {
+        if self.is_impossible {
+            return;
+        }
         self.groups = other.groups.or(self.groups);
+        self.trajectories = other.trajectories.or(self.trajectories);
         self.dropped = other.dropped.or(self.dropped);
         self.kept = other.kept.or(self.kept);
         // The first is the line of its own; others repeat it with fewer digits.
         self.share = self.share.or(other.share);
         if !other.reasons.is_empty() {
             self.reasons = other.reasons;
+        }
+        if !self.is_possible() {
+            let groups = self.groups.filter(|groups| *groups <= MOST_GROUPS);
+            *self = Self { groups, is_impossible: true, ..Self::default() };
         }
     }
 
@@ -91,5 +113,28 @@ impl Batch {
             let all = dropped as f64 + kept as f64;
             (all > 0.0).then(|| dropped as f64 / all)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_judged_was_generated() {
+        let of = |groups, dropped, kept| {
+            let mut batch = Batch { groups, ..Batch::default() };
+            batch.merge(Batch { dropped, share: Some(0.5), ..Batch::default() });
+            batch.merge(Batch { kept, ..Batch::default() });
+            batch
+        };
+        assert!(!of(Some(10), Some(6), Some(4)).is_impossible && !of(None, Some(6), None).is_impossible);
+        for [groups, dropped, kept] in
+            [[Some(10), Some(15), None], [Some(10), Some(6), Some(5)], [None, None, Some(u64::MAX)]]
+        {
+            let of = of(groups, dropped, kept);
+            assert!(of.is_impossible && of.groups == groups, "{of:?}");
+            assert_eq!((of.dropped, of.kept, of.filter_rate()), (None, None, None));
+        }
     }
 }

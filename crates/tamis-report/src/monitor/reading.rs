@@ -134,7 +134,8 @@ impl Reading {
         if !open.names_batches {
             let before = open.ready.unwrap_or(0);
             let kept = ready.checked_sub(before);
-            open.batches.push(Batch { kept, ..Batch::default() });
+            let place = open.batches.len() + 1;
+            open.batch(place).merge(Batch { kept, ..Batch::default() });
         }
         open.ready = Some(ready);
         open.target = target.or(open.target);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::fact::Batch;
 
 /// Figures of steps that are kept: of a long log no more is held than is shown.
-const FIGURES: [&str; 34] = [
+const FIGURES: [&str; 35] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",
@@ -40,6 +40,7 @@ const FIGURES: [&str; 34] = [
     "train/filter_rate",
     "train/num_gen_batches",
     "train/num_kept_prompts",
+    "trajectories/generated",
 ];
 /// The same of EasyR1 and of parts with names of their own.
 const PREFIXES: [&str; 4] = ["reward/", "train/num_dropped/", "val-core/", "val/"];
@@ -134,6 +135,11 @@ impl Step {
     /// Groups generated.
     pub(super) fn generated(&self) -> Option<u64> {
         self.count(&["groups/generated"]).or_else(|| self.of_batches(|batch| batch.groups))
+    }
+
+    /// Trajectories generated.
+    pub(super) fn trajectories(&self) -> Option<u64> {
+        self.count(&["trajectories/generated"]).or_else(|| self.of_batches(|batch| batch.trajectories))
     }
 
     /// Groups in a place of the accounting.

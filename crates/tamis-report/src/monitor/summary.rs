@@ -152,6 +152,12 @@ pub struct PastStep {
     pub kept: Option<u64>,
     /// Groups dropped.
     pub dropped: Option<u64>,
+    /// Groups generated.
+    #[serde(skip)]
+    pub generated: Option<u64>,
+    /// Trajectories generated.
+    #[serde(skip)]
+    pub trajectories: Option<u64>,
     /// Reward, of the metric that [`WatchedRun::reward`] names.
     pub reward: Option<f64>,
     /// Pass rate, of the metric that [`WatchedRun::pass_rate`] names.
@@ -420,6 +426,14 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
     if source.is_torn {
         notes.push("the last line is not whole yet and is left out".to_owned());
     }
+    let impossible = steps.iter().copied().chain(&said.open).flat_map(|step| &step.batches);
+    let num_impossible = impossible.filter(|batch| batch.is_impossible).count();
+    if num_impossible > 0 {
+        notes.push(format!(
+            "the counts of {num_impossible} batch{} are left out: more groups dropped and kept than generated, or more than any batch has",
+            if num_impossible == 1 { "" } else { "es" }
+        ));
+    }
     if steps.is_empty() && said.open.is_none() {
         notes.push("no step yet".to_owned());
     }
@@ -443,6 +457,8 @@ fn history(steps: &[&Step], reward: Option<&Course>, pass_rate: Option<&Course>)
                 batches: step.num_batches(),
                 kept: (is_whole && num_kept > 0).then_some(kept),
                 dropped: step.dropped(),
+                generated: step.generated(),
+                trajectories: step.trajectories(),
                 reward: of(step, reward),
                 pass_rate: of(step, pass_rate),
                 seconds: seconds(steps, place),

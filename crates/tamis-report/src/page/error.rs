@@ -77,8 +77,8 @@ impl PageError {
             Self::Twice { .. } => Some("name each run once".to_owned()),
             Self::NoRun => Some("`tamis report runs/quickstart`".to_owned()),
             Self::NoSuchStep { .. } => Some("leave `--steps` out for all of them".to_owned()),
-            Self::Series(SeriesError::Line { .. }) => {
-                Some("the line is damaged: take it out of a copy of the file, and name the copy".to_owned())
+            Self::Series(SeriesError::NoRow { .. }) => {
+                Some("name a run directory, or a `metrics.jsonl` of tamis or with verl's names".to_owned())
             }
             Self::Series(_) => None,
         }

@@ -94,6 +94,7 @@ impl Run {
                 "the last line of `{METRICS}` is not whole and is left out: a process was writing it, or was killed while it did"
             ));
         }
+        notes.extend(series.left_out(&format!("`{METRICS}`")));
         let last_step = series.rows.last().map(|row| row.step);
         let settings = if is_folder { read_settings(path, &mut notes) } else { Settings::default() };
         let log = if is_folder { LogFacts::read(&path.join(RUN_LOG)) } else { None };

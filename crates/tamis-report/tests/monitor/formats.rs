@@ -231,3 +231,26 @@ fn a_summary_as_text() {
     (summary.path, summary.written_ago) = ("run.log".to_owned(), Some(3.0));
     insta::assert_snapshot!(text(&summary));
 }
+
+/// Counts that no batch has are left out of every figure, and that is said.
+#[test]
+fn counts_that_cannot_be() {
+    let damaged = of_log(
+        "Generated batch 1, 10 prompts\nFiltered (std=0): 15 (150%)\nKept (std>0): 18446744073709551615 (39.5%)\n",
+    );
+    assert_eq!(guide(&damaged), (1, None, None, None));
+    assert_eq!((damaged.groups.generated, damaged.groups.dropped), (Some(10), None));
+    assert!(
+        damaged.notes.iter().any(|note| note.starts_with("the counts of 1 batch are left out")),
+        "{:?}",
+        damaged.notes
+    );
+}
+
+/// What Python writes for a number that is none is no reason to leave the row out.
+#[test]
+fn rows_with_words_of_python() {
+    let row = "{\"step\":1,\"critic/score/mean\":NaN,\"train/num_gen_batches\":3}\n";
+    let summary = of_log(row);
+    assert_eq!((summary.step, summary.guide.total_batches, summary.reward), (Some(1), 3, None));
+}

@@ -1,7 +1,7 @@
 //! What a batch costs in each mode, how large a round should be, and where the limit on rounds belongs.
 
 use serde::Serialize;
-use tamis_core::schedule::yields::limit_for_pass_rate;
+use tamis_core::schedule::yields::{generated_per_kept, limit_for_pass_rate};
 
 use super::keep_rate::Estimate;
 use super::plan::Plan;
@@ -17,7 +17,7 @@ const MOST_ROUNDS: u64 = 200;
 /// A way to fill a batch, and what it costs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModeCost {
-    /// Its name: `no_filter`, `rounds`, `filling_round`, `deficit`, `carried`.
+    /// Its name: `no_filter`, `rounds`, `filling_round`, `deficit`, `carried`, `screened`.
     pub name: &'static str,
     /// What it is, in words.
     pub what: String,
@@ -85,9 +85,30 @@ pub struct Costs {
     pub guide_limit: Option<(u64, u64)>,
 }
 
+/// What costs follow from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CostBasis {
+    /// Keep rate of groups of the plan's n.
+    pub keep: Estimate,
+    /// Keep rate of groups of the plan's first members, where groups end with these.
+    pub keep_first: Option<Estimate>,
+    /// Mean tokens of a completion.
+    pub tokens: Option<f64>,
+    /// Share of completions that are right.
+    pub pass_rate: Option<f64>,
+}
+
+impl CostBasis {
+    /// Of a keep rate alone.
+    pub fn new(keep: Estimate) -> Self {
+        Self { keep, keep_first: None, tokens: None, pass_rate: None }
+    }
+}
+
 impl Costs {
-    /// Of a keep rate at the plan's n, under its batch; `tokens` is the mean of a completion.
-    pub fn of(keep: Estimate, plan: &Plan, tokens: Option<f64>, pass_rate: Option<f64>) -> Self {
+    /// Of keep rates, under the plan's batch and n.
+    pub fn of(basis: CostBasis, plan: &Plan) -> Self {
+        let CostBasis { keep, keep_first, tokens, pass_rate } = basis;
         let train = plan.train_batch_size;
         let tokens = tokens.filter(|_| plan.n > 0);
         let of = |generated: usize| move |keep: f64| Rounds { train, generated, keep };
@@ -152,6 +173,12 @@ impl Costs {
                 mode("deficit", "rounds of what the batch lacks (deficit)".to_owned(), rounds, cost, all)
             },
             mode("carried", "any mode with surplus: carry, and streaming".to_owned(), None, inverse, all),
+            plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(
+                |(first, keep)| {
+                    let cost = keep.map(|keep| generated_per_kept(plan.n, first, keep));
+                    mode("screened", format!("streaming with screen_first: {first}"), None, cost, all)
+                },
+            ),
         ];
         let limit = round.and_then(|round| {
             let half = of(round.gen_batch_size)(keep.value / 2.0);
@@ -187,6 +214,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn groups_that_end_with_their_first_members() {
+        let plan = Plan { n: 8, screen_first: Some(2), ..Plan::default() };
+        let first = Estimate { value: 0.1, low: Some(0.05), high: Some(0.2) };
+        let basis = CostBasis { keep_first: Some(first), ..CostBasis::new(Estimate::exact(0.25)) };
+        let cost = Costs::of(basis, &plan).mode("screened").unwrap().generated_per_kept;
+        // Ten groups begun with two members, of which one goes on to eight.
+        assert_eq!((cost.value, cost.low, cost.high), (26.0 / 8.0, Some(16.0 / 8.0), Some(46.0 / 8.0)));
+        assert_eq!(Costs::of(basis, &Plan { screen_first: None, ..plan }).mode("screened"), None);
+    }
+
+    #[test]
     fn a_batch_at_a_keep_rate_of_a_half() {
         let plan = Plan {
             n: 8,
@@ -196,7 +234,8 @@ mod tests {
             ..Plan::default()
         };
         let keep = Estimate { value: 0.5, low: Some(0.45), high: Some(0.55) };
-        let costs = Costs::of(keep, &plan, Some(100.0), Some(0.3));
+        let basis = CostBasis { tokens: Some(100.0), pass_rate: Some(0.3), ..CostBasis::new(keep) };
+        let costs = Costs::of(basis, &plan);
         let of = |name| costs.mode(name).unwrap();
         // Half of the first 128 prompts are enough half the time.
         let rounds = of("rounds");
@@ -223,14 +262,15 @@ mod tests {
     #[test]
     fn nothing_that_is_kept_costs_nothing_that_can_be_told() {
         let plan = Plan { n: 4, ..Plan::default() };
-        let costs =
-            Costs::of(Estimate { value: 0.0, low: Some(0.0), high: Some(0.1) }, &plan, None, Some(0.0));
+        let none = Estimate { value: 0.0, low: Some(0.0), high: Some(0.1) };
+        let costs = Costs::of(CostBasis::new(none), &plan);
         assert_eq!((costs.modes.len(), costs.round, costs.limit), (0, None, None));
-        let all = Costs::of(Estimate::exact(1.0), &plan, None, Some(0.5));
+        let all = Costs::of(CostBasis::new(Estimate::exact(1.0)), &plan);
         assert!(all.modes.iter().all(|mode| (mode.generated_per_kept.value - 1.0).abs() < 1e-12), "{all:?}");
         assert_eq!(all.round.unwrap().gen_batch_size, 64);
         // How many members a group has is not known, and no limit is needed where it would be very high.
-        let unknown = Costs::of(Estimate::exact(0.5), &Plan::default(), Some(10.0), None);
+        let basis = CostBasis { tokens: Some(10.0), ..CostBasis::new(Estimate::exact(0.5)) };
+        let unknown = Costs::of(basis, &Plan::default());
         assert!(unknown.modes.iter().all(|mode| (mode.trajectories, mode.tokens) == (None, None)));
         assert_eq!(
             (Costs::limit_of_whole_batches(0.5, 64) > 1, Costs::limit_of_whole_batches(1e-4, 64)),

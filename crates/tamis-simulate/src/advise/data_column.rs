@@ -7,7 +7,7 @@ use tamis_core::figure::fixed;
 use tamis_core::schedule::yields::keep_probability;
 use tamis_data::records::Records;
 
-use super::cost::Costs;
+use super::cost::{CostBasis, Costs};
 use super::finding::count;
 use super::keep_rate::Estimate;
 use super::plan::Plan;
@@ -72,7 +72,10 @@ pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
         percent(keep),
         plan.n
     );
-    let costs = Costs::of(Estimate::exact(keep), plan, None, Some(pass_rate));
+    let at = |n: usize| Estimate::exact(mean(&mut rates.iter().map(|rate| keep_probability(*rate, n))));
+    let keep_first = plan.screen_first.map(at);
+    let basis = CostBasis { keep_first, pass_rate: Some(pass_rate), ..CostBasis::new(Estimate::exact(keep)) };
+    let costs = Costs::of(basis, plan);
     cost_lines(head, Some(&costs), plan)
 }
 
@@ -104,6 +107,14 @@ mod tests {
         let nested = "{\"prompt\": \"a\", \"extra_info\": {\"pass_rate\": 0.5}}\n";
         let line = said(nested, &Plan { mode: Some("no_filter"), ..plan() });
         insta::assert_snapshot!(line.join("\n"), @"advice: of a policy that solves what the column `extra_info.pass_rate` of the data says (mean 0.50 of 1 prompt), 87.5% of groups of 4 have members that differ");
+    }
+
+    /// Two members of the second prompt differ in one half of its groups.
+    #[test]
+    fn a_run_that_ends_groups_early_is_told_what_that_costs() {
+        let rows = "{\"prompt\": \"a\", \"solve_rate\": 1}\n{\"prompt\": \"b\", \"solve_rate\": 0.5}\n";
+        let lines = said(rows, &Plan { mode: Some("screened"), screen_first: Some(2), ..plan() });
+        assert!(lines[0].ends_with(": about 2.50 groups generated for each that is trained on"), "{lines:?}");
     }
 
     #[test]

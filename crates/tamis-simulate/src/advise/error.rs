@@ -43,6 +43,18 @@ pub enum AdviseError {
         /// What is wrong with the first row, where one cannot be read at all.
         fault: Option<String>,
     },
+    /// No row says of which step it is, and steps were asked for.
+    #[error("{}: no row says of which step it is", path.display())]
+    NoSteps {
+        /// The file or folder.
+        path: PathBuf,
+    },
+    /// There are no rollouts where some are needed.
+    #[error("no rollouts are in {}", path.display())]
+    NoRollouts {
+        /// The file or folder.
+        path: PathBuf,
+    },
     /// No row says what it came to.
     #[error("no row has an outcome{}", named(there))]
     NoOutcome {
@@ -79,7 +91,10 @@ impl AdviseError {
     /// Whether what was asked for is wrong, rather than what the files hold.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::NothingThere { .. } | Self::NoMetric { .. } => true,
+            Self::NothingThere { .. }
+            | Self::NoRollouts { .. }
+            | Self::NoMetric { .. }
+            | Self::NoSteps { .. } => true,
             Self::Records(error) => matches!(error, RecordError::Open { .. }),
             Self::Log(error) => error.is_usage(),
             Self::Folder(_)
@@ -93,6 +108,10 @@ impl AdviseError {
     /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Self::NoSteps { .. } => {
+                "leave --steps out, or give rows a `step`; of a folder the last number of a file's name is its step".to_owned()
+            }
+            Self::NoRollouts { .. } => "name a run directory, or a file of rollouts (JSONL or Parquet)".to_owned(),
             Self::NothingThere { .. } => {
                 "name a run directory, a file of rollouts (JSONL or Parquet), or a log".to_owned()
             }

@@ -1,12 +1,16 @@
 //! What is known of the groups that were sampled.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use super::keep_rate::Counts;
+use super::plan::Plan;
 
 /// One member of a group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Member {
+    /// Its place in the group, from 0, where a row says it.
+    pub place: Option<u64>,
     /// Its numbers, in the order of [`Groups::scores`]; NaN, or missing at the end, where it has none.
     pub scores: Vec<f64>,
     /// Its completion, as a number that is the same for the same text.
@@ -20,7 +24,7 @@ pub struct Member {
 }
 
 /// One group.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
     /// As the file calls it.
     pub id: String,
@@ -28,6 +32,8 @@ pub struct Group {
     pub prompt: usize,
     /// Its members.
     pub members: Vec<Member>,
+    /// Whether it ended with its first members because they were alike.
+    pub is_screened: bool,
 }
 
 /// How groups were sampled, where a run says it; what is planned may differ.
@@ -39,6 +45,8 @@ pub struct Sampled {
     pub max_response_length: Option<usize>,
     /// Temperature.
     pub temperature: Option<f64>,
+    /// Members with which a group was begun that ended where they were alike (`schedule.screen_first`).
+    pub screen_first: Option<usize>,
 }
 
 /// Groups with their members.
@@ -58,6 +66,10 @@ pub struct Groups {
     pub has_kept_alone: bool,
     /// Rows that could not be read, or that name no group.
     pub num_unread: u64,
+    /// Rows that say no step, where steps were asked for: they are left out.
+    pub num_without_step: u64,
+    /// Members with which every group was begun, where groups ended with them that were alike.
+    pub first_members: Option<usize>,
     /// How they were sampled.
     pub sampled: Sampled,
 }
@@ -82,6 +94,8 @@ pub enum Scale {
 
 /// Below this the larger of two values may well be a failure that is worth something.
 const FULL: f64 = 0.9;
+/// Dropped groups that have less than this share of their members ended with their first ones.
+const SHORT: f64 = 0.9;
 /// Values from which on an outcome has too many to be listed.
 const MANY: usize = 3;
 
@@ -98,6 +112,7 @@ impl Groups {
                     ..Member::default()
                 })
                 .collect(),
+            ..Group::default()
         };
         let groups = groups.iter().enumerate().map(group).collect();
         Self { scores: vec!["acc".to_owned()], groups, ..Self::default() }
@@ -136,9 +151,29 @@ impl Groups {
         sizes
     }
 
-    /// The commonest number of members; of two as common the larger one.
+    /// The commonest number of members, of groups that did not end with their first ones where there is any; of two as
+    /// common the larger one.
     pub fn size(&self) -> usize {
-        self.sizes().into_iter().max_by_key(|(size, count)| (*count, *size)).map_or(0, |(size, _)| size)
+        let mut sizes: BTreeMap<usize, (bool, u64)> = BTreeMap::new();
+        for group in &self.groups {
+            let (is_whole, count) = sizes.entry(group.members.len()).or_default();
+            *is_whole |= !group.is_screened;
+            *count += 1;
+        }
+        let of = sizes.into_iter().max_by_key(|(size, (is_whole, count))| (*is_whole, *count, *size));
+        of.map_or(0, |(size, _)| size)
+    }
+
+    /// The groups with the members that say without bias how often members differ: all of them, or the first ones of every
+    /// group where groups ended with these. What only groups with unlike first members went on to is left out.
+    pub fn unbiased(&self) -> Cow<'_, Self> {
+        let Some(first) = self.first_members else { return Cow::Borrowed(self) };
+        let mut groups = self.clone();
+        for group in &mut groups.groups {
+            group.members.retain(|member| member.place.is_none_or(|place| place < first as u64));
+            group.members.truncate(first);
+        }
+        Cow::Owned(groups)
     }
 
     /// The values that a number has, at most [`MANY`] of them.
@@ -244,6 +279,12 @@ pub struct LoggedCounts {
     pub truncated: Option<f64>,
     /// Mean entropy of a token in the last step.
     pub entropy: Option<f64>,
+    /// Groups generated, trajectories in them, and groups dropped and kept, of each step of which all four are known.
+    pub members: Vec<[u64; 4]>,
+    /// Whether groups ended with their first members where these were alike.
+    pub is_screened: bool,
+    /// How many those are, where it is known.
+    pub first_members: Option<usize>,
     /// How they were sampled.
     pub sampled: Sampled,
 }
@@ -252,6 +293,55 @@ impl LoggedCounts {
     /// Groups judged, and kept.
     pub fn sums(&self) -> (u64, u64) {
         self.steps.iter().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1))
+    }
+
+    /// Finds how many members groups have, where their configuration does not say it and all have as many, or whether they
+    /// ended with their first members: the configuration says that, or a reason of the filter, or that dropped groups had
+    /// fewer members than others.
+    pub(super) fn find_members(&mut self, plan: &Plan) {
+        let has_reason = self.dropped_by.get("screened").is_some_and(|number| *number > 0);
+        if self.sampled.screen_first.is_none()
+            && !has_reason
+            && let Some(members) = self.members_of_all()
+        {
+            self.sampled.n = self.sampled.n.or(Some(members));
+            return;
+        }
+        let size = self.sampled.n.unwrap_or(plan.n);
+        let short = self.mean_of_dropped(size).filter(|members| *members < SHORT * size as f64);
+        self.is_screened = self.sampled.screen_first.is_some() || has_reason || short.is_some();
+        if self.is_screened {
+            let counted =
+                short.map(|members| members.round() as usize).filter(|first| (2..size).contains(first));
+            self.first_members = self.sampled.screen_first.or(plan.screen_first).or(counted);
+        }
+    }
+
+    /// Groups, trajectories in them, dropped and kept groups of the steps in which every group was judged.
+    fn whole_steps(&self) -> impl Iterator<Item = [u64; 4]> {
+        self.members.iter().copied().filter(|[generated, _, dropped, kept]| {
+            *generated > 0 && dropped.saturating_add(*kept) == *generated
+        })
+    }
+
+    /// The number of members that the groups of every step have.
+    fn members_of_all(&self) -> Option<usize> {
+        let mut of_steps = self.whole_steps().map(|[groups, trajectories, ..]| {
+            trajectories.is_multiple_of(groups).then_some(trajectories / groups)
+        });
+        let members = of_steps.next()??;
+        let is_of_all = of_steps.all(|of_step| of_step == Some(members));
+        usize::try_from(members).ok().filter(|_| is_of_all)
+    }
+
+    /// Mean members of dropped groups, where kept ones have all of theirs.
+    fn mean_of_dropped(&self, size: usize) -> Option<f64> {
+        let (mut members, mut groups) = (0.0, 0.0);
+        for [_, trajectories, dropped, kept] in self.whole_steps() {
+            members += trajectories as f64 - kept as f64 * size as f64;
+            groups += dropped as f64;
+        }
+        (size > 1 && groups > 0.0).then(|| members / groups).filter(|members| *members > 0.0)
     }
 }
 
@@ -285,7 +375,8 @@ mod tests {
     fn the_values_of_an_outcome_say_what_is_correct() {
         let of = |values: &[f64]| {
             let member = |value: &f64| Member { scores: vec![*value], ..Member::default() };
-            let group = Group { id: String::new(), prompt: 0, members: values.iter().map(member).collect() };
+            let members = values.iter().map(member).collect();
+            let group = Group { members, ..Group::default() };
             Groups { scores: vec!["x".to_owned()], groups: vec![group], ..Groups::default() }
         };
         assert_eq!(of(&[0.0, 1.0, f64::NAN]).scale(0), Scale::Binary { low: 0.0, top: 1.0 });
@@ -307,5 +398,25 @@ mod tests {
         }
         let sizes = Groups::of_counts(&[(1, 4), (2, 8), (3, 8)]);
         assert_eq!((sizes.size(), sizes.num_trajectories(), sizes.num_prompts()), (8, 20, 3));
+    }
+
+    /// Whatever the order of its rows, a group is gone by as it was begun.
+    #[test]
+    fn first_members_are_those_that_every_group_has() {
+        let mut groups = Groups::of_counts(&[(0, 2), (0, 2), (2, 4)]);
+        for group in &mut groups.groups {
+            group.is_screened = group.members.len() == 2;
+            let last = group.members.len() as u64 - 1;
+            // The right ones are the last two places, and come first.
+            for (row, member) in (0..).zip(&mut group.members) {
+                member.place = Some(last - row);
+            }
+        }
+        assert_eq!(groups.unbiased().num_trajectories(), 8);
+        let groups = Groups { first_members: Some(2), ..groups };
+        let first = groups.unbiased();
+        assert_eq!((first.num_trajectories(), first.scale(0)), (6, Scale::Constant(0.0)));
+        // Whole groups have four, although most have two.
+        assert_eq!((groups.size(), first.size()), (4, 2));
     }
 }

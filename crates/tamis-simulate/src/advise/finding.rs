@@ -66,18 +66,31 @@ pub(super) fn count(number: usize, one: &str) -> String {
 
 /// Everything about groups.
 pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes) {
-    let mut found = Vec::new();
+    let unbiased = groups.unbiased();
     let mut changes = Changes::default();
-    found.extend(constant(groups));
-    found.extend(doubtful(groups));
-    found.extend(random(groups));
-    found.extend(right_looking(groups));
-    found.extend(unscored(groups));
-    found.extend(alike(groups, plan, &mut changes));
-    found.extend(cut(groups, plan, &mut changes));
-    found.extend(sample(groups, plan));
+    let mut found = of_verifier(groups);
+    found.extend(alike(&unbiased, plan, &mut changes));
+    found.extend(cut(&unbiased, plan, &mut changes));
+    found.extend(sample(groups, &unbiased, plan));
     found.extend(of_plan(plan));
     (found, changes)
+}
+
+/// What matters to the pass rates of prompts.
+pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<Finding> {
+    let plan = Plan::default();
+    let mut found = of_verifier(groups);
+    let of_sample = sample(groups, &groups.unbiased(), &plan).into_iter();
+    found.extend(of_sample.filter(|finding| finding.weight == Weight::Warning));
+    found.extend(unread(groups));
+    found
+}
+
+fn of_verifier(groups: &Groups) -> Vec<Finding> {
+    [constant(groups), doubtful(groups), random(groups), right_looking(groups), unscored(groups)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Everything about the counts of a log.
@@ -372,8 +385,21 @@ fn unlike(groups: &Groups) -> Option<Finding> {
     })
 }
 
-/// What limits the figures.
-fn sample(groups: &Groups, plan: &Plan) -> Vec<Finding> {
+/// Rows that are left out.
+fn unread(groups: &Groups) -> Option<Finding> {
+    let rows = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX), "row");
+    let mut parts = Vec::new();
+    if groups.num_unread > 0 {
+        parts.push(format!("{} left out: no JSON object, or without a group", rows(groups.num_unread)));
+    }
+    if groups.num_without_step > 0 {
+        parts.push(format!("{} left out: of no step", rows(groups.num_without_step)));
+    }
+    (!parts.is_empty()).then(|| note("sample", parts.join("; "), None))
+}
+
+/// What limits the figures: `unbiased` are the groups as they are counted.
+fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
     let mut found = Vec::new();
     let prompts = groups.num_prompts();
     if prompts == 1 {
@@ -389,7 +415,7 @@ fn sample(groups: &Groups, plan: &Plan) -> Vec<Finding> {
             Some("sample a few hundred prompts of the training data"),
         ));
     }
-    let sizes = groups.sizes();
+    let sizes = unbiased.sizes();
     if sizes.keys().all(|size| *size < 2) {
         found.push(warning(
             "sample",
@@ -406,7 +432,7 @@ fn sample(groups: &Groups, plan: &Plan) -> Vec<Finding> {
             ),
             None,
         ));
-        found.extend(unlike(groups));
+        found.extend(unlike(unbiased));
     }
     if is_kept_alone(groups, plan) {
         found.push(warning(
@@ -423,10 +449,7 @@ fn sample(groups: &Groups, plan: &Plan) -> Vec<Finding> {
             Some("name a raw outcome with --metric, where the file has one"),
         ));
     }
-    if groups.num_unread > 0 {
-        let rows = count(groups.num_unread as usize, "row");
-        found.push(note("sample", format!("{rows} left out: no JSON object, or without a group"), None));
-    }
+    found.extend(unread(groups));
     if groups.has_turns {
         found.push(note(
             "sample",
@@ -464,6 +487,7 @@ mod tests {
             id: prompt.to_string(),
             prompt,
             members: members.iter().map(member).collect(),
+            ..Group::default()
         };
         Groups {
             scores: vec!["acc".to_owned()],

@@ -80,6 +80,7 @@ mod tests {
             id: String::new(),
             prompt: 0,
             members: members.iter().map(|of| Member { scores: of.to_vec(), ..Member::default() }).collect(),
+            ..Group::default()
         };
         let groups = Groups {
             scores: vec!["reward".to_owned(), "acc".to_owned()],

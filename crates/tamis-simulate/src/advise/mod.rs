@@ -31,12 +31,13 @@ mod text;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tamis_core::schedule::yields::PassRateSpread;
+use tamis_core::schedule::yields::{PassRateSpread, Screening};
 
-pub use cost::{Costs, LimitAdvice, ModeCost, RoundAdvice};
+pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
 pub use data_column::start_lines_of_data;
 pub use error::AdviseError;
 pub use evidence::{Evidence, Group, Groups, LoggedCounts, Member, Sampled, Scale};
+pub(crate) use finding::of_pass_rates;
 pub use finding::{Finding, Weight};
 pub use gold::shows_gold;
 pub use histogram::{Bin, Spread};
@@ -44,6 +45,7 @@ pub use keep_rate::{Counts, Estimate, KeepRate, KeepRateSource, KeepRates, sprea
 pub use lines::ConfigLines;
 pub use metric::{MetricAdvice, metrics};
 pub use plan::Plan;
+pub(crate) use read::read_groups;
 pub use read::{EvidenceSource, read};
 
 use finding::{count, is_kept_alone, of_counts, of_groups};
@@ -52,6 +54,8 @@ use text::percent;
 
 /// Members of a group at which keep rates are told.
 const SIZES: [usize; 5] = [2, 4, 8, 16, 32];
+/// Members that a group may begin with.
+const FIRSTS: [usize; 8] = [2, 3, 4, 6, 8, 12, 16, 24];
 /// Pass rate above which the guide advises against filtering.
 const SOLVED: f64 = 0.8;
 /// So many times as many trajectories for a kept group may larger groups cost.
@@ -59,6 +63,15 @@ const DEARER: f64 = 1.2;
 /// Keep rate from which on nearly nothing is dropped, and below which a kept group is dear.
 const NEARLY_ALL: f64 = 0.95;
 const DEAR: f64 = 0.25;
+
+/// Groups that ended with their first members because these were alike: of others more is known than of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Screened {
+    /// The first members, where it is known how many they are.
+    pub first: Option<usize>,
+    /// Groups that ended with them, where it is known how many they are.
+    pub groups: Option<u64>,
+}
 
 /// What the evidence is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -73,6 +86,8 @@ pub struct Sample {
     pub trajectories: Option<usize>,
     /// Groups by their number of members.
     pub sizes: BTreeMap<usize, u64>,
+    /// Whether groups ended with their first members; then figures are those of the first members of every group.
+    pub screened: Option<Screened>,
     /// The steps that they are of.
     pub steps: Option<(u64, u64)>,
     /// The number that says what is correct.
@@ -90,6 +105,28 @@ pub struct FilterAdvice {
     pub filter: Option<bool>,
     /// Why, the weightiest first.
     pub reasons: Vec<String>,
+}
+
+/// Whether groups should begin with some of their members (`schedule.screen_first`).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ScreeningAdvice {
+    /// With as many as are planned.
+    pub planned: Option<Screening>,
+    /// With as many as cost least.
+    pub best: Option<Screening>,
+}
+
+impl ScreeningAdvice {
+    /// For groups of n, with so many first members planned, of the keep rates that are known.
+    fn of(n: usize, planned: Option<usize>, rates: &[KeepRate]) -> Option<Self> {
+        let is_known = |rate: &&KeepRate| rate.source != KeepRateSource::AtLeast;
+        let keep = |m: usize| Some(rates.iter().filter(is_known).find(|rate| rate.n == m)?.rate.value);
+        let advice = Self {
+            planned: planned.and_then(|first| Screening::with(n, first, keep)),
+            best: Screening::best(n, keep).filter(Screening::pays),
+        };
+        (advice.planned.is_some() || advice.best.is_some()).then_some(advice)
+    }
 }
 
 /// Everything that is advised.
@@ -115,6 +152,8 @@ pub struct Advice {
     pub costs: Option<Costs>,
     /// Size of a group that is recommended, with the reason, where it is not the plan's.
     pub group_size: Option<(usize, String)>,
+    /// Whether groups of that size should begin with some of their members; `None` where they should not and do not.
+    pub screening: Option<ScreeningAdvice>,
     /// Numbers that a filter could look at.
     pub metrics: Vec<MetricAdvice>,
     /// Whether to filter.
@@ -130,6 +169,8 @@ pub struct Advice {
 /// What is computed alike of rollouts and logs.
 struct Rates {
     keep_rates: Vec<KeepRate>,
+    /// Those of members that groups may begin with.
+    first_rates: Vec<KeepRate>,
     keep: Option<Estimate>,
     pass_rate: Option<Estimate>,
     spread: Option<PassRateSpread>,
@@ -137,6 +178,14 @@ struct Rates {
     values: Option<(f64, f64)>,
     /// Whether the groups are those that a filter kept.
     is_kept_alone: bool,
+}
+
+/// The sizes at which keep rates are told.
+fn sizes_with(others: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    let mut sizes: Vec<usize> = SIZES.into_iter().chain(others).filter(|n| *n > 1).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
 }
 
 /// Advice from evidence, for a plan.
@@ -150,15 +199,19 @@ pub fn advise(source: &str, evidence: &Evidence, plan: &Plan) -> Advice {
 fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     let plan = Plan { n: if plan.n > 0 { plan.n } else { groups.size() }, ..plan.clone() };
     let top = groups.top();
-    let counted = groups.counts(groups.outcome, groups.larger());
-    let mut sizes: Vec<usize> = SIZES.into_iter().chain([plan.n].into_iter().filter(|n| *n > 1)).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let found = KeepRates::of(&counted, &sizes);
+    let unbiased = groups.unbiased();
+    let counted = unbiased.counts(groups.outcome, groups.larger());
+    let firsts = groups.first_members.into_iter().chain(plan.screen_first);
+    let sizes = sizes_with(firsts.chain([plan.n]));
+    let firsts = FIRSTS.into_iter().filter(|first| *first < plan.n);
+    let found = KeepRates::of(&counted, &sizes_with(firsts.chain(sizes.iter().copied())));
     let keep = found.at(plan.n).map(|rate| rate.rate);
     let is_kept_alone = is_kept_alone(groups, &plan);
+    let all_rates = if is_kept_alone { Vec::new() } else { found.rates };
+    let told = all_rates.iter().filter(|rate| sizes.contains(&rate.n));
     let rates = Rates {
-        keep_rates: if is_kept_alone { Vec::new() } else { found.rates },
+        keep_rates: told.copied().collect(),
+        first_rates: all_rates,
         keep: keep.filter(|_| !is_kept_alone),
         pass_rate: found.pass_rate.filter(|_| top.is_some()),
         spread: found.spread.filter(|_| top.is_some() && !is_kept_alone),
@@ -169,13 +222,17 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
         is_kept_alone,
     };
     let (findings, changes) = of_groups(groups, &plan);
-    let tokens = groups.mean_tokens();
+    let tokens = unbiased.mean_tokens();
     let sample = Sample {
         kind: EvidenceSource::Rollouts,
         groups: groups.groups.len() as u64,
         prompts: Some(groups.num_prompts()),
         trajectories: Some(groups.num_trajectories()),
         sizes: groups.sizes(),
+        screened: groups.first_members.map(|first| Screened {
+            first: Some(first),
+            groups: Some(groups.groups.iter().filter(|group| group.is_screened).count() as u64),
+        }),
         steps: groups.steps,
         outcome: Some(groups.outcome_name().to_owned()),
         mean_tokens: tokens.map(|(all, _)| all),
@@ -196,7 +253,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     }
     unknown.push("entropy: rollouts do not hold it; texts that repeat stand in for it".to_owned());
     let histogram = if top.is_some() { histogram::bins(&counted) } else { Vec::new() };
-    finish(source, sample, plan, rates, histogram, metrics(groups), (findings, changes), unknown)
+    finish(source, sample, plan, rates, histogram, metrics(&unbiased), (findings, changes), unknown)
 }
 
 fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
@@ -207,21 +264,23 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
             plan.gen_batch_size = counts.gen_batch_size.unwrap_or(size);
         }
     }
-    // Groups as they were counted, which are not always those that are planned.
-    let own = counts.sampled.n.unwrap_or(plan.n);
-    plan.n = if plan.n > 0 { plan.n } else { own };
+    // Groups as they were counted, which are not always those that are planned: where they ended with their first members,
+    // so many were judged.
+    let size = counts.sampled.n.unwrap_or(plan.n);
+    let own = if counts.is_screened { counts.first_members.unwrap_or(0) } else { size };
+    plan.n = if plan.n > 0 { plan.n } else { size };
+    // Its members are then those of groups that went on, more than of others.
+    let pass_rate = counts.pass_rate.filter(|_| !counts.is_screened);
     let counted = match counts.sums() {
         (0, _) => counts.keep_rate.map(Estimate::exact),
         _ => Some(keep_rate::of_steps(&counts.steps)),
     };
     let known = own > 1;
-    let fit = |keep: f64| counts.pass_rate.filter(|_| known).and_then(|rate| spread_of(rate, keep, own));
+    let fit = |keep: f64| pass_rate.filter(|_| known).and_then(|rate| spread_of(rate, keep, own));
     let spread = counted.and_then(|keep| fit(keep.value));
     let mut keep_rates: Vec<KeepRate> = Vec::new();
     if let Some(counted) = counted.filter(|_| known) {
-        let mut sizes: Vec<usize> = SIZES.into_iter().chain([own, plan.n]).filter(|n| *n > 1).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
+        let sizes = sizes_with([own, plan.n]);
         keep_rates.extend(sizes.into_iter().filter_map(|n| {
             let fitted = || counted.map(|keep| Some(fit(keep)?.keep_probability(n)));
             let (rate, source) = match fitted().filter(|_| n != own) {
@@ -234,13 +293,30 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
             Some(KeepRate { n, rate, source })
         }));
     }
-    let keep =
-        if known { keep_rates.iter().find(|rate| rate.n == plan.n).map(|rate| rate.rate) } else { counted };
+    if let Some(counted) = counted.filter(|_| counts.is_screened && !known && plan.n > 1) {
+        keep_rates.push(KeepRate { n: plan.n, rate: counted, source: KeepRateSource::AtLeast });
+    }
+    // Of whole groups a bound is no rate to count costs by.
+    let is_bound = |rate: &&KeepRate| counts.is_screened && rate.source == KeepRateSource::AtLeast;
+    let keep = if known || counts.is_screened {
+        keep_rates.iter().find(|rate| rate.n == plan.n).filter(|rate| !is_bound(rate)).map(|rate| rate.rate)
+    } else {
+        counted
+    };
     let mut unknown = vec![
         "the histogram of pass rates, the metric to choose, texts and the verifier: counts say nothing of single groups".to_owned(),
         "cost in tokens: counts have no lengths of groups".to_owned(),
     ];
-    if !known {
+    if counts.is_screened {
+        let why = "groups that went on after their first members have more members in it than others";
+        unknown.push(format!("the pass rate: {why}"));
+        if keep.is_none() {
+            unknown.push("whether to filter, and costs: of whole groups all that is known is that they are kept at least as often".to_owned());
+        }
+        if !known {
+            unknown.push("keep rates by size: the log does not say with how many members groups were begun (`rollout.n=8 schedule.screen_first=3` behind it does)".to_owned());
+        }
+    } else if !known {
         unknown.push("keep rates at other sizes: the log does not say how large groups are (`rollout.n=8` behind it does)".to_owned());
     } else if spread.is_none() {
         unknown
@@ -259,15 +335,20 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         prompts: None,
         trajectories: None,
         sizes: BTreeMap::new(),
+        screened: counts.is_screened.then(|| Screened {
+            first: counts.first_members,
+            groups: counts.dropped_by.get("screened").copied(),
+        }),
         steps: counts.range,
         outcome: plan.metric.clone(),
         mean_tokens: None,
         mean_tokens_kept: None,
     };
     let rates = Rates {
+        first_rates: keep_rates.clone(),
         keep_rates,
         keep,
-        pass_rate: counts.pass_rate.map(Estimate::exact),
+        pass_rate: pass_rate.map(Estimate::exact),
         spread,
         values: Some((0.0, 1.0)),
         is_kept_alone: false,
@@ -286,7 +367,7 @@ fn finish(
     (findings, changes): (Vec<Finding>, finding::Changes),
     mut unknown: Vec<String>,
 ) -> Advice {
-    let Rates { keep_rates, keep, pass_rate, spread, values, is_kept_alone } = rates;
+    let Rates { keep_rates, first_rates, keep, pass_rate, spread, values, is_kept_alone } = rates;
     if !plan.is_batch_known {
         unknown.push(format!(
             "the size of a batch: {} groups are an example, which lines leave out (`data.train_batch_size=N` behind the file says it)",
@@ -294,7 +375,14 @@ fn finish(
         ));
     }
     let keep = keep.filter(|keep| keep.value.is_finite());
-    let costs = keep.map(|keep| Costs::of(keep, &plan, sample.mean_tokens, pass_rate.map(|rate| rate.value)));
+    let keep_at = |n: usize| keep_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate);
+    let basis = |keep: Estimate| CostBasis {
+        keep,
+        keep_first: plan.screen_first.and_then(keep_at),
+        tokens: sample.mean_tokens,
+        pass_rate: pass_rate.map(|rate| rate.value),
+    };
+    let costs = keep.map(|keep| Costs::of(basis(keep), &plan));
     let mut filter = filter_advice(keep, pass_rate, &histogram, &plan, is_kept_alone);
     let group_size = match keep.filter(|_| filter.filter == Some(true)) {
         Some(keep) => match larger_groups(keep, &keep_rates, &plan) {
@@ -308,11 +396,13 @@ fn finish(
         None => None,
     };
     let n = group_size.as_ref().map_or(plan.n, |(n, _)| *n);
+    let is_for_screening = filter.filter == Some(true) && plan.other_filter.is_none();
+    let screening =
+        is_for_screening.then(|| ScreeningAdvice::of(n, plan.screen_first, &first_rates)).flatten();
     // Lines are for the groups that are recommended.
-    let keep_there = keep_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate).or(keep);
-    let there = keep_there.map(|keep| {
+    let there = keep_at(n).or(keep).map(|keep| {
         let plan = Plan { n, ..plan.clone() };
-        (keep, Costs::of(keep, &plan, sample.mean_tokens, pass_rate.map(|rate| rate.value)))
+        (keep, Costs::of(basis(keep), &plan))
     });
     // The round and the limit that are told are those of the lines.
     let costs = costs.map(|costs| match &there {
@@ -338,6 +428,7 @@ fn finish(
         keep_rate: keep,
         costs,
         group_size,
+        screening,
         metrics,
         filter,
         findings,
@@ -386,7 +477,8 @@ fn filter_advice(
     let mut use_filter = true;
     if plan.has_critic {
         use_filter = false;
-        reasons.push("there is a critic: advantages do not come from differences within a group, and a uniform group teaches it".to_owned());
+        reasons.push("where generated tokens are the limit: there is a critic, advantages do not come from differences within a group, and a uniform group teaches it".to_owned());
+        reasons.push("yes where steps are the limit: PPO on FrozenLake gained as much from a filter as GRPO at equal training batches (43.9 to 54.9 % success), and lost at equal generated tokens (40.5 to 31.9 %; docs/claims.md)".to_owned());
     }
     if let Some(rate) = pass_rate.filter(|rate| rate.value > SOLVED) {
         use_filter = false;

@@ -29,6 +29,8 @@ pub struct Plan {
     pub has_filter: Option<bool>,
     /// Name of what the run does in [`Costs::modes`](super::Costs::modes); `None` where nobody said.
     pub mode: Option<&'static str>,
+    /// Members with which a group is begun that ends where they are alike.
+    pub screen_first: Option<usize>,
     /// Limit on rounds.
     pub max_num_gen_batches: Option<u64>,
     /// Sampling temperature.
@@ -67,6 +69,7 @@ impl Default for Plan {
             metric: None,
             has_filter: None,
             mode: None,
+            screen_first: None,
             max_num_gen_batches: None,
             temperature: None,
             max_response_length: None,
@@ -86,6 +89,7 @@ fn mode(config: &Config) -> &'static str {
     match schedule.mode {
         _ if config.filter.is_none() => "no_filter",
         ScheduleMode::Rounds if !schedule.refill => "no_filter",
+        ScheduleMode::Streaming if schedule.screen_first.is_some() => "screened",
         _ if schedule.surplus == SurplusKind::Carry => "carried",
         ScheduleMode::Rounds => "rounds",
         ScheduleMode::Deficit => "deficit",
@@ -111,6 +115,7 @@ impl Plan {
             metric: filter.and_then(|filter| filter.metric.clone()),
             has_filter: is_given("filter").then_some(filter.is_some()),
             mode: is_given("schedule.mode").then(|| mode(config)),
+            screen_first: config.schedule.screen_first,
             max_num_gen_batches: match config.schedule.max_num_gen_batches {
                 RoundLimit::Rounds(rounds) if is_given("schedule.max_num_gen_batches") => Some(rounds),
                 _ => None,

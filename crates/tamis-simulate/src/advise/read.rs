@@ -8,7 +8,7 @@ use tamis_data::records::{FileFormat, RecordError, Records};
 use tamis_report::monitor::summary::WatchedRun;
 use tamis_report::monitor::{LogFormat, Watch};
 use tamis_report::page::StepRange;
-use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, step_files};
+use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step_files};
 
 use super::error::AdviseError;
 use super::evidence::{Evidence, Groups, LoggedCounts, Sampled};
@@ -46,15 +46,35 @@ pub fn read(
         let files = tables(path)?;
         let is_partial = plan.saves_kept_alone && path.join(METRICS).is_file();
         if files.is_empty() || is_partial {
-            return log(path, steps);
+            return log(path, steps, plan);
         }
         files
     } else if is_rollouts(path)? {
         vec![(None, path.to_owned())]
     } else {
-        return log(path, steps);
+        return log(path, steps, plan);
     };
-    rollouts(path, &files, steps, metric)
+    let most = if steps.is_none() { ENOUGH } else { usize::MAX };
+    Ok(Evidence::Groups(rollouts(path, &files, steps, most, metric)?))
+}
+
+/// Reads all groups of a run or of a file of rollouts.
+///
+/// # Errors
+/// [`AdviseError`].
+pub(crate) fn read_groups(path: &Path) -> Result<Groups, AdviseError> {
+    if !path.exists() {
+        return Err(AdviseError::NothingThere { path: path.to_owned() });
+    }
+    let files = if path.is_dir() {
+        tables(path)?
+    } else {
+        is_rollouts(path)?.then(|| (None, path.to_owned())).into_iter().collect()
+    };
+    if files.is_empty() {
+        return Err(AdviseError::NoRollouts { path: path.to_owned() });
+    }
+    rollouts(path, &files, None, usize::MAX, None)
 }
 
 /// The rollout files of a run, or the tables of any other folder, by step: the last number in their name.
@@ -82,14 +102,22 @@ fn tables(path: &Path) -> Result<Vec<(Option<u64>, PathBuf)>, FolderError> {
     Ok(files)
 }
 
-/// What a run's own configuration says of how its groups were sampled, whatever is planned now.
+/// What the configuration of a run, or of the run that a file is of, says of how groups were sampled, whatever is planned
+/// now.
 fn sampled(path: &Path) -> Sampled {
-    let own = path.join(CONFIG);
-    let loaded = own.is_file().then(|| load_of_run(&own, &[], &[]).ok()).flatten();
+    let folder = path.parent();
+    let run = match path.file_name().and_then(|name| name.to_str()) {
+        _ if path.is_dir() => Some(path),
+        Some(METRICS | RUN_LOG) => folder,
+        _ => folder.filter(|folder| folder.ends_with(ROLLOUTS)).and_then(Path::parent),
+    };
+    let own = run.map(|run| run.join(CONFIG)).filter(|own| own.is_file());
+    let loaded = own.and_then(|own| load_of_run(&own, &[], &[]).ok());
     loaded.map_or_else(Sampled::default, |loaded| Sampled {
         n: Some(loaded.config.rollout.n),
         max_response_length: Some(loaded.config.rollout.max_response_length),
         temperature: Some(loaded.config.rollout.temperature),
+        screen_first: loaded.config.schedule.screen_first,
     })
 }
 
@@ -97,28 +125,31 @@ fn rollouts(
     path: &Path,
     files: &[(Option<u64>, PathBuf)],
     steps: Option<StepRange>,
+    most: usize,
     metric: Option<&str>,
-) -> Result<Evidence, AdviseError> {
-    let range = steps.unwrap_or(StepRange::ALL);
+) -> Result<Groups, AdviseError> {
     let mut reader = Reader::default();
     for (number, (step, file)) in files.iter().enumerate().rev() {
-        if step.is_some_and(|step| !range.contains(step)) {
+        if step.is_some_and(|step| steps.is_some_and(|range| !range.contains(step))) {
             continue;
         }
-        reader.read(file, number, *step, range)?;
-        if steps.is_none() && reader.num_groups() >= ENOUGH {
+        reader.read(file, number, *step, steps)?;
+        if reader.num_groups() >= most {
             break;
         }
     }
     let fault = reader.first_fault.take();
-    let groups = Groups { sampled: sampled(path), ..reader.end(metric)? };
+    let mut groups = Groups { sampled: sampled(path), ..reader.end(metric)? };
+    let found = [groups.first_members, groups.sampled.screen_first];
+    groups.first_members = found.into_iter().flatten().min();
     if groups.groups.is_empty() {
         return Err(match groups.num_unread {
+            0 if groups.num_without_step > 0 => AdviseError::NoSteps { path: path.to_owned() },
             0 => AdviseError::Empty { path: path.to_owned(), has_range: steps.is_some() },
             rows => AdviseError::NoGroup { path: path.to_owned(), rows, fault },
         });
     }
-    Ok(Evidence::Groups(groups))
+    Ok(groups)
 }
 
 /// Whether a file holds rows: Parquet, or objects of which the first is no row of metrics.
@@ -145,14 +176,15 @@ fn is_rollouts(path: &Path) -> Result<bool, AdviseError> {
     }
 }
 
-fn log(path: &Path, steps: Option<StepRange>) -> Result<Evidence, AdviseError> {
+fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, AdviseError> {
     let mut watch = Watch::open(path)?;
     watch.check_understood()?;
     let summary = watch.summary();
-    let counts = LoggedCounts {
+    let mut counts = LoggedCounts {
         sampled: sampled(path),
         ..counts(&summary, steps.unwrap_or(StepRange::ALL), steps.is_none())
     };
+    counts.find_members(plan);
     if counts.steps.is_empty() && counts.keep_rate.is_none() {
         let is_of_verl = summary.formats.contains(&LogFormat::Verl);
         return Err(AdviseError::NoCounts { path: path.to_owned(), is_of_verl });
@@ -183,6 +215,9 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool) -> LoggedCounts 
             counts.range = Some((point.step.min(first), counts.range.map_or(point.step, |(_, last)| last)));
             judged += of_step;
             batches += point.batches;
+            if let (Some(groups), Some(trajectories)) = (point.generated, point.trajectories) {
+                counts.members.push([groups, trajectories, dropped, kept]);
+            }
         }
         if is_cut && judged >= ENOUGH as u64 {
             break;

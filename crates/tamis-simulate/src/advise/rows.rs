@@ -1,6 +1,6 @@
 //! Rows of rollout files that any program wrote, as members of groups.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 
@@ -17,6 +17,8 @@ use super::keep_rate::Counts;
 
 /// Columns that take long to decode, and that nothing here looks at row by row.
 const LONG: [&str; 6] = ["token_ids", "logprobs", "loss_mask", "prompt_ids", "turn_ends", "text_starts"];
+/// Verdict of a group that ended with its first members.
+const SCREENED: &str = "screened";
 /// Texts that name the prompt, where nothing else names the group.
 const TEXTS: [&str; 4] = ["prompt", "input", "question", "problem"];
 const COMPLETIONS: [&str; 4] = ["completion", "output", "response", "text"];
@@ -53,6 +55,8 @@ const NO_SCORES: [&str; 24] = [
 ];
 /// Outcomes, best first; what has one of these names says what is correct.
 pub(super) const OUTCOMES: [&str; 6] = ["acc", "accuracy", "success", "score", "metric_value", "reward"];
+/// A size that fewer than one in so many groups have which ended with their first members is that of a group that lost rows.
+const FEW: u64 = 100;
 /// Groups that all differ within from which on it looks as if the others had been left out.
 const ALL_MIXED: usize = 20;
 /// Rows of a file whose tokens are counted.
@@ -78,13 +82,14 @@ impl Reader {
         self.groups.groups.len()
     }
 
-    /// Reads one file; rows that do not say their step are of the file's.
+    /// Reads one file; rows that do not say their step are of the file's. Where steps are asked for, those of none are left
+    /// out.
     pub(super) fn read(
         &mut self,
         file: &Path,
         number: usize,
         step_of_file: Option<u64>,
-        range: StepRange,
+        range: Option<StepRange>,
     ) -> Result<(), AdviseError> {
         let mut tokens = token_counts(file)?;
         for (row, record) in (0..).zip(Records::open_without(file, &LONG)?) {
@@ -98,8 +103,11 @@ impl Reader {
                 Err(error) => return Err(error.into()),
             };
             let step = values.get("step").and_then(Value::as_u64).or(step_of_file);
-            if step.is_some_and(|step| !range.contains(step)) {
-                continue;
+            if let Some(range) = range {
+                self.groups.num_without_step += u64::from(step.is_none());
+                if !step.is_some_and(|step| range.contains(step)) {
+                    continue;
+                }
             }
             self.take(&values, number, step, tokens.remove(&row));
         }
@@ -107,13 +115,15 @@ impl Reader {
     }
 
     fn take(&mut self, row: &Map<String, Value>, file: usize, step: Option<u64>, tokens: Option<u64>) {
-        if let Some(verdict) = row.get("verdict").and_then(Value::as_str) {
+        let verdict = row.get("verdict").and_then(Value::as_str);
+        let is_screened = verdict == Some(SCREENED);
+        if let Some(verdict) = verdict {
             self.has_verdicts = true;
             // What was given up says nothing of its prompt.
             if verdict == "aborted" {
                 return;
             }
-            self.has_dropped |= ["all_correct", "all_wrong", "uniform"].contains(&verdict);
+            self.has_dropped |= ["all_correct", "all_wrong", "uniform", SCREENED].contains(&verdict);
         }
         if self.named_metric.is_none() {
             let metric = row.get("metric").and_then(Value::as_str).filter(|metric| !metric.is_empty());
@@ -141,9 +151,10 @@ impl Reader {
         let (place, is_new) = self.places.of(key);
         if is_new {
             let (prompt, _) = self.prompts.of(prompt);
-            self.groups.groups.push(Group { id, prompt, members: Vec::new() });
+            self.groups.groups.push(Group { id, prompt, ..Group::default() });
         }
         if let Some(group) = self.groups.groups.get_mut(place) {
+            group.is_screened |= is_screened;
             group.members.extend(members);
         }
     }
@@ -183,6 +194,7 @@ impl Reader {
             .and_then(Value::as_str)
             .map(|reason| reason == "length" || reason == "abort");
         let tokens = LENGTHS.iter().find_map(|name| row.get(*name)?.as_u64()).or(tokens);
+        let place = row.get("sample_index").and_then(Value::as_u64);
         (0..num_members)
             .map(|member| {
                 let mut of_member = vec![f64::NAN; self.groups.scores.len()];
@@ -195,6 +207,7 @@ impl Reader {
                 };
                 let seen = text.filter(|_| !has_turns).zip(truth.as_deref());
                 Member {
+                    place,
                     scores: of_member,
                     text: text.map(hash),
                     tokens,
@@ -231,6 +244,7 @@ impl Reader {
             },
         };
         self.groups.outcome = outcome;
+        self.groups.first_members = first_members(&self.groups.groups);
         let differs = |counts: &Counts| counts.by_value.len() > 1;
         let counts = self.groups.counts(outcome, None);
         // Where nothing was filtered, some of so many groups would be alike: those of two values, that is.
@@ -240,6 +254,17 @@ impl Reader {
             && counts.iter().all(differs);
         Ok(self.groups)
     }
+}
+
+/// Members with which groups were begun, of groups of which some ended with these: the smallest size that they have, where
+/// the run changed it.
+fn first_members(groups: &[Group]) -> Option<usize> {
+    let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
+    for group in groups.iter().filter(|group| group.is_screened) {
+        *sizes.entry(group.members.len()).or_default() += 1;
+    }
+    let all: u64 = sizes.values().sum();
+    sizes.into_iter().find(|(_, number)| number * FEW >= all).map(|(size, _)| size)
 }
 
 /// An error and its causes on one line.

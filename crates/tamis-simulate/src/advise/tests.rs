@@ -134,7 +134,10 @@ fn when_not_to_filter_and_when_groups_are_too_small() {
     let critic = Plan { has_critic: true, ..Plan::default() };
     let found = advice(&spread_out(), &critic);
     assert_eq!(found.filter.filter, Some(false));
-    assert!(found.filter.reasons[0].contains("critic"));
+    // What was measured here says both.
+    let [tokens, steps, ..] = found.filter.reasons.as_slice() else { panic!("{:?}", found.filter) };
+    assert!(tokens.starts_with("where generated tokens are the limit: there is a critic"), "{tokens}");
+    assert!(steps.starts_with("yes where steps are the limit") && steps.contains("43.9 to 54.9"), "{steps}");
     // One in twenty prompts is solved now and then.
     let hard =
         Groups::of_counts(&(0..2000).map(|prompt| (usize::from(prompt % 10 == 0), 4)).collect::<Vec<_>>());
@@ -387,4 +390,201 @@ fn groups_that_are_not_worth_it() {
     let split =
         Groups::of_counts(&(0..1000).map(|prompt| (2 * usize::from(prompt % 8 == 0), 4)).collect::<Vec<_>>());
     assert_eq!(advice(&split, &Plan::default()).group_size, None);
+}
+
+/// Groups of 8 of 4000 prompts whose pass rates are spread out, most of them hard; and the same as a run has them that begins
+/// with `first` members and ends groups in which these are alike.
+fn ended_early(first: usize) -> (Groups, Groups) {
+    let key = tamis_core::random::Key::new(3, tamis_core::random::Purpose::Task);
+    let of = |prompt: u64| {
+        let rate = key.uniform(prompt).powi(4);
+        let member = |member: u64| Member {
+            place: Some(member),
+            scores: vec![f64::from(u8::from(key.with(prompt).uniform(member) < rate))],
+            ..Member::default()
+        };
+        Group { prompt: prompt as usize, members: (0..8).map(member).collect(), ..Group::default() }
+    };
+    let groups = (0..4000).map(of).collect();
+    let whole = Groups { scores: vec!["acc".to_owned()], groups, ..Groups::default() };
+    let mut screened = Groups { first_members: Some(first), ..whole.clone() };
+    for group in &mut screened.groups {
+        let begun = &group.members[..first];
+        group.is_screened = begun.iter().all(|member| member.scores == begun[0].scores);
+        if group.is_screened {
+            group.members.truncate(first);
+        }
+    }
+    (whole, screened)
+}
+
+/// The same prompts are told alike, whether their groups were ended early or not; only what goes beyond the first members is
+/// by the fit.
+#[test]
+fn groups_that_ended_early_bias_nothing() {
+    let (whole, screened) = ended_early(3);
+    let plan = Plan { screen_first: Some(3), ..Plan::default() };
+    let (whole, found) = (advice(&whole, &plan), advice(&screened, &plan));
+    assert_eq!((found.plan.n, found.sample.screened.unwrap().first), (8, Some(3)));
+    let at = |advice: &Advice, n| *advice.keep_rates.iter().find(|rate| rate.n == n).unwrap();
+    for (n, source) in [
+        (2, KeepRateSource::Counted),
+        (3, KeepRateSource::Counted),
+        (4, KeepRateSource::Fitted),
+        (8, KeepRateSource::Fitted),
+    ] {
+        let (one, other) = (at(&whole, n).rate, at(&found, n).rate);
+        assert!((one.value - other.value).abs() < 0.03, "{n}: {one:?} and {other:?}");
+        assert_eq!(at(&found, n).source, source);
+        assert!(
+            other.low < Some(one.value) && other.high > Some(one.value),
+            "{n}: {one:?} outside of {other:?}"
+        );
+    }
+    assert_eq!(found.keep_rate, Some(at(&found, 8).rate));
+    let rates = [&whole, &found].map(|advice| advice.pass_rate.unwrap().value);
+    assert!((rates[0] - rates[1]).abs() < 0.015, "{rates:?}");
+    assert!((found.metrics[0].keep_rate - at(&found, 3).rate.value).abs() < 1e-12);
+    // (8 - 3 + 3 / k(3)) / 8 groups for each.
+    let first = at(&found, 3).rate.value;
+    let cost = found.costs.as_ref().unwrap().mode("screened").unwrap().generated_per_kept.value;
+    assert!((cost - (5.0 + 3.0 / first) / 8.0).abs() < 1e-12, "{cost}");
+    let text = found.to_string();
+    assert!(
+        text.contains(
+            "groups ended with their first 3 members, all alike: everything here is of the first 3 members"
+        ) && text.contains("% of groups of 3\n")
+            && !text.contains("sizes hold unlike prompts")
+            && !text.contains("several sizes"),
+        "{text}"
+    );
+    let line = Advice { plan: Plan { mode: Some("screened"), ..found.plan.clone() }, ..found }
+        .start_lines()
+        .remove(0);
+    let begins = format!(
+        "advice: in {} of 4000 groups the first 3 members differed, so that the others were sampled",
+        percent(first)
+    );
+    let ends = format!(
+        ": about {} groups generated for each that is trained on",
+        tamis_core::figure::fixed(cost, 2)
+    );
+    assert!(line.starts_with(&begins) && line.ends_with(&ends), "{line}");
+}
+
+fn log_of(lines: &str, plan: &Plan) -> Advice {
+    read_of(&[("run.log", lines.to_owned())], "run.log", plan)
+}
+
+/// Batches of 17 groups of which two are kept, of 8 members, and the others end with 3; and without that.
+#[test]
+fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
+    let batch = |number: u64, groups: u64, trajectories: u64| {
+        format!(
+            "Generated batch {number}, {groups} prompts, {trajectories} trajectories\nFiltered (std=0): {} (80%)\nKept (std>0): 2 prompts\n",
+            groups - 2
+        )
+    };
+    let lines = batch(1, 17, 61) + &batch(2, 20, 70) + "step:1 - all/pass_rate:0.05\n";
+    let found = log_of(&lines, &Plan { n: 8, ..Plan::default() });
+    assert_eq!(found.sample.screened, Some(Screened { first: Some(3), groups: None }));
+    let told: Vec<(usize, KeepRateSource)> =
+        found.keep_rates.iter().map(|rate| (rate.n, rate.source)).collect();
+    assert_eq!(told, [(3, KeepRateSource::Counted), (8, KeepRateSource::AtLeast)], "{found}");
+    assert_eq!((found.pass_rate, found.spread.clone()), (None, None));
+    assert!((found.keep_rates[0].rate.value - 4.0 / 37.0).abs() < 1e-12);
+    // Of whole groups it is a bound, by which nothing is counted.
+    assert_eq!((found.keep_rate, found.costs.clone(), found.filter.filter), (None, None, None));
+    assert!(found.to_string().contains("what is counted is the keep rate of 3"), "{found}");
+    assert!(
+        found.start_lines()[0].contains("in 10.8% of 37 groups of step 1 the first 3 members differed"),
+        "{:?}",
+        found.start_lines()
+    );
+    // Metrics have the reasons, but not the size.
+    let row = "{\"step\": 1, \"train/num_gen_batches\": 1, \"train/num_dropped/screened\": 15, \"groups/dropped\": 15, \"train/num_kept_prompts\": 2, \"all/pass_rate\": 0.05}\n";
+    let plan = Plan { n: 8, ..Plan::default() };
+    let found = read_of(&[("metrics.jsonl", row.to_owned())], "metrics.jsonl", &plan);
+    assert_eq!(found.sample.screened, Some(Screened { first: None, groups: Some(15) }));
+    assert_eq!(
+        found.keep_rates.iter().map(|rate| (rate.n, rate.source)).collect::<Vec<_>>(),
+        [(8, KeepRateSource::AtLeast)]
+    );
+    assert!(found.to_string().contains("that of whole groups is at least as high"), "{found}");
+    // Where all groups have as many members the log says how many, whatever is planned.
+    let lines = batch(1, 17, 17 * 4) + &batch(2, 20, 20 * 4) + "step:1 - all/pass_rate:0.05\n";
+    let found = log_of(&lines, &Plan { n: 16, ..Plan::default() });
+    assert_eq!(found.sample.screened, None);
+    let four = found.keep_rates.iter().find(|rate| rate.n == 4).unwrap();
+    assert_eq!(four.source, KeepRateSource::Counted, "{found}");
+    assert!(found.keep_rate.unwrap().value > four.rate.value && found.pass_rate.is_some());
+}
+
+#[test]
+fn steps_of_rows_that_have_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |rows: &str| {
+        let path = folder.path().join("rows.jsonl");
+        std::fs::write(&path, rows).unwrap();
+        read(&path, Some("10..50".parse().unwrap()), None, &Plan::default())
+    };
+    let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
+    let refused = of(&row("")).unwrap_err();
+    assert!(
+        refused.is_usage() && refused.to_string().ends_with("no row says of which step it is"),
+        "{refused}"
+    );
+    // Of those that say it, the others are left out.
+    let evidence = of(&(row("") + &row(", \"step\": 12"))).unwrap();
+    let found = advise("x", &evidence, &Plan::default());
+    assert_eq!((found.sample.groups, found.sample.steps), (1, Some((12, 12))));
+    assert!(found.to_string().contains("2 rows left out: of no step"), "{found}");
+}
+
+#[test]
+fn what_is_said_of_limits_and_of_other_sizes() {
+    let all = Groups::of_counts(&(0..400).map(|prompt| (1 + prompt % 3, 4)).collect::<Vec<_>>());
+    let found = advice(&all, &Plan { max_num_gen_batches: Some(1), ..Plan::default() });
+    let text = found.to_string();
+    assert!(
+        text.contains("the run's own, of 1 round of 64 is never met") && !text.contains("met never"),
+        "{text}"
+    );
+    // What is counted is of the groups that were sampled, whatever size is planned.
+    let text = advice(&spread_out(), &Plan { n: 4096, ..Plan::default() }).to_string();
+    assert!(text.contains("filter on `acc`, which keeps 77.8% of groups of 8"), "{text}");
+}
+
+/// The condition is how unlike prompts are, not how many groups are kept: where all are alike whole groups cost less.
+#[test]
+fn first_members_are_advised_where_they_pay() {
+    let key = tamis_core::random::Key::new(8, tamis_core::random::Purpose::Task);
+    let sampled = |rate: &dyn Fn(f64) -> f64| {
+        let of = |prompt: u64| {
+            let rate = rate(key.uniform(prompt));
+            ((0..8).filter(|member| key.with(prompt).uniform(*member) < rate).count(), 8)
+        };
+        Groups::of_counts(&(0..2000).map(of).collect::<Vec<_>>())
+    };
+    // A third of the groups is kept of either.
+    let (alike, unlike) = (sampled(&|_| 0.05), sampled(&|u| if u < 0.3 { 0.4 } else { 0.0 }));
+    let found = advice(&alike, &Plan::default());
+    assert!((found.keep_rate.unwrap().value - 0.34).abs() < 0.05 && found.screening.is_none(), "{found}");
+    let found = advice(&unlike, &Plan::default());
+    assert!((found.keep_rate.unwrap().value - 0.3).abs() < 0.05);
+    let best = found.screening.unwrap().best.unwrap();
+    assert!((3..=4).contains(&best.first) && best.pays(), "{best:?}");
+    let text = found.to_string();
+    assert!(
+        text.contains(&format!("first ones  `schedule.screen_first: {}` generates ", best.first)),
+        "{text}"
+    );
+    // Planned where it does not pay.
+    let found = advice(&alike, &Plan { screen_first: Some(2), ..Plan::default() });
+    let planned = found.screening.unwrap().planned.unwrap();
+    assert!(planned.cost > planned.whole && found.to_string().contains(": leave it out\n"), "{found}");
+    // No keep rate of fewer members than the filter compares is known without a pass rate.
+    let counts = LoggedCounts { steps: vec![(100, 30)], ..LoggedCounts::default() };
+    let of_log = advise("x", &Evidence::Counts(counts), &Plan { n: 8, ..Plan::default() });
+    assert_eq!(of_log.screening, None);
 }

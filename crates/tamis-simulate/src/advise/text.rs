@@ -3,13 +3,14 @@
 use std::fmt::{self, Write as _};
 
 use tamis_core::figure::fixed;
+use tamis_core::schedule::yields::Screening;
 
-use super::Advice;
 use super::cost::{Costs, LimitAdvice};
 use super::finding::{Weight, count};
-use super::keep_rate::{Estimate, KeepRateSource};
+use super::keep_rate::{Estimate, KeepRate, KeepRateSource};
 use super::plan::Plan;
 use super::read::EvidenceSource;
+use super::{Advice, Screened, ScreeningAdvice};
 
 /// Columns of a bar.
 const BAR: f64 = 30.0;
@@ -22,10 +23,27 @@ pub(super) fn percent(share: f64) -> String {
     format!("{}%", fixed(100.0 * share, digits))
 }
 
+/// How often a limit on rounds is met, and how often at half of the keep rate.
+fn limit_text(limit: LimitAdvice) -> String {
+    let rounds = count(usize::try_from(limit.max_num_gen_batches).unwrap_or(usize::MAX), "round");
+    let at_half = format!("{} at half the keep rate", chance(limit.exceeded_at_half));
+    let met = match (chance(limit.exceeded), chance(limit.exceeded_at_half)) {
+        (now, half) if now == NEVER && half == NEVER => {
+            "is never met, nor would it be at half the keep rate".to_owned()
+        }
+        (now, _) if now == NEVER => format!("is never met, and {at_half}"),
+        (now, _) => format!("is met {now}, and {at_half}"),
+    };
+    format!("of {rounds} of {} {met}", limit.gen_batch_size)
+}
+
+/// A probability of next to nothing, in words.
+const NEVER: &str = "never";
+
 /// A probability that may be next to nothing.
 fn chance(share: f64) -> String {
     match share {
-        none if none < 1e-9 => "never".to_owned(),
+        none if none < 1e-9 => NEVER.to_owned(),
         small if small < 1e-4 => "in fewer than one of 10,000 steps".to_owned(),
         share => format!("in {} of steps", percent(share)),
     }
@@ -94,17 +112,24 @@ impl Advice {
     /// The one or two lines that a run says at its start: what was kept and what it costs, and what weighs
     /// most.
     pub fn start_lines(&self) -> Vec<String> {
-        let Some(keep) = self.keep_rate else { return Vec::new() };
         let steps = match self.sample.steps {
             Some((first, last)) if first == last => format!(" of step {last}"),
             Some((first, last)) => format!(" of steps {first} to {last}"),
             None => String::new(),
         };
-        let head = format!(
-            "advice: {} of {} groups{steps} had members that differ",
-            percent(keep.value),
-            self.sample.groups
-        );
+        let groups = self.sample.groups;
+        let first = self.sample.screened.and_then(|screened| screened.first);
+        let of_first = self.keep_rates.iter().find(|rate| Some(rate.n) == first);
+        let head = match (of_first, self.keep_rate) {
+            (Some(KeepRate { n, rate, .. }), _) => format!(
+                "advice: in {} of {groups} groups{steps} the first {n} members differed, so that the others were sampled",
+                percent(rate.value)
+            ),
+            (None, Some(keep)) => {
+                format!("advice: {} of {groups} groups{steps} had members that differ", percent(keep.value))
+            }
+            (None, None) => return Vec::new(),
+        };
         let mut lines = cost_lines(head, self.costs.as_ref(), &self.plan);
         let warning = self.findings.iter().find(|finding| finding.weight == Weight::Warning);
         if lines.len() == 1
@@ -124,7 +149,7 @@ impl Advice {
                     text,
                     "{} of {}, {}",
                     count(sample.groups as usize, "group"),
-                    sizes(sample.sizes.keys()),
+                    sizes_text(sample.sizes.keys()),
                     count(sample.prompts.unwrap_or(0), "prompt")
                 );
             }
@@ -144,6 +169,30 @@ impl Advice {
             let _ = write!(text, ", by `{outcome}`");
         }
         writeln!(f, "{text}\n")
+    }
+
+    /// That groups ended with their first members, and what that does to the figures.
+    fn screened(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Screened { first, groups }) = self.sample.screened else { return Ok(()) };
+        let ended = match groups {
+            Some(1) => "1 group ended with its".to_owned(),
+            Some(groups) => format!("{groups} groups ended with their"),
+            None => "groups ended with their".to_owned(),
+        };
+        let members =
+            first.map_or_else(|| "first members".to_owned(), |first| format!("first {first} members"));
+        let text = match (self.sample.kind, first) {
+            (EvidenceSource::Rollouts, _) => format!(
+                "{ended} {members}, all alike: everything here is of the {members} of every group, and larger groups are by the fit to these"
+            ),
+            (EvidenceSource::Log, Some(first)) => format!(
+                "{ended} {members} where these were alike: what is counted is the keep rate of {first}, and larger groups are kept at least as often"
+            ),
+            (EvidenceSource::Log, None) => format!(
+                "{ended} {members} where these were alike: what is counted is their keep rate, and that of whole groups is at least as high"
+            ),
+        };
+        named(f, "screened", &text)
     }
 
     fn difficulty(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,6 +262,32 @@ impl Advice {
         Ok(())
     }
 
+    /// Whether groups should begin with some of their members, where they should or do.
+    fn screening(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(ScreeningAdvice { planned, best }) = self.screening else { return Ok(()) };
+        let costs = |of: Screening| {
+            format!(
+                "`schedule.screen_first: {}` generates {} groups a kept one, in members, and whole groups {}",
+                of.first,
+                fixed(of.cost, 2),
+                fixed(of.whole, 2)
+            )
+        };
+        let text = match (planned, best) {
+            (Some(planned), Some(best)) if planned.cost > 1.05 * best.cost => {
+                format!("{}; with {} first members it is {}", costs(planned), best.first, fixed(best.cost, 2))
+            }
+            (Some(planned), _) if planned.pays() => costs(planned),
+            (Some(planned), _) => format!("{}: leave it out", costs(planned)),
+            (None, Some(best)) => format!(
+                "{}: with `schedule.mode: streaming`, at the price of two waves of generation a group, and of hard and easy prompts that are trained on less often",
+                costs(best)
+            ),
+            (None, None) => return Ok(()),
+        };
+        named(f, "first ones", &text)
+    }
+
     fn costs(&self, f: &mut fmt::Formatter<'_>, costs: &Costs) -> fmt::Result {
         if costs.modes.is_empty() {
             return Ok(());
@@ -249,23 +324,14 @@ impl Advice {
             );
             named(f, "round", &text)?;
         }
-        let limit = |limit: LimitAdvice| {
-            format!(
-                "of {} rounds of {} is met {}, {} at half the keep rate",
-                limit.max_num_gen_batches,
-                limit.gen_batch_size,
-                chance(limit.exceeded),
-                chance(limit.exceeded_at_half)
-            )
-        };
         if let Some(advised) = costs.limit {
             let guide = costs.guide_limit.map_or_else(String::new, |(low, high)| {
                 format!("; the guide has {low} to {high} for this pass rate, in rounds of the batch")
             });
-            named(f, "limit", &format!("one {}{guide}", limit(advised)))?;
+            named(f, "limit", &format!("one {}{guide}", limit_text(advised)))?;
         }
         if let Some(planned) = costs.planned_limit {
-            named(f, "", &format!("the run's own, {}", limit(planned)))?;
+            named(f, "", &format!("the run's own, {}", limit_text(planned)))?;
         }
         Ok(())
     }
@@ -275,15 +341,18 @@ impl Advice {
         let outcome = self.metrics.iter().find(|metric| metric.is_outcome);
         // Groups of one have nothing that a filter could compare.
         let Some(outcome) = outcome.filter(|_| self.keep_rate.is_some()) else { return Ok(()) };
+        // Those that were sampled, which are not always of the size that is planned.
+        let sizes = &self.sample.sizes;
+        let of = match self.sample.screened.and_then(|screened| screened.first) {
+            Some(first) => format!("of groups of {first}"),
+            None if sizes.keys().eq([&self.plan.n]) => "of groups".to_owned(),
+            None => format!("of groups of {}", sizes_text(sizes.keys())),
+        };
         let chosen = match outcome.values {
-            "many" => format!(
-                "`{}` keeps {} of groups; it has many values",
-                outcome.name,
-                percent(outcome.keep_rate)
-            ),
-            _ => {
-                format!("filter on `{}`, which keeps {} of groups", outcome.name, percent(outcome.keep_rate))
+            "many" => {
+                format!("`{}` keeps {} {of}; it has many values", outcome.name, percent(outcome.keep_rate))
             }
+            _ => format!("filter on `{}`, which keeps {} {of}", outcome.name, percent(outcome.keep_rate)),
         };
         named(f, "metric", &chosen)?;
         for metric in others {
@@ -309,7 +378,7 @@ impl Advice {
     }
 }
 
-fn sizes<'a>(sizes: impl Iterator<Item = &'a usize>) -> String {
+fn sizes_text<'a>(sizes: impl Iterator<Item = &'a usize>) -> String {
     let all: Vec<&usize> = sizes.collect();
     match all.as_slice() {
         [] => "0".to_owned(),
@@ -321,11 +390,13 @@ fn sizes<'a>(sizes: impl Iterator<Item = &'a usize>) -> String {
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
+        self.screened(f)?;
         self.difficulty(f)?;
         self.rates(f)?;
         if let Some(costs) = &self.costs {
             self.costs(f, costs)?;
         }
+        self.screening(f)?;
         self.metrics(f)?;
         let verdict = match self.filter.filter {
             Some(true) => "yes: ",

@@ -8,11 +8,12 @@ use crate::monitor::line::{Line, number_after, python_number, share};
 pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
     let text = line.text.trim().trim_start_matches("- ");
     if let Some(number) = number_after(text, "Generated batch ") {
-        let groups = text.split_once(", ").and_then(|(_, rest)| {
-            let (count, rest) = rest.split_once(' ')?;
-            rest.starts_with("prompts").then(|| count.parse().ok())?
-        });
-        let of = Batch { groups, ..Batch::default() };
+        let counted = |of: &str| {
+            let count = text.split(", ").skip(1).find_map(|part| part.strip_suffix(of))?;
+            count.trim_end().parse().ok()
+        };
+        let (groups, trajectories) = (counted("prompts"), counted("trajectories"));
+        let of = Batch { groups, trajectories, ..Batch::default() };
         return vec![Fact::Batch { step: None, number, of }];
     }
     let count = |word: &str, mark: &str| {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::compare::series::{read_number, read_object};
 use crate::monitor::fact::Fact;
 
 pub(super) fn read(line: &str) -> Vec<Fact> {
-    let Ok(object) = serde_json::from_str::<Map<String, Value>>(line) else { return Vec::new() };
+    let Ok(object) = read_object(line) else { return Vec::new() };
     let mut values = BTreeMap::new();
     let inner = object.get("data").and_then(Value::as_object);
     flatten("", inner.unwrap_or(&object), &mut values);
@@ -23,9 +24,7 @@ fn flatten(above: &str, object: &Map<String, Value>, into: &mut BTreeMap<String,
         let whole = if above.is_empty() { name.clone() } else { format!("{above}/{name}") };
         match value {
             Value::Object(below) => flatten(&whole, below, into),
-            Value::String(text) if text == "Infinity" => drop(into.insert(whole, f64::INFINITY)),
-            Value::String(text) if text == "-Infinity" => drop(into.insert(whole, f64::NEG_INFINITY)),
-            other => drop(other.as_f64().map(|value| into.insert(whole, value))),
+            other => drop(read_number(other).map(|value| into.insert(whole, value))),
         }
     }
 }
