@@ -5,6 +5,8 @@
 //! the keep probability of the mean: where all prompts are either trivial or hopeless nothing is kept
 //! although the pass rate is one half. So the spread is estimated too, as a Beta distribution over prompts,
 //! and the keep probability is the mean over it.
+//!
+//! The spread also says whether groups are better begun with some of their members ([`Screening`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +116,78 @@ impl PassRateSpread {
     }
 }
 
+/// Groups generated for each kept one, in members over n, where groups of n begin with `first` members and the
+/// others follow where these differ: (n − n₀ + n₀ / k(n₀)) / n, with `keep` = k(n₀) the share of prompts of
+/// which n₀ members differ. With n₀ = n, groups that are begun whole, that is 1 / k(n).
+///
+/// `None` where nothing is kept, or n₀ is 0 or above n.
+///
+/// ```
+/// use tamis_core::schedule::yields::generated_per_kept;
+/// // Uniform pass rates: k(4) = 3/5, k(8) = 7/9.
+/// assert_eq!(generated_per_kept(8, 4, 0.6), Some((4.0 + 4.0 / 0.6) / 8.0));
+/// assert_eq!(generated_per_kept(8, 8, 7.0 / 9.0), Some(9.0 / 7.0));
+/// ```
+pub fn generated_per_kept(n: usize, first: usize, keep: f64) -> Option<f64> {
+    let (all, begun) = (n as f64, first as f64);
+    (keep > 0.0 && (1..=n).contains(&first)).then(|| ((all - begun) + begun / keep) / all)
+}
+
+/// What groups that begin with some of their members cost beside whole ones.
+///
+/// That members are alike costs n₀ of them instead of n, but fewer groups are kept: those whose first members
+/// are alike and others differ are lost. Which of the two is more depends on how unlike prompts are in their
+/// pass rates, not on how many groups are kept. Where most prompts are solved always or never, the groups that
+/// are lost are few. Where all have the same pass rate, every n₀ costs more, however few groups are kept: at a
+/// rate of 0.05 a third of the groups of 8 is kept, for 2.97 generated ones each, and with 4 first members it
+/// takes 3.20.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Screening {
+    /// n₀, the members with which a group begins.
+    pub first: usize,
+    /// Groups generated for each kept one with them, in members over n.
+    pub cost: f64,
+    /// The same of whole groups.
+    pub whole: f64,
+}
+
+impl Screening {
+    /// Share of the cost that has to be saved for it to pay: a group takes two waves of generation instead of
+    /// one, and hard and easy prompts are trained on less often.
+    pub const LEAST_SAVED: f64 = 0.05;
+
+    /// With so many first members, from 2 to n - 1, where `keep` gives the share of prompts of which so many
+    /// members differ; `None` where that is not known or nothing is kept.
+    pub fn with(n: usize, first: usize, keep: impl Fn(usize) -> Option<f64>) -> Option<Self> {
+        if first < 2 || first >= n {
+            return None;
+        }
+        let cost = generated_per_kept(n, first, keep(first)?)?;
+        Some(Self { first, cost, whole: generated_per_kept(n, n, keep(n)?)? })
+    }
+
+    /// With the number of first members that costs least, the smallest of several; of those whose keep rate is
+    /// known.
+    ///
+    /// ```
+    /// use tamis_core::schedule::yields::{PassRateSpread, Screening};
+    /// let unlike = PassRateSpread::Beta { a: 0.1, b: 0.1 };
+    /// let best = Screening::best(8, |m| Some(unlike.keep_probability(m))).unwrap();
+    /// assert_eq!((best.first, best.pays()), (3, true));
+    /// let alike = PassRateSpread::Equal(0.05);
+    /// assert!(!Screening::best(8, |m| Some(alike.keep_probability(m))).unwrap().pays());
+    /// ```
+    pub fn best(n: usize, keep: impl Fn(usize) -> Option<f64>) -> Option<Self> {
+        let all = (2..n).filter_map(|first| Self::with(n, first, &keep));
+        all.reduce(|best, other| if other.cost < best.cost { other } else { best })
+    }
+
+    /// Whether it saves enough ([`Screening::LEAST_SAVED`]).
+    pub fn pays(&self) -> bool {
+        self.cost <= self.whole * (1.0 - Self::LEAST_SAVED)
+    }
+}
+
 /// Rounds of `gen_batch_size` that fill a batch at this keep rate, on average: ⌈train / (gen · keep)⌉. `None`
 /// where nothing is kept.
 ///
@@ -198,6 +272,80 @@ mod tests {
         assert_eq!(uniform.keep_probability(1), 0.0);
         assert_eq!(uniform.group_size_for(0.85, 4, 64), Some(16));
         assert_eq!(uniform.group_size_for(0.999, 4, 64), None);
+    }
+
+    /// Members begun for each kept group, over n, by going through all outcomes of n members one by one.
+    fn enumerated(n: usize, first: usize, probability: impl Fn(usize, usize) -> f64) -> f64 {
+        let (mut begun, mut kept) = (0.0, 0.0);
+        for outcomes in 0..1_u32 << n {
+            let correct = outcomes.count_ones() as usize;
+            let of_first = (outcomes & ((1 << first) - 1)).count_ones() as usize;
+            let weight = probability(correct, n - correct);
+            if of_first == 0 || of_first == first {
+                begun += weight * first as f64;
+            } else {
+                begun += weight * n as f64;
+                kept += weight;
+            }
+        }
+        begun / (n as f64 * kept)
+    }
+
+    #[test]
+    fn the_cost_of_first_members_is_that_of_all_outcomes_one_by_one() {
+        // The probability of one order of so many right and so many wrong answers.
+        let beta = |a: f64, b: f64| {
+            move |right: usize, wrong: usize| {
+                let rising = |x: f64, times: usize| (0..times).map(|i| x + i as f64).product::<f64>();
+                rising(a, right) * rising(b, wrong) / rising(a + b, right + wrong)
+            }
+        };
+        let equal =
+            |p: f64| move |right: usize, wrong: usize| p.powi(right as i32) * (1.0 - p).powi(wrong as i32);
+        for n in 3..=10 {
+            for first in 2..=n {
+                for (a, b) in [(1.0, 1.0), (0.3, 0.3), (0.1, 0.1), (0.2, 0.8), (5.0, 40.0)] {
+                    let spread = PassRateSpread::Beta { a, b };
+                    let cost = generated_per_kept(n, first, spread.keep_probability(first)).unwrap();
+                    let expected = enumerated(n, first, beta(a, b));
+                    assert!((cost / expected - 1.0).abs() < 1e-9, "Beta({a}, {b}), {first} of {n}: {cost}");
+                }
+                for p in [0.02, 0.3, 0.9] {
+                    let cost = generated_per_kept(n, first, keep_probability(p, first)).unwrap();
+                    let expected = enumerated(n, first, equal(p));
+                    assert!((cost / expected - 1.0).abs() < 1e-9, "{p}, {first} of {n}: {cost}");
+                }
+            }
+        }
+        assert_eq!(generated_per_kept(8, 8, 0.0), None);
+        assert_eq!((generated_per_kept(8, 0, 0.5), generated_per_kept(8, 9, 0.5)), (None, None));
+    }
+
+    /// What decides is how unlike the prompts are, not how many groups are kept.
+    #[test]
+    fn first_members_pay_by_the_spread_of_pass_rates() {
+        let best = |spread: PassRateSpread| Screening::best(8, |m| Some(spread.keep_probability(m))).unwrap();
+        for p in [0.02, 0.05, 0.1, 0.15, 0.5] {
+            let best = best(PassRateSpread::Equal(p));
+            assert!(best.cost > best.whole && !best.pays(), "{p}: {best:?}");
+        }
+        for (a, first) in [(0.3, 3), (0.2, 3), (0.1, 3)] {
+            let best = best(PassRateSpread::Beta { a, b: a });
+            assert!(best.first == first && best.pays(), "{a}: {best:?}");
+        }
+        // The same keep rate, 0.34: like prompts, and unlike ones.
+        let (like, unlike) = (PassRateSpread::Equal(0.05), PassRateSpread::Beta { a: 0.18, b: 0.18 });
+        assert!((like.keep_probability(8) - unlike.keep_probability(8)).abs() < 0.01);
+        assert!(!best(like).pays() && best(unlike).pays());
+        // Less than a twentieth is saved.
+        assert!(!best(PassRateSpread::Beta { a: 0.5, b: 0.5 }).pays());
+        // Nothing to compare: two members are the group, or nothing is kept.
+        assert_eq!(Screening::best(2, |_| Some(0.5)), None);
+        assert_eq!(Screening::best(8, |_| Some(0.0)), None);
+        assert_eq!(Screening::with(8, 8, |_| Some(0.5)), None);
+        // Only what is known is compared.
+        let known = |m: usize| (m == 4 || m == 8).then(|| unlike.keep_probability(m));
+        assert_eq!(Screening::best(8, known).map(|best| best.first), Some(4));
     }
 
     #[test]
