@@ -95,8 +95,9 @@ pub(crate) fn run(
 
 impl<'world> Driver<'world> {
     fn new(policy: Policy, world: &'world World) -> Self {
-        let Policy { machine, choice, is_weighted, takes_back } = policy;
+        let Policy { mut machine, choice, is_weighted, takes_back } = policy;
         let num_prompts = world.population.len();
+        machine.set_num_prompts(num_prompts);
         Self {
             world,
             machine,

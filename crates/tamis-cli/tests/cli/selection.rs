@@ -109,6 +109,24 @@ fn rollouts_say_with_what_probability_their_prompts_were_taken() {
     assert!((share - sum * sum / (groups * squares)).abs() < 1e-6, "{share} {sum} {squares}");
 }
 
+/// A selector leaves few groups of an epoch, and with few prompts that are ever kept some epochs keep none: no
+/// reason to end the run.
+#[test]
+fn a_selector_does_not_end_a_run_that_learns() {
+    let folder = Folder::new();
+    let more = [
+        ("total_steps: 6", "total_steps: 10"),
+        ("train_size: 64", "train_size: 24"),
+        ("filter: {kind: variance}", "filter: {kind: mean_range, low: 0.1, high: 0.9}"),
+    ];
+    for kind in ["posterior", "zero_variance_skip", "difficulty_pools"] {
+        let selector = format!("schedule: {{selector: {{kind: {kind}}}, ");
+        let ended = train(&folder, &[("schedule: {", &selector), more[0], more[1], more[2]]).succeeds();
+        assert!(ended.stdout.contains("done: "), "{kind}: {}", ended.shown());
+        std::fs::remove_dir_all(folder.join("runs")).expect("the run's folder");
+    }
+}
+
 #[test]
 fn members_that_are_not_chosen_have_no_advantage() {
     let folder = Folder::new();

@@ -27,6 +27,21 @@ impl Checker<'_> {
         self.screening();
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
+            // Others are the defaults of systems whose limit may be off.
+            if schedule.max_num_gen_batches == RoundLimit::None
+                && matches!(schedule.on_limit, OnLimit::KeepDropped | OnLimit::Duplicate)
+                && schedule.mode != ScheduleMode::Streaming
+            {
+                self.warn(
+                    &["schedule.on_limit", "schedule.max_num_gen_batches"],
+                    format!(
+                        "`schedule.on_limit: {}` has no effect: `schedule.max_num_gen_batches` is null, so a step goes on \
+                         until its batch is full",
+                        schedule.on_limit
+                    ),
+                    "set `schedule.max_num_gen_batches: 1`, say, or remove `schedule.on_limit`",
+                );
+            }
             if let RoundLimit::Rounds(rounds) = schedule.max_num_gen_batches
                 && let most = rounds.saturating_mul(generated as u64)
                 && most < train as u64
@@ -58,6 +73,19 @@ impl Checker<'_> {
                      with `rollout.n: 1` a group has one member"
                 ),
                 "set `rollout.n: 2` or more, or `schedule.selector.kind: shuffle`",
+            );
+        }
+        if let Selector::DifficultyPools(pools) = selector
+            && pools.hard_up_to >= pools.easy_from
+        {
+            let (hard, easy) = (pools.hard_up_to, pools.easy_from);
+            self.error(
+                &["schedule.selector.hard_up_to", "schedule.selector.easy_from"],
+                format!(
+                    "prompts with a pass rate from {easy} (`schedule.selector.easy_from`) to {hard} \
+                     (`schedule.selector.hard_up_to`) are in the hard pool and in the easy one"
+                ),
+                "set `schedule.selector.hard_up_to` below `schedule.selector.easy_from`: 0.25 and 0.75, say",
             );
         }
     }

@@ -72,9 +72,9 @@ section! {
         max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Members with which a group is begun, at least 2 and fewer than `rollout.n`, with `mode: streaming` and
         /// `filter.kind: variance`: the others are begun once two of these differ in the filter's metric, and
-        /// a group whose first members are all alike ends with them, dropped as `screened`. Cheaper where few
-        /// groups are kept, and biased: prompts are trained on in proportion to the probability that so few
-        /// members differ, so hard and easy ones less often. Null: all members are begun at once.
+        /// a group whose first members are all alike ends with them, dropped as `screened`. Cheaper where prompts
+        /// are unlike in their pass rates, and biased: prompts are trained on in proportion to the probability
+        /// that so few members differ, so hard and easy ones less often. Null: all members are begun at once.
         screen_first: Option<usize> = "null", AtLeast(2.0), Fixed;
         /// Order in which kept groups fill the batch.
         order: FillOrder = "dispatch", Any, Fixed;

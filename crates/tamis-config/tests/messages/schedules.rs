@@ -15,6 +15,22 @@ fn selectors() {
         "{alone}"
     );
     assert!(alone.contains("hint: set `rollout.n: 2` or more"), "{alone}");
+    let pools = |hard: &str, easy: &str| {
+        let keys = format!("kind: difficulty_pools, hard_up_to: {hard}, easy_from: {easy}");
+        show_errors(&format!("schedule: {{selector: {{{keys}}}}}"), &[])
+    };
+    assert_eq!(pools("0.25", "0.75"), "");
+    assert!(pools("0.5", "0.5").contains("from 0.5"), "both pools have it");
+    assert_snapshot!(pools("0.9", "0.1"), @r#"
+error: prompts with a pass rate from 0.1 (`schedule.selector.easy_from`) to 0.9 (`schedule.selector.hard_up_to`) are in the hard pool and in the easy one
+ --> run.yaml:1:55
+  |
+1 | schedule: {selector: {kind: difficulty_pools, hard_up_to: 0.9, easy_from: 0.1}}
+  |                                                           ^^^
+  hint: set `schedule.selector.hard_up_to` below `schedule.selector.easy_from`: 0.25 and 0.75, say
+
+1 error in the configuration
+"#);
     let floor = show_errors("schedule: {selector: {kind: posterior, floor: 0}}", &[]);
     assert!(floor.contains("`schedule.selector.floor`"), "{floor}");
     let memory = show_errors("schedule: {selector: {kind: zero_variance_skip, memory: 0.9}}", &[]);
@@ -47,6 +63,17 @@ error: `schedule.on_limit: keep_dropped` fills a batch when its rounds are over,
 
 1 error in the configuration
 "#);
+    let endless = "schedule: {max_num_gen_batches: null, on_limit: duplicate}\nfilter: {}";
+    assert_snapshot!(show_errors(endless, &[]), @r#"
+warning: `schedule.on_limit: duplicate` has no effect: `schedule.max_num_gen_batches` is null, so a step goes on until its batch is full
+ --> run.yaml:1:50
+  |
+1 | schedule: {max_num_gen_batches: null, on_limit: duplicate}
+  |                                                 ^^^^^^^^^
+  hint: set `schedule.max_num_gen_batches: 1`, say, or remove `schedule.on_limit`
+"#);
+    // EasyR1 has a limit that may be off.
+    assert_eq!(show_errors(&endless.replace("duplicate", "use_partial"), &[]), "");
     assert_snapshot!(show_errors("schedule: {on_limit: duplicate}", &[]), @r#"
 warning: `schedule.on_limit` has no effect: there is no filter, so every step is one round
  --> run.yaml:1:22

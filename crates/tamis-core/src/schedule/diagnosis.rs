@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::yields::{PassRateSpread, expected_rounds, keep_probability, limit_for_pass_rate};
+use super::yields::{PassRateSpread, Screening, expected_rounds, keep_probability, limit_for_pass_rate};
 use super::{OnLimit, RoundLimit, ScheduleSettings, Tally, UNKNOWN_BATCHES};
 
 /// Why an attempt at a step ended without training.
@@ -30,10 +30,13 @@ pub enum StopCause {
         /// Number of rounds.
         rounds: u32,
     },
-    /// A whole epoch kept nothing.
+    /// A whole epoch kept nothing; of an epoch in which prompts were passed over, it and those before it.
     EpochWithoutKept {
         /// Index of the epoch, from 0.
         epoch: u64,
+        /// Number of epochs in a row, this one the last.
+        #[serde(default = "one")]
+        epochs: u64,
     },
     /// A number of attempts at the step in a row trained nothing.
     SkippedSteps {
@@ -49,6 +52,10 @@ pub enum StopCause {
     },
 }
 
+fn one() -> u64 {
+    1
+}
+
 /// A setting to change, from what to what, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recommendation {
@@ -58,6 +65,17 @@ pub struct Recommendation {
     pub change: String,
     /// The numbers that speak for it.
     pub why: String,
+}
+
+/// Prompts that a selector passed over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// The selector (`posterior`, ...).
+    pub selector: String,
+    /// Prompts that were decided on since a step was last trained.
+    pub considered: u64,
+    /// Those of them that were skipped.
+    pub skipped: u64,
 }
 
 /// Observations of a run that stopped, and the changes to make. `Display` is the text for the user.
@@ -83,6 +101,9 @@ pub struct Diagnosis {
     pub metric: String,
     /// Verdicts on the groups.
     pub tally: Tally,
+    /// Prompts of which there is no group because a selector passed over them, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed_over: Option<PassedOver>,
     /// Changes to make, the likeliest remedy first.
     pub recommendations: Vec<Recommendation>,
 }
@@ -91,6 +112,8 @@ pub struct Diagnosis {
 const MOST_SAMPLES: usize = 64;
 /// A limit on rounds above this is not a remedy.
 const MOST_ROUNDS: u64 = 50;
+/// Groups from which on their pass rates say how unlike prompts are.
+const LEAST_OF_A_FIT: u64 = 50;
 
 impl Diagnosis {
     /// Of what was seen under these settings.
@@ -115,9 +138,62 @@ impl Diagnosis {
             gen_batch_size: settings.gen_batch_size,
             metric: settings.metric.to_string(),
             tally,
+            passed_over: None,
             recommendations: advice.all(),
         }
     }
+
+    /// Recommends to begin groups with some of their members where that would cost less: of a streaming schedule,
+    /// which alone can.
+    pub(super) fn recommend_first_members(&mut self, settings: &ScheduleSettings) {
+        let n = settings.group_size;
+        let can_tell = settings.filter.is_some_and(|filter| filter.is_certain(0.0, f64::MAX));
+        if settings.screen_first.is_some() || !can_tell || self.tally.kept == 0 {
+            return;
+        }
+        let Some(fit) = fit_of_many(&self.tally) else { return };
+        let keep = |members| fit.keep_probability(members);
+        let Some(best) = Screening::best(n, |members| Some(keep(members))).filter(Screening::pays) else {
+            return;
+        };
+        let mut why = format!(
+            "pass rates are so unlike that a kept group then costs about {:.2} generated ones instead of {:.2}",
+            best.cost, best.whole
+        );
+        if let Some(limit) = self.max_num_gen_batches.filter(|_| !self.is_limit_adaptive) {
+            let more = keep(n) / keep(best.first);
+            why = format!(
+                "{why}; {more:.1} times as many groups are begun, and schedule.max_num_gen_batches counts these: {limit} -> {}",
+                (limit as f64 * more).ceil()
+            );
+        }
+        let (setting, change) = ("schedule.screen_first".to_owned(), format!("null -> {}", best.first));
+        self.recommendations.push(Recommendation { setting, change, why });
+    }
+
+    /// Names the selector that passed over prompts since a step was last trained, where it did.
+    pub fn note_passed_over(&mut self, passed_over: PassedOver) {
+        let PassedOver { selector, considered, skipped } = &passed_over;
+        if *skipped == 0 {
+            return;
+        }
+        if 2 * skipped >= *considered {
+            self.recommendations.push(Recommendation {
+                setting: "schedule.selector.kind".to_owned(),
+                change: format!("{selector} -> shuffle"),
+                why: format!(
+                    "{skipped} of {considered} prompts were skipped for what their earlier groups came to, and what they \
+                        would come to now is not known"
+                ),
+            });
+        }
+        self.passed_over = Some(passed_over);
+    }
+}
+
+/// How unlike prompts are in their pass rates, where there are enough groups to tell.
+fn fit_of_many(tally: &Tally) -> Option<PassRateSpread> {
+    PassRateSpread::fit(tally).filter(|_| tally.paired_groups >= LEAST_OF_A_FIT)
 }
 
 /// Collects recommendations, one rule a method.
@@ -239,17 +315,28 @@ impl Advice<'_> {
         }
     }
 
-    /// Groups that ended with their first members, whose others might have differed.
+    /// Groups that are begun with some of their members, where that costs more than whole ones do, or than with
+    /// another number of them.
     fn screening(&mut self) {
-        let Tally { screened, groups, .. } = *self.tally;
-        if let (Some(first), true) = (self.settings.screen_first, share(screened, groups) >= 0.5) {
-            let n = self.settings.group_size;
-            let why = format!(
-                "{screened} of {groups} groups ended with their first {first} members, all alike: with all {n} some of them \
-                    may differ"
-            );
+        let n = self.settings.group_size;
+        let Some((first, fit)) = self.settings.screen_first.zip(fit_of_many(self.tally)) else { return };
+        let keep = |members| Some(fit.keep_probability(members));
+        let Some((now, best)) = Screening::with(n, first, keep).zip(Screening::best(n, keep)) else { return };
+        let most = now.cost * (1.0 - Screening::LEAST_SAVED);
+        let costs = format!("a kept group costs about {:.2} generated ones", now.cost);
+        if now.cost > now.whole && !best.pays() {
+            let why = format!("pass rates are so alike that {costs}, and whole ones {:.2}", now.whole);
             self.say("schedule.screen_first", format!("{first} -> null"), why);
+        } else if best.pays() && best.cost <= most {
+            let why = format!("{costs}, and then {:.2}", best.cost);
+            self.say("schedule.screen_first", format!("{first} -> {}", best.first), why);
         }
+    }
+
+    /// Share of the trajectories that are correct, as it would be with whole groups.
+    fn pass_rate(&self) -> Option<f64> {
+        let by_first = self.settings.screen_first.and_then(|_| self.tally.mean_pass_rate());
+        by_first.or(self.tally.pass_rate())
     }
 
     fn identical_texts(&mut self) {
@@ -286,7 +373,7 @@ impl Advice<'_> {
     }
 
     fn difficulty(&mut self) {
-        let Some(pass_rate) = self.tally.pass_rate() else { return };
+        let Some(pass_rate) = self.pass_rate() else { return };
         let Tally { rated, correct, all_wrong, all_correct, groups, .. } = *self.tally;
         let metric = &self.settings.metric;
         if correct == 0 {
@@ -318,7 +405,7 @@ impl Advice<'_> {
         } else if pass_rate < 0.05 {
             let why = format!(
                 "{correct} of {rated} trajectories are correct ({}), {all_wrong} of {groups} groups are all wrong",
-                percent(pass_rate)
+                percent(share(correct, rated))
             );
             self.say(
                 "data",
@@ -331,7 +418,7 @@ impl Advice<'_> {
         } else if pass_rate > 0.95 {
             let why = format!(
                 "{correct} of {rated} trajectories are correct ({}), {all_correct} of {groups} groups are all correct",
-                percent(pass_rate)
+                percent(share(correct, rated))
             );
             self.say("data", format!("take harder prompts in {}", self.settings.difficulty_in), why);
             if self.settings.filter.is_some() {
@@ -380,7 +467,8 @@ impl Advice<'_> {
         // which it can choose.
         let selects = self.tally.outside_pool > 0;
         let keep = if selects { fit.keep_probability(n) } else { keep };
-        if n <= 1 || keep >= aim {
+        // Groups that are begun with some of their members are kept by these.
+        if n <= 1 || keep >= aim || self.settings.screen_first.is_some() {
             return;
         }
         let most = fit.group_size_for(aim, n, MOST_SAMPLES);
@@ -421,7 +509,7 @@ impl Advice<'_> {
         };
         // A quarter more than the mean, so that an unlucky step passes too; at least what the guide advises
         // for the pass rate.
-        let advised = self.tally.pass_rate().and_then(limit_for_pass_rate).map_or(0, |(low, _)| low);
+        let advised = self.pass_rate().and_then(limit_for_pass_rate).map_or(0, |(low, _)| low);
         let raised = (needed + needed.div_ceil(4)).max(advised).max(limit + 1);
         let at = format!(
             "at {} kept a batch of {} takes about {}",
@@ -512,13 +600,15 @@ impl fmt::Display for Diagnosis {
             StopCause::EmptyRounds { rounds } => {
                 write!(formatter, "stopped in step {}: {rounds} rounds in a row kept no group", self.step)?;
             }
-            StopCause::EpochWithoutKept { epoch } => write!(
-                formatter,
-                "stopped in step {}: no group was kept in all of epoch {} ({})",
-                self.step,
-                epoch + 1,
-                format_count(self.rounds, "round")
-            )?,
+            StopCause::EpochWithoutKept { epoch, epochs } => {
+                write!(formatter, "stopped in step {}: no group was kept in all of ", self.step)?;
+                let last = epoch.saturating_add(1);
+                match last.saturating_sub(epochs) + 1 {
+                    first if first < last => write!(formatter, "epochs {first} to {last}")?,
+                    _ => write!(formatter, "epoch {last}")?,
+                }
+                write!(formatter, " ({})", format_count(self.rounds, "round"))?;
+            }
             StopCause::SkippedSteps { steps, .. } => write!(
                 formatter,
                 "stopped in step {}: {steps} attempts in a row trained nothing ({})",
@@ -558,11 +648,20 @@ impl fmt::Display for Diagnosis {
                     tally.rated,
                     percent(pass_rate)
                 )?;
+                if let (Some(first), true) = (tally.mean_pass_rate(), tally.screened > 0) {
+                    write!(formatter, "; of those that groups begin with {}", percent(first))?;
+                }
             } else if tally.scored == 0 {
                 write!(formatter, "  no trajectory has a score `{}`", self.metric)?;
             } else {
                 write!(formatter, "  `{}` does not say what is correct", self.metric)?;
             }
+        }
+        if let Some(PassedOver { selector, considered, skipped }) = &self.passed_over {
+            write!(
+                formatter,
+                "\n  the selector `{selector}` skipped {skipped} of {considered} prompts since a step was trained"
+            )?;
         }
         if !self.recommendations.is_empty() {
             write!(formatter, "\n  what to change, the likeliest remedy first:")?;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Spent;
-use crate::filter::GroupStatistics;
+use crate::filter::{GroupStatistics, OutcomeScale};
 use crate::group::Group;
 
 /// Facts about a completed group beside the metric of its members.
@@ -38,6 +38,32 @@ impl GroupFacts {
     }
 }
 
+/// What the members came to with which a group was begun, where the others were begun only because these differ.
+///
+/// Of all groups together these members alone say without bias how often prompts are solved: groups with others
+/// are those whose first members differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FirstMembers {
+    /// Those of them with a metric.
+    pub num_scored: u32,
+    /// Those of them that are correct; `None` where the metric does not say.
+    pub num_correct: Option<u32>,
+}
+
+impl FirstMembers {
+    /// Of the first `first` members of a whole group, by the filter's metric of its members \[n\]; `None` where
+    /// these are all of them.
+    pub fn of(values: &[f64], first: usize, scale: Option<OutcomeScale>) -> Option<Self> {
+        let values = values.get(..first).filter(|begun| begun.len() < values.len())?;
+        let statistics = GroupStatistics::of(values, scale);
+        Some(Self {
+            num_scored: statistics.num_scored as u32,
+            num_correct: statistics.num_correct.map(|correct| correct as u32),
+        })
+    }
+}
+
 /// The scheduler's memory of a scored group: a few numbers; the trajectories stay with the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GroupSummary {
@@ -47,6 +73,9 @@ pub struct GroupSummary {
     pub num_scored: u32,
     /// Members that are correct; `None` where the metric does not say.
     pub num_correct: Option<u32>,
+    /// The same of the members with which it was begun; `None` where these are all that it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<FirstMembers>,
     /// Turns and completion tokens of all members.
     #[serde(flatten)]
     pub spent: Spent,
@@ -73,12 +102,21 @@ impl GroupSummary {
             num_trajectories: statistics.size as u32,
             num_scored: statistics.num_scored as u32,
             num_correct: statistics.num_correct.map(|correct| correct as u32),
+            first: None,
             spent: facts.spent,
             mean: finite(statistics.mean),
             std: finite(statistics.std),
             min: finite(statistics.min),
             max: finite(statistics.max),
             is_identical_in_text: facts.is_identical_in_text,
+        }
+    }
+
+    /// The members that say how often its prompt is solved: those with a metric, and how many are correct.
+    pub(super) fn unbiased(&self) -> (u32, Option<u32>) {
+        match self.first {
+            Some(FirstMembers { num_scored, num_correct }) => (num_scored, num_correct),
+            None => (self.num_scored, self.num_correct),
         }
     }
 

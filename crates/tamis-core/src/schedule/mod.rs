@@ -18,6 +18,7 @@
 //! | `round_size` | how many prompts a round draws |
 //! | `streaming` | the policy that goes group by group |
 //! | `accounting` | where every generated group went, and the identity that must hold |
+//! | `barren` | epochs that kept nothing, and when there were enough of them |
 //! | `copies` | which kept groups are copied where too few were kept |
 //! | `group_summary` | the numbers of a scored group |
 //! | `tally` | counts of a round, step or epoch |
@@ -29,6 +30,7 @@
 //! | `mini_batch` | how a step's groups are cut into optimizer updates |
 
 mod accounting;
+mod barren;
 mod copies;
 pub mod diagnosis;
 mod group_summary;
@@ -50,8 +52,8 @@ mod tally;
 pub mod yields;
 
 pub use accounting::{Accounting, Count, Members, Spent, Unbalanced};
-pub use diagnosis::{Diagnosis, Recommendation, SkipReason, StopCause};
-pub use group_summary::{GroupFacts, GroupSummary};
+pub use diagnosis::{Diagnosis, PassedOver, Recommendation, SkipReason, StopCause};
+pub use group_summary::{FirstMembers, GroupFacts, GroupSummary};
 pub use mini_batch::mini_batches;
 pub use progress::Progress;
 pub use protocol::{Command, Event, RunEnd, ScheduleError, StepClose};

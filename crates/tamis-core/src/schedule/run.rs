@@ -82,6 +82,7 @@ impl OpenStep {
 pub(super) struct Epoch {
     pub(super) dispatched: u64,
     pub(super) settled: u64,
+    /// Verdicts on them, those that were given up aside.
     pub(super) tally: Tally,
     /// Rounds of the run completed when it began.
     pub(super) began: u64,
@@ -371,7 +372,8 @@ impl ScheduleRun {
                 self.step.aborted.push(group.id);
             }
             self.count(&alone);
-            self.count_in_epoch(group.epoch, &alone);
+            // Of its epoch it says nothing: the prompt comes again.
+            self.count_in_epoch(group.epoch, &Tally::default());
             self.step.given_up.push(group.id);
             if group.outcome.is_none() {
                 stopping.push(group.id);
@@ -497,7 +499,11 @@ impl ScheduleRun {
         let step = self.progress.steps + 1;
         let num_kept = self.step.trained.len() + self.ledger.num_kept();
         let limit = self.round_limit();
-        let diagnosis = Diagnosis::new(cause, step, num_kept, rounds, limit, tally, &self.settings);
+        let mut diagnosis = Diagnosis::new(cause, step, num_kept, rounds, limit, tally, &self.settings);
+        // Only a stream gives back what it did not train.
+        if self.goes_back == GoesBack::Untrained {
+            diagnosis.recommend_first_members(&self.settings);
+        }
         let close = self.close(false, commands)?;
         commands.push(Command::Stop { diagnosis: Box::new(diagnosis), close: Box::new(close) });
         Ok(())

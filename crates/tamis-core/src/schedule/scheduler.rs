@@ -7,8 +7,8 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, ScheduleRun};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Admission, Command, Event, FillOrder, GroupFacts, GroupSummary, Members, Progress, RunEnd,
-    ScheduleError, ScheduleSettings, Spent, StreamingSettings, Surplus,
+    Accounting, Admission, Command, Event, FillOrder, FirstMembers, GroupFacts, GroupSummary, Members,
+    Progress, RunEnd, ScheduleError, ScheduleSettings, Spent, StreamingSettings, Surplus,
 };
 use crate::filter::{DropReason, GroupStatistics, Verdict};
 use crate::group::GroupId;
@@ -62,9 +62,11 @@ impl Scheduler {
     /// groups, carried ones before new ones.
     ///
     /// **It always ends.** Beyond the limits that the user sets: an epoch in which no group was kept stops
-    /// the run (epochs that lie wholly within one round are judged with that round), and so do more than
-    /// `max_skipped_steps` attempts at a step in a row that trained nothing, and an epoch without a prompt.
-    /// The remaining case, an epoch that keeps at least one group, is progress towards a batch.
+    /// the run, unless a later epoch of the same round keeps one, and so do more than `max_skipped_steps` attempts
+    /// at a step in a row that trained nothing, and an epoch without a prompt. Where something passes over
+    /// prompts, an epoch of a few groups says little: then epochs in a row that kept nothing stop it once as many
+    /// groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]). The remaining case,
+    /// epochs that keep at least one group, is progress towards a batch.
     ///
     /// # Errors
     /// Where the settings contradict themselves.
@@ -96,8 +98,8 @@ impl Scheduler {
     /// what the first ones came to; where they are alike, the group is dropped. It counts with the members
     /// that were begun.
     ///
-    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold a round's worth of
-    /// groups (`gen_batch_size`); a step dispatches at most `max_num_gen_batches` × `gen_batch_size` groups;
+    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold as many judged groups as
+    /// there are prompts ([`Scheduler::set_num_prompts`]), and a round's worth (`gen_batch_size`); a step dispatches at most `max_num_gen_batches` × `gen_batch_size` groups;
     /// more than `max_skipped_steps` attempts in a row that trained nothing end it too.
     ///
     /// # Errors
@@ -158,6 +160,12 @@ impl Scheduler {
     pub fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
         self.run.settings.total_steps = total_steps;
         self.run.settings.total_epochs = total_epochs;
+    }
+
+    /// Says how many prompts the data have, those that are passed over too. Not known, each epoch counts as a
+    /// whole pass over them.
+    pub fn set_num_prompts(&mut self, num_prompts: usize) {
+        self.run.settings.num_prompts = Some(num_prompts as u64);
     }
 
     /// Steps, rounds, epochs and prompts so far; of a streaming run rounds stay 0.
@@ -255,8 +263,10 @@ impl Scheduler {
                 // A driver that was quicker than the command has generated them all the same.
                 run.ledger.begin_rest(group);
                 run.ledger.spend(facts.lost());
-                let statistics = GroupStatistics::of(&values, run.settings.metric.outcome_scale());
-                let summary = GroupSummary::of(&statistics, facts);
+                let scale = run.settings.metric.outcome_scale();
+                let statistics = GroupStatistics::of(&values, scale);
+                let first = FirstMembers::of(&values, run.settings.num_first_members(), scale);
+                let summary = GroupSummary { first, ..GroupSummary::of(&statistics, facts) };
                 self.finished(group, GroupOutcome::Scored(summary), &mut commands)?;
             }
             Event::Failed { group, spent } => {

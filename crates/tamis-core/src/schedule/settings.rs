@@ -150,6 +150,10 @@ pub struct ScheduleSettings {
     pub total_steps: Option<u64>,
     /// The run is finished after so many passes over the data.
     pub total_epochs: Option<u64>,
+    /// Prompts of the data, where known: epochs that keep nothing end the run once as many groups were judged in
+    /// them, and not before where something passes over prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_prompts: Option<u64>,
     /// The filter's metric: its scale of outcomes counts, its values come with the groups.
     pub metric: Metric,
     /// The sampling temperature, where known; for diagnoses.
@@ -275,6 +279,7 @@ impl ScheduleSettings {
             max_skipped_steps: 10,
             total_steps: None,
             total_epochs: None,
+            num_prompts: None,
             metric: Metric::from("acc"),
             temperature: None,
             cuts_sampling: None,

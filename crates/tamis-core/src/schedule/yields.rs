@@ -224,6 +224,7 @@ mod tests {
                 num_trajectories: n as u32,
                 num_scored: n as u32,
                 num_correct: statistics.num_correct.map(|correct| correct as u32),
+                first: None,
                 spent: crate::schedule::Spent::default(),
                 mean: Some(statistics.mean),
                 std: Some(statistics.std),

@@ -58,7 +58,7 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
         html.push_str("<p>The metrics of this run do not count where groups and trajectories ended.</p>");
         return html + &files(run) + "</section>\n";
     }
-    let generated = sum(run, "trajectories", "generated").unwrap_or(f64::NAN);
+    let generated = Some(sum(run, "trajectories", "generated").unwrap_or(f64::NAN));
     let cells = ["place", "groups", "trajectories", "of the generated", "turns", "tokens"].map(str::to_owned);
     let _ = write!(
         html,
@@ -66,13 +66,14 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
         head(&cells)
     );
     let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
-    let mut line = |name: String, [groups, trajectories, turns, tokens]: [Option<f64>; 4]| {
-        let share = trajectories.map_or_else(String::new, |count| percent(count / generated));
-        let cells = [name, shown(groups), shown(trajectories), share, shown(turns), shown(tokens)];
-        html.push_str(&row(&cells));
-    };
+    let mut line =
+        |name: String, [groups, trajectories, turns, tokens]: [Option<f64>; 4], of: Option<f64>| {
+            let share = trajectories.zip(of).map_or_else(String::new, |(count, of)| percent(count / of));
+            let cells = [name, shown(groups), shown(trajectories), share, shown(turns), shown(tokens)];
+            html.push_str(&row(&cells));
+        };
     let of = |place: &str| ["groups", "trajectories", "turns", "tokens"].map(|what| sum(run, what, place));
-    // Copies are no part of the balance.
+    // Copies were not generated: they are no part of the balance, and no share of it.
     for place in SOURCES.iter().chain(&PLACES).chain(&["duplicated"]) {
         let counts = of(place);
         let is_handed_on = ["carried_in", "in_flight_in", "carried_out", "in_flight_out"].contains(place);
@@ -80,7 +81,7 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
         if is_nothing && (is_handed_on || counts == [None; 4] || !["trained", "dropped"].contains(place)) {
             continue;
         }
-        line(words(place), counts);
+        line(words(place), counts, generated.filter(|_| *place != "duplicated"));
         let within = match *place {
             "dropped" => "train/num_dropped/",
             "left_out" => "train/num_left_out/",
@@ -102,8 +103,8 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
                 format!("<span class=\"within\">{of} {}</span>", escape(&words(&name[within.len()..])));
             match (count, *place) {
                 (None, _) => {}
-                (count, "dropped") => line(reason, [count, None, None, None]),
-                (count, _) => line(reason, [None, count, None, None]),
+                (count, "dropped") => line(reason, [count, None, None, None], generated),
+                (count, _) => line(reason, [None, count, None, None], generated),
             }
         }
     }

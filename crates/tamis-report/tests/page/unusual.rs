@@ -189,6 +189,24 @@ fn what_is_carried_counts_once() {
     assert!(!html.contains("carried in"), "nothing was carried into the run");
 }
 
+/// Copies of trained groups were not generated: they are no share of what was.
+#[test]
+fn copies_are_no_share_of_the_generated() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = [("generated", 16), ("trained", 4), ("dropped", 12), ("duplicated", 8)];
+    let places = places
+        .map(|(place, count)| format!("\"groups/{place}\":{count},\"trajectories/{place}\":{}", 2 * count));
+    let path = folder.path().join("metrics.jsonl");
+    std::fs::write(&path, format!("{{\"step\":1,{}}}\n", places.join(","))).unwrap();
+    let html = made(&[path]).html;
+    let account =
+        html.split_once("id=\"account\"").and_then(|(_, rest)| rest.split_once("</table>")).unwrap().0;
+    assert!(html.contains("✓ trajectories add up: 32 came in"), "{html}");
+    let shares: Vec<&str> = account.split("<td>").filter(|cell| cell.contains('%')).collect();
+    assert_eq!(shares.len(), 3, "generated, trained and dropped: {account}");
+    assert!(account.contains("duplicated") && !account.contains("50.0 %"), "{account}");
+}
+
 #[test]
 fn rollouts_beyond_the_metrics_are_no_contradiction() {
     let folder = tempfile::tempdir().unwrap();

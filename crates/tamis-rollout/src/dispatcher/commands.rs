@@ -358,11 +358,12 @@ impl Dispatcher {
             Fate::Dropped(_) => true,
             _ => was_kept.contains(&record.group.id) && record.kept_in.is_none(),
         };
-        let scale = self.machine.settings().metric.outcome_scale();
+        let settings = self.machine.settings();
+        let (scale, first) = (settings.metric.outcome_scale(), settings.num_first_members());
         let judged = self.held.values().filter(is_judged);
         judged
             .filter(|record| !goes_back.contains(&record.group.id))
-            .map(|record| JudgedGroup::of(&record.group, &record.values, scale, record.inclusion))
+            .map(|record| JudgedGroup::of(&record.group, &record.values, first, scale, record.inclusion))
             .collect()
     }
 

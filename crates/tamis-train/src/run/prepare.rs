@@ -291,9 +291,11 @@ impl Preparation<'_> {
         };
         let position = self.state().map_or(DataPosition::default(), |state| state.schedule.position);
         let given_back = self.state().into_iter().flat_map(|state| state.schedule.given_back.iter().copied());
-        let (seed, n) = (self.config.run.seed, self.config.rollout.n);
+        let (seed, schedule) = (self.config.run.seed, &self.config.schedule);
+        // By so many members a group is kept.
+        let first = schedule.screen_first.unwrap_or(self.config.rollout.n);
         let learnt = self.state().and_then(|state| state.schedule.selector.clone());
-        let selector = PromptSelector::new(self.config.schedule.selector, seed, n, learnt);
+        let selector = PromptSelector::new(schedule.selector, seed, first, learnt);
         let curriculum = data::curriculum(self.config, &train)?;
         let mut pool = PromptPool::new(train, order, position)?;
         if let Some(curriculum) = curriculum {
@@ -319,7 +321,9 @@ impl Preparation<'_> {
             ..dispatcher_settings(config)
         };
         let Some(state) = self.state() else {
-            return Ok((Dispatcher::new(settings, schedule::scheduler(config, sieve)?), false));
+            let mut machine = schedule::scheduler(config, sieve)?;
+            machine.set_num_prompts(pool.num_prompts());
+            return Ok((Dispatcher::new(settings, machine), false));
         };
         let schedule = &state.schedule;
         let mut machine = schedule.machine.clone();
@@ -327,6 +331,7 @@ impl Preparation<'_> {
         // How much is drawn ahead depends on how much is to come.
         let is_longer = (was.total_steps, was.total_epochs) != (fresh.total_steps, fresh.total_epochs);
         machine.set_length(fresh.total_steps, fresh.total_epochs);
+        machine.set_num_prompts(pool.num_prompts());
         let (carried, health) = (restore_carried(schedule, pool)?, schedule.reward_health.clone());
         let (next, version) = (schedule.next_group, state.version);
         Ok((Dispatcher::resume(settings, machine, next, version, carried, health), is_longer))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tamis_config::LoggerKind;
 use tamis_core::group::GroupId;
-use tamis_core::schedule::Accounting;
+use tamis_core::schedule::{Accounting, PassedOver};
 use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Record, Reference};
 
 use super::attempts::Attempts;
@@ -182,6 +182,13 @@ impl Run {
                     let mut diagnosis = diagnosis.clone();
                     let faults = self.workers.dispatcher.inbox().take_faults();
                     blame_environment(&mut diagnosis, faults, &self.recipe.config);
+                    if let Some(selector) = self.workers.pool.selector() {
+                        diagnosis.note_passed_over(PassedOver {
+                            selector: selector.settings().to_string(),
+                            considered: selector.state().num_considered,
+                            skipped: selector.state().num_skipped,
+                        });
+                    }
                     return Err(RunError::Stopped { diagnosis, run }.into());
                 }
             }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::filter::{DropReason, GroupFilter, TopP, Verdict};
-use crate::schedule::{GroupSummary, OnLimit, Spent};
+use crate::schedule::{FirstMembers, GroupSummary, OnLimit, Spent};
 
 /// A group of n with so many correct, judged as the variance filter does.
 fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_text: bool) {
@@ -14,6 +14,7 @@ fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_te
         num_trajectories: n,
         num_scored: n,
         num_correct: Some(correct),
+        first: None,
         spent: Spent::default(),
         mean: Some(mean),
         std: Some((mean * (1.0 - mean)).sqrt()),
@@ -94,7 +95,7 @@ fn a_little_more_of_everything() {
 fn too_hard() {
     let mut tally = Tally::default();
     add(&mut tally, 1024, 8, 0, false);
-    let cause = StopCause::EpochWithoutKept { epoch: 0 };
+    let cause = StopCause::EpochWithoutKept { epoch: 0, epochs: 1 };
     let diagnosis = Diagnosis::new(cause, 1, 0, 8, None, tally, &ScheduleSettings::verl(128, 128, 8, 0));
     insta::assert_snapshot!(diagnosis, @"
     stopped in step 1: no group was kept in all of epoch 1 (8 rounds)
@@ -204,6 +205,7 @@ fn no_scores_and_failures() {
         num_trajectories: 4,
         num_scored: 0,
         num_correct: Some(0),
+        first: None,
         spent: Spent::default(),
         mean: None,
         std: None,
@@ -243,6 +245,7 @@ fn a_reward_that_says_nothing() {
         num_trajectories: 4,
         num_scored: 4,
         num_correct: Some(0),
+        first: None,
         spent: Spent::default(),
         mean: Some(0.1),
         std: Some(0.0),
@@ -279,6 +282,7 @@ fn groups_of_one_dropped_by_choice() {
         num_trajectories: 1,
         num_scored: 1,
         num_correct: None,
+        first: None,
         spent: Spent { tokens: 5, turns: 1 },
         mean: Some(17.0),
         std: Some(0.0),
@@ -289,7 +293,7 @@ fn groups_of_one_dropped_by_choice() {
     for _ in 0..8 {
         tally.add_judged(Verdict::Dropped(DropReason::Singleton), &summary);
     }
-    let cause = StopCause::EpochWithoutKept { epoch: 2 };
+    let cause = StopCause::EpochWithoutKept { epoch: 2, epochs: 1 };
     let settings = ScheduleSettings { metric: "length".into(), ..ScheduleSettings::verl(8, 8, 1, 0) };
     insta::assert_snapshot!(Diagnosis::new(cause, 5, 0, 1, None, tally, &settings), @"
     stopped in step 5: no group was kept in all of epoch 3 (1 round)
@@ -321,6 +325,7 @@ fn a_selection_of_uniform_groups() {
             num_trajectories: 8,
             num_scored: 8,
             num_correct: Some(4),
+            first: None,
             spent: Spent::default(),
             mean: Some(0.5),
             std: Some(0.5),
@@ -366,6 +371,7 @@ fn a_selection_of_uniform_groups() {
         num_trajectories: 1,
         num_scored: 1,
         num_correct: Some(1),
+        first: None,
         spent: Spent::default(),
         mean: Some(1.0),
         std: Some(0.0),
@@ -445,4 +451,120 @@ fn what_is_set_is_not_advised() {
     // One round a step, whatever the limit.
     let once = of(&ScheduleSettings { refill: false, ..settings }, some);
     assert!(!once.iter().any(|printed| printed.starts_with("schedule.max_num_gen_batches")), "{once:?}");
+}
+
+/// Adds so many groups of n that begin with two members, of prompts of one pass rate, in proportion to what comes
+/// of them.
+fn add_screened(tally: &mut Tally, count: f64, n: u32, p: f64) {
+    let group = |tally: &mut Tally, share: f64, verdict: Verdict, members: u32, of_first: u32| {
+        let correct = if members == 2 { of_first } else { n / 2 };
+        let summary = GroupSummary {
+            num_trajectories: members,
+            num_scored: members,
+            num_correct: Some(correct),
+            first: Some(FirstMembers { num_scored: 2, num_correct: Some(of_first) }),
+            spent: Spent::default(),
+            mean: Some(f64::from(correct) / f64::from(members)),
+            std: Some(0.0),
+            min: None,
+            max: None,
+            is_identical_in_text: false,
+        };
+        for _ in 0..(share * count).round() as u64 {
+            tally.add_judged(verdict, &summary);
+        }
+    };
+    let screened = Verdict::Dropped(DropReason::Screened);
+    group(tally, (1.0 - p) * (1.0 - p), screened, 2, 0);
+    group(tally, p * p, screened, 2, 2);
+    group(tally, 2.0 * p * (1.0 - p), Verdict::Kept, n, 1);
+}
+
+fn screening(first: Option<usize>) -> ScheduleSettings {
+    ScheduleSettings { screen_first: first, ..ScheduleSettings::verl(256, 64, 8, 16) }
+}
+
+/// Whether groups are better begun with some of their members is a matter of how unlike the prompts are.
+#[test]
+fn first_members_are_advised_where_they_pay() {
+    let of_screening = |diagnosis: &Diagnosis| -> Vec<String> {
+        let all = diagnosis.recommendations.iter();
+        all.filter(|advice| advice.setting == "schedule.screen_first")
+            .map(|advice| format!("{} ({})", advice.change, advice.why))
+            .collect()
+    };
+    // Most groups end with their first members, and these pay: nothing to change.
+    let mut unlike = Tally::default();
+    for p in [0.0, 0.0, 0.0, 1.0, 1.0, 0.4] {
+        add_screened(&mut unlike, 1000.0, 8, p);
+    }
+    assert!(unlike.screened > 4 * unlike.kept);
+    assert_eq!(of_screening(&limit_reached(&screening(Some(2)), 16, unlike)), Vec::<String>::new());
+    // As many groups are kept, of prompts that are all alike.
+    let mut alike = Tally::default();
+    add_screened(&mut alike, 6000.0, 8, 0.05);
+    insta::assert_snapshot!(of_screening(&limit_reached(&screening(Some(2)), 16, alike)).join("\n"), @"2 -> null (pass rates are so alike that a kept group costs about 3.38 generated ones, and whole ones 2.97)");
+    // The same of whole groups, of a stream that can begin them with less.
+    let whole = |pass_rates: &[u32]| {
+        let mut tally = Tally::default();
+        for correct in pass_rates {
+            add(&mut tally, 100, 8, *correct, false);
+        }
+        let settings = screening(None);
+        let mut diagnosis = limit_reached(&settings, 16, tally);
+        let of_rounds = of_screening(&diagnosis);
+        assert_eq!(of_rounds, Vec::<String>::new(), "rounds are begun whole");
+        diagnosis.recommend_first_members(&settings);
+        of_screening(&diagnosis).join("\n")
+    };
+    insta::assert_snapshot!(whole(&[0, 0, 0, 0, 8, 8, 8, 3]), @"null -> 3 (pass rates are so unlike that a kept group then costs about 4.36 generated ones instead of 5.83; 1.7 times as many groups are begun, and schedule.max_num_gen_batches counts these: 16 -> 28)");
+    assert_eq!(whole(&[0, 0, 0, 1, 0, 1, 0, 0]), "");
+    // Too few to tell.
+    let mut few = Tally::default();
+    for correct in [0, 0, 0, 0, 8, 8, 8, 4] {
+        add(&mut few, 5, 8, correct, false);
+    }
+    let mut diagnosis = limit_reached(&screening(None), 16, few);
+    diagnosis.recommend_first_members(&screening(None));
+    assert_eq!(of_screening(&diagnosis), Vec::<String>::new());
+}
+
+/// The pass rate of a screened run is that of the members that all groups have.
+#[test]
+fn the_pass_rate_of_a_screened_run() {
+    let mut tally = Tally::default();
+    add_screened(&mut tally, 1000.0, 8, 0.04);
+    assert!(tally.pass_rate().unwrap() > 0.1 && (tally.mean_pass_rate().unwrap() - 0.04).abs() < 1e-3);
+    let diagnosis = limit_reached(&screening(Some(2)), 16, tally);
+    let text = diagnosis.to_string();
+    assert!(text.contains("; of those that groups begin with 4.0%"), "{text}");
+    // Larger groups would be kept no more often.
+    assert!(!keys(&diagnosis).iter().any(|advice| advice.starts_with("rollout.n")), "{text}");
+    assert!(keys(&diagnosis)[0].starts_with("schedule.screen_first 2 -> null"), "{text}");
+    assert!(keys(&diagnosis)[1].starts_with("data take easier prompts"), "{text}");
+}
+
+#[test]
+fn what_a_selector_passed_over_is_named() {
+    let mut tally = Tally::default();
+    add(&mut tally, 80, 8, 0, false);
+    let cause = StopCause::EpochWithoutKept { epoch: 9, epochs: 4 };
+    let of = |skipped| {
+        let mut diagnosis = Diagnosis::new(cause, 4, 0, 5, None, tally, &ScheduleSettings::verl(8, 24, 8, 0));
+        let selector = "posterior".to_owned();
+        diagnosis.note_passed_over(PassedOver { selector, considered: 320, skipped });
+        diagnosis.to_string()
+    };
+    let text = of(240);
+    assert!(
+        text.starts_with("stopped in step 4: no group was kept in all of epochs 7 to 10 (5 rounds)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\n  the selector `posterior` skipped 240 of 320 prompts since a step was trained"),
+        "{text}"
+    );
+    assert!(text.contains("- schedule.selector.kind: posterior -> shuffle (240 of 320 prompts"), "{text}");
+    assert!(of(100).contains("skipped 100 of 320") && !of(100).contains("shuffle"));
+    assert!(!of(0).contains("posterior"));
 }

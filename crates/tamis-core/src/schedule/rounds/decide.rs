@@ -1,9 +1,10 @@
 //! Decides the next command: another round, the step, or an end.
 
-use super::{Rounds, close_epochs};
+use super::Rounds;
+use crate::schedule::barren::Fruitless;
 use crate::schedule::run::{Phase, ScheduleRun};
 use crate::schedule::{
-    Command, OnEmptyRound, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally,
+    Command, OnEmptyRound, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause,
 };
 
 impl Rounds {
@@ -77,9 +78,8 @@ impl Rounds {
     ) -> Result<(), ScheduleError> {
         if self.round.is_empty() {
             // The epoch had ended with the round before, and that is known only now.
-            if let Some((epoch, tally, rounds)) = close_epochs(run, 0) {
-                let cause = StopCause::EpochWithoutKept { epoch };
-                return self.stop_with(run, cause, tally, rounds, commands);
+            if let Some(fruitless) = self.close_epochs(run) {
+                return self.stop_fruitless(run, fruitless, commands);
             }
         }
         let num_ready = run.ledger.num_ready();
@@ -145,15 +145,15 @@ impl Rounds {
         &mut self,
         run: &mut ScheduleRun,
         kept: Option<u64>,
-        dead: Option<(u64, Tally, u64)>,
+        fruitless: Option<Fruitless>,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
         let num_ready = run.ledger.num_ready();
         if num_ready >= run.settings.train_batch_size {
             return self.ready(run, commands);
         }
-        if let Some((epoch, tally, rounds)) = dead {
-            return self.stop_with(run, StopCause::EpochWithoutKept { epoch }, tally, rounds, commands);
+        if let Some(fruitless) = fruitless {
+            return self.stop_fruitless(run, fruitless, commands);
         }
         if run.settings.is_one_round() && num_ready > 0 {
             return self.ready(run, commands);

@@ -43,35 +43,38 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
         prop_oneof![Just(Surplus::Discard), (0u64..4).prop_map(|max_lag| Surplus::Carry { max_lag })],
         prop_oneof![Just(FillOrder::Dispatch), Just(FillOrder::Completion)],
     );
-    let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5));
-    (sizes, switches, choices, ends).prop_map(|(sizes, switches, choices, (total_steps, total_epochs))| {
-        let (train_batch_size, gen_batch_size, group_size, size, rounds_in_flight) = sizes;
-        let (filter, refill, max_num_gen_batches, max_skipped_steps) = switches;
-        let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
-        let gen_batch_size = match (filter, refill) {
-            (false, _) => train_batch_size,
-            (true, false) => gen_batch_size.max(train_batch_size),
-            (true, true) => gen_batch_size,
-        };
-        ScheduleSettings {
-            gen_batch_size,
-            // Without a filter or refill a round is the batch.
-            size: if filter && refill && rounds_in_flight == 1 { size } else { RoundSize::Fixed },
-            rounds_in_flight,
-            filter: filter.then(|| GroupFilter::Variance(Variance::default())),
-            refill,
-            max_num_gen_batches,
-            on_limit,
-            on_empty_round,
-            on_exhausted,
-            surplus,
-            order,
-            max_skipped_steps,
-            total_steps,
-            total_epochs,
-            ..ScheduleSettings::new(train_batch_size, group_size)
-        }
-    })
+    let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5), prop::option::of(1u64..40));
+    (sizes, switches, choices, ends).prop_map(
+        |(sizes, switches, choices, (total_steps, total_epochs, num_prompts))| {
+            let (train_batch_size, gen_batch_size, group_size, size, rounds_in_flight) = sizes;
+            let (filter, refill, max_num_gen_batches, max_skipped_steps) = switches;
+            let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
+            let gen_batch_size = match (filter, refill) {
+                (false, _) => train_batch_size,
+                (true, false) => gen_batch_size.max(train_batch_size),
+                (true, true) => gen_batch_size,
+            };
+            ScheduleSettings {
+                gen_batch_size,
+                // Without a filter or refill a round is the batch.
+                size: if filter && refill && rounds_in_flight == 1 { size } else { RoundSize::Fixed },
+                rounds_in_flight,
+                filter: filter.then(|| GroupFilter::Variance(Variance::default())),
+                refill,
+                max_num_gen_batches,
+                on_limit,
+                on_empty_round,
+                on_exhausted,
+                surplus,
+                order,
+                max_skipped_steps,
+                total_steps,
+                total_epochs,
+                num_prompts,
+                ..ScheduleSettings::new(train_batch_size, group_size)
+            }
+        },
+    )
 }
 
 /// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples

@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::barren::{Barren, Fruitless};
 use super::run::{Drawn, ScheduleRun};
 use super::{Command, RoundReport, RunEnd, ScheduleError, StopCause, Tally};
 use crate::group::GroupId;
@@ -46,6 +47,9 @@ pub(super) struct Rounds {
     draws_ahead: bool,
     /// Rounds in a row of the step that kept nothing.
     empty_rounds: u32,
+    /// The last epochs, where they kept nothing.
+    #[serde(default)]
+    barren: Barren,
 }
 
 impl Rounds {
@@ -102,8 +106,8 @@ impl Rounds {
             target: run.settings.train_batch_size,
             is_filtered: run.settings.filter.is_some(),
         })));
-        let dead = close_epochs(run, tally.kept);
-        self.decide(run, Some(tally.kept), dead, commands)
+        let fruitless = self.close_epochs(run);
+        self.decide(run, Some(tally.kept), fruitless, commands)
     }
 
     /// Judges the round's groups together, for a filter may compare them, and moves them to where they
@@ -150,6 +154,24 @@ impl Rounds {
         run.finish(why, commands)
     }
 
+    /// Forgets finished epochs. Those that kept nothing end the run where as many groups were judged in them as
+    /// the data have prompts: of whole epochs in each.
+    fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<Fruitless> {
+        let least = run.settings.num_prompts.unwrap_or(1);
+        self.barren.close_epochs(run, least)
+    }
+
+    /// Ends the run for want of signal, judged by epochs that kept nothing.
+    fn stop_fruitless(
+        &mut self,
+        run: &mut ScheduleRun,
+        Fruitless { cause, tally, began }: Fruitless,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        let rounds = run.progress.rounds - began;
+        self.stop_with(run, cause, tally, rounds, commands)
+    }
+
     /// Ends the run for want of signal, judged by this step.
     fn stop(
         &mut self,
@@ -173,24 +195,4 @@ impl Rounds {
         self.abort(run, commands)?;
         run.stop(cause, tally, rounds, commands)
     }
-}
-
-/// Drops finished epochs. Returns the first one in which no group was kept, so that the run can stop, except
-/// where that epoch was shorter than one round and the round kept groups.
-fn close_epochs(run: &mut ScheduleRun, kept_in_round: u64) -> Option<(u64, Tally, u64)> {
-    let mut dead = None;
-    let rounds = run.progress.rounds;
-    // Prompts that were given up come back to the present epoch when the step closes.
-    let returns = !run.step.given_up.is_empty() || !run.step.stale.is_empty();
-    run.epochs.retain(|&number, epoch| {
-        if returns && number == run.progress.epoch {
-            return true;
-        }
-        let took = rounds - epoch.began;
-        if epoch.is_done() && epoch.tally.kept == 0 && (took > 1 || kept_in_round == 0) {
-            dead = dead.or(Some((number, epoch.tally, took)));
-        }
-        !epoch.is_done()
-    });
-    dead
 }

@@ -79,7 +79,8 @@ impl Posterior {
 /// The Beta distribution of pass rates over prompts, fitted by its first two moments to the groups seen, each
 /// weighted by one over the probability with which it was taken.
 ///
-/// With c correct of n, c/n estimates the mean and c(c - 1)/(n(n - 1)) the mean square without bias.
+/// With c correct of n, c/n estimates the mean and c(c - 1)/(n(n - 1)) the mean square without bias: of members
+/// that were begun whatever the others came to.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassRatePrior {
@@ -95,7 +96,7 @@ pub(super) const PRIOR_MEMORY: f64 = 0.9998;
 const UNIFORM_GROUPS: f64 = 16.0;
 
 impl PassRatePrior {
-    /// Takes in a group that was taken with a probability; groups before it count `memory` times as much as they
+    /// Takes in a group that was taken with a probability, by the members with which it was begun; groups before it count `memory` times as much as they
     /// did.
     pub fn observe(&mut self, num_correct: u32, num_scored: u32, inclusion: f64, memory: f64) {
         if num_scored < 2 {

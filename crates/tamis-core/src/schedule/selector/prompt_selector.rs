@@ -57,18 +57,38 @@ pub struct JudgedGroup {
     /// Members that are correct. Of a group whose members differ at least one is and one is not, whatever the
     /// scale of the metric: it teaches something.
     pub num_correct: u32,
+    /// Those with a metric of the members with which it was begun: all, unless it was begun with a part of them
+    /// ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)). Of these every group has as many,
+    /// whatever they came to.
+    pub first_scored: u32,
+    /// Those of them that are correct, counted likewise.
+    pub first_correct: u32,
+}
+
+/// Members with a metric, and those of them that are correct.
+fn count(values: &[f64], scale: Option<OutcomeScale>) -> (u32, u32) {
+    let statistics = GroupStatistics::of(values, scale);
+    let num_scored = statistics.num_scored as u32;
+    let mut num_correct = statistics.num_correct.unwrap_or(0) as u32;
+    if num_scored > 1 && statistics.max > statistics.min {
+        num_correct = num_correct.clamp(1, num_scored - 1);
+    }
+    (num_scored, num_correct)
 }
 
 impl JudgedGroup {
-    /// Of a group by the filter's metric of its members \[G\].
-    pub fn of(group: &Group, values: &[f64], scale: Option<OutcomeScale>, inclusion: f64) -> Self {
-        let statistics = GroupStatistics::of(values, scale);
-        let num_scored = statistics.num_scored as u32;
-        let mut num_correct = statistics.num_correct.unwrap_or(0) as u32;
-        if num_scored > 1 && statistics.max > statistics.min {
-            num_correct = num_correct.clamp(1, num_scored - 1);
-        }
-        Self { prompt: group.prompt, version: group.dispatched, inclusion, num_scored, num_correct }
+    /// Of a group by the filter's metric of its members \[G\], begun with `first` of them.
+    pub fn of(
+        group: &Group,
+        values: &[f64],
+        first: usize,
+        scale: Option<OutcomeScale>,
+        inclusion: f64,
+    ) -> Self {
+        let (num_scored, num_correct) = count(values, scale);
+        let (first_scored, first_correct) = count(values.get(..first).unwrap_or(values), scale);
+        let (prompt, version) = (group.prompt, group.dispatched);
+        Self { prompt, version, inclusion, num_scored, num_correct, first_scored, first_correct }
     }
 }
 
@@ -106,7 +126,8 @@ pub struct PromptSelector {
 }
 
 impl PromptSelector {
-    /// A selector of a run that has learnt this much; `None` where every prompt is taken.
+    /// A selector of a run that has learnt this much; `None` where every prompt is taken. A group is kept where
+    /// its first `group_size` members differ: n, or those with which it is begun.
     pub fn new(
         settings: Selector,
         seed: u64,
@@ -123,7 +144,7 @@ impl PromptSelector {
         &self.settings
     }
 
-    /// n, the members of a group.
+    /// Members by which a group is kept: n, or those with which it is begun.
     pub fn group_size(&self) -> u32 {
         self.group_size
     }
@@ -185,9 +206,11 @@ impl PromptSelector {
         let state = &mut self.state;
         let (mut num_easy, mut num_hard) = (0, 0);
         for group in groups {
-            let JudgedGroup { prompt, version, inclusion, num_scored, num_correct } = *group;
+            let JudgedGroup { prompt, version, inclusion, num_scored, num_correct, .. } = *group;
+            // What a posterior says does not depend on why there are as many members as there are. A fit of the
+            // prior by moments does.
             state.histories.observe(prompt, num_correct, num_scored, version, memory);
-            state.prior.observe(num_correct, num_scored, inclusion, PRIOR_MEMORY);
+            state.prior.observe(group.first_correct, group.first_scored, inclusion, PRIOR_MEMORY);
             match Side::of(num_correct, num_scored) {
                 Some(Side::Easy) => num_easy += 1,
                 Some(Side::Hard) => num_hard += 1,

@@ -66,7 +66,7 @@ fn a_judged_group_is_mixed_where_its_members_differ() {
         trajectories: Vec::new(),
     };
     let of = |values: &[f64]| {
-        let judged = JudgedGroup::of(&group, values, Some(OutcomeScale::default()), 0.5);
+        let judged = JudgedGroup::of(&group, values, values.len(), Some(OutcomeScale::default()), 0.5);
         assert_eq!((judged.prompt, judged.version, judged.inclusion), (PromptId(3), PolicyVersion(5), 0.5));
         (judged.num_correct, judged.num_scored)
     };
@@ -118,6 +118,54 @@ fn the_prior_is_found_from_groups_whatever_was_selected() {
     }
     let (a, b) = PassRatePrior::default().parameters();
     assert!((a - 1.0).abs() < 1e-9 && (b - 1.0).abs() < 1e-9, "uniform before anything was seen");
+}
+
+/// Groups that are begun with some of their members have the others only where these differ. All members together
+/// say that hard prompts are less hard; those that a group begins with say it as it is, whatever the posterior of a
+/// prompt takes of the others.
+#[test]
+fn the_prior_is_found_from_the_members_that_groups_begin_with() {
+    const PROMPTS: u64 = 400;
+    let key = Key::new(1, Purpose::Rollout);
+    let group = |prompt: u64| Group {
+        id: GroupId(prompt),
+        prompt: PromptId(prompt),
+        epoch: 0,
+        dispatched: PolicyVersion(0),
+        prompt_token_ids: Vec::new(),
+        images: Vec::new(),
+        trajectories: Vec::new(),
+    };
+    let scale = Some(OutcomeScale::default());
+    // 40 % of the prompts are solved half of the time, the others never: mean 0.2, mean square 0.1.
+    for first in [2, 4, 8] {
+        let posterior = Selector::Posterior(Posterior::default());
+        let mut selector = PromptSelector::new(posterior, 1, first, None).expect("a selector");
+        for round in 0..40 {
+            let judged: Vec<JudgedGroup> = (0..PROMPTS)
+                .map(|prompt| {
+                    let rate = if prompt % 5 < 2 { 0.5 } else { 0.0 };
+                    let draw = |member| key.with(round).with(prompt).uniform(member) < rate;
+                    let mut values: Vec<f64> =
+                        (0..8).map(|member| f64::from(u8::from(draw(member)))).collect();
+                    if values[..first].iter().all(|value| *value == values[0]) {
+                        values.truncate(first);
+                    }
+                    JudgedGroup::of(&group(prompt), &values, first, scale, 1.0)
+                })
+                .collect();
+            selector.learn(&judged);
+        }
+        let (a, b) = selector.state().prior.parameters();
+        assert!((a / (a + b) - 0.2).abs() < 0.01, "{first}: Beta({a}, {b})");
+        assert!((a * (a + 1.0) / ((a + b) * (a + b + 1.0)) - 0.1).abs() < 0.01, "{first}: Beta({a}, {b})");
+        let report = selector.report(&[], PolicyVersion(1));
+        let named: std::collections::BTreeMap<&str, f64> = report.to_pairs().iter().copied().collect();
+        assert!((named["selector/pass_rate/mean"] - 0.2).abs() < 0.01, "{named:?}");
+        // The history of a prompt has all of its members.
+        let seen = selector.state().histories.get(PromptId(0)).expect("a history");
+        assert!(first == 8 || seen.correct + seen.wrong > 40.0 * first as f64, "{seen:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Decides the next command: another group, a mini-batch, the end of the step or of the run.
 
 use super::{Admission, Streaming, rounds};
+use crate::schedule::barren::Fruitless;
 use crate::schedule::run::{Phase, ScheduleRun};
 use crate::schedule::{Command, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally};
 
@@ -32,10 +33,9 @@ impl Streaming {
             return Ok(());
         }
         if run.phase == Phase::Open
-            && let Some((epoch, tally)) = self.close_epochs(run)
+            && let Some(Fruitless { cause, tally, .. }) = self.close_epochs(run)
         {
-            let rounds = rounds(run, tally.groups);
-            return self.stop_with(run, StopCause::EpochWithoutKept { epoch }, tally, rounds, commands);
+            return self.stop_with(run, cause, tally, rounds(run, tally.groups), commands);
         }
         let batch = run.settings.train_batch_size;
         while run.phase == Phase::Open {
@@ -106,25 +106,12 @@ impl Streaming {
         usize::try_from(room.min(free).min(left)).unwrap_or(usize::MAX)
     }
 
-    /// Forgets epochs whose groups are all settled, in their order. The last of several in a row that kept
-    /// nothing is returned with what was generated in them, where that is a round's worth of groups.
-    fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<(u64, Tally)> {
-        while let Some(entry) = run.epochs.first_entry() {
-            let (number, epoch) = (*entry.key(), *entry.get());
-            if !epoch.is_done() {
-                return None;
-            }
-            entry.remove();
-            if epoch.tally.kept > 0 {
-                self.barren = Tally::default();
-                continue;
-            }
-            self.barren.append(&epoch.tally);
-            if self.barren.groups >= run.settings.gen_batch_size as u64 {
-                return Some((number, self.barren));
-            }
-        }
-        None
+    /// Forgets epochs whose groups are all settled. Those that kept nothing end the run where as many groups were
+    /// judged in them as the data have prompts, and no less than a round's worth.
+    fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<Fruitless> {
+        let a_round = run.settings.gen_batch_size as u64;
+        let least = run.settings.num_prompts.unwrap_or(0).max(a_round);
+        self.barren.close_epochs(run, least)
     }
 
     /// Nothing more is drawn now: waits for what is in flight, or ends the step.

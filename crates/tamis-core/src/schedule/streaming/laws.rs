@@ -37,30 +37,33 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
         prop_oneof![Just(Surplus::Discard), (1u64..4).prop_map(|max_lag| Surplus::Carry { max_lag })],
         prop_oneof![Just(FillOrder::Dispatch), Just(FillOrder::Completion)],
     );
-    let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5));
-    (sizes, switches, choices, ends).prop_map(|(sizes, switches, choices, (total_steps, total_epochs))| {
-        let (train_batch_size, gen_batch_size, group_size, mini_batch_size, max_in_flight) = sizes;
-        let (filter, max_num_gen_batches, max_skipped_steps, screen_first) = switches;
-        // Only where it says something, and can.
-        let screen_first = screen_first.filter(|first| filter && *first < group_size);
-        let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
-        let run = ScheduleSettings {
-            gen_batch_size,
-            screen_first,
-            filter: filter.then(|| GroupFilter::Variance(Variance::default())),
-            max_num_gen_batches,
-            on_limit,
-            on_empty_round,
-            on_exhausted,
-            surplus,
-            order,
-            max_skipped_steps,
-            total_steps,
-            total_epochs,
-            ..ScheduleSettings::new(train_batch_size, group_size)
-        };
-        StreamingSettings { run, mini_batch_size, max_in_flight }
-    })
+    let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5), prop::option::of(1u64..40));
+    (sizes, switches, choices, ends).prop_map(
+        |(sizes, switches, choices, (total_steps, total_epochs, num_prompts))| {
+            let (train_batch_size, gen_batch_size, group_size, mini_batch_size, max_in_flight) = sizes;
+            let (filter, max_num_gen_batches, max_skipped_steps, screen_first) = switches;
+            // Only where it says something, and can.
+            let screen_first = screen_first.filter(|first| filter && *first < group_size);
+            let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
+            let run = ScheduleSettings {
+                gen_batch_size,
+                screen_first,
+                filter: filter.then(|| GroupFilter::Variance(Variance::default())),
+                max_num_gen_batches,
+                on_limit,
+                on_empty_round,
+                on_exhausted,
+                surplus,
+                order,
+                max_skipped_steps,
+                total_steps,
+                total_epochs,
+                num_prompts,
+                ..ScheduleSettings::new(train_batch_size, group_size)
+            };
+            StreamingSettings { run, mini_batch_size, max_in_flight }
+        },
+    )
 }
 
 /// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples

@@ -24,6 +24,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+use super::barren::Barren;
 use super::run::{Drawn, Phase, ScheduleRun};
 use super::{
     Command, OnEmptyRound, OnLimit, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause,
@@ -79,8 +80,8 @@ pub(super) struct Streaming {
     settled_in_vain: u64,
     /// The cause that ends the run once the mini-batches that were handed out are trained.
     stop_next: Option<(StopCause, Tally, u64)>,
-    /// Verdicts on the groups of the last epochs, none of which kept anything.
-    barren: Tally,
+    /// The last epochs, where they kept nothing.
+    barren: Barren,
 }
 
 impl Streaming {
@@ -112,7 +113,7 @@ impl Streaming {
             handed: 0,
             settled_in_vain: 0,
             stop_next: None,
-            barren: Tally::default(),
+            barren: Barren::default(),
         })
     }
 

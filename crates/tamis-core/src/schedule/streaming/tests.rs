@@ -1,7 +1,7 @@
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Admission, Command, Count, Event, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose,
+    Admission, Command, Count, Event, FillOrder, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose,
     StreamingSettings, Surplus,
 };
 
@@ -369,4 +369,68 @@ fn first_members_must_be_able_to_tell() {
     assert_eq!(driver.machine.num_begun(GroupId(0)), Some(2));
     let early = Event::Screened { group: GroupId(0), values: vec![0.0], facts: GroupFacts::default() };
     assert!(driver.machine.handle(early).is_err());
+}
+
+/// A machine that is fed from epochs of two prompts: the first groups of every epoch but the last are still
+/// generating when the batch is full, and are given up.
+#[test]
+fn epochs_that_were_given_up_do_not_end_a_run() {
+    let of = settings(1, 1, Surplus::Discard).run;
+    let run = ScheduleSettings { order: FillOrder::Completion, ..of };
+    let streaming = StreamingSettings { run, mini_batch_size: 1, max_in_flight: 6 };
+    let mut machine = Scheduler::streaming_with(streaming, Admission::Saturate).unwrap();
+    let mut next = 0;
+    for version in 0..20 {
+        let mut due = vec![Event::BeginStep];
+        let mut steps = 0;
+        while let Some(event) = due.pop() {
+            for command in machine.handle(event).unwrap() {
+                match command {
+                    Command::Draw { num_prompts, .. } => {
+                        let groups: Vec<GroupId> =
+                            (next..next + num_prompts.min(2) as u64).map(GroupId).collect();
+                        next += groups.len() as u64;
+                        let version = PolicyVersion(version);
+                        due.push(Event::Dispatched { groups, version, exhausted: true });
+                    }
+                    Command::StepClosed(close) => {
+                        assert_eq!((close.trained.len(), close.aborted.len()), (1, 5));
+                        steps += 1;
+                    }
+                    Command::Stop { diagnosis, .. } => panic!("{diagnosis}"),
+                    _ => {}
+                }
+            }
+            if due.is_empty() && steps == 0 {
+                let values = vec![0.0, 1.0];
+                due.push(Event::Scored { group: GroupId(next - 1), values, facts: GroupFacts::default() });
+            }
+        }
+        machine.handle(Event::Trained { left_out: 0, tokens: 0, turns: 0 }).unwrap();
+        machine.handle(Event::Published { version: PolicyVersion(version + 1) }).unwrap();
+    }
+    assert_eq!(machine.progress().steps, 20);
+}
+
+/// Groups that go on have four members and those that end have two: how often prompts are solved is told by the
+/// first two of each alone.
+#[test]
+fn pass_rates_are_those_of_the_members_that_groups_begin_with() {
+    let mut run = screening(Surplus::Discard);
+    (run.run.train_batch_size, run.mini_batch_size) = (64, 64);
+    let mut driver = Driver::new(run);
+    driver.send(Event::BeginStep);
+    driver.screened(0, &[0.0, 0.0]);
+    driver.screened(1, &[1.0, 1.0]);
+    driver.screened(2, &[0.0, 1.0]);
+    driver.complete(2, [0.0, 1.0, 1.0, 1.0]);
+    let tally = driver.machine.run.step.tally;
+    assert_eq!((tally.rated, tally.correct), (8, 5));
+    assert_eq!((tally.paired_groups, tally.pass_rates, tally.pairs_correct), (3, 1.5, 1.0));
+    assert_eq!(tally.mean_pass_rate(), Some(0.5));
+    // What the machine remembers of a group comes back from JSON, and of one of before too.
+    let text = serde_json::to_string(&driver.machine).unwrap();
+    assert!(text.contains(r#""first":{"num_scored":2,"num_correct":1}"#), "{text}");
+    let older = text.replace(r#""first":{"num_scored":2,"num_correct":1},"#, "");
+    assert!(serde_json::from_str::<Scheduler>(&older).is_ok());
 }

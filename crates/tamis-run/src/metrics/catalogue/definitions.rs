@@ -270,9 +270,9 @@ pub const CATALOGUE: &[Section] = &[
                 "Mean of the filter metric over the trained groups, without members that `within_group` \
                  left out."),
             tamis("all/filter_metric/mean", "", "Mean of the filter metric over all generated trajectories."),
-            tamis("groups/{place}", "groups", "Groups that ended in this place, see above."),
+            tamis("groups/{place}", "groups", "Groups in this place, see above."),
             tamis("trajectories/{place}", "trajectories",
-                "Trajectories that ended in this place, see above."),
+                "Trajectories in this place, see above."),
             tamis("tokens/generated", "tokens",
                 "Completion tokens of all groups generated for the step, those that an environment wrote included."),
             tamis("tokens/trained", "tokens",

@@ -54,7 +54,16 @@ fn judged(drawn: &DrawnPrompt, version: u64) -> JudgedGroup {
     let prompt = drawn.prompt.prompt.id;
     let num_correct = [0, MEMBERS as u32, 3][prompt.0 as usize % 3];
     let (version, inclusion) = (PolicyVersion(version), drawn.inclusion);
-    JudgedGroup { prompt, version, inclusion, num_scored: MEMBERS as u32, num_correct }
+    let (num_scored, first_scored) = (MEMBERS as u32, MEMBERS as u32);
+    JudgedGroup {
+        prompt,
+        version,
+        inclusion,
+        num_scored,
+        num_correct,
+        first_scored,
+        first_correct: num_correct,
+    }
 }
 
 /// A step that trains so many mixed groups, draws so many prompts at once and gives back what was dispatched
@@ -163,7 +172,8 @@ fn an_epoch_takes_one_prompt_at_least() {
     for version in 0..40 {
         let DrawnPrompts { prompts, exhausted } = pool.draw(4, PolicyVersion(version));
         assert!(exhausted && !prompts.is_empty());
-        let uniform = |drawn: &DrawnPrompt| JudgedGroup { num_correct: 0, ..judged(drawn, version) };
+        let uniform =
+            |drawn: &DrawnPrompt| JudgedGroup { num_correct: 0, first_correct: 0, ..judged(drawn, version) };
         pool.learn(&prompts.iter().map(uniform).collect::<Vec<_>>());
         pool.next_epoch();
     }

@@ -1,0 +1,67 @@
+//! Epochs that kept nothing, and when there were enough of them to end the run.
+//!
+//! A pass over the data that keeps no group is a reason to end a run. What passes over prompts makes a pass
+//! short, though: a few groups say nothing of the data. So epochs that kept nothing are added up, until as many
+//! groups were judged in them as the data have prompts, or one is kept.
+
+use serde::{Deserialize, Serialize};
+
+use super::run::ScheduleRun;
+use super::{StopCause, Tally};
+
+/// Epochs in a row that kept no group.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Barren {
+    /// Their groups that were judged or failed; those that were given up say nothing, and come again.
+    #[serde(flatten)]
+    tally: Tally,
+    /// The first and the last of them.
+    #[serde(default)]
+    epochs: Option<(u64, u64)>,
+    /// Rounds of the run completed when the first one began.
+    #[serde(default)]
+    began: u64,
+}
+
+/// The end of a run for want of signal: its cause, and what it is judged by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Fruitless {
+    pub(super) cause: StopCause,
+    pub(super) tally: Tally,
+    /// Rounds of the run completed when the first of the epochs began.
+    pub(super) began: u64,
+}
+
+impl Barren {
+    /// Forgets epochs of which all groups are settled, in their order, and adds those that kept none. Where
+    /// these hold at least so many groups, and no epoch after them has kept one so far, they end the run.
+    pub(super) fn close_epochs(&mut self, run: &mut ScheduleRun, least: u64) -> Option<Fruitless> {
+        // Prompts that were given up come back to the present epoch when the step closes.
+        let returns = !run.step.given_up.is_empty() || !run.step.stale.is_empty();
+        while let Some(entry) = run.epochs.first_entry() {
+            let (number, epoch) = (*entry.key(), *entry.get());
+            if !epoch.is_done() || (returns && number == run.progress.epoch) {
+                break;
+            }
+            entry.remove();
+            if epoch.tally.kept > 0 {
+                *self = Self::default();
+                continue;
+            }
+            if self.epochs.is_none() {
+                self.began = epoch.began;
+            }
+            let first = self.epochs.map_or(number, |(first, _)| first);
+            self.epochs = Some((first, number));
+            self.tally.append(&epoch.tally);
+        }
+        let (first, last) = self.epochs?;
+        let keeps = run.epochs.values().any(|epoch| epoch.tally.kept > 0);
+        let is_enough = self.tally.judged() >= least.max(1);
+        (is_enough && !keeps).then(|| Fruitless {
+            cause: StopCause::EpochWithoutKept { epoch: last, epochs: last.saturating_sub(first) + 1 },
+            tally: self.tally,
+            began: self.began,
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! Epochs of a few groups, because something passes over most prompts.
+
+use super::*;
+
+/// Rounds of four, of which five fill an epoch in which every prompt is taken.
+fn settings() -> ScheduleSettings {
+    ScheduleSettings { num_prompts: Some(20), ..ScheduleSettings::verl(4, 4, 2, 0) }
+}
+
+/// Plays rounds of which so many groups are kept, until the run ends or wants no more; the last commands.
+fn play(driver: &mut Driver, kept: &[usize]) -> Vec<Command> {
+    let mut commands = Vec::new();
+    for &kept in kept {
+        if !matches!(commands.last(), Some(Command::Draw { .. })) {
+            commands = driver.begin();
+        }
+        commands = driver.more(&commands, kept);
+        if matches!(commands.last(), Some(Command::StepReady(_))) {
+            driver.trained();
+        }
+        if driver.rounds.is_ended() {
+            break;
+        }
+    }
+    commands
+}
+
+fn cause(commands: &[Command]) -> Option<StopCause> {
+    match commands.last() {
+        Some(Command::Stop { diagnosis, .. }) => Some(diagnosis.cause),
+        _ => None,
+    }
+}
+
+#[test]
+fn short_epochs_end_a_run_when_as_many_groups_were_judged_as_there_are_prompts() {
+    // Six of twenty prompts are taken in an epoch: three epochs are eighteen, the fourth ends in round 6.
+    let mut driver = Driver::with_data(settings(), 6);
+    assert_eq!(cause(&play(&mut driver, &[0; 5])), None);
+    let mut driver = Driver::with_data(settings(), 6);
+    let commands = play(&mut driver, &[0; 10]);
+    assert_eq!(cause(&commands), Some(StopCause::EpochWithoutKept { epoch: 3, epochs: 4 }));
+    let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!((diagnosis.tally.groups, diagnosis.rounds, driver.rounds.progress().rounds), (24, 6, 6));
+    insta::assert_snapshot!(diagnosis.to_string().lines().next().unwrap_or_default(), @"stopped in step 1: no group was kept in all of epochs 1 to 4 (6 rounds)");
+}
+
+#[test]
+fn a_kept_group_begins_the_count_anew() {
+    // A group that is kept now and then is signal, however few groups an epoch has.
+    let mut driver = Driver::with_data(settings(), 2);
+    let rounds: Vec<usize> = (0..400).map(|round| usize::from(round % 4 == 0)).collect();
+    assert_eq!(cause(&play(&mut driver, &rounds)), None);
+    assert_eq!((driver.rounds.progress().steps, driver.rounds.progress().epoch > 700), (25, true));
+    // Twenty in a row, and no less. A round has two epochs.
+    let mut driver = Driver::with_data(settings(), 2);
+    let rounds: Vec<usize> = [1].into_iter().chain([0; 10]).collect();
+    let commands = play(&mut driver, &rounds);
+    assert_eq!(cause(&commands), Some(StopCause::EpochWithoutKept { epoch: 11, epochs: 11 }));
+    // A later epoch of the round that ends the last one keeps a group.
+    let mut driver = Driver::with_data(settings(), 3);
+    let mut commands = play(&mut driver, &[0; 5]);
+    commands = driver.round(&commands, |place| if place == 3 { Fate::Mixed } else { Fate::Wrong });
+    assert_eq!(cause(&commands), None);
+    assert!(matches!(commands.last(), Some(Command::Draw { .. })));
+}
+
+/// The last epoch has kept nothing, and has taken a few prompts: the run is over, and well.
+#[test]
+fn a_short_last_epoch_is_no_want_of_signal() {
+    let run = ScheduleSettings { total_epochs: Some(2), ..settings() };
+    let mut driver = Driver::with_data(run, 4);
+    let commands = play(&mut driver, &[4, 0]);
+    let Some(Command::Finish { why: RunEnd::TotalEpochs, .. }) = commands.last() else {
+        panic!("{commands:?}")
+    };
+}
+
+/// What was given up says nothing of an epoch: its prompts come again.
+#[test]
+fn groups_that_are_given_up_do_not_count() {
+    let run = ScheduleSettings { rounds_in_flight: 3, num_prompts: None, ..settings() };
+    let mut driver = Driver::with_data(run, 4);
+    for _ in 0..20 {
+        let begun = driver.begin();
+        let (groups, mut commands) = driver.dispatch(&begun);
+        for group in &groups[..4] {
+            commands = driver.send(scored(*group, Fate::Mixed, 2));
+        }
+        let close = ready(&commands);
+        driver.left = driver.left.map(|left| left + close.returned.len());
+        driver.trained();
+    }
+    assert_eq!(driver.rounds.progress().steps, 20);
+}
+
+/// A state of before epochs were counted together is gone on from.
+#[test]
+fn an_older_state_is_read() {
+    let mut driver = Driver::with_data(settings(), 6);
+    play(&mut driver, &[0, 0]);
+    let mut saved = serde_json::to_value(&driver.rounds).unwrap();
+    let policy = saved["policy"]["rounds"].as_object_mut().unwrap();
+    assert_eq!(policy.remove("barren").unwrap()["groups"], 6);
+    saved["run"]["settings"].as_object_mut().unwrap().remove("num_prompts");
+    driver.rounds = serde_json::from_value(saved).unwrap();
+    assert_eq!(driver.rounds.settings().num_prompts, None);
+    driver.rounds.set_num_prompts(20);
+    assert_eq!(driver.rounds.settings().num_prompts, Some(20));
+}
