@@ -1,42 +1,244 @@
 //! The least that a policy can do with which every prompt is as likely as any other.
 
-use tamis_core::schedule::yields::keep_probability;
+use std::fmt;
 
+use tamis_core::filter::{GroupFilter, GroupStatistics, Metric, Scope, Verdict};
+
+use crate::pass_rates::rate_of;
 use crate::world::World;
 
-/// Groups whose lengths give a mean.
-const SAMPLES: usize = 20_000;
+/// Terms that are summed in all, about.
+const BUDGET: usize = 20_000_000;
+/// Terms whose time the lengths of a prompt take.
+const LENGTHS: usize = 40;
+/// Prompts that are looked at, where there are so many, whatever it takes.
+const FEWEST: usize = 1000;
+/// Steps at which pass rates that move are looked at.
+const MOMENTS: u64 = 16;
+/// Places at which the prompts' own ways are looked at.
+const WAYS: usize = 8;
+/// Standard errors that chance is said to be.
+const DEVIATIONS: f64 = 3.0;
 
-/// A bound from below for every policy that does not choose prompts, at the pass rates of the start.
+/// A bound from below, on average over runs, for every policy that neither chooses prompts nor ends groups early; of
+/// its time also for none that gives groups up while they generate. Over the steps that are measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LowerBound {
-    /// 1 / k, with the mean keep probability k.
+    /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what is cut
+    /// is wrong.
     pub generated_per_kept: f64,
-    /// Seconds of a step whose tokens, 1 / k times those that are trained on, are decoded with every slot full, or
-    /// of training it, whichever is longer. None without servers.
+    /// Seconds of a step whose tokens, 1 / k times those of its groups, are decoded with every slot full, or of
+    /// training those that are kept, whichever is longer. None without servers.
     pub step_time: Option<f64>,
+    /// Share by which one run of so few groups may lie below it by chance, in three standard errors.
+    pub chance: f64,
+}
+
+/// Why there is no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoBound {
+    /// Whether a group is kept depends on the others of its round.
+    Pool,
+    /// No group can be kept.
+    NothingKept,
+}
+
+impl fmt::Display for NoBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pool => "the filter compares the groups of a round, and what it keeps has no closed form",
+            Self::NothingKept => "the filter keeps no group of these pass rates and lengths",
+        })
+    }
+}
+
+/// Numbers c of right members, and whether the filter keeps a group of them.
+struct Counts {
+    n: usize,
+    /// ln of n over c.
+    choose: Vec<f64>,
+    /// Those that are summed: the kept ones, or the dropped ones where these are fewer.
+    summed: Vec<usize>,
+    sums_kept: bool,
+}
+
+impl Counts {
+    fn new(filter: GroupFilter, n: usize) -> Self {
+        let scale = Metric::from("acc").outcome_scale();
+        let groups: Vec<GroupStatistics> = (0..=n).map(|c| statistics(c, n)).collect();
+        let is_kept: Vec<bool> = filter.judge(&groups, scale).into_iter().map(Verdict::is_kept).collect();
+        let num_kept = is_kept.iter().filter(|kept| **kept).count();
+        let sums_kept = 2 * num_kept <= n + 1;
+        let summed = (0..=n).filter(|c| is_kept[*c] == sums_kept).collect();
+        let mut choose = vec![0.0; n + 1];
+        for c in 1..=n {
+            choose[c] = choose[c - 1] + ((n - c + 1) as f64 / c as f64).ln();
+        }
+        Self { n, choose, summed, sums_kept }
+    }
+
+    /// How far from its mean the number of right ones may lie: the rest is beyond all rounding.
+    fn reach(&self, rate: f64) -> f64 {
+        30.0 + 9.0 * (self.n as f64 * rate * (1.0 - rate)).sqrt()
+    }
+
+    /// Terms of a sum, at most.
+    fn num_terms(&self) -> usize {
+        self.summed.len().min(2 * self.reach(0.5) as usize)
+    }
+
+    /// P(kept), and E[c; kept].
+    fn kept(&self, rate: f64) -> (f64, f64) {
+        let (right, wrong) = (rate.ln(), (1.0 - rate).ln());
+        // 0 of them, whatever the logarithm.
+        let times = |count: usize, log: f64| if count == 0 { 0.0 } else { count as f64 * log };
+        let (mean, reach) = (self.n as f64 * rate, self.reach(rate));
+        let first = self.summed.partition_point(|c| (*c as f64) < mean - reach);
+        let (mut all, mut of_right) = (0.0, 0.0);
+        for &c in self.summed[first..].iter().take_while(|c| **c as f64 <= mean + reach) {
+            let probability = (self.choose[c] + times(c, right) + times(self.n - c, wrong)).exp();
+            all += probability;
+            of_right += c as f64 * probability;
+        }
+        if self.sums_kept {
+            (all, of_right)
+        } else {
+            ((1.0 - all).max(0.0), (self.n as f64 * rate - of_right).max(0.0))
+        }
+    }
+}
+
+/// Of a group of n of which c are right.
+fn statistics(c: usize, n: usize) -> GroupStatistics {
+    let mean = c as f64 / n as f64;
+    GroupStatistics {
+        size: n,
+        num_scored: n,
+        num_correct: Some(c),
+        mean,
+        std: (mean * (1.0 - mean)).sqrt(),
+        min: if c == n { 1.0 } else { 0.0 },
+        max: if c == 0 { 0.0 } else { 1.0 },
+    }
+}
+
+/// Means over prompts at a step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Means {
+    keep: f64,
+    /// Tokens of a group, of any and of a kept one.
+    tokens: f64,
+    kept_tokens: f64,
+    /// Variance of a group's tokens over the square of their mean.
+    spread: f64,
+}
+
+impl Means {
+    fn at(world: &World, counts: &Counts, step: u64, ways: usize, budget: usize) -> Self {
+        let n = counts.n as f64;
+        let most = (budget / (ways * (LENGTHS + counts.num_terms()))).max(FEWEST);
+        let stride = world.population.len().div_ceil(most).max(1);
+        let mut sums = Self::default();
+        let (mut weight, mut squares, mut within) = (0.0, 0.0, 0.0);
+        for (prompt, logit) in world.population.logits().enumerate().skip(stride / 2).step_by(stride) {
+            for way in 0..ways {
+                let own = world.drift.noise * (step as f64).sqrt() * normal_quantile(way, ways);
+                let rate = rate_of(logit + world.drift.logit * step as f64 + own);
+                let member = world.completions.mean_member(prompt, rate);
+                let (keep, right) = counts.kept(member.rate);
+                let tokens = n * member.tokens;
+                weight += 1.0;
+                sums.keep += keep;
+                sums.tokens += tokens;
+                sums.kept_tokens += right * member.right + (n * keep - right) * member.wrong;
+                squares += tokens * tokens;
+                within += n * (member.square - member.tokens * member.tokens);
+            }
+        }
+        let mean = |sum: f64| sum / weight;
+        let tokens = mean(sums.tokens);
+        Self {
+            keep: mean(sums.keep),
+            tokens,
+            kept_tokens: if sums.keep > 0.0 { sums.kept_tokens / sums.keep } else { 0.0 },
+            spread: (mean(squares) - tokens * tokens + mean(within)).max(0.0) / (tokens * tokens),
+        }
+    }
+}
+
+/// The middle of one of so many equal shares of a standard normal number, by bisection.
+fn normal_quantile(place: usize, of: usize) -> f64 {
+    if of < 2 {
+        return 0.0;
+    }
+    let wanted = (place as f64 + 0.5) / of as f64;
+    let (mut low, mut high) = (-8.0, 8.0);
+    for _ in 0..40 {
+        let middle = f64::midpoint(low, high);
+        if crate::lognormal::normal_below(middle) < wanted {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    f64::midpoint(low, high)
 }
 
 impl LowerBound {
-    /// Of a world.
-    pub fn new(world: &World) -> Self {
-        let n = world.completions.group_size();
-        let keep = world.population.rates().map(|rate| keep_probability(rate, n)).sum::<f64>()
-            / world.population.len() as f64;
-        let generated_per_kept = 1.0 / keep;
-        let stride = world.population.len().div_ceil(SAMPLES).max(1);
-        let (mut tokens, mut groups) = (0.0, 0.0);
-        for (prompt, rate) in world.population.rates().enumerate().step_by(stride) {
-            let members = world.completions.group(prompt, u32::MAX, rate);
-            tokens += members.iter().map(|member| f64::from(member.length)).sum::<f64>();
-            groups += 1.0;
+    /// Of a world, for groups that are at most so many versions old.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub(crate) fn new(world: &World, filter: GroupFilter, max_lag: u64) -> Result<Self, NoBound> {
+        if filter.scope() == Scope::Pool {
+            return Err(NoBound::Pool);
         }
-        let of_step = world.train_batch_size as f64 * tokens / groups;
-        let step_time = world.servers.map(|fleet| {
-            let a_second = (fleet.slots * fleet.count) as f64 / fleet.iteration_time(fleet.slots, 0.0);
-            let training = world.train_time.step + world.train_time.token * of_step;
-            (of_step * generated_per_kept / a_second).max(training)
-        });
-        Self { generated_per_kept, step_time }
+        let counts = Counts::new(filter, world.completions.group_size());
+        let drift = &world.drift;
+        let moves = drift.logit != 0.0 || drift.noise > 0.0;
+        let ways = if drift.noise > 0.0 { WAYS } else { 1 };
+        let measured = (world.steps - world.warm_up).max(1);
+        let moments = if moves { measured.min(MOMENTS) } else { 1 };
+        let budget = BUDGET / (2 * moments as usize);
+        let mut bound = Self { generated_per_kept: 0.0, step_time: world.servers.map(|_| 0.0), chance: 0.0 };
+        let (mut keep, mut spread) = (0.0, 0.0);
+        for moment in 0..moments {
+            let step = world.warm_up + (2 * moment + 1) * measured / (2 * moments);
+            let mut means = Means::at(world, &counts, step, ways, budget);
+            if moves && max_lag > 0 {
+                // What is trained on may be older, and better.
+                let before = Means::at(world, &counts, step.saturating_sub(max_lag), ways, budget);
+                means.keep = means.keep.max(before.keep);
+                means.tokens = means.tokens.min(before.tokens);
+                means.kept_tokens = means.kept_tokens.min(before.kept_tokens);
+            }
+            // Rounding of what can never be kept.
+            if means.keep < 1e-12 {
+                return Err(NoBound::NothingKept);
+            }
+            let share = 1.0 / moments as f64;
+            bound.generated_per_kept += share / means.keep;
+            if let (Some(time), Some(fleet)) = (&mut bound.step_time, world.servers) {
+                let batch = world.train_batch_size as f64;
+                let a_second = fleet.num_slots() as f64 / fleet.iteration_time(fleet.slots, 0.0);
+                let training = world.train_time.step + world.train_time.token * batch * means.kept_tokens;
+                *time += share * (batch * means.tokens / means.keep / a_second).max(training);
+            }
+            keep += share * means.keep;
+            spread += share * means.spread;
+        }
+        let trained = (measured * world.train_batch_size as u64) as f64;
+        // Of the groups that are generated for those that are trained on; and of the batch that is carried in, or out,
+        // as full as may be.
+        let mut variance = (1.0 - keep) / trained + 1.0 / (6.0 * (measured * measured) as f64);
+        if bound.step_time.is_some() {
+            variance += spread * keep / trained;
+        }
+        if drift.noise > 0.0 {
+            // So many prompts went their own ways.
+            variance += (1.0 - keep) / keep / world.population.len() as f64;
+        }
+        bound.chance = (DEVIATIONS * variance.sqrt()).min(1.0);
+        Ok(bound)
     }
 }

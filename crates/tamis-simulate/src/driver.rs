@@ -4,12 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use tamis_config::SimulatedPolicy;
+use tamis_core::filter::{DropReason, Verdict};
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::schedule::{
     Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Scheduler, Spent, StepClose,
 };
 
-use crate::chooser::Chooser;
+use crate::chooser::{Chooser, Outcome};
 use crate::completion::Completion;
 use crate::fleet::{Fleet, Ordered};
 use crate::measure::{Measure, PolicyResult};
@@ -32,6 +33,27 @@ struct Group {
     tokens_lost: u64,
 }
 
+impl Group {
+    /// What it came to, where every group is begun with so many members.
+    fn outcome(&self, num_first: usize) -> Outcome {
+        let count = |members: &[Completion]| {
+            let right = members.iter().filter(|member| member.is_correct).count();
+            (u32::try_from(right).unwrap_or(u32::MAX), u32::try_from(members.len()).unwrap_or(u32::MAX))
+        };
+        let (right, members) = count(&self.members[..self.num_begun]);
+        let (first_right, first_members) = count(&self.members[..num_first]);
+        Outcome {
+            prompt: self.prompt,
+            version: PolicyVersion(self.version),
+            inclusion: self.inclusion,
+            right,
+            members,
+            first_right,
+            first_members,
+        }
+    }
+}
+
 /// What happens at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
@@ -40,8 +62,23 @@ enum Due {
     Published,
 }
 
+/// The steps of a run: how many, and how many of them before the first that is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) steps: u64,
+    pub(crate) warm_up: u64,
+}
+
+/// What a run came to.
+pub(crate) struct Played {
+    pub(crate) result: PolicyResult,
+    /// Why it ended before its last step, where it did.
+    pub(crate) ended: Option<String>,
+}
+
 struct Driver<'world> {
     world: &'world World,
+    span: Span,
     machine: Scheduler,
     is_weighted: bool,
     takes_back: bool,
@@ -73,16 +110,19 @@ struct Driver<'world> {
     began: (f64, f64),
 }
 
-/// What a policy came to, and why it ended before its last step where it did.
+/// Plays a policy; `watch` is told, at every turn, how many steps are trained and how many groups were started.
 pub(crate) fn run(
     name: SimulatedPolicy,
     policy: Policy,
     world: &World,
-) -> Result<(PolicyResult, Option<String>), ScheduleError> {
-    let mut driver = Driver::new(policy, world);
+    span: Span,
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<Played, ScheduleError> {
+    let mut driver = Driver::new(policy, world, span);
     driver.events.push_back(Event::BeginStep);
     driver.obey_all()?;
-    while driver.version < world.steps && driver.ended.is_none() {
+    while driver.version < span.steps && driver.ended.is_none() {
+        watch(driver.version, driver.prompt_of.len() as u64);
         if !driver.go_on()? {
             driver.ended = Some("nothing is left to wait for".to_owned());
         }
@@ -90,20 +130,24 @@ pub(crate) fn run(
     let now = driver.now;
     let (began, busy_before) = driver.began;
     let time = driver.fleet.as_mut().map(|fleet| (now - began, fleet.busy(now) - busy_before, fleet.slots()));
-    Ok((driver.measure.result(name, time), driver.ended))
+    let result = driver.measure.result(name, driver.version, time);
+    Ok(Played { result, ended: driver.ended })
 }
 
 impl<'world> Driver<'world> {
-    fn new(policy: Policy, world: &'world World) -> Self {
-        let Policy { mut machine, choice, is_weighted, takes_back } = policy;
+    fn new(policy: Policy, world: &'world World, span: Span) -> Self {
+        let Policy { mut machine, selector, is_weighted, takes_back } = policy;
         let num_prompts = world.population.len();
         machine.set_num_prompts(num_prompts);
+        let num_first = machine.settings().num_first_members();
+        let screened_share = num_first as f64 / world.completions.group_size() as f64;
         Self {
             world,
+            span,
             machine,
             is_weighted,
             takes_back,
-            chooser: Chooser::new(choice, world.completions.group_size()),
+            chooser: Chooser::new(selector, world.completions.group_size()),
             prompts: PromptOrder::new(num_prompts, world.seed),
             rates: Moving::new(&world.population, &world.drift, world.seed),
             visits: vec![0; num_prompts],
@@ -122,13 +166,13 @@ impl<'world> Driver<'world> {
             version: 0,
             steps: 0,
             ended: None,
-            measure: Measure::default(),
+            measure: Measure::new(screened_share),
             began: (0.0, 0.0),
         }
     }
 
     fn is_measured(&self) -> bool {
-        self.steps >= self.world.warm_up
+        self.steps >= self.span.warm_up
     }
 
     fn plan(&mut self, at: f64, due: Due) {
@@ -211,9 +255,8 @@ impl<'world> Driver<'world> {
             self.events.push_back(Event::Screened { group: GroupId(id), values, facts });
             return;
         }
-        let num_correct = members.iter().filter(|member| member.is_correct).count();
-        let num_correct = u32::try_from(num_correct).unwrap_or(u32::MAX);
-        self.chooser.observe(group.prompt, num_correct, group.inclusion, PolicyVersion(group.version));
+        let outcome = group.outcome(self.machine.settings().num_first_members());
+        self.chooser.observe(outcome);
         if let Some(fleet) = &mut self.fleet {
             fleet.forget(id);
         }
@@ -234,6 +277,11 @@ impl<'world> Driver<'world> {
             Command::NextEpoch { epoch } => self.prompts.begin_epoch(epoch),
             Command::Draw { num_prompts, .. } => self.draw(num_prompts),
             Command::Judged { group, verdict } if !verdict.is_kept() => {
+                if verdict == Verdict::Dropped(DropReason::Screened)
+                    && let Some(group) = self.groups.get(&group.0)
+                {
+                    self.chooser.observe(group.outcome(self.machine.settings().num_first_members()));
+                }
                 // A step that lacks groups may still take it.
                 if self.machine.settings().on_limit == OnLimit::KeepDropped {
                     self.dropped.push(group);
@@ -370,7 +418,8 @@ impl<'world> Driver<'world> {
                 let weight = if self.is_weighted { 1.0 / group.inclusion } else { 1.0 };
                 let weight = weight * f64::from(times);
                 let lag = self.version - group.version;
-                self.measure.train(&group.members, group.rate, lag, weight);
+                let rate = self.world.completions.rate_with_cuts(group.prompt, group.rate);
+                self.measure.train(&group.members, rate, lag, weight);
             }
         }
         self.give(tokens);
@@ -425,7 +474,7 @@ impl<'world> Driver<'world> {
 
     fn published(&mut self) {
         self.version += 1;
-        if self.steps == self.world.warm_up {
+        if self.steps == self.span.warm_up {
             let now = self.now;
             self.began = (now, self.fleet.as_mut().map_or(0.0, |fleet| fleet.busy(now)));
         }

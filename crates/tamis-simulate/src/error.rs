@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tamis_config::SimulatedPolicy;
 use tamis_core::figure::shortest;
-use tamis_core::schedule::ScheduleError;
+use tamis_core::schedule::{ScheduleError, SettingsError};
 use thiserror::Error;
 
 use crate::advise::AdviseError;
@@ -47,6 +47,49 @@ pub enum SimulateError {
         /// The file or folder.
         path: PathBuf,
     },
+    /// A batch of too many completions.
+    #[error(
+        "a batch of {groups} groups of {members} is {} completions, and a simulation has at most {most} in a batch",
+        groups.saturating_mul(*members)
+    )]
+    BatchTooLarge {
+        /// Groups of a batch.
+        groups: usize,
+        /// n.
+        members: usize,
+        /// Completions, at most.
+        most: usize,
+    },
+    /// A policy that has too many completions in flight.
+    #[error(
+        "the policy `{policy}` keeps {slots} slots full with {groups} groups of {members} in flight, and a simulation has \
+         at most {most} completions in flight"
+    )]
+    TooManyInFlight {
+        /// The policy.
+        policy: SimulatedPolicy,
+        /// Slots of all servers.
+        slots: usize,
+        /// Groups in flight.
+        groups: usize,
+        /// n.
+        members: usize,
+        /// Completions, at most.
+        most: usize,
+    },
+    /// One completion can be larger than the cache.
+    #[error(
+        "`simulate.servers.kv_tokens` {kv_tokens} cannot hold one completion: a prompt of {prompt} tokens and up to {longest} \
+         tokens after it"
+    )]
+    CacheTooSmall {
+        /// Tokens of the cache.
+        kv_tokens: usize,
+        /// Tokens of a prompt.
+        prompt: usize,
+        /// Tokens after which a completion is cut.
+        longest: usize,
+    },
     /// The settings of a policy contradict themselves.
     #[error("the policy `{policy}` cannot be simulated")]
     Schedule {
@@ -64,7 +107,19 @@ impl SimulateError {
         match self {
             Self::Rollouts(error) => error.is_usage(),
             Self::NoPassRate { .. } | Self::OneSample { .. } => false,
-            Self::Histogram { .. } | Self::Schedule { .. } => true,
+            _ => true,
+        }
+    }
+
+    /// Whether it concerns one policy, and others can be simulated.
+    pub(crate) fn is_of_one_policy(&self) -> bool {
+        let is_pool = |source: &ScheduleError| {
+            matches!(source, ScheduleError::Settings(SettingsError::PoolFilter { .. }))
+        };
+        match self {
+            Self::TooManyInFlight { .. } => true,
+            Self::Schedule { source, .. } => is_pool(source),
+            _ => false,
         }
     }
 
@@ -89,6 +144,23 @@ impl SimulateError {
                     .to_owned()
             }
             Self::OneSample { .. } => "sample each prompt 4 times or more".to_owned(),
+            Self::BatchTooLarge { .. } => {
+                "lower `data.train_batch_size` or `rollout.n`: costs of a batch an eighth as large are nearly the same"
+                    .to_owned()
+            }
+            Self::TooManyInFlight { policy, .. } => format!(
+                "lower `simulate.servers.slots` or `simulate.servers.count`, or name other policies than `{policy}` with \
+                 `simulate.policies`"
+            ),
+            Self::CacheTooSmall { prompt, longest, .. } => format!(
+                "set `simulate.servers.kv_tokens: {}` or more, or lower `rollout.max_response_length`",
+                prompt + longest
+            ),
+            Self::Schedule { source: ScheduleError::Settings(SettingsError::PoolFilter { .. }), .. } => {
+                "name policies that have rounds with `simulate.policies`, such as `verl`, `nemo_rl`, `rounds_carry` and \
+                 `deficit`; an empty list takes all that have"
+                    .to_owned()
+            }
             Self::Schedule { policy, .. } => {
                 format!(
                     "name other policies than `{policy}` with `simulate.policies`, or change its settings"

@@ -27,6 +27,11 @@ pub(crate) struct FleetSettings {
 }
 
 impl FleetSettings {
+    /// Slots of all servers.
+    pub(crate) fn num_slots(&self) -> usize {
+        self.slots.saturating_mul(self.count)
+    }
+
     /// Seconds of an iteration with so many samples and cached tokens.
     pub(crate) fn iteration_time(&self, running: usize, cached: f64) -> f64 {
         let context = self.kv_tokens.map_or(0.0, |capacity| self.context * cached / capacity);
@@ -370,7 +375,7 @@ impl Fleet {
 
     /// Number of slots.
     pub(crate) fn slots(&self) -> usize {
-        self.settings.slots * self.settings.count
+        self.settings.num_slots()
     }
 }
 

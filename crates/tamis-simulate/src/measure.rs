@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tamis_config::SimulatedPolicy;
+use tamis_core::filter::DropReason;
 use tamis_core::schedule::{Accounting, StepReport, Tally};
 
 use crate::completion::Completion;
@@ -19,11 +20,15 @@ const CELLS: f64 = 64.0;
 pub struct PolicyResult {
     /// Its name.
     pub name: SimulatedPolicy,
+    /// Steps that it trained; the numbers are of the second half of these.
+    pub steps: u64,
+    /// Why it ended before its last step, where it did.
+    pub ended: Option<String>,
     /// Trajectories generated for each that was trained on.
     pub generated_per_kept: Option<f64>,
     /// Completion tokens generated for each that was trained on.
     pub tokens_per_kept: Option<f64>,
-    /// Groups that were generated for nothing for each that was trained on, by cause.
+    /// Trajectories, in groups, that were generated for nothing for each group that was trained on, by cause.
     pub wasted: BTreeMap<&'static str, f64>,
     /// Seconds of a step; none without servers.
     pub step_time: Option<f64>,
@@ -35,7 +40,7 @@ pub struct PolicyResult {
     pub lag_max: u64,
     /// Effective share of the weights of trained groups: 1 where all weigh the same.
     pub weight_ess: Option<f64>,
-    /// Weighted share of trained groups of prompts with a pass rate below 0.1.
+    /// Weighted share of trained groups of prompts with a pass rate below 0.1, what is cut being wrong.
     pub hard_share: Option<f64>,
     /// And above 0.9.
     pub easy_share: Option<f64>,
@@ -79,6 +84,8 @@ impl Lengths {
 /// Counts of the steps that are measured.
 #[derive(Debug, Default)]
 pub(crate) struct Measure {
+    /// Share of a group that is generated where it ends with its first members.
+    screened_share: f64,
     accounting: Accounting,
     tally: Tally,
     steps: u64,
@@ -94,6 +101,11 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
+    /// Of groups of which this share is generated where they end with their first members.
+    pub(crate) fn new(screened_share: f64) -> Self {
+        Self { screened_share, ..Self::default() }
+    }
+
     /// A group was started whose members score differently, and was taken with that probability.
     pub(crate) fn start(&mut self, members: &[Completion], inclusion: f64) {
         self.started.add(members, 1.0 / inclusion);
@@ -119,26 +131,32 @@ impl Measure {
     }
 
     /// The result: over so many seconds, of which the slots decoded so many, of so many.
-    pub(crate) fn result(&self, name: SimulatedPolicy, time: Option<(f64, f64, usize)>) -> PolicyResult {
+    pub(crate) fn result(
+        &self,
+        name: SimulatedPolicy,
+        steps: u64,
+        time: Option<(f64, f64, usize)>,
+    ) -> PolicyResult {
         let Accounting { generated, trained, surplus, stale, failed, aborted, .. } = self.accounting;
-        let of_trained = |groups: u64| groups as f64 / trained.groups as f64;
         let has_any = trained.groups > 0;
         let mut wasted = BTreeMap::new();
-        let dropped = self.tally.dropped_by().map(|(reason, groups)| (reason.name(), groups));
-        let places = [
-            ("surplus", surplus.groups),
-            ("stale", stale.groups),
-            ("failed", failed.groups),
-            ("aborted", aborted.groups),
-        ];
-        for (cause, groups) in dropped.into_iter().chain(places) {
-            if groups > 0 && has_any {
-                wasted.insert(cause, of_trained(groups));
+        let dropped = self.tally.dropped_by().map(|(reason, groups)| {
+            let share = if reason == DropReason::Screened { self.screened_share } else { 1.0 };
+            (reason.name(), share * groups as f64 / trained.groups as f64)
+        });
+        // A group that was given up may have been begun with a part of its members.
+        let places = [("surplus", surplus), ("stale", stale), ("failed", failed), ("aborted", aborted)]
+            .map(|(cause, count)| (cause, count.trajectories as f64 / trained.trajectories as f64));
+        for (cause, share) in dropped.into_iter().chain(places) {
+            if has_any && share > 0.0 {
+                wasted.insert(cause, share);
             }
         }
         let of_weights = |part: f64| (self.weights > 0.0).then(|| part / self.weights);
         PolicyResult {
             name,
+            steps,
+            ended: None,
             generated_per_kept: has_any.then(|| generated.trajectories as f64 / trained.trajectories as f64),
             tokens_per_kept: (trained.tokens > 0).then(|| generated.tokens as f64 / trained.tokens as f64),
             wasted,

@@ -17,8 +17,9 @@ const MEANINGS: &str = "<p class=\"lead\">All numbers are of the second half of 
 trajectories and completion tokens generated for each that was trained on. <b>step s</b>: seconds of a step. \
 <b>slots</b>: share of the servers' slots that decoded. <b>lag</b>: versions between the weights that sampled a group \
 and those that it trained, mean and most. <b>ESS</b>: effective share of the weights. <b>hard</b>, <b>easy</b>: weighted \
-share of trained groups of prompts with a pass rate below 0.1 and above 0.9. <b>length KS</b>: distance of the trained \
-lengths from those of all mixed groups that were started. <b>wasted</b>: groups generated for nothing, a trained one.</p>";
+share of trained groups of prompts with a pass rate below 0.1 and above 0.9, what is cut being wrong. <b>length KS</b>: distance of the trained \
+lengths from those of all mixed groups that were started. <b>wasted</b>: generated for nothing, in groups a trained \
+one.</p>";
 
 /// A chart of two numbers of each policy: its id, title, what to read in it, and both axes.
 type Pair = (&'static str, &'static str, &'static str, (&'static str, Value), (&'static str, Value));
@@ -61,18 +62,16 @@ impl Simulation {
     /// The page.
     pub fn html(&self, title: &str) -> String {
         let mut page = format!("<main>\n<section>\n<h1>{}</h1>\n{MEANINGS}\n", escape(title));
-        let _ = writeln!(
-            page,
-            "<p class=\"lead\">{} groups a policy, seed {}. The least that a policy without a choice of prompts can \
-             generate is {} a trained group{}.</p>",
-            self.groups,
-            self.seed,
-            fixed(self.bound.generated_per_kept, 2),
-            self.bound
-                .step_time
-                .map_or_else(String::new, |seconds| format!(", in {} s a step", fixed(seconds, 1)))
-        );
+        for warning in self.warnings() {
+            let _ = writeln!(page, "<p class=\"notes\">{}</p>", escape(&warning));
+        }
+        let _ = writeln!(page, "<p class=\"lead\">{}</p>", escape(&self.least()));
         page.push_str(&self.table());
+        page.push_str("</section>\n<section>\n<h2>The world</h2>\n<dl class=\"facts\">\n");
+        for (name, value) in &self.world {
+            let _ = writeln!(page, "<div><dt>{}<dd>{}</div>", escape(name), escape(value));
+        }
+        page.push_str("</dl>\n");
         page.push_str(
             "</section>\n<section>\n<h2>What each policy buys with what</h2>\n<div class=\"charts\">\n",
         );
@@ -84,11 +83,29 @@ impl Simulation {
         );
         page.push_str(&self.waste());
         page.push_str("</div>\n</section>\n");
-        for (name, note) in &self.notes {
-            let _ = writeln!(page, "<p>note: {} ended early: {}</p>", name.as_str(), escape(note));
-        }
         page.push_str("</main>\n");
         document(title, &page)
+    }
+
+    /// What the lower bound says.
+    fn least(&self) -> String {
+        let bound = match &self.bound {
+            Ok(bound) => bound,
+            Err(reason) => return format!("There is no lower bound: {reason}."),
+        };
+        let mut text = format!(
+            "On average a policy that neither chooses prompts nor ends groups early generates at least {} a trained group",
+            fixed(bound.generated_per_kept, 2)
+        );
+        if let Some(seconds) = bound.step_time {
+            let _ = write!(
+                text,
+                ", and one that gives none up while it generates takes at least {} s a step",
+                fixed(seconds, 1)
+            );
+        }
+        let _ = write!(text, "; in so few groups chance can take {} % off.", fixed(100.0 * bound.chance, 1));
+        text
     }
 
     fn table(&self) -> String {
@@ -98,12 +115,19 @@ impl Simulation {
             .policies
             .iter()
             .map(|policy| {
-                let mut cells = vec![format!("<code>{}</code>", policy.name.as_str())];
+                let ended = policy.ended.as_ref().map_or_else(String::new, |_| {
+                    format!(" <small>ended after {} steps</small>", policy.steps)
+                });
+                let mut cells = vec![format!("<code>{}</code>{ended}", policy.name.as_str())];
                 cells.extend(COLUMNS.iter().map(|column| shown(policy, column)));
                 row(&cells)
             })
             .collect();
-        format!("<div class=\"scroll\"><table>{}{}</table></div>\n", head(&headings), rows.concat())
+        format!(
+            "<div class=\"scroll\"><table class=\"policies\">{}{}</table></div>\n",
+            head(&headings),
+            rows.concat()
+        )
     }
 
     fn scatter(&self, id: &str, caption: &str, reading: &str, x: (&str, Value), y: (&str, Value)) -> String {
@@ -145,7 +169,7 @@ impl Simulation {
                 parts: names.iter().map(|cause| policy.wasted.get(cause).copied().unwrap_or(0.0)).collect(),
             })
             .collect();
-        let title = "Groups generated for nothing, a trained one";
+        let title = "Generated for nothing, in groups a trained one";
         let description = all
             .iter()
             .map(|bar| format!("{}: {}.", bar.name, fixed(bar.parts.iter().sum(), 2)))

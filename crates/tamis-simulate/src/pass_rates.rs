@@ -63,6 +63,11 @@ impl Population {
         self.logits.is_empty()
     }
 
+    /// Their logits.
+    pub(crate) fn logits(&self) -> impl Iterator<Item = f64> {
+        self.logits.iter().copied()
+    }
+
     /// Pass rates at the start.
     pub fn rates(&self) -> impl Iterator<Item = f64> {
         self.logits.iter().map(|logit| rate_of(*logit))
@@ -111,7 +116,8 @@ fn beta_quantiles(a: f64, b: f64, count: usize) -> Vec<f64> {
 
 fn histogram_quantiles(histogram: &HistogramRates) -> Result<Vec<f64>, SimulateError> {
     let HistogramRates { rates, counts, prompts } = histogram;
-    let total: f64 = counts.iter().sum();
+    // The sum of nothing would be -0.
+    let total = counts.iter().fold(0.0, |sum, count| sum + count);
     let fits = rates.len() == counts.len() && total > 0.0 && total.is_finite();
     if !fits {
         return Err(SimulateError::Histogram { rates: rates.len(), counts: counts.len(), total });
@@ -193,6 +199,9 @@ mod tests {
         assert_eq!(rates, [0.0, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, 1.0]);
         let without = HistogramRates { counts: vec![1.0], ..histogram };
         assert!(histogram_quantiles(&without).unwrap_err().to_string().contains("3 rates and 1 counts"));
+        let empty = HistogramRates { rates: Vec::new(), counts: Vec::new(), prompts: 10 };
+        let said = histogram_quantiles(&empty).unwrap_err().to_string();
+        assert!(said.contains("0 rates and 0 counts, 0 prompts in all"), "{said}");
     }
 
     #[test]

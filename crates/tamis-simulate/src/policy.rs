@@ -8,7 +8,10 @@ use tamis_core::schedule::{
     Scheduler, StreamingSettings, Surplus,
 };
 
-use crate::chooser::Choice;
+use tamis_core::schedule::selector::{
+    DifficultyPools, InclusionWeights, Posterior, Selector, ZeroVarianceSkip,
+};
+
 use crate::world::World;
 
 /// EasyR1's limit on rounds.
@@ -31,7 +34,7 @@ const PRIME_RL_WAVES: usize = 4;
 /// A policy at the start of a run.
 pub(crate) struct Policy {
     pub(crate) machine: Scheduler,
-    pub(crate) choice: Choice,
+    pub(crate) selector: Selector,
     /// Whether a chosen group is weighted by one over its probability.
     pub(crate) is_weighted: bool,
     /// Whether prompts of groups that came to nothing are drawn again.
@@ -56,7 +59,8 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     let base = base(config);
     let (batch, n) = (base.train_batch_size, base.group_size);
     let carry = |max_lag| Surplus::Carry { max_lag };
-    let plain = |machine| Policy { machine, choice: Choice::All, is_weighted: false, takes_back: true };
+    let plain =
+        |machine| Policy { machine, selector: Selector::default(), is_weighted: false, takes_back: true };
     let of_others = |machine| Policy { takes_back: false, ..plain(machine) };
     let rounds = |run: ScheduleSettings| Scheduler::rounds(run);
     let stream = |run: ScheduleSettings, max_in_flight: usize, admission: Admission| {
@@ -87,7 +91,9 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         ..base.clone()
     };
     Ok(match name {
-        SimulatedPolicy::Configured => plain(configured(config, in_flight)?),
+        SimulatedPolicy::Configured => {
+            choosing(plain(configured(config, in_flight)?), config.schedule.selector)
+        }
         SimulatedPolicy::Verl => {
             let run = ScheduleSettings::verl(batch, config.data.gen_batch_size.unwrap_or(batch), n, 0);
             of_others(rounds(ScheduleSettings { filter: base.filter, ..run })?)
@@ -121,9 +127,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         }
         SimulatedPolicy::PrimeRl => {
             let run = ScheduleSettings { surplus: carry(PRIME_RL_STALENESS), ..completion };
-            // Without servers as many as a batch takes.
-            let slots = world.servers.map_or(batch, |fleet| (fleet.slots * fleet.count).div_ceil(n));
-            of_others(stream(run, slots.saturating_mul(PRIME_RL_WAVES).max(1), Admission::Saturate)?)
+            of_others(stream(run, prime_rl_groups(batch, n, world), Admission::Saturate)?)
         }
         SimulatedPolicy::RoundsCarry => {
             let gen_batch_size = config.data.gen_batch_size.unwrap_or(batch);
@@ -144,16 +148,46 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
             })?)
         }
         SimulatedPolicy::StreamingCarryCompletion => plain(own_stream(carry(1), FillOrder::Completion)?),
-        SimulatedPolicy::ZeroVarianceSkip => Policy {
-            choice: Choice::Skip(tamis_core::schedule::selector::ZeroVarianceSkip::default()),
-            ..plain(own_stream(carry(1), FillOrder::Dispatch)?)
-        },
-        SimulatedPolicy::Posterior | SimulatedPolicy::PosteriorBiased => Policy {
-            choice: Choice::Posterior(tamis_core::schedule::selector::Posterior::default()),
-            is_weighted: name == SimulatedPolicy::Posterior,
-            ..plain(own_stream(carry(1), FillOrder::Dispatch)?)
-        },
+        SimulatedPolicy::ZeroVarianceSkip
+        | SimulatedPolicy::DifficultyPools
+        | SimulatedPolicy::Posterior
+        | SimulatedPolicy::PosteriorBiased => {
+            let blind = plain(own_stream(carry(1), FillOrder::Dispatch)?);
+            let policy = choosing(blind, selector_of(name, config));
+            // Weighted or not by name.
+            let is_weighted = name == SimulatedPolicy::Posterior
+                || name != SimulatedPolicy::PosteriorBiased && policy.is_weighted;
+            Policy { is_weighted, ..policy }
+        }
     })
+}
+
+/// The same, with chosen prompts.
+fn choosing(policy: Policy, selector: Selector) -> Policy {
+    let is_weighted = selector.correction() == InclusionWeights::Corrected;
+    Policy { selector, is_weighted, ..policy }
+}
+
+/// The selector of a policy: with the run's settings, where the run has the same.
+fn selector_of(name: SimulatedPolicy, config: &Config) -> Selector {
+    let selector = match name {
+        SimulatedPolicy::ZeroVarianceSkip => Selector::ZeroVarianceSkip(ZeroVarianceSkip::default()),
+        SimulatedPolicy::DifficultyPools => Selector::DifficultyPools(DifficultyPools::default()),
+        SimulatedPolicy::Posterior | SimulatedPolicy::PosteriorBiased => {
+            Selector::Posterior(Posterior::default())
+        }
+        _ => Selector::default(),
+    };
+    let own = config.schedule.selector;
+    // The same kind of selector.
+    if own.to_string() == selector.to_string() { own } else { selector }
+}
+
+/// Groups that prime-rl has in flight.
+pub(crate) fn prime_rl_groups(batch: usize, n: usize, world: &World) -> usize {
+    // Without servers as many as a batch takes.
+    let slots = world.servers.map_or(batch, |fleet| fleet.num_slots().div_ceil(n));
+    slots.saturating_mul(PRIME_RL_WAVES).max(1)
 }
 
 /// Members with which a group is begun: as many as the run says, or [`FIRST_MEMBERS`], and one less than all of a

@@ -135,7 +135,7 @@ mod tests {
                 format!("{{\"input\": \"q{group}\", \"score\": {}.0}}\n", if is { "1" } else { "-1" })
             }),
             rows(|group, is| format!("{{\"uid\": {group}, \"accuracy\": {}}}\n", number(is))),
-            (0..30).map(|group| format!("{{\"acc\": [{}, 0, 0]}}\n", group % 2)).collect(),
+            ["{\"acc\": [0, 0, 0]}\n{\"acc\": [1, 0, 0]}\n"; 15].concat(),
         ] {
             let (rates, warnings) = read_of(&rows).unwrap();
             assert_eq!((rates.len(), warnings), (30, Vec::new()), "{rows}");

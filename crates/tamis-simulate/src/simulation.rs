@@ -2,13 +2,18 @@
 
 use serde::Serialize;
 use tamis_config::{Config, SimulateConfig, SimulatedPolicy};
+use tamis_core::schedule::Surplus;
 
-use crate::bound::LowerBound;
-use crate::driver;
+use crate::bound::{LowerBound, NoBound};
+use crate::driver::{self, Played, Span};
 use crate::error::SimulateError;
+use crate::facts::{Fact, facts};
 use crate::measure::PolicyResult;
-use crate::policy::policy;
-use crate::world::World;
+use crate::policy::{Policy, filter_of, policy, prime_rl_groups};
+use crate::world::{MOST_IN_FLIGHT, World};
+
+/// Steps below which numbers say little.
+const FEW_STEPS: u64 = 10;
 
 /// What the policies came to. As JSON it is `{"policies": [...], "seed", "groups"}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -17,17 +22,36 @@ pub struct Simulation {
     pub policies: Vec<PolicyResult>,
     /// Seed of whatever was random.
     pub seed: u64,
-    /// Groups that each policy trained on, those before the first that is measured included.
+    /// Groups that each policy was to train on, those before the first that is measured included.
     pub groups: u64,
+    /// Steps in which it was to.
+    #[serde(skip)]
+    pub steps: u64,
     /// The least that is possible without choosing prompts.
     #[serde(skip)]
-    pub bound: LowerBound,
-    /// Policies that ended before their last step, with the reason.
+    pub bound: Result<LowerBound, NoBound>,
+    /// Policies that this world cannot have, with the reason.
     #[serde(skip)]
-    pub notes: Vec<(SimulatedPolicy, String)>,
+    pub left_out: Vec<(SimulatedPolicy, String)>,
     /// What a person should know of the rollouts that pass rates are of.
     #[serde(skip)]
-    pub warnings: Vec<String>,
+    pub rollout_warnings: Vec<String>,
+    /// The world, in words.
+    #[serde(skip)]
+    pub world: Vec<Fact>,
+}
+
+/// How far a simulation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SimulationProgress {
+    /// The policy that is played.
+    pub policy: SimulatedPolicy,
+    /// Steps that it has trained.
+    pub steps: u64,
+    /// Of so many.
+    pub of: u64,
+    /// Groups that it has started.
+    pub groups: u64,
 }
 
 /// Simulates the policies of a configuration.
@@ -35,10 +59,24 @@ pub struct Simulation {
 /// # Errors
 /// Pass rates that cannot be read, settings of a policy that contradict themselves.
 pub fn simulate(config: &Config) -> Result<Simulation, SimulateError> {
+    simulate_watched(config, &mut |_| {})
+}
+
+/// As [`simulate`]; `watch` is told again and again how far it is.
+///
+/// # Errors
+/// As there.
+pub fn simulate_watched(
+    config: &Config,
+    watch: &mut dyn FnMut(SimulationProgress),
+) -> Result<Simulation, SimulateError> {
     let keys = keys_of(config);
     let world = World::new(config, &keys)?;
-    let names = if keys.policies.is_empty() { SimulatedPolicy::ALL } else { &keys.policies };
-    simulate_in(&world, config, names)
+    let (names, are_all) = match &keys.policies[..] {
+        [] => (SimulatedPolicy::ALL, true),
+        named => (named, false),
+    };
+    play_all(&world, config, names, are_all, watch)
 }
 
 /// Simulates policies in a world.
@@ -50,17 +88,130 @@ pub fn simulate_in(
     config: &Config,
     names: &[SimulatedPolicy],
 ) -> Result<Simulation, SimulateError> {
-    let (mut policies, mut notes) = (Vec::new(), Vec::new());
+    play_all(world, config, names, false, &mut |_| {})
+}
+
+/// Plays policies; those that this world cannot have may be left out.
+fn play_all(
+    world: &World,
+    config: &Config,
+    names: &[SimulatedPolicy],
+    leaves_out: bool,
+    watch: &mut dyn FnMut(SimulationProgress),
+) -> Result<Simulation, SimulateError> {
+    let (mut ready, mut left_out) = (Vec::new(), Vec::new());
+    let mut max_lag = 0;
     for &name in names {
-        let failed = |source| SimulateError::Schedule { policy: name, source };
-        let (result, ended) =
-            driver::run(name, policy(name, config, world).map_err(failed)?, world).map_err(failed)?;
-        policies.push(result);
-        notes.extend(ended.map(|ended| (name, ended)));
+        match checked(name, config, world) {
+            Ok(policy) => {
+                if let Surplus::Carry { max_lag: lag } = policy.machine.settings().surplus {
+                    max_lag = max_lag.max(lag);
+                }
+                ready.push((name, policy));
+            }
+            Err(error) if leaves_out && error.is_of_one_policy() => {
+                let reason = std::error::Error::source(&error).unwrap_or(&error).to_string();
+                left_out.push((name, reason));
+            }
+            Err(error) => return Err(error),
+        }
     }
-    let groups = world.steps * world.train_batch_size as u64;
-    let warnings = world.population.warnings().to_vec();
-    Ok(Simulation { policies, seed: world.seed, groups, bound: LowerBound::new(world), notes, warnings })
+    let policies = ready
+        .into_iter()
+        .map(|(name, policy)| play(name, policy, config, world, watch))
+        .collect::<Result<_, _>>()?;
+    Ok(Simulation {
+        policies,
+        seed: world.seed,
+        groups: world.steps * world.train_batch_size as u64,
+        steps: world.steps,
+        bound: LowerBound::new(world, filter_of(config), max_lag),
+        left_out,
+        rollout_warnings: world.population.warnings().to_vec(),
+        world: facts(config, world),
+    })
+}
+
+/// The policy of a name, where the world can have it.
+fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, SimulateError> {
+    let members = world.completions.group_size();
+    if name == SimulatedPolicy::PrimeRl {
+        let groups = prime_rl_groups(world.train_batch_size, members, world);
+        if groups.saturating_mul(members) > MOST_IN_FLIGHT {
+            let slots = world.servers.map_or(0, |fleet| fleet.num_slots());
+            let most = MOST_IN_FLIGHT;
+            return Err(SimulateError::TooManyInFlight { policy: name, slots, groups, members, most });
+        }
+    }
+    policy(name, config, world).map_err(|source| SimulateError::Schedule { policy: name, source })
+}
+
+/// Plays a policy to its end. Where that comes early, the numbers are those of the steps that there are: it is played
+/// again, up to the last of them.
+fn play(
+    name: SimulatedPolicy,
+    policy: Policy,
+    config: &Config,
+    world: &World,
+    watch: &mut dyn FnMut(SimulationProgress),
+) -> Result<PolicyResult, SimulateError> {
+    let failed = |source| SimulateError::Schedule { policy: name, source };
+    let of = world.steps;
+    let mut tell = |steps, groups| watch(SimulationProgress { policy: name, steps, of, groups });
+    let span = Span { steps: of, warm_up: world.warm_up };
+    let Played { result, ended } = driver::run(name, policy, world, span, &mut tell).map_err(failed)?;
+    let Some(why) = ended else { return Ok(result) };
+    let steps = result.steps;
+    let again = checked(name, config, world)?;
+    let span = Span { steps, warm_up: steps / 2 };
+    let Played { result, .. } = driver::run(name, again, world, span, &mut tell).map_err(failed)?;
+    Ok(PolicyResult { ended: Some(why), ..result })
+}
+
+impl Simulation {
+    /// What whoever reads the numbers must know, in whole sentences.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.rollout_warnings.clone();
+        if self.steps < FEW_STEPS {
+            warnings.push(format!(
+                "{} of {} groups: the second half of so few steps says little, for servers have hardly filled and \
+                 chance is large; raise `simulate.groups`",
+                if self.steps == 1 { "one step".to_owned() } else { format!("{} steps", self.steps) },
+                self.groups / self.steps.max(1)
+            ));
+        }
+        let mut reasons: Vec<&str> = Vec::new();
+        for (_, reason) in &self.left_out {
+            if !reasons.contains(&&**reason) {
+                reasons.push(reason);
+            }
+        }
+        for reason in reasons {
+            let names: Vec<String> = self
+                .left_out
+                .iter()
+                .filter(|(_, why)| why == reason)
+                .map(|(name, _)| format!("`{name}`"))
+                .collect();
+            warnings.push(format!("left out: {}: {reason}", names.join(", ")));
+        }
+        for policy in &self.policies {
+            if let Some(why) = &policy.ended {
+                let PolicyResult { name, steps, .. } = policy;
+                let numbers = if *steps == 0 { "it has no numbers" } else { "its numbers are of these" };
+                warnings.push(format!(
+                    "the policy `{name}` ended after {steps} of {} steps, and {numbers}: {why}",
+                    self.steps
+                ));
+            }
+        }
+        warnings
+    }
+
+    /// Whether no policy came to its last step.
+    pub fn all_ended(&self) -> bool {
+        self.policies.iter().all(|policy| policy.ended.is_some())
+    }
 }
 
 /// The keys under `simulate`, or their defaults.

@@ -17,12 +17,15 @@ pub(crate) const COLUMNS: [Column; 11] = [
     ("step s", 1, |policy| policy.step_time),
     ("slots %", 0, |policy| policy.utilisation.map(|share| 100.0 * share)),
     ("lag", 2, |policy| policy.lag_mean),
-    ("max", 0, |policy| Some(policy.lag_max as f64)),
+    ("max", 0, |policy| policy.lag_mean.map(|_| policy.lag_max as f64)),
     ("ESS", 2, |policy| policy.weight_ess),
     ("hard", 3, |policy| policy.hard_share),
     ("easy", 3, |policy| policy.easy_share),
     ("length KS", 3, |policy| policy.length_ks),
-    ("wasted", 2, |policy| Some(policy.wasted.values().sum())),
+    // The sum of nothing would be -0.
+    ("wasted", 2, |policy| {
+        policy.generated_per_kept.map(|_| policy.wasted.values().fold(0.0, |sum, part| sum + part))
+    }),
 ];
 
 /// A number of a column, or a dash.
@@ -52,12 +55,22 @@ impl fmt::Display for Simulation {
             }
             let listed: Vec<String> =
                 causes(policy).iter().map(|(cause, share)| format!("{cause} {}", fixed(*share, 2))).collect();
-            writeln!(f, "  {}", listed.join(", "))?;
+            let ended = policy
+                .ended
+                .as_ref()
+                .map(|_| format!("ended after {} of {} steps", policy.steps, self.steps))
+                .into_iter();
+            writeln!(f, "  {}", listed.into_iter().chain(ended).collect::<Vec<_>>().join(", "))?;
         }
-        write!(f, "{:<width$}  {:>9}", "lower bound", fixed(self.bound.generated_per_kept, 2).clone())?;
-        if let Some(step_time) = self.bound.step_time {
-            write!(f, "  {:>9}  {:>9}", "", fixed(step_time, 1).clone())?;
+        write!(f, "{:<width$}", "lower bound")?;
+        let bound = match &self.bound {
+            Ok(bound) => bound,
+            Err(reason) => return writeln!(f, "  {:>9}  none: {reason}", "-"),
+        };
+        write!(f, "  {:>9}", fixed(bound.generated_per_kept, 2))?;
+        if let Some(step_time) = bound.step_time {
+            write!(f, "  {:>9}  {:>9}", "", fixed(step_time, 1))?;
         }
-        writeln!(f)
+        writeln!(f, "  on average; by chance {} % less", fixed(100.0 * bound.chance, 1))
     }
 }

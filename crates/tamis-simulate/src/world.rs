@@ -13,6 +13,10 @@ use crate::pass_rates::Population;
 
 /// Steps of a policy where nobody says how many groups.
 const STEPS: usize = 60;
+/// Completions of a batch, at most: policies have up to eight batches in flight.
+const MOST_COMPLETIONS: usize = 1 << 22;
+/// Completions in flight, at most.
+pub(crate) const MOST_IN_FLIGHT: usize = 8 * MOST_COMPLETIONS;
 
 /// What every policy of a simulation meets: prompts, completions, servers, a learner.
 #[derive(Debug, Clone)]
@@ -42,9 +46,19 @@ impl World {
     /// Of a configuration.
     ///
     /// # Errors
-    /// Pass rates that cannot be read.
+    /// Pass rates that cannot be read, sizes that cannot be simulated.
     pub fn new(config: &Config, keys: &SimulateConfig) -> Result<Self, SimulateError> {
         let train_batch_size = config.data.train_batch_size;
+        let (groups, members) = (config.gen_batch_size().max(train_batch_size), config.rollout.n);
+        if groups.saturating_mul(members) > MOST_COMPLETIONS {
+            return Err(SimulateError::BatchTooLarge { groups, members, most: MOST_COMPLETIONS });
+        }
+        let (prompt, longest) = (keys.length.prompt, config.rollout.max_response_length);
+        if let Some(kv_tokens) = keys.servers.as_ref().and_then(|servers| servers.kv_tokens)
+            && kv_tokens < prompt.saturating_add(longest)
+        {
+            return Err(SimulateError::CacheTooSmall { kv_tokens, prompt, longest });
+        }
         let groups = keys.groups.unwrap_or(STEPS * train_batch_size);
         let steps = groups.div_ceil(train_batch_size) as u64;
         let completions = Completions::new(config, &keys.length);

@@ -1,11 +1,12 @@
 //! `tamis simulate`.
 
+use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use tamis_config::Severity;
-use tamis_core::filter::Scope;
 use tamis_run::durable::Disk;
-use tamis_simulate::simulate;
+use tamis_simulate::{SimulationProgress, simulate_watched};
 
 use super::{print, refuse_others, show, warn};
 use crate::arguments::SimulateArguments;
@@ -13,6 +14,9 @@ use crate::failure::{FAILED, Failure, USAGE};
 
 /// The page, where nobody names another.
 const PAGE: &str = "simulation.html";
+/// How long a line of progress stays as it is.
+const PAUSE: Duration = Duration::from_millis(100);
+const NAMES_PAGE: &str = "`--html FILE` names the page to write";
 
 pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
     let loaded = arguments.layers.load_to_show()?;
@@ -26,50 +30,148 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
         None => Some(PathBuf::from(PAGE)),
     };
     if let Some(out) = out.as_deref().filter(|out| *out != Path::new("-")) {
-        refuse_others(out, "`--html FILE` names the page to write")?;
+        refuse_others(out, NAMES_PAGE)?;
+        let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return Err(Failure::new(
+                USAGE,
+                format!("error: there is no folder {}\n  hint: {NAMES_PAGE}", folder.display()),
+            ));
+        }
     }
-    let filter = loaded.config.filter.as_ref();
-    if filter.is_none() {
+    if loaded.config.filter.is_none() {
         warn(
             "there is no filter, and the policies are those of one: groups are judged by `filter.kind: variance`",
         );
-    } else if let Some(kind) = filter.map(|filter| filter.kind).filter(|kind| kind.scope() == Scope::Pool) {
-        return Err(Failure::new(
-            USAGE,
-            format!(
-                "error: `filter.kind: {kind}` compares the groups of a round, and most policies have none\n  hint: \
-                 `filter.kind=variance` simulates them all"
-            ),
-        ));
     }
-    let simulation = simulate(&loaded.config).map_err(|error| {
+    let mut lines = Lines::on_stderr();
+    let simulation = simulate_watched(&loaded.config, &mut |progress| lines.show(progress));
+    lines.end();
+    let simulation = simulation.map_err(|error| {
         let code = if error.is_usage() { USAGE } else { FAILED };
         Failure::of(code, &error, error.hint())
     })?;
-    for warning in &simulation.warnings {
-        warn(warning);
-    }
-    for (name, note) in &simulation.notes {
-        warn(&format!("the policy `{name}` ended early: {note}"));
+    for warning in simulation.warnings() {
+        warn(&warning);
     }
     if arguments.json {
         let json = serde_json::to_string_pretty(&simulation)
             .map_err(|error| Failure::new(FAILED, format!("error: failed to write the result: {error}")))?;
         print(&format!("{json}\n"))?;
     }
-    let Some(out) = out else { return Ok(0) };
+    let code = if simulation.all_ended() { FAILED } else { 0 };
+    let Some(out) = out else { return Ok(code) };
     let (files, _) = arguments.layers.split();
     let name = files.first().and_then(|file| file.file_stem()).and_then(|name| name.to_str());
     let html = simulation.html(&format!("Schedules for {}", name.unwrap_or("the defaults")));
     if out == Path::new("-") {
         print(&html)?;
-        return Ok(0);
+        return Ok(code);
+    }
+    if !arguments.json {
+        show(&simulation.to_string())?;
     }
     Disk::new().write_file(&out, html.as_bytes()).map_err(|error| {
         Failure::of(FAILED, &error, Some("name a file that can be written with `--html FILE`".to_owned()))
     })?;
     if !arguments.json {
-        show(&format!("{simulation}page: {}\n", out.display()))?;
+        show(&format!("page: {}\n", out.display()))?;
     }
-    Ok(0)
+    Ok(code)
+}
+
+/// How far a simulation is: a line for each policy, which is written over again and again.
+struct Lines {
+    /// None where nobody looks.
+    out: Option<Box<dyn Write>>,
+    last: Option<SimulationProgress>,
+    written: Instant,
+}
+
+impl Lines {
+    /// On a terminal that can move its cursor; elsewhere nothing is said.
+    fn on_stderr() -> Self {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let is_watched = std::io::stderr().is_terminal() && !is_dumb;
+        Self::new(is_watched.then(|| Box::new(std::io::stderr()) as Box<dyn Write>))
+    }
+
+    fn new(out: Option<Box<dyn Write>>) -> Self {
+        Self { out, last: None, written: Instant::now() }
+    }
+
+    fn show(&mut self, progress: SimulationProgress) {
+        if self.out.is_none() {
+            return;
+        }
+        if self.last.is_some_and(|last| last.policy != progress.policy) {
+            self.end();
+        }
+        let is_first = self.last.replace(progress).is_none();
+        if is_first || self.written.elapsed() >= PAUSE {
+            self.write("");
+        }
+    }
+
+    fn write(&mut self, end: &str) {
+        if let (Some(out), Some(SimulationProgress { policy, steps, of, groups })) =
+            (&mut self.out, self.last)
+        {
+            // Where the terminal has gone the simulation goes on all the same.
+            let _ = write!(out, "\r\x1b[2K{policy}: step {steps} of {of}, {groups} groups started{end}");
+            let _ = out.flush();
+        }
+        self.written = Instant::now();
+    }
+
+    /// The line of the present policy stays, with the last that is known of it.
+    fn end(&mut self) {
+        self.write("\n");
+        self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tamis_config::SimulatedPolicy;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Screen(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Screen {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_for_each_policy() {
+        let screen = Screen::default();
+        let mut lines = Lines::new(Some(Box::new(screen.clone())));
+        let at = |policy, steps| SimulationProgress { policy, steps, of: 9, groups: 4 * steps };
+        for steps in 0..9 {
+            lines.show(at(SimulatedPolicy::Verl, steps));
+        }
+        lines.show(at(SimulatedPolicy::Slime, 1));
+        lines.end();
+        let said = String::from_utf8(screen.0.lock().unwrap().clone()).unwrap();
+        let shown: Vec<&str> =
+            said.lines().map(|line| line.rsplit("\x1b[2K").next().unwrap_or_default()).collect();
+        assert_eq!(
+            shown,
+            ["verl: step 8 of 9, 32 groups started", "slime: step 1 of 9, 4 groups started"],
+            "{said:?}"
+        );
+        assert!(said.starts_with("\r\x1b[2Kverl: step 0 of 9"), "{said:?}");
+        // Nobody looks.
+        Lines::new(None).show(at(SimulatedPolicy::Verl, 1));
+    }
 }

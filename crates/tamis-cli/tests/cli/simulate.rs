@@ -86,11 +86,67 @@ fn what_cannot_be_simulated() {
     exit code 2
     ----- stderr
     warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 16 groups are kept: each round is selected by itself
-    error: `filter.kind: top_p` compares the groups of a round, and most policies have none
-      hint: `filter.kind=variance` simulates them all
+    error: the policy `streaming_carry` cannot be simulated
+      caused by: the filter top_p compares the groups of a round, and a streaming schedule has none
+      hint: name policies that have rounds with `simulate.policies`, such as `verl`, `nemo_rl`, `rounds_carry` and `deficit`; an empty list takes all that have
+    ");
+    let rounds = [
+        "simulate",
+        "world.yaml",
+        "filter={kind: top_p, p: 0.9}",
+        "simulate.policies=[configured]",
+        "--json",
+    ];
+    folder.tamis(&rounds).succeeds();
+    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.servers.kv_tokens=10"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: `simulate.servers.kv_tokens` 10 cannot hold one completion: a prompt of 0 tokens and up to 400 tokens after it
+      hint: set `simulate.servers.kv_tokens: 400` or more, or lower `rollout.max_response_length`
+    ");
+    // Before anything is simulated.
+    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.groups=100000000", "--html", "nowhere/x.html"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: there is no folder nowhere
+      hint: `--html FILE` names the page to write
     ");
     let without = folder.tamis(&["simulate", "world.yaml", "~filter", "--json"]).succeeds();
     assert!(without.stderr.contains("there is no filter"), "{}", without.stderr);
+}
+
+/// A world in which nothing can be kept: what there is is told, and the command fails.
+#[test]
+fn policies_that_end_early() {
+    let folder = folder();
+    let never = [
+        "simulate",
+        "world.yaml",
+        "simulate.length.sigma=0",
+        "simulate.pass_rate={kind: histogram, rates: [1], counts: [1]}",
+    ];
+    let ended = folder.tamis(&never);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(
+        ended.stderr.contains("warning: the policy `verl` ended after 0 of 20 steps"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stdout.contains("ended after 0 of 20 steps")
+            && ended.stdout.contains("none: the filter keeps no group")
+    );
+    assert!(
+        ended.stdout.contains("page: simulation.html") && !ended.stdout.contains("-0"),
+        "{}",
+        ended.stdout
+    );
+    let json = folder.tamis(&[&never[..], &["--json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert!(json.code == Some(1) && found["policies"][0]["ended"].is_string(), "{json:?}");
+    // One step says little.
+    let short = folder.tamis(&["simulate", "world.yaml", "simulate.groups=16", "--json"]).succeeds();
+    assert!(short.stderr.contains("warning: one step of 16 groups"), "{}", short.stderr);
 }
 
 /// Rollouts of a filter's file: 40 prompts of 8, of which half are always right.

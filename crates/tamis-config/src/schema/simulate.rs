@@ -103,6 +103,9 @@ choice! {
         Screening = "screening",
         /// `streaming_carry` with prompts passed over whose groups were uniform before (GRESO).
         ZeroVarianceSkip = "zero_variance_skip",
+        /// `streaming_carry` with a fifth of the prompts whose latest group was uniform (prime-rl's pools), or by the
+        /// run's own `difficulty_pools`.
+        DifficultyPools = "difficulty_pools",
         /// `streaming_carry` with prompts chosen by the posterior of their pass rate, weighted by 1/q.
         Posterior = "posterior",
         /// The same without weights.

@@ -41,9 +41,9 @@ impl Frame {
         Self { x, y, height: 210.0 }
     }
 
-    /// As [`Self::new`], higher: for dots with names.
-    pub fn tall(x: (f64, f64), y: (f64, f64)) -> Self {
-        Self { height: 320.0, ..Self::new(x, y) }
+    /// As [`Self::new`], higher: for so many dots with names.
+    pub fn for_names(x: (f64, f64), y: (f64, f64), dots: usize) -> Self {
+        Self { height: (120.0 + 15.0 * dots as f64).clamp(320.0, 900.0), ..Self::new(x, y) }
     }
 
     /// The left and the right edge.

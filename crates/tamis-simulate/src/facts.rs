@@ -1,0 +1,114 @@
+//! The world of a simulation in words, for a page.
+
+use std::fmt::Write as _;
+
+use tamis_config::{Config, PassRates};
+use tamis_core::figure::shortest;
+use tamis_core::schedule::InFlight;
+
+use crate::policy::filter_of;
+use crate::simulation::keys_of;
+use crate::world::World;
+
+/// A setting and its value.
+pub type Fact = (&'static str, String);
+
+/// What every policy meets.
+pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
+    let keys = keys_of(config);
+    let num_prompts = world.population.len();
+    let rates = match &keys.pass_rate {
+        PassRates::Beta(beta) => format!("Beta({}, {})", shortest(beta.a), shortest(beta.b)),
+        PassRates::Histogram(histogram) => format!("a histogram of {} rates", histogram.rates.len()),
+        PassRates::Rollouts(rollouts) => format!("of rollouts in {}", rollouts.path.display()),
+    };
+    let filter = filter_of(config);
+    let limit = config.rollout.max_response_length;
+    let length = &keys.length;
+    let median = length.median.map_or_else(|| "a twentieth of that".to_owned(), shortest);
+    let seconds = |seconds: f64| format!("{} s", shortest(seconds));
+    let mut facts = vec![
+        ("Pass rates", format!("{rates}, {num_prompts} prompts")),
+        ("Filter", format!("{filter}: {}", filter.rule())),
+        (
+            "Batch",
+            format!(
+                "{} groups of {}, rounds of {}",
+                world.train_batch_size,
+                config.rollout.n,
+                config.data.gen_batch_size.unwrap_or(world.train_batch_size)
+            ),
+        ),
+        (
+            "Steps",
+            format!(
+                "{}, the last {} measured, seed {}",
+                world.steps,
+                world.steps - world.warm_up,
+                world.seed
+            ),
+        ),
+        (
+            "Lengths",
+            format!(
+                "lognormal, cut at {limit} tokens, median {median}, σ {}, {} of the variance the prompt's, wrong ones × \
+                 {}; prompts of {} tokens",
+                shortest(length.sigma),
+                shortest(length.prompt_share),
+                shortest(length.wrong_factor),
+                length.prompt
+            ),
+        ),
+        (
+            "Servers",
+            world.servers.map_or_else(
+                || "none: groups are counted without a clock".to_owned(),
+                |fleet| {
+                    let mut text = format!(
+                        "{} of {} slots, {} an iteration, {} of it more where all slots run",
+                        fleet.count,
+                        fleet.slots,
+                        seconds(fleet.iteration),
+                        shortest(fleet.load)
+                    );
+                    if let Some(tokens) = fleet.kv_tokens {
+                        let _ = write!(
+                            text,
+                            ", {} of it more where the cache of {} tokens is full",
+                            shortest(fleet.context),
+                            shortest(tokens)
+                        );
+                    }
+                    if let Some(rate) = fleet.prefill_rate {
+                        let _ = write!(text, ", prompts at {} tokens a second", shortest(rate));
+                    }
+                    text
+                },
+            ),
+        ),
+    ];
+    if world.servers.is_some() {
+        let treatment = match world.in_flight {
+            InFlight::Wait => "finished first",
+            InFlight::Keep => "go on",
+            InFlight::Abort => "begun anew",
+        };
+        facts.extend([
+            ("Scores", format!("{} after a completion", seconds(world.reward_latency))),
+            (
+                "Training",
+                format!(
+                    "{} a step and {} a token",
+                    seconds(world.train_time.step),
+                    seconds(world.train_time.token)
+                ),
+            ),
+            ("New weights", format!("{}, samples in flight {treatment}", seconds(world.publication.time))),
+        ]);
+    }
+    facts.push((
+        "Drift of the logits",
+        format!("{} a step, noise {}", shortest(world.drift.logit), shortest(world.drift.noise)),
+    ));
+    facts
+}

@@ -1,0 +1,276 @@
+//! Worlds at the edge: what is cut, filters of all kinds, policies that end early, sizes that cannot be simulated.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use tamis_config::{
+    BetaRates, Config, FilterConfig, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
+    SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig,
+};
+use tamis_core::filter::{GroupFilter, MeanRange, TopP};
+use tamis_core::schedule::RoundLimit;
+use tamis_simulate::{NoBound, Simulation, simulate};
+
+const BATCH: usize = 64;
+
+fn config(policies: &[SimulatedPolicy]) -> Config {
+    let mut config = Config::default();
+    config.data.train_batch_size = BATCH;
+    config.rollout.n = 8;
+    config.rollout.max_response_length = 4000;
+    config.run.seed = 3;
+    config.simulate = Some(SimulateConfig {
+        length: SimulatedLengthConfig {
+            median: Some(200.0),
+            sigma: 1.0,
+            prompt_share: 0.0,
+            wrong_factor: 1.0,
+            prompt: 0,
+        },
+        groups: Some(120 * BATCH),
+        policies: policies.to_vec(),
+        servers: None,
+        ..SimulateConfig::default()
+    });
+    config
+}
+
+fn keys(config: &mut Config) -> &mut SimulateConfig {
+    config.simulate.as_mut().unwrap()
+}
+
+fn one_rate(rate: f64) -> PassRates {
+    PassRates::Histogram(HistogramRates { rates: vec![rate], counts: vec![1.0], prompts: 6000 })
+}
+
+fn filter(kind: GroupFilter) -> FilterConfig {
+    FilterConfig { kind, metric: None }
+}
+
+/// Policies that neither choose prompts nor end groups early.
+const BLIND: [SimulatedPolicy; 5] = [
+    SimulatedPolicy::Verl,
+    SimulatedPolicy::RoundsCarry,
+    SimulatedPolicy::Deficit,
+    SimulatedPolicy::StreamingCarry,
+    SimulatedPolicy::PrimeRl,
+];
+
+fn assert_bounded(simulation: &Simulation, what: &str) {
+    let bound = simulation.bound.unwrap();
+    let least = bound.generated_per_kept * (1.0 - bound.chance);
+    for policy in &simulation.policies {
+        let generated = policy.generated_per_kept.unwrap();
+        assert!(generated > least, "{what}: {} generates {generated}, {bound:?}", policy.name.as_str());
+        if let (Some(time), Some(least)) = (policy.step_time, bound.step_time) {
+            assert!(
+                time > least * (1.0 - bound.chance),
+                "{what}: {} takes {time}, {bound:?}",
+                policy.name.as_str()
+            );
+        }
+    }
+    // And some policy comes near it.
+    let stream =
+        simulation.policies.iter().find(|policy| policy.name == SimulatedPolicy::StreamingCarry).unwrap();
+    let near = stream.generated_per_kept.unwrap() / bound.generated_per_kept - 1.0;
+    assert!(near.abs() < bound.chance, "{what}: {near}, {bound:?}");
+}
+
+/// Where answers are cut right ones are lost: easy prompts become mixed ones.
+#[test]
+fn the_bound_goes_by_what_is_cut() {
+    for (rate, limit) in [(None, 4000), (None, 300), (Some(0.99), 4000), (Some(0.995), 4000)] {
+        let mut config = config(&BLIND);
+        config.rollout.max_response_length = limit;
+        if let Some(rate) = rate {
+            keys(&mut config).pass_rate = one_rate(rate);
+        }
+        assert_bounded(&simulate(&config).unwrap(), &format!("{rate:?} cut at {limit}"));
+    }
+    // By the lengths of each prompt, where these differ.
+    let mut config = config(&BLIND);
+    config.rollout.max_response_length = 300;
+    keys(&mut config).length.prompt_share = 0.8;
+    assert_bounded(&simulate(&config).unwrap(), "lengths of prompts");
+    // One in two million is that short.
+    config.rollout.max_response_length = 1;
+    let simulation = simulate(&config).unwrap();
+    assert!(simulation.bound.unwrap().generated_per_kept > 1e6 && simulation.all_ended(), "{simulation}");
+}
+
+#[test]
+fn the_bound_goes_by_the_filter_the_drift_and_the_clock() {
+    let mut config = config(&BLIND);
+    config.filter =
+        Some(filter(GroupFilter::MeanRange(MeanRange { low: 0.2, high: 0.8, ..MeanRange::default() })));
+    let band = simulate(&config).unwrap();
+    assert_bounded(&band, "mean_range");
+    config.filter = None;
+    let all = simulate(&config).unwrap();
+    let [band, all] = [band, all].map(|simulation| simulation.bound.unwrap().generated_per_kept);
+    assert!(band > 1.3 * all, "{band} {all}");
+
+    keys(&mut config).drift = SimulatedDriftConfig { logit: 0.02, noise: 0.03 };
+    assert_bounded(&simulate(&config).unwrap(), "drift");
+
+    keys(&mut config).drift = SimulatedDriftConfig { logit: 0.0, noise: 0.0 };
+    keys(&mut config).servers = SimulateConfig::default()
+        .servers
+        .map(|servers| SimulatedServersConfig { slots: Some(128), ..servers });
+    assert_bounded(&simulate(&config).unwrap(), "servers");
+    keys(&mut config).train_time.token = 1e-4;
+    assert_bounded(&simulate(&config).unwrap(), "training");
+
+    // One member differs from none, and is kept by default.
+    let mut config = config_of_one();
+    let bound = simulate(&config).unwrap().bound.unwrap();
+    assert!((bound.generated_per_kept - 1.0).abs() < 1e-12, "{bound:?}");
+    config.filter = Some(filter(GroupFilter::TopP(TopP::of(0.9))));
+    let pool = simulate(&config).unwrap();
+    assert_eq!(pool.bound, Err(NoBound::Pool));
+    assert!(pool.to_string().contains("compares the groups of a round"), "{pool}");
+}
+
+fn config_of_one() -> Config {
+    let mut config = config(&[SimulatedPolicy::Verl]);
+    config.rollout.n = 1;
+    config
+}
+
+/// What is cut is wrong: the rate by which a prompt is called easy is the one that its groups show.
+#[test]
+fn prompts_are_easy_by_what_their_groups_show() {
+    let mut config = config(&[SimulatedPolicy::StreamingCarry]);
+    keys(&mut config).pass_rate = one_rate(0.95);
+    let share = |config: &Config| simulate(config).unwrap().policies[0].easy_share.unwrap();
+    assert!((share(&config) - 1.0).abs() < 1e-12);
+    config.rollout.max_response_length = 300;
+    assert!(share(&config) < 1e-12);
+}
+
+/// Generated for nothing, in groups: with what was trained on that is all that was generated.
+#[test]
+fn what_is_wasted_and_what_is_trained_on_is_all() {
+    let mut config =
+        config(&[SimulatedPolicy::Screening, SimulatedPolicy::StreamingCarry, SimulatedPolicy::Slime]);
+    config.schedule.screen_first = Some(2);
+    keys(&mut config).groups = Some(400 * BATCH);
+    for policy in simulate(&config).unwrap().policies {
+        let wasted: f64 = policy.wasted.values().sum();
+        let generated = policy.generated_per_kept.unwrap();
+        assert!((1.0 + wasted - generated).abs() < 0.03 * generated, "{policy:?}");
+    }
+}
+
+/// Rounds of 20 for a batch of 16, of which one in nine is too poor.
+#[test]
+fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
+    let mut config = config(&[SimulatedPolicy::Configured, SimulatedPolicy::StreamingCarry]);
+    config.data.train_batch_size = 16;
+    config.data.gen_batch_size = Some(20);
+    config.schedule.max_num_gen_batches = RoundLimit::Rounds(1);
+    keys(&mut config).groups = Some(50 * 16);
+    keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 2.0, b: 2.0, prompts: 6000 });
+    let simulation = simulate(&config).unwrap();
+    let [ended, other] = &simulation.policies[..] else { unreachable!() };
+    assert!(ended.ended.is_some() && (2..50).contains(&ended.steps), "{ended:?}");
+    assert_eq!((&other.ended, other.steps), (&None, 50));
+    let generated = ended.generated_per_kept.unwrap();
+    assert!((generated - 1.25).abs() < 1e-9, "{ended:?}");
+    assert!(!simulation.all_ended());
+    let json = serde_json::to_value(&simulation).unwrap();
+    assert!(json["policies"][0]["ended"].is_string() && json["policies"][1]["ended"].is_null());
+    let said = format!("ended after {} of 50 steps", ended.steps);
+    assert!(simulation.to_string().contains(&said), "{simulation}");
+    assert!(simulation.warnings()[0].contains(&said), "{:?}", simulation.warnings());
+    assert!(simulation.html("t").contains("ended after"));
+
+    // Nothing is ever kept.
+    keys(&mut config).pass_rate = one_rate(1.0);
+    keys(&mut config).length.sigma = 0.0;
+    let simulation = simulate(&config).unwrap();
+    assert!(simulation.all_ended());
+    assert_eq!(simulation.bound, Err(NoBound::NothingKept));
+    assert!(
+        simulation.policies.iter().all(|policy| policy.steps == 0 && policy.generated_per_kept.is_none())
+    );
+    assert!(!simulation.to_string().contains("-0"), "{simulation}");
+}
+
+#[test]
+fn few_steps_are_warned_of() {
+    let mut config = config(&[SimulatedPolicy::StreamingCarry]);
+    assert_eq!(simulate(&config).unwrap().warnings(), Vec::<String>::new());
+    keys(&mut config).groups = Some(BATCH);
+    let warnings = simulate(&config).unwrap().warnings();
+    assert!(warnings.len() == 1 && warnings[0].starts_with("one step of 64 groups"), "{warnings:?}");
+}
+
+/// Filters that compare the groups of a round want policies that have rounds.
+#[test]
+fn filters_of_rounds_are_simulated_where_there_are_rounds() {
+    let rounds = [
+        SimulatedPolicy::Configured,
+        SimulatedPolicy::Verl,
+        SimulatedPolicy::NemoRl,
+        SimulatedPolicy::RoundsCarry,
+        SimulatedPolicy::Deficit,
+    ];
+    let mut config = config(&rounds);
+    config.filter = Some(filter(GroupFilter::TopP(TopP::of(0.5))));
+    keys(&mut config).groups = Some(20 * BATCH);
+    let simulation = simulate(&config).unwrap();
+    assert!(
+        simulation.policies.iter().all(|policy| policy.wasted.contains_key("outside_pool")),
+        "{simulation}"
+    );
+    keys(&mut config).policies = vec![SimulatedPolicy::Verl, SimulatedPolicy::Streaming];
+    let refused = simulate(&config).unwrap_err();
+    assert!(refused.to_string().contains("`streaming`") && refused.is_usage(), "{refused}");
+    // All that can be.
+    keys(&mut config).policies = Vec::new();
+    let simulation = simulate(&config).unwrap();
+    let names: Vec<SimulatedPolicy> = simulation.policies.iter().map(|policy| policy.name).collect();
+    assert!(rounds.iter().all(|name| names.contains(name)), "{names:?}");
+    assert!(!names.contains(&SimulatedPolicy::PrimeRl));
+    let warnings = simulation.warnings().concat();
+    assert!(
+        warnings.contains("`prime_rl`") && warnings.contains("compares the groups of a round"),
+        "{warnings}"
+    );
+}
+
+#[test]
+fn sizes_that_cannot_be_simulated() {
+    let servers = |config: &mut Config, change: fn(&mut SimulatedServersConfig)| {
+        let mut servers = SimulateConfig::default().servers.unwrap();
+        change(&mut servers);
+        keys(config).servers = Some(servers);
+    };
+    let mut cached = config(&[SimulatedPolicy::Verl]);
+    servers(&mut cached, |servers| servers.kv_tokens = Some(4099));
+    keys(&mut cached).length.prompt = 100;
+    let refused = simulate(&cached).unwrap_err();
+    assert!(refused.to_string().contains("cannot hold one completion"), "{refused}");
+    assert!(refused.hint().unwrap().contains("4100"), "{refused}");
+
+    let mut large = config(&[SimulatedPolicy::Verl]);
+    (large.data.train_batch_size, large.rollout.n) = (1000, 65_536);
+    let refused = simulate(&large).unwrap_err();
+    assert!(refused.to_string().contains("65536000 completions"), "{refused}");
+
+    let mut many = config(&[SimulatedPolicy::PrimeRl]);
+    servers(&mut many, |servers| (servers.slots, servers.count) = (Some(1_000_000), 1000));
+    let refused = simulate(&many).unwrap_err();
+    assert!(refused.to_string().contains("1000000000 slots full"), "{refused}");
+}
+
+/// Prompts that were uniform are drawn a fifth as often, and what they are of is trained on less.
+#[test]
+fn pools_are_cheaper_and_biased() {
+    let mut config = config(&[SimulatedPolicy::StreamingCarry, SimulatedPolicy::DifficultyPools]);
+    keys(&mut config).groups = Some(200 * BATCH);
+    let simulation = simulate(&config).unwrap();
+    let [blind, pools] = &simulation.policies[..] else { unreachable!() };
+    assert!(pools.generated_per_kept.unwrap() < 0.9 * blind.generated_per_kept.unwrap(), "{simulation}");
+    assert!(pools.hard_share.unwrap() < 0.95 * blind.hard_share.unwrap(), "{simulation}");
+}
