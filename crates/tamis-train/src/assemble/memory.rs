@@ -48,13 +48,12 @@ pub fn estimate(
     // members of a group are scored by the prompt's last row.
     let whole =
         |groups: usize| groups.saturating_mul(prompt + n.saturating_mul(response.saturating_sub(1)).max(1));
-    let limit = match config.train.micro_batch_size {
+    let limit = if let Some(size) = config.train.micro_batch_size {
         // A micro-batch may begin within a group.
-        Some(size) => (size.div_ceil(n) + usize::from(size % n != 0)) * prompt + size * response,
-        None => {
-            let own = tamis_model::micro_batch_tokens(model, config.model.recompute_activations);
-            config.micro_batch_tokens(Some(own)).max(prompt + response)
-        }
+        (size.div_ceil(n) + usize::from(size % n != 0)) * prompt + size * response
+    } else {
+        let own = tamis_model::micro_batch_tokens(model, config.model.recompute_activations);
+        config.micro_batch_tokens(Some(own)).max(prompt + response)
     };
     let rows = limit.min(whole(groups));
     let score = critic.is_some() || config.objective.kl.place != tamis_config::KlPlace::None;
