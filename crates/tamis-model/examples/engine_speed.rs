@@ -3,6 +3,10 @@
 //! `cargo run --release -p tamis-model --example engine_speed -- [threads] [seconds per measurement]
 //! [filter]`
 //!
+//! A filter names measurements by a part of their name. `products` (matrix products of a layer's shapes) and `long`
+//! (training passes over one sequence of 4,096 and of 16,384 tokens, where attention is most of the work) are measured
+//! where they are named.
+//!
 //! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
 //! tokens. `peak_share` is the share of the peak that the same kernel reaches on operands in cache, counting
 //! 2 operations per weight (6 in training) and those of attention.
@@ -15,7 +19,7 @@ use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     AdamW, AdamWConfig, Architecture, BatchGenerator, Coefficients, GenerationRequest, GeneratorSettings,
     Gradients, Model, PassOptions, SamplingParams, Sequence, Threads, TransformerConfig, Workspace,
-    forward_backward, measure_peak,
+    forward_backward, measure_peak, measure_product,
 };
 
 /// Measurements for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives these
@@ -33,10 +37,26 @@ struct Case {
 const PROMPT: usize = 32;
 const NEW: usize = 32;
 
+/// Rows, columns and chain lengths of products: of the small model, of the mid one and of a layer of 576 x 1536, each
+/// with the rows of a training pass and of a step of generation.
+const PRODUCTS: [(usize, usize, usize); 10] = [
+    (512, 128, 128),
+    (512, 384, 128),
+    (512, 128, 384),
+    (24, 384, 128),
+    (1536, 512, 512),
+    (1536, 512, 1408),
+    (64, 1408, 512),
+    (1536, 1536, 576),
+    (1536, 576, 1536),
+    (64, 1536, 576),
+];
+
+fn llama(vocab: usize, hidden: usize, intermediate: usize, layers: usize, heads: usize) -> TransformerConfig {
+    TransformerConfig::new(Architecture::Llama, vocab, hidden, intermediate, layers, heads, 256)
+}
+
 fn cases() -> [Case; 2] {
-    let llama = |vocab, hidden, intermediate, layers, heads| {
-        TransformerConfig::new(Architecture::Llama, vocab, hidden, intermediate, layers, heads, 256)
-    };
     [
         Case {
             name: "small",
@@ -88,6 +108,27 @@ fn main() {
         threads.level(),
         peak / 1e9
     );
+    if filter == "products" {
+        for (m, n, k) in PRODUCTS {
+            let rate = measure_product(&threads, m, n, k);
+            println!(
+                r#"{{"what":"product","m":{m},"n":{n},"k":{k},"gflops":{:.1},"peak_share":{:.3}}}"#,
+                rate / 1e9,
+                rate / peak
+            );
+        }
+        return;
+    }
+    if filter == "long" {
+        for tokens in [4096, 16_384] {
+            let mut config = llama(64, 128, 384, 4, 4);
+            config.max_position_embeddings = tokens;
+            let case =
+                Case { name: "small", config, sequences: 1, lengths: (tokens, tokens), prompts: (0, 0) };
+            train(&case, &threads, seconds, peak, "train_long", 1);
+        }
+        return;
+    }
     for case in cases() {
         for (what, samples) in [("train", 1), ("train_grouped", 8)] {
             if what.contains(&filter) {

@@ -194,6 +194,8 @@ impl Plan {
                 plan.width = plan.width.max((prefix + rows.next_multiple_of(PANEL)).next_multiple_of(PANEL));
             }
         }
+        // An odd number of cache lines: rows a power of two apart would all fall into the same few sets of the cache.
+        plan.width = (plan.width / PANEL | 1) * PANEL;
         for stretch in &plan.stretches {
             let mut from = 0;
             while from < stretch.rows {

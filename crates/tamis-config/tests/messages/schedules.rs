@@ -23,7 +23,7 @@ fn selectors() {
     assert!(pools("0.5", "0.5").contains("from 0.5"), "both pools have it");
     assert_snapshot!(pools("0.9", "0.1"), @r#"
 error: prompts with a pass rate from 0.1 (`schedule.selector.easy_from`) to 0.9 (`schedule.selector.hard_up_to`) are in the hard pool and in the easy one
- --> run.yaml:1:55
+ --> run.yaml:1:59
   |
 1 | schedule: {selector: {kind: difficulty_pools, hard_up_to: 0.9, easy_from: 0.1}}
   |                                                           ^^^
@@ -66,7 +66,7 @@ error: `schedule.on_limit: keep_dropped` fills a batch when its rounds are over,
     let endless = "schedule: {max_num_gen_batches: null, on_limit: duplicate}\nfilter: {}";
     assert_snapshot!(show_errors(endless, &[]), @r#"
 warning: `schedule.on_limit: duplicate` has no effect: `schedule.max_num_gen_batches` is null, so a step goes on until its batch is full
- --> run.yaml:1:50
+ --> run.yaml:1:49
   |
 1 | schedule: {max_num_gen_batches: null, on_limit: duplicate}
   |                                                 ^^^^^^^^^
