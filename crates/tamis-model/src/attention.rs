@@ -195,7 +195,7 @@ impl Plan {
             }
         }
         // An odd number of cache lines: rows a power of two apart would all fall into the same few sets of the cache.
-        plan.width = (plan.width / PANEL | 1) * PANEL;
+        plan.width = ((plan.width / PANEL) | 1) * PANEL;
         for stretch in &plan.stretches {
             let mut from = 0;
             while from < stretch.rows {
