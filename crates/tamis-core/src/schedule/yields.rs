@@ -124,9 +124,9 @@ impl PassRateSpread {
 ///
 /// ```
 /// use tamis_core::schedule::yields::generated_per_kept;
-/// // Uniform pass rates: k(4) = 3/5, k(8) = 7/9.
+/// // Uniform pass rates: k(4) = 3/5.
 /// assert_eq!(generated_per_kept(8, 4, 0.6), Some((4.0 + 4.0 / 0.6) / 8.0));
-/// assert_eq!(generated_per_kept(8, 8, 7.0 / 9.0), Some(9.0 / 7.0));
+/// assert_eq!(generated_per_kept(8, 8, 0.75), Some(4.0 / 3.0));
 /// ```
 pub fn generated_per_kept(n: usize, first: usize, keep: f64) -> Option<f64> {
     let (all, begun) = (n as f64, first as f64);
