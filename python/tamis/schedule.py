@@ -441,6 +441,11 @@ class Scheduler:
         """Changes how long the run goes on; None: no limit of that kind."""
         self._machine.set_length(total_steps, total_epochs)
 
+    def set_num_prompts(self, num_prompts: int) -> None:
+        """Says how many prompts the data have, those that the driver passes over too: epochs that keep nothing end the
+        run once as many groups were judged in them. Not told, one such epoch does, however few prompts it had."""
+        self._machine.set_num_prompts(num_prompts)
+
     def __getstate__(self) -> str:
         return self.snapshot()
 

@@ -76,6 +76,20 @@ def test_first_members():
     assert totals["trained"]["trajectories"] == 4 and totals["generated"]["trajectories"] == 10
 
 
+@pytest.mark.parametrize(("num_prompts", "epochs"), [(None, 1), (4, 2), (5, 3)])
+def test_epochs_that_keep_nothing_end_a_run_with_the_number_of_prompts(num_prompts, epochs):
+    scheduler = Scheduler(train_batch_size=2, n=2, filter={})
+    if num_prompts is not None:
+        scheduler.set_num_prompts(num_prompts)
+    scheduler.handle(BeginStep())
+    for epoch in range(epochs):  # a driver that passes over all but two prompts of each epoch
+        scheduler.handle(Dispatched([2 * epoch, 2 * epoch + 1], exhausted=True))
+        scheduler.handle(Scored(2 * epoch, [1.0, 1.0]))
+        commands = scheduler.handle(Scored(2 * epoch + 1, [1.0, 1.0]))
+        assert isinstance(commands[-1], Stop) == (epoch + 1 == epochs), commands
+        assert NextEpoch(epoch + 1) in commands or scheduler.is_ended
+
+
 def drive(scheduler, seed, steps, restart):
     """Runs a scheduler to its end against random groups; the log of all commands.
 

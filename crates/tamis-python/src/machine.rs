@@ -155,4 +155,9 @@ impl Machine {
     fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
         self.scheduler.set_length(total_steps, total_epochs);
     }
+
+    /// Says how many prompts the data have.
+    fn set_num_prompts(&mut self, num_prompts: usize) {
+        self.scheduler.set_num_prompts(num_prompts);
+    }
 }
