@@ -88,8 +88,8 @@ pub struct Costs {
 /// What costs follow from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostBasis {
-    /// Keep rate of groups of the plan's n.
-    pub keep: Estimate,
+    /// Keep rate of groups of the plan's n; where it is not known, groups that end early are all that has a cost.
+    pub keep: Option<Estimate>,
     /// Keep rate of groups of the plan's first members, where groups end with these.
     pub keep_first: Option<Estimate>,
     /// Mean tokens of a completion.
@@ -101,7 +101,7 @@ pub struct CostBasis {
 impl CostBasis {
     /// Of a keep rate alone.
     pub fn new(keep: Estimate) -> Self {
-        Self { keep, keep_first: None, tokens: None, pass_rate: None }
+        Self { keep: Some(keep), keep_first: None, tokens: None, pass_rate: None }
     }
 }
 
@@ -112,14 +112,6 @@ impl Costs {
         let train = plan.train_batch_size;
         let tokens = tokens.filter(|_| plan.n > 0);
         let of = |generated: usize| move |keep: f64| Rounds { train, generated, keep };
-        let grain = granularity(train);
-        let round = filling_round(train, keep.value, FILLED, grain).and_then(|size| {
-            Some(RoundAdvice {
-                gen_batch_size: size,
-                fills: 1.0 - below(size, keep.value, train),
-                generated_per_kept: of(size)(keep.value).cost()?,
-            })
-        });
         let mode =
             |name, what: String, rounds: Option<Estimate>, cost: Option<Estimate>, with_signal: f64| {
                 let generated_per_kept = cost?;
@@ -136,6 +128,24 @@ impl Costs {
                 Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
             };
         let all = train as f64;
+        let screened =
+            plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(|(first, keep)| {
+                let cost = keep.map(|keep| generated_per_kept(plan.n, first, keep));
+                mode("screened", format!("streaming with screen_first: {first}"), None, cost, all)
+            });
+        let guide_limit = pass_rate.and_then(limit_for_pass_rate);
+        let Some(keep) = keep else {
+            let modes = screened.into_iter().collect();
+            return Self { modes, round: None, limit: None, planned_limit: None, guide_limit };
+        };
+        let grain = granularity(train);
+        let round = filling_round(train, keep.value, FILLED, grain).and_then(|size| {
+            Some(RoundAdvice {
+                gen_batch_size: size,
+                fills: 1.0 - below(size, keep.value, train),
+                generated_per_kept: of(size)(keep.value).cost()?,
+            })
+        });
         let planned = plan.gen_batch_size;
         let inverse = keep.map(|keep| (keep > 0.0).then(|| 1.0 / keep));
         let of_rounds = |size: usize| {
@@ -173,12 +183,7 @@ impl Costs {
                 mode("deficit", "rounds of what the batch lacks (deficit)".to_owned(), rounds, cost, all)
             },
             mode("carried", "any mode with surplus: carry, and streaming".to_owned(), None, inverse, all),
-            plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(
-                |(first, keep)| {
-                    let cost = keep.map(|keep| generated_per_kept(plan.n, first, keep));
-                    mode("screened", format!("streaming with screen_first: {first}"), None, cost, all)
-                },
-            ),
+            screened,
         ];
         let limit = round.and_then(|round| {
             let half = of(round.gen_batch_size)(keep.value / 2.0);
@@ -192,7 +197,7 @@ impl Costs {
             round,
             limit,
             planned_limit,
-            guide_limit: pass_rate.and_then(limit_for_pass_rate),
+            guide_limit,
         }
     }
 

@@ -269,6 +269,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     let size = counts.sampled.n.unwrap_or(plan.n);
     let own = if counts.is_screened { counts.first_members.unwrap_or(0) } else { size };
     plan.n = if plan.n > 0 { plan.n } else { size };
+    plan.screen_first = plan.screen_first.or(counts.first_members.filter(|_| counts.is_screened));
     // Its members are then those of groups that went on, more than of others.
     let pass_rate = counts.pass_rate.filter(|_| !counts.is_screened);
     let counted = match counts.sums() {
@@ -311,7 +312,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         let why = "groups that went on after their first members have more members in it than others";
         unknown.push(format!("the pass rate: {why}"));
         if keep.is_none() {
-            unknown.push("whether to filter, and costs: of whole groups all that is known is that they are kept at least as often".to_owned());
+            unknown.push("whether to filter, and what whole groups cost: all that is known of these is that they are kept at least as often".to_owned());
         }
         if !known {
             unknown.push("keep rates by size: the log does not say with how many members groups were begun (`rollout.n=8 schedule.screen_first=3` behind it does)".to_owned());
@@ -376,13 +377,13 @@ fn finish(
     }
     let keep = keep.filter(|keep| keep.value.is_finite());
     let keep_at = |n: usize| keep_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate);
-    let basis = |keep: Estimate| CostBasis {
+    let basis = |keep: Option<Estimate>| CostBasis {
         keep,
         keep_first: plan.screen_first.and_then(keep_at),
         tokens: sample.mean_tokens,
         pass_rate: pass_rate.map(|rate| rate.value),
     };
-    let costs = keep.map(|keep| Costs::of(basis(keep), &plan));
+    let costs = Some(Costs::of(basis(keep), &plan)).filter(|costs| keep.is_some() || !costs.modes.is_empty());
     let mut filter = filter_advice(keep, pass_rate, &histogram, &plan, is_kept_alone);
     let group_size = match keep.filter(|_| filter.filter == Some(true)) {
         Some(keep) => match larger_groups(keep, &keep_rates, &plan) {
@@ -402,7 +403,7 @@ fn finish(
     // Lines are for the groups that are recommended.
     let there = keep_at(n).or(keep).map(|keep| {
         let plan = Plan { n, ..plan.clone() };
-        (keep, Costs::of(basis(keep), &plan))
+        (keep, Costs::of(basis(Some(keep)), &plan))
     });
     // The round and the limit that are told are those of the lines.
     let costs = costs.map(|costs| match &there {

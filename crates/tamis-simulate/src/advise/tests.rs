@@ -493,8 +493,13 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
     assert_eq!(told, [(3, KeepRateSource::Counted), (8, KeepRateSource::AtLeast)], "{found}");
     assert_eq!((found.pass_rate, found.spread.clone()), (None, None));
     assert!((found.keep_rates[0].rate.value - 4.0 / 37.0).abs() < 1e-12);
-    // Of whole groups it is a bound, by which nothing is counted.
-    assert_eq!((found.keep_rate, found.costs.clone(), found.filter.filter), (None, None, None));
+    // Of whole groups it is a bound, by which nothing is counted: what ends early is all that has a cost, (5 + 3 / k) / 8.
+    assert_eq!((found.keep_rate, found.filter.filter), (None, None));
+    let costs = found.costs.as_ref().unwrap();
+    assert_eq!(costs.modes.iter().map(|mode| mode.name).collect::<Vec<_>>(), ["screened"]);
+    assert!((costs.modes[0].generated_per_kept.value - (5.0 + 3.0 * 37.0 / 4.0) / 8.0).abs() < 1e-12);
+    assert_eq!((costs.round, costs.limit), (None, None));
+    assert!(found.to_string().contains("streaming with screen_first: 3       -    4.09"), "{found}");
     assert!(found.to_string().contains("what is counted is the keep rate of 3"), "{found}");
     assert!(
         found.start_lines()[0].contains("in 10.8% of 37 groups of step 1 the first 3 members differed"),
