@@ -2,11 +2,11 @@
 """Runs tamis and its peers in turn on 2 threads of this machine and prints how many times as fast tamis is.
 
     bench/install_peers.sh                once; without it the peers are skipped and tamis's own figures printed
-    python3 bench/run.py                  everything (about 10 minutes and the build, on 2 quiet cores)
-    python3 bench/run.py --only filter    one part of: engine, step, filter, loss, advantage
+    python3 bench/run.py                  everything but smollm2 (about 10 minutes and the build, on 2 quiet cores)
+    python3 bench/run.py --only filter    one part of: engine, step, filter, loss, advantage, smollm2
     python3 bench/run.py --rounds 5 --json ratios.json
 
-Needs python3 and cargo; only the standard library is imported here.
+Needs python3 and cargo; beside this folder only the standard library is imported here.
 
 How a ratio comes about. Each peer case has several forms (see `peers/torch_engine.py`) and two settings of the C allocator: as glibc comes, and told
 to keep freed memory (`keep-memory`: what PyTorch's tuning guide gets from tcmalloc or jemalloc). A first pass, one repetition each, tries every form, and
@@ -27,6 +27,7 @@ tamis's side, all built with `cargo --release`:
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
 | loss | example `loss_speed` of tamis-core, 1 thread (PyTorch: 2) | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
 | advantage | example `advantage_speed` of tamis-core, 1 thread (as NumPy's elementwise operations) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
+| smollm2 | bench/smollm2.py on 1 thread, where `scripts/smollm2` has run; a round takes about 10 minutes, so that it is measured where it is named | |
 
 Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
 (or of `shortest` to `longest`) tokens; generation `prompts`, `samples`, `prompt_length`, `new_tokens`; the model `hidden`, `layers`, `heads`,
@@ -44,6 +45,8 @@ import subprocess
 import sys
 import tempfile
 
+import smollm2
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 PEERS = ROOT / "bench" / "peers"
@@ -55,13 +58,15 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"
 
 # (what, model): (title, aim as a ratio)
 CASES = {
-    ("train", "small"): ("training, small", 1.3),
-    ("train", "mid"): ("training, mid", 1.0),
-    ("generate_separate", "small"): ("generation, small, 256 prompts", 2.0),
-    ("generate_grouped", "small"): ("generation, small, groups of 16", 4.0),
-    ("generate_separate", "mid"): ("generation, mid, 64 prompts", None),
-    ("generate_grouped", "mid"): ("generation, mid, groups of 16", None),
+    ("train", "small"): ("training, small", 1.6),
+    ("train", "mid"): ("training, mid", 1.15),
+    ("generate_separate", "small"): ("generation, small, 256 prompts", 2.2),
+    ("generate_grouped", "small"): ("generation, small, groups of 16", 3.3),
+    ("generate_separate", "mid"): ("generation, mid, 64 prompts", 1.3),
+    ("generate_grouped", "mid"): ("generation, mid, groups of 16", 2.2),
     ("grpo_step", "small"): ("whole GRPO step against TRL", 3.5),
+    ("grpo_step", "smollm2"): ("GRPO step of SmolLM2-135M against TRL, 1 thread", 5.0),
+    ("grpo_step", "smollm2 dapo"): ("the same, 16 groups, DAPO's bounds", 5.0),
     ("filter", None): ("filter, 65,536 trajectories", 1000.0),
     ("policy_loss", "verl"): ("policy loss with gradient, against verl's", 50.0),
     ("policy_loss", "trl"): ("policy loss with gradient, against TRL's", None),
@@ -358,6 +363,40 @@ class Advantage(Part):
         return [line | {"model": self.case(line, line["form"]), "allocator": "glibc"} for line in lines]
 
 
+class SmolLM2(Part):
+    name = "smollm2"
+    FORMS = {"smollm2": [], "smollm2 dapo": ["--dapo"]}
+
+    def __init__(self, steps):
+        self.steps, self.first = ["--steps", str(steps)], None
+
+    def prepare(self):
+        build()
+
+    def measured(self, side, form):
+        lines = []
+        for model, words in self.FORMS.items():
+            given = smollm2.arguments([*self.steps, *words])
+            try:
+                smollm2.check(given)
+                row = side(given)
+            except SystemExit as reason:
+                raise Unavailable(str(reason)) from reason
+            lines.append({"what": "grpo_step", "model": model, "form": form, "allocator": "glibc", "seconds": row["wall"]})
+        return lines
+
+    def ours(self):
+        return self.measured(smollm2.ours, "tamis")
+
+    def theirs(self, forms):
+        # There is one form: the first pass over all is the first round.
+        if forms is None:
+            self.first = self.measured(smollm2.theirs, "trl")
+            return self.first
+        lines, self.first = self.first, None
+        return lines or self.measured(smollm2.theirs, "trl")
+
+
 def quickest_forms(lines, margin=0.9):
     """{(what, model): [(form, allocator)]}: the quickest, and the next where it is near; the filter is compared with verl's own logic."""
     cases = {}
@@ -517,7 +556,7 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", help="parts, separated by commas: engine, step, filter, loss, advantage")
+    parser.add_argument("--only", help="parts, separated by commas: engine, step, filter, loss, advantage, smollm2")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", default="small,mid", help="models of the engine's part")
     parser.add_argument("--repetitions", type=int, default=3, help="repetitions of a peer's case within a round")
@@ -527,7 +566,9 @@ def main():
     arguments = parser.parse_args()
     parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(2 + arguments.repetitions, 2 * arguments.limit), Filter()]
     parts += [Loss(), Advantage()]
+    at_length = [SmolLM2(1 + arguments.repetitions)]
     if arguments.only:
+        parts += at_length
         unknown = set(arguments.only.split(",")) - {part.name for part in parts}
         if unknown:
             parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in parts)}")

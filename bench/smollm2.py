@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Seconds of a GRPO step on SmolLM2-135M-Instruct, tamis against TRL, with the settings of configs/smollm2.yaml.
+"""Seconds and memory of a GRPO step on SmolLM2-135M-Instruct, tamis against TRL, with the settings of configs/smollm2.yaml.
 
     scripts/smollm2; bench/install_peers.sh; cargo build --release      once
     python3 bench/smollm2.py [--threads 1] [--steps 4]
+    python3 bench/smollm2.py --dapo                                     DAPO's bounds, 16 groups of 8 completions of 16 tokens
     scripts/install-torch                                               once, for the next
     python3 bench/smollm2.py --learner torch [--sampler learner] [--device cuda] [--model FOLDER]
     python3 bench/smollm2.py --accuracy [--learner torch]               16 steps and what was learned; half an hour
 
 All train on 8 groups of 8 completions of at most 24 tokens with one optimizer step, in 32 bits, from the same
 weights, on the same number of threads, one after the other. Printed are the seconds of a step by the wall clock
-and by the processor's, without the first step. On a machine that does other things too, compare the processor's
-on one thread. TRL has its quickest settings: no gradient checkpointing, no reference model, one micro-batch of 64,
-nothing logged or saved.
+and by the processor's, without the first step, and the most memory that the process took. On a machine that does
+other things too, compare the processor's on one thread. TRL has its quickest settings: no gradient checkpointing,
+no reference model, micro-batches of 64, nothing logged or saved. Both weight all tokens alike, as DAPO does;
+`--dapo` clips above at 1.28, too. Both train on all groups, for TRL has no filter.
 
 `--learner torch` has PyTorch learn for tamis too; completions come from the native engine, or with `--sampler
 learner` from PyTorch as well. `--device cuda` puts both learners on the GPU, in bf16 with 32-bit weights (TRL: 32-bit
@@ -26,7 +28,6 @@ import argparse
 import json
 import os
 import pathlib
-import resource
 import shutil
 import statistics
 import subprocess
@@ -45,9 +46,23 @@ def environment(threads):
     return os.environ | {name: str(threads) for name in names}
 
 
-def processor_seconds():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def run(command, env=None):
+    """What a command printed, its processor seconds and the most memory it took, in GiB."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=out, stderr=errors, env=env)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        errors.seek(0)
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(map(str, command))}\nended with {process.returncode}:\n{errors.read()[-2000:]}")
+        return out.read(), used.ru_utime + used.ru_stime, used.ru_maxrss / (1 << 20)
+
+
+def shape_settings(given):
+    """What tamis is told of the groups of a step."""
+    settings = [f"data.train_batch_size={given.prompts}", f"rollout.max_response_length={given.tokens}"]
+    return settings + ["objective.loss.clip_high=0.28"] * given.dapo
 
 
 def learner_settings(given):
@@ -59,18 +74,15 @@ def learner_settings(given):
 
 
 def train(given, steps, settings):
-    """Processor seconds and the lines of metrics.jsonl of a run."""
+    """Processor seconds, GiB and the lines of metrics.jsonl of a run."""
     folder = tempfile.mkdtemp(prefix="tamis-bench-")
     try:
-        before = processor_seconds()
         command = [given.program, "train", ROOT / "configs/smollm2.yaml", f"run.dir={folder}", f"run.threads={given.threads}"]
         command += [f"train.total_steps={steps}", "run.loggers=[jsonl]", "rollout.save=off", *settings]
-        command += [f"model.path={given.model}", *learner_settings(given)]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(map(str, command))}\nended with {done.returncode}:\n{done.stderr[-2000:]}")
+        command += [f"model.path={given.model}", *shape_settings(given), *learner_settings(given)]
+        _, processor, memory = run(command)
         text = (pathlib.Path(folder) / "smollm2/metrics.jsonl").read_text()
-        return processor_seconds() - before, [json.loads(line) for line in text.splitlines()]
+        return processor, memory, [json.loads(line) for line in text.splitlines()]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -79,21 +91,22 @@ def ours(given):
     """Processor seconds: what a run of all steps takes beyond a run of the first alone."""
     steps = given.steps
     settings = ["validate.before_train=false", "validate.test_freq=0", "~data.val"]
-    (first, _), (every, lines) = (train(given, total, settings) for total in (1, steps))
+    (first, _, _), (every, memory, lines) = (train(given, total, settings) for total in (1, steps))
     steps_taken = [line for line in lines if "timing_s/step" in line][1:]
     wall = statistics.median(line["timing_s/step"] for line in steps_taken)
     length = statistics.mean(line["response_length/mean"] for line in steps_taken)
-    return {"who": f"tamis ({given.learner})", "wall": wall, "processor": (every - first) / (steps - 1), "length": length}
+    processor = (every - first) / (steps - 1)
+    return {"who": f"tamis ({given.learner})", "wall": wall, "processor": processor, "memory": memory, "length": length}
 
 
 def our_accuracy(given):
     """`(steps, seconds of them, accuracy, groups with signal a second)` of tamis."""
-    _, lines = train(given, given.steps, ["validate.before_train=true", f"validate.test_freq={KEEP_EVERY}"])
+    _, _, lines = train(given, given.steps, ["validate.before_train=true", f"validate.test_freq={KEEP_EVERY}"])
     seconds, kept, points = 0.0, 0.0, []
     for line in lines:
         if "timing_s/step" in line:
             seconds += line["timing_s/step"] - line.get("timing_s/testing", 0.0)
-            kept += 8 * (1 - line["frac_reward_zero_std"])
+            kept += given.prompts * (1 - line["frac_reward_zero_std"])
         if (accuracy := accuracy_of(line)) is not None:
             points.append((round(line.get("training/global_step", 0)), seconds, accuracy, kept / seconds if seconds else 0.0))
     return points
@@ -117,7 +130,7 @@ def their_accuracy(given):
         points = [(0, 0.0, evaluate(given, given.model), 0.0)]
         for steps in range(KEEP_EVERY, given.steps + 1, KEEP_EVERY):
             seconds = sum(wall for wall, _ in row["steps"][:steps])
-            kept = 8 * sum(1 - share for share in row["zero_std"][:steps])
+            kept = given.prompts * sum(1 - share for share in row["zero_std"][:steps])
             points.append((steps, seconds, evaluate(given, pathlib.Path(folder) / f"step_{steps}"), kept / seconds))
     return points
 
@@ -125,11 +138,13 @@ def their_accuracy(given):
 def theirs(given, options=()):
     command = [given.peer_python, ROOT / "bench/peers/trl_smollm2.py", FOLDER, "--model", given.model]
     command += ["--threads", str(given.threads), "--steps", str(given.steps), "--device", given.device, *options]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment(given.threads))
-    return json.loads(done.stdout.splitlines()[-1])
+    command += ["--prompts", str(given.prompts), "--tokens", str(given.tokens), *(["--dapo"] if given.dapo else [])]
+    printed, _, memory = run(command, environment(given.threads))
+    return json.loads(printed.splitlines()[-1]) | {"memory": memory}
 
 
-def main():
+def arguments(words=None):
+    """Of the command line, or of these words."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, help="of each; default 4, the first of which does not count, with --accuracy 16")
@@ -143,8 +158,15 @@ def main():
     parser.add_argument("--shape", choices=["30m", "0.5b", "7b"], help="a model of this shape with random weights in place of --model")
     parser.add_argument("--python", type=pathlib.Path, default=ROOT / ".venv-torch/bin/python", help="with PyTorch")
     parser.add_argument("--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with PyTorch and TRL")
-    given = parser.parse_args()
+    parser.add_argument("--dapo", action="store_true", help="DAPO's bounds, 16 groups of 8 completions of at most 16 tokens")
+    given = parser.parse_args(words)
     given.steps = given.steps or (16 if given.accuracy else 4)
+    given.prompts, given.tokens = (16, 16) if given.dapo else (8, 24)
+    return given
+
+
+def check(given):
+    """Ends with what to run first where something is missing."""
     if given.device == "cuda" and (given.learner, given.sampler) != ("torch", "learner"):
         raise SystemExit("--device cuda needs --learner torch --sampler learner: nothing else of tamis computes on a GPU")
     needed = {FOLDER / "model": "scripts/smollm2", given.peer_python: "bench/install_peers.sh"}
@@ -153,6 +175,11 @@ def main():
     for path, command in (needed | {given.program: "cargo build --release"}).items():
         if not path.exists():
             raise SystemExit(f"{path} is not there: run {command} first")
+
+
+def main():
+    given = arguments()
+    check(given)
     with tempfile.TemporaryDirectory(prefix="tamis-bench-") as folder:
         if given.shape:
             given.model = make_model(given, pathlib.Path(folder))
@@ -179,7 +206,7 @@ def compare(given):
     rows = [side(given) for name, side in (("tamis", ours), ("trl", theirs)) if given.only in (None, name)]
     for row in rows:
         figures = f"{row['wall']:7.1f} s a step, {row['processor']:7.1f} s of the processor"
-        print(f"{row['who']:14} {figures}, completions of {row['length']:.1f} tokens")
+        print(f"{row['who']:14} {figures}, {row['memory']:5.1f} GiB, completions of {row['length']:.1f} tokens")
     for clock in ("wall", "processor") if len(rows) == 2 else ():
         print(f"TRL over tamis by the {clock}: {rows[1][clock] / rows[0][clock]:.2f}")
 

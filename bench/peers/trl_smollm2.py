@@ -59,6 +59,9 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--prompts", type=int, default=8, help="groups of 8 completions a step")
+    parser.add_argument("--tokens", type=int, default=24, help="of a completion, at most")
+    parser.add_argument("--dapo", action="store_true", help="DAPO's upper bound")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for models, step_N each")
     parser.add_argument("--keep-every", type=int, default=8, metavar="STEPS")
     given = parser.parse_args()
@@ -82,10 +85,11 @@ def main():
                 bf16=given.device == "cuda",
                 gradient_checkpointing=False,
                 per_device_train_batch_size=64,
-                gradient_accumulation_steps=1,
+                gradient_accumulation_steps=given.prompts // 8,
                 num_generations=8,
-                max_completion_length=24,
+                max_completion_length=given.tokens,
                 beta=0.0,
+                epsilon_high=0.28 if given.dapo else None,
                 optim="adamw_torch_fused",
                 learning_rate=1e-5,
                 lr_scheduler_type="constant",
