@@ -3,7 +3,7 @@
 //! `cargo run --release -p tamis-model --example engine_speed -- [threads] [seconds per measurement]
 //! [filter]`
 //!
-//! A filter names measurements by a part of their name. `products` (matrix products of a layer's shapes) and `long`
+//! A filter names measurements by a part of their name and model (`train`, `generate_grouped small`). `products` (matrix products of a layer's shapes) and `long`
 //! (training passes over one sequence of 4,096 and of 16,384 tokens, where attention is most of the work) are measured
 //! where they are named.
 //!
@@ -130,15 +130,16 @@ fn main() {
         return;
     }
     for case in cases() {
+        let is_asked = |what: &str| format!("{what} {}", case.name).contains(&filter);
         for (what, samples) in [("train", 1), ("train_grouped", 8)] {
-            if what.contains(&filter) {
+            if is_asked(what) {
                 train(&case, &threads, seconds, peak, what, samples);
             }
         }
         for (what, prompts, samples) in
             [("generate_separate", case.prompts.0, 1), ("generate_grouped", case.prompts.1, 16)]
         {
-            if what.contains(&filter) {
+            if is_asked(what) {
                 generate(&case, &threads, seconds, peak, what, (prompts, samples));
             }
         }

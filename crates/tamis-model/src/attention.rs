@@ -8,7 +8,7 @@
 use crate::floats::Floats;
 use crate::lanes::{LANES, Lanes, dot, exp, pad, tree};
 use crate::panels::{self, pack_rows};
-use crate::product::{ChainStart, Left, Out, ProductShape, Right, product};
+use crate::product::{ChainStart, Left, Out, ProductShape, Right, product, product_apart};
 use crate::simd::{PANEL, SimdLevel, multiversion};
 
 /// Query rows per block.
@@ -112,6 +112,59 @@ pub(crate) fn mix(
         &Left::rows(weights, width),
         &Right::rows(span.values, head.stride),
         &mut Out::rows(out, head.stride),
+        begin,
+    );
+}
+
+/// Consecutive positions of several key and value heads.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadsSpan<'a> {
+    /// Of the first head, and those of the others behind it.
+    pub first: Span<'a>,
+    /// Values between a head and the next.
+    pub apart: usize,
+}
+
+/// [`score`] of one query for each of several heads: queries and scores of a head `strides` after those of the one before.
+pub(crate) fn score_heads(
+    level: SimdLevel,
+    head: Head,
+    count: usize,
+    queries: &[f32],
+    span: &HeadsSpan,
+    scores: &mut [f32],
+    strides: (usize, usize),
+) {
+    let shape = ProductShape { m: count, n: span.first.len.next_multiple_of(PANEL), k: head.dim };
+    product_apart(
+        level,
+        shape,
+        &Left::rows(queries, strides.0),
+        (&Right::panels(span.first.keys, head.dim), span.apart),
+        &mut Out::rows(scores, strides.1),
+        ChainStart::Zero,
+    );
+}
+
+#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
+/// [`mix`] of one row for each of several heads: weights and outputs of a head `strides` after those of the one before.
+pub(crate) fn mix_heads(
+    level: SimdLevel,
+    head: Head,
+    count: usize,
+    weights: &[f32],
+    span: &HeadsSpan,
+    out: &mut [f32],
+    strides: (usize, usize),
+    begin: ChainStart,
+) {
+    let shape = ProductShape { m: count, n: head.stride, k: span.first.len };
+    product_apart(
+        level,
+        shape,
+        &Left::rows(weights, strides.0),
+        (&Right::rows(span.first.values, head.stride), span.apart),
+        &mut Out::rows(out, strides.1),
         begin,
     );
 }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::floats::Floats;
 use crate::panels;
-use crate::simd::{PANEL, SimdLevel, Tile, tile};
+use crate::simd::{APART, PANEL, SimdLevel, Tile, tile, tile_apart};
 use crate::threads::Threads;
 
 /// Chain length of a pass over a panel, and the register tiles that share the pass: what stays in the caches.
@@ -199,6 +199,51 @@ pub(crate) fn product(
     operands.c = out.data.as_mut_ptr();
     // SAFETY: `check` covered the whole product, and C is borrowed mutably.
     unsafe { block(&operands, shape, 0..shape.m, 0..shape.n.div_ceil(PANEL), begin) }
+}
+
+/// Products of one row each, as many as A has rows: row i by the matrix that begins `apart` values after that of row i - 1.
+/// Of B whole panels are read and of C whole panels are written: `n` is a multiple of 16.
+pub(crate) fn product_apart(
+    level: SimdLevel,
+    shape: ProductShape,
+    left: &Left,
+    (right, apart): (&Right, usize),
+    out: &mut Out,
+    begin: ChainStart,
+) {
+    let ProductShape { m, n, k } = shape;
+    if m == 0 {
+        return;
+    }
+    debug_assert!(left.slab.is_none(), "packed columns have no rows of their own");
+    assert!(n.is_multiple_of(PANEL), "{n} columns are no whole panels");
+    // The last matrix is as large as the first.
+    assert!((m - 1) * apart <= right.data.len(), "B is too short for {m} matrices");
+    let mut operands =
+        check(level, shape, left, &Right { data: &right.data[(m - 1) * apart..], ..*right }, out);
+    operands.b = right.data.as_ptr();
+    operands.c = out.data.as_mut_ptr();
+    for row in (0..m).step_by(APART) {
+        for panel in (0..n / PANEL).step_by(APART) {
+            // SAFETY: `check` covered the last matrix, which the others lie before, and all of A and C.
+            unsafe {
+                let at = Tile {
+                    k,
+                    a: operands.a.add(row * operands.a_row),
+                    a_row: operands.a_row,
+                    a_col: operands.a_col,
+                    b: operands.b.add(row * apart + panel * operands.b_panel),
+                    b_row: operands.b_row,
+                    b_panel: operands.b_panel,
+                    c: operands.c.add(row * operands.c_row + panel * operands.c_panel),
+                    c_row: operands.c_row,
+                    c_panel: operands.c_panel,
+                    accumulate: begin == ChainStart::Output,
+                };
+                tile_apart(level, (m - row).min(APART), (n / PANEL - panel).min(APART), apart, &at);
+            }
+        }
+    }
 }
 
 /// [`product`], its rows or panels divided among the threads.

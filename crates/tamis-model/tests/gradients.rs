@@ -218,6 +218,49 @@ fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
     }
 }
 
+/// Groups whose coefficients are 0 add nothing, whether their chunk is passed over or has others that count.
+#[test]
+fn what_has_no_coefficient_adds_nothing() {
+    let key = Key::new(5, Purpose::Task);
+    let draw = |salt: u64, len: u64| (0..len).map(move |t| key.with(salt).below(t, VOCAB as u64) as u32);
+    let rows: Vec<Vec<u32>> =
+        (0..60u64).map(|i| draw(i / 4, 12).chain(draw(100 + i, 20)).collect()).collect();
+    let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 12 }).collect();
+    for model in models() {
+        let run = |sequences: &[Sequence], counts: &dyn Fn(usize) -> bool| {
+            let mut gradients = Gradients::new(&model);
+            let (threads, mut workspace) = (Threads::new(2), Workspace::default());
+            let options = PassOptions::default();
+            let passed = forward_backward(
+                &threads,
+                &model,
+                &mut workspace,
+                sequences,
+                options,
+                &mut gradients,
+                |scores| {
+                    let mut all = coefficients(0, scores);
+                    for column in std::iter::once(&mut all.logprob).chain(&mut all.entropy) {
+                        // Four members of 20 tokens.
+                        let groups = column.chunks_mut(80).enumerate();
+                        groups.filter(|(group, _)| !counts(*group)).for_each(|(_, own)| own.fill(0.0));
+                    }
+                    all
+                },
+            );
+            assert!(passed.is_ok());
+            gradients
+        };
+        assert!(run(&sequences, &|_| false).same_bits(&Gradients::new(&model)));
+        // The first groups alone, and with those behind them, of which whole chunks are passed over.
+        let (few, all) = (run(&sequences[..12], &|_| true), run(&sequences, &|group| group < 3));
+        for ((name, _, a), (_, _, b)) in few.tensors().zip(all.tensors()) {
+            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
+        }
+    }
+}
+
 #[test]
 fn levels_agree() {
     let Some(model) = models().pop() else { panic!("no model") };

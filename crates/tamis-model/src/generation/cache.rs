@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::attention::{Head, Span};
+use crate::attention::{Head, HeadsSpan, Span};
 use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::simd::PANEL;
@@ -115,6 +115,22 @@ impl Cache {
             Span { keys, values, len: (len - i * BLOCK).min(BLOCK) }
         })
     }
+
+    /// As [`Cache::spans`], of this head and those behind it.
+    pub(super) fn heads_spans(
+        &self,
+        shape: CacheShape,
+        layer: usize,
+        first_head: usize,
+        len: usize,
+    ) -> impl Iterator<Item = HeadsSpan<'_>> {
+        self.blocks.iter().take(len.div_ceil(BLOCK)).enumerate().map(move |(i, block)| {
+            let keys = &block[shape.place(layer, first_head)..];
+            let values = &keys[BLOCK * shape.head.dim..];
+            let first = Span { keys, values, len: (len - i * BLOCK).min(BLOCK) };
+            HeadsSpan { first, apart: shape.part() }
+        })
+    }
 }
 
 /// The positions before a sequence's own, in stretches that other sequences may read too.
@@ -162,5 +178,17 @@ impl Prefix {
         kv_head: usize,
     ) -> impl Iterator<Item = Span<'_>> {
         self.stretches.iter().flat_map(move |stretch| stretch.spans(shape, layer, kv_head, stretch.len))
+    }
+
+    /// As [`Prefix::spans`], of this head and those behind it.
+    pub(super) fn heads_spans(
+        &self,
+        shape: CacheShape,
+        layer: usize,
+        first_head: usize,
+    ) -> impl Iterator<Item = HeadsSpan<'_>> {
+        self.stretches
+            .iter()
+            .flat_map(move |stretch| stretch.heads_spans(shape, layer, first_head, stretch.len))
     }
 }

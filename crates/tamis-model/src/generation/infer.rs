@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cache::{Cache, CacheShape, Prefix};
 use crate::activation;
-use crate::attention::{Head, mix, normalise, score, softmax};
+use crate::attention::{Head, mix, mix_heads, normalise, score, score_heads, softmax};
 use crate::floats::Floats;
 use crate::linear;
 use crate::model::Model;
 use crate::norm;
 use crate::product::ChainStart;
 use crate::rotary::Rotary;
-use crate::simd::{PANEL, SimdLevel};
+use crate::simd::{APART, PANEL, SimdLevel};
 use crate::threads::{Parts, Threads};
 use crate::training::{embed_token, place_head};
 
@@ -340,11 +340,25 @@ fn attend(
         let lengths = (0..kv).flat_map(|_| units.iter().map(|unit| unit.rows * per_row));
         let parts = Parts::new(&mut scratch.mixed_heads, lengths);
         let queries = &scratch.queries;
-        threads.run(kv * units.len(), |task| {
-            let (kv_head, unit) = (task / units.len(), units[task % units.len()]);
-            let from = (kv_head * rows + unit.row) * per_row;
-            let out = parts.take(task);
-            attend_unit(context, layer, kv_head, items, unit, &queries[from..][..out.len()], out);
+        let at_once = heads_at_once(shared, kv * units.len(), threads.num_threads());
+        let tasks: Vec<(usize, usize)> = (0..units.len())
+            .flat_map(|index| {
+                let step = if units[index].joined { at_once } else { 1 };
+                (0..kv).step_by(step).map(move |first| (index, first))
+            })
+            .collect();
+        threads.run(tasks.len(), |task| {
+            let (index, first) = tasks[task];
+            let unit = units[index];
+            let count = if unit.joined { at_once.min(kv - first) } else { 1 };
+            let at = Heads {
+                layer,
+                first,
+                count,
+                queries: &queries[(first * rows + unit.row) * per_row..],
+                apart: rows * per_row,
+            };
+            attend_unit(context, items, unit, at, |i| parts.take((first + i) * units.len() + index));
         });
     }
     let width = heads * head.dim;
@@ -356,85 +370,151 @@ fn attend(
     }
 }
 
-thread_local! {
-    /// Scores of the unit being computed.
-    static SCORES: std::cell::RefCell<Floats> = const { std::cell::RefCell::new(Floats::new()) };
+/// Heads that a sequence attends with at once. A query alone is a short chain or two, which several heads' fill the
+/// processor's pipes with; where queries share a key there are several, and threads come first.
+fn heads_at_once(shared: usize, num_parts: usize, num_threads: usize) -> usize {
+    if shared == 1 && (num_threads == 1 || num_parts >= 4 * APART * num_threads) { APART } else { 1 }
 }
 
-fn attend_unit(
-    context: InferContext,
+/// Key and value heads of a layer that a unit attends with.
+#[derive(Clone, Copy)]
+struct Heads<'a> {
     layer: usize,
-    kv_head: usize,
+    first: usize,
+    count: usize,
+    /// The unit's queries of the first head; those of the next are `apart` values behind.
+    queries: &'a [f32],
+    apart: usize,
+}
+
+thread_local! {
+    /// Scores of the unit being computed, and the mix of values.
+    static SCORES: std::cell::RefCell<[Floats; 2]> = const { std::cell::RefCell::new([Floats::new(), Floats::new()]) };
+}
+
+fn attend_unit<'a>(
+    context: InferContext,
     items: &[Item],
     unit: Unit,
-    queries: &[f32],
-    out: &mut [f32],
+    heads: Heads,
+    out: impl Fn(usize) -> &'a mut [f32],
 ) {
     let InferContext { threads, model, shape, .. } = context;
+    let Heads { layer, first, count, queries, apart } = heads;
     let shared = model.config().heads_per_kv();
     let (level, head) = (threads.level(), Head::new(model.config().head_dim));
     let mine =
         if unit.joined { &items[unit.item..unit.item + unit.rows] } else { &items[unit.item..=unit.item] };
+    // Those that attend to positions of their own, each alone.
+    let apart_items = if unit.joined { mine } else { &[] };
     let prefix_len = mine[0].prefix_len();
     // Positions that all rows score together: the prefix, and a prompt's own up to the unit's last row.
     let own = |item: &Item| item.cache.len + if unit.joined { 1 } else { unit.token + unit.rows };
     let together = prefix_len + if unit.joined { 0 } else { own(&mine[0]) };
     let longest = mine.iter().map(|item| prefix_len + own(item)).max().unwrap_or(0);
     let width = longest.next_multiple_of(PANEL) + PANEL;
-    let queries_total = unit.rows * shared;
-    let common = || {
+    let rows = unit.rows * shared;
+    let (scores_apart, mixed_apart) = (rows * width, rows * head.stride);
+    let common = |kv_head: usize| {
         let prefix = mine[0].prefix.into_iter().flat_map(move |prefix| prefix.spans(shape, layer, kv_head));
         let own = (!unit.joined).then(|| mine[0].cache.spans(shape, layer, kv_head, own(&mine[0])));
         prefix.chain(own.into_iter().flatten())
     };
-    SCORES.with_borrow_mut(|scores| {
-        scores.resize(queries_total * width);
-        let mut at = 0;
-        for span in common() {
-            score(level, head, queries, queries_total, &span, &mut scores[at..], width);
-            at += span.len;
-        }
-        if unit.joined {
-            for (i, item) in mine.iter().enumerate() {
-                let rows = i * shared;
-                let mut at = together;
-                for span in item.cache.spans(shape, layer, kv_head, own(item)) {
-                    let queries = &queries[rows * head.stride..];
-                    score(level, head, queries, shared, &span, &mut scores[rows * width + at..], width);
+    let common_heads =
+        || mine[0].prefix.into_iter().flat_map(|prefix| prefix.heads_spans(shape, layer, first));
+    SCORES.with_borrow_mut(|[scores, mixed]| {
+        scores.resize(count * scores_apart);
+        mixed.resize(count * mixed_apart);
+        if count > 1 && rows == 1 {
+            let mut at = 0;
+            for span in common_heads() {
+                score_heads(level, head, count, queries, &span, &mut scores[at..], (apart, scores_apart));
+                at += span.first.len;
+            }
+        } else {
+            for i in 0..count {
+                let mut at = i * scores_apart;
+                for span in common(first + i) {
+                    score(level, head, &queries[i * apart..], rows, &span, &mut scores[at..], width);
                     at += span.len;
                 }
             }
         }
-        let mut sums = Vec::with_capacity(queries_total);
+        for (i, item) in apart_items.iter().enumerate() {
+            let queries = &queries[i * shared * head.stride..];
+            let mut at = i * shared * width + together;
+            if count > 1 {
+                for span in item.cache.heads_spans(shape, layer, first, own(item)) {
+                    score_heads(level, head, count, queries, &span, &mut scores[at..], (apart, scores_apart));
+                    at += span.first.len;
+                }
+            } else {
+                for span in item.cache.spans(shape, layer, first, own(item)) {
+                    score(level, head, queries, shared, &span, &mut scores[at..], width);
+                    at += span.len;
+                }
+            }
+        }
+        let mut sums = Vec::with_capacity(count * rows);
         for (i, row) in scores.chunks_exact_mut(width).enumerate() {
             let (visible, end) = if unit.joined {
-                let all = prefix_len + own(&mine[i / shared]);
+                let all = prefix_len + own(&mine[i % rows / shared]);
                 (all, all)
             } else {
                 (together - unit.rows + i / shared + 1, together)
             };
             sums.push(softmax(level, row, visible, end, head.scale).1);
         }
-        let mut begin = ChainStart::Zero;
-        let mut at = 0;
-        for span in common() {
-            mix(level, head, &scores[at..], width, queries_total, &span, out, begin);
-            begin = ChainStart::Output;
-            at += span.len;
-        }
-        if unit.joined {
-            for (i, item) in mine.iter().enumerate() {
-                let rows = i * shared;
-                let (mut begin, mut at) = (begin, together);
-                for span in item.cache.spans(shape, layer, kv_head, own(item)) {
-                    let out = &mut out[rows * head.stride..][..shared * head.stride];
-                    mix(level, head, &scores[rows * width + at..], width, shared, &span, out, begin);
+        let begin = if together > 0 { ChainStart::Output } else { ChainStart::Zero };
+        if count > 1 && rows == 1 {
+            let (mut begin, mut at) = (ChainStart::Zero, 0);
+            for span in common_heads() {
+                mix_heads(
+                    level,
+                    head,
+                    count,
+                    &scores[at..],
+                    &span,
+                    mixed,
+                    (scores_apart, mixed_apart),
+                    begin,
+                );
+                begin = ChainStart::Output;
+                at += span.first.len;
+            }
+        } else {
+            for i in 0..count {
+                let (mut begin, mut at) = (ChainStart::Zero, i * scores_apart);
+                for span in common(first + i) {
+                    let out = &mut mixed[i * mixed_apart..];
+                    mix(level, head, &scores[at..], width, rows, &span, out, begin);
                     begin = ChainStart::Output;
                     at += span.len;
                 }
             }
         }
-        divide(level, out, head.stride, &sums);
+        for (i, item) in apart_items.iter().enumerate() {
+            let (mut begin, mut at) = (begin, i * shared * width + together);
+            let out = &mut mixed[i * shared * head.stride..];
+            if count > 1 {
+                for span in item.cache.heads_spans(shape, layer, first, own(item)) {
+                    let strides = (scores_apart, mixed_apart);
+                    mix_heads(level, head, count, &scores[at..], &span, out, strides, begin);
+                    begin = ChainStart::Output;
+                    at += span.first.len;
+                }
+            } else {
+                for span in item.cache.spans(shape, layer, first, own(item)) {
+                    mix(level, head, &scores[at..], width, shared, &span, out, begin);
+                    begin = ChainStart::Output;
+                    at += span.len;
+                }
+            }
+        }
+        divide(level, mixed, head.stride, &sums);
+        for (i, mixed) in mixed.chunks_exact(mixed_apart).enumerate() {
+            out(i).copy_from_slice(mixed);
+        }
     });
 }
 

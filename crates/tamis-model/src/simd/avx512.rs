@@ -72,6 +72,74 @@ pub(super) unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
     }
 }
 
+/// One row each of up to four products: row i of A by the matrix that begins `apart` values after that of row i - 1.
+///
+/// # Safety
+/// As [`super::tile_apart`].
+pub(super) unsafe fn tile_apart(rows: usize, panels: usize, apart: usize, tile: &Tile) {
+    macro_rules! dispatch {
+        ($(($rows:literal, $panels:literal)),* $(,)?) => {
+            match (rows, panels) {
+                $(($rows, $panels) => kernel_apart::<$rows, $panels>(tile, apart),)*
+                _ => unreachable!("no AVX-512 tile of {rows} rows apart and {panels} panels"),
+            }
+        };
+    }
+    // SAFETY: handed on to the caller.
+    unsafe {
+        dispatch!(
+            (4, 4),
+            (4, 3),
+            (4, 2),
+            (4, 1),
+            (3, 4),
+            (3, 3),
+            (3, 2),
+            (3, 1),
+            (2, 4),
+            (2, 3),
+            (2, 2),
+            (2, 1),
+            (1, 4),
+            (1, 3),
+            (1, 2),
+            (1, 1),
+        );
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+unsafe fn kernel_apart<const ROWS: usize, const PANELS: usize>(tile: &Tile, apart: usize) {
+    // SAFETY: the caller vouches for every address (see `super::tile_apart`).
+    unsafe {
+        let mut sums = [[_mm512_setzero_ps(); PANELS]; ROWS];
+        if tile.accumulate {
+            for i in 0..ROWS {
+                for p in 0..PANELS {
+                    sums[i][p] = _mm512_loadu_ps(tile.c.add(i * tile.c_row + p * tile.c_panel));
+                }
+            }
+        }
+        let (mut a, mut b) = (tile.a, tile.b);
+        for _ in 0..tile.k {
+            for i in 0..ROWS {
+                let row = _mm512_set1_ps(*a.add(i * tile.a_row));
+                for p in 0..PANELS {
+                    let column = _mm512_loadu_ps(b.add(i * apart + p * tile.b_panel));
+                    sums[i][p] = _mm512_fmadd_ps(row, column, sums[i][p]);
+                }
+            }
+            a = a.wrapping_add(tile.a_col);
+            b = b.wrapping_add(tile.b_row);
+        }
+        for i in 0..ROWS {
+            for p in 0..PANELS {
+                _mm512_storeu_ps(tile.c.add(i * tile.c_row + p * tile.c_panel), sums[i][p]);
+            }
+        }
+    }
+}
+
 #[target_feature(enable = "avx512f")]
 unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
     // SAFETY: the caller vouches for every address (see `super::tile`).

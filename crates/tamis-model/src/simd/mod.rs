@@ -141,6 +141,38 @@ pub(crate) unsafe fn tile(level: SimdLevel, rows: usize, panels: usize, tile: &T
     }
 }
 
+/// Products of one row each that a call of [`tile_apart`] takes, and panels of each.
+pub(crate) const APART: usize = 4;
+
+/// Computes `panels` · 16 outputs of each of `rows` products, row i of A by the matrix that begins `apart` values after that of
+/// row i - 1: single chains as those of [`tile`].
+///
+/// # Safety
+/// As [`tile`], B's addresses for each of the matrices; `rows` and `panels` are 1 to [`APART`].
+pub(crate) unsafe fn tile_apart(level: SimdLevel, rows: usize, panels: usize, apart: usize, at: &Tile) {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if level == SimdLevel::Avx512 {
+            return avx512::tile_apart(rows, panels, apart, at);
+        }
+        for row in 0..rows {
+            let one = Tile {
+                a: at.a.add(row * at.a_row),
+                b: at.b.add(row * apart),
+                c: at.c.add(row * at.c_row),
+                ..*at
+            };
+            let step = level.tile_panels(1);
+            for first in (0..panels).step_by(step) {
+                let part =
+                    Tile { b: one.b.add(first * one.b_panel), c: one.c.add(first * one.c_panel), ..one };
+                tile(level, 1, step.min(panels - first), &part);
+            }
+        }
+    }
+}
+
 /// Defines a function once and compiles it for each level; inside, `F` is the level's [`MulAdd`].
 macro_rules! multiversion {
     ($(#[$meta:meta])* fn $name:ident<$f:ident>($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {

@@ -1,6 +1,7 @@
 //! The head on the last layer: final norm, then a value head, or logits in blocks of rows, log-probabilities
 //! and entropies; and the way back.
 
+use super::batch::PackedBatch;
 use super::gradients::Gradients;
 use super::layer::LayerContext;
 use super::value_head;
@@ -42,6 +43,15 @@ impl Default for PassOptions {
 pub(super) struct Upstream {
     pub(super) first: Vec<f32>,
     pub(super) second: Option<Vec<f32>>,
+}
+
+impl Upstream {
+    /// Whether a chunk's gradient is 0: nothing depends on what the head gave for it.
+    pub(super) fn is_zero(&self, batch: &PackedBatch) -> bool {
+        let own = batch.first_flat..batch.first_flat + batch.targets.len();
+        let columns = std::iter::once(&self.first).chain(&self.second);
+        columns.flat_map(|column| &column[own.clone()]).all(|&derivative| derivative == 0.0)
+    }
 }
 
 /// Scored rows of a chunk that the backward pass needs.

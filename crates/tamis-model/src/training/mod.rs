@@ -83,7 +83,8 @@ pub fn forward_hold(
 }
 
 /// Adds the gradient of `sum_t (coef_t * logp_t + ent_coef_t * H_t)` over the tokens of a held pass to
-/// `gradients`. `model` is the one of the forward pass, unchanged.
+/// `gradients`. `model` is the one of the forward pass, unchanged. Rows that go through the layers together and whose
+/// coefficients are all 0 add nothing and cost nothing.
 ///
 /// # Errors
 /// As many coefficients as tokens are asked for. A pass that is given up leaves `gradients` incomplete.
@@ -340,6 +341,10 @@ fn backward_pass(
             return Err(SequenceError::Coefficients { what, expected, found });
         }
     }
+    if batches.iter().all(|batch| upstream.is_zero(batch)) {
+        workspace.chunks = chunks;
+        return Ok(());
+    }
     let config = model.config();
     let rotary = workspace.rotary(config, reach);
     let watch = workspace.watch();
@@ -364,7 +369,8 @@ fn backward_pass(
         );
         outer.run(num_shards, |shard| {
             let (chunks, gradients) = (parts.0.take(shard), &mut parts.1.take(shard)[0]);
-            for (chunk, batch) in chunks.iter_mut().zip(&batches[first(shard)..]) {
+            let own = chunks.iter_mut().zip(&batches[first(shard)..]);
+            for (chunk, batch) in own.filter(|(_, batch)| !upstream.is_zero(batch)) {
                 let context = layer::LayerContext {
                     threads: inner,
                     model,
