@@ -128,11 +128,12 @@ impl Costs {
                 Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
             };
         let all = train as f64;
-        let screened =
-            plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(|(first, keep)| {
+        let screened = plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(
+            |(first, keep)| {
                 let cost = keep.map(|keep| generated_per_kept(plan.n, first, keep));
                 mode("screened", format!("streaming with screen_first: {first}"), None, cost, all)
-            });
+            },
+        );
         let guide_limit = pass_rate.and_then(limit_for_pass_rate);
         let Some(keep) = keep else {
             let modes = screened.into_iter().collect();
@@ -192,13 +193,7 @@ impl Costs {
         });
         let planned_limit =
             plan.max_num_gen_batches.map(|limit| LimitAdvice::of(of(planned)(keep.value), limit));
-        Self {
-            modes: modes.into_iter().flatten().collect(),
-            round,
-            limit,
-            planned_limit,
-            guide_limit,
-        }
+        Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, guide_limit }
     }
 
     /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which is none,

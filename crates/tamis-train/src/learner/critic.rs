@@ -117,25 +117,29 @@ fn pass(
     let (old, returns) = (own.gather(batch.old), own.gather(batch.returns));
     let mut all: Vec<ValueSums> = vec![ValueSums::default(); own.sequences.len()];
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());
-    own.for_each_wave(Cut::of(learner.info(), settings.micro_batch), |micro, normalisers| {
-        let (old_n, returns_n) = (own.cut(&old, micro.places), own.cut(&returns, micro.places));
-        forward_backward(learner, Trained::Critic, micro.wave, |predicted| {
-            let value: Vec<f64> = predicted.values.iter().map(|&value| f64::from(value)).collect();
-            let columns = CriticColumns {
-                offsets: &micro.offsets,
-                mask: &micro.mask,
-                values: ValueColumns { value: &value, old: &old_n, returns: &returns_n },
-                group_tokens: Some(&micro.group_tokens),
-                group_sequences: Some(&micro.group_sequences),
-            };
-            settings.loss.evaluate(&columns, normalisers, &mut derivatives, &mut sums)?;
-            for (&place, sums) in micro.places.iter().zip(&sums) {
-                all[place] = *sums;
-            }
-            let values = derivatives.iter().map(|&derivative| derivative as f32).collect();
-            Ok(TokenColumns { values, ..TokenColumns::default() })
-        })
-    })?;
+    own.for_each_wave(
+        Cut::of(learner.info(), settings.micro_batch),
+        |_| true,
+        |micro, normalisers| {
+            let (old_n, returns_n) = (own.cut(&old, micro.places), own.cut(&returns, micro.places));
+            forward_backward(learner, Trained::Critic, micro.wave, |predicted| {
+                let value: Vec<f64> = predicted.values.iter().map(|&value| f64::from(value)).collect();
+                let columns = CriticColumns {
+                    offsets: &micro.offsets,
+                    mask: &micro.mask,
+                    values: ValueColumns { value: &value, old: &old_n, returns: &returns_n },
+                    group_tokens: Some(&micro.group_tokens),
+                    group_sequences: Some(&micro.group_sequences),
+                };
+                settings.loss.evaluate(&columns, normalisers, &mut derivatives, &mut sums)?;
+                for (&place, sums) in micro.places.iter().zip(&sums) {
+                    all[place] = *sums;
+                }
+                let values = derivatives.iter().map(|&derivative| derivative as f32).collect();
+                Ok(TokenColumns { values, ..TokenColumns::default() })
+            })
+        },
+    )?;
     Ok(ValueMetrics::of(&all))
 }
 

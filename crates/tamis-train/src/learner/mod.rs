@@ -170,6 +170,8 @@ pub struct LearnerInfo {
     pub num_ranks: usize,
     /// Whether a prompt that neighbours of a wave share is computed once, by every network.
     pub shares_prompts: bool,
+    /// Whether a micro-batch costs no backward pass where all derivatives of it are 0.
+    pub passes_over_zeros: bool,
     /// Tokens of a micro-batch that it would have where the configuration asks for none.
     pub micro_batch_tokens: Option<usize>,
     /// Number format that passes compute in: `f32`, `bf16`.

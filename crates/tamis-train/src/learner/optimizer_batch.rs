@@ -126,21 +126,30 @@ impl<'a> OptimizerBatch<'a> {
         places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
     }
 
-    /// Passes over the live trajectories, wave by wave, each of a micro-batch for every rank. `pass` is also
-    /// given what means over the whole optimizer batch are divided by.
+    /// Passes over the live trajectories, wave by wave, each of a micro-batch for every rank: first those of which `teaches`
+    /// says that a gradient may come of them, and the others apart. `pass` is also given what means over the whole
+    /// optimizer batch are divided by.
     pub(crate) fn for_each_wave<E: From<ObjectiveError>>(
         &self,
         cut: Cut,
+        teaches: impl Fn(usize) -> bool,
         mut pass: impl FnMut(&Micro<'_, 'a>, &Normalisers) -> Result<(), E>,
     ) -> Result<(), E> {
         let (normalisers, group_tokens) =
             Normalisers::weighted(&self.mask, &self.sizes, self.weights.as_deref())?;
         let sequence_weights = self.sequence_weights();
         let group_sequences = Normalisers::group_sequences(&self.mask, &self.sizes)?;
-        let live = self.live();
-        let sequences: Vec<LearnerSequence<'a>> = live.iter().map(|&place| self.sequences[place]).collect();
-        for (part, wave) in waves(&sequences, cut) {
-            let places: Vec<usize> = part.iter().map(|&place| live[place]).collect();
+        let (first, others): (Vec<usize>, Vec<usize>) =
+            self.live().into_iter().partition(|&place| teaches(place));
+        let of_part = |live: &[usize]| {
+            let sequences: Vec<LearnerSequence<'a>> =
+                live.iter().map(|&place| self.sequences[place]).collect();
+            waves(&sequences, cut)
+                .into_iter()
+                .map(|(part, wave)| (part.iter().map(|&place| live[place]).collect(), wave))
+                .collect::<Vec<(Vec<usize>, Wave<'a>)>>()
+        };
+        for (places, wave) in of_part(&first).into_iter().chain(of_part(&others)) {
             let mut offsets = vec![0];
             offsets.extend(places.iter().scan(0, |end, &place| {
                 *end += self.mask.row(place).len();

@@ -357,6 +357,13 @@ impl<'a> MiniBatch<'a> {
         }
     }
 
+    /// Whether an advantage of a trajectory is other than 0.
+    fn has_advantage(&self, place: usize) -> bool {
+        let offsets = self.batch.mask.offsets();
+        let own = if self.is_per_token { offsets[place]..offsets[place + 1] } else { place..place + 1 };
+        self.advantages[own].iter().any(|&advantage| advantage != 0.0)
+    }
+
     /// The policy's log-probabilities and entropies over the whole optimizer batch \[N\]; 0 in sequences that
     /// are not trained on.
     fn scores(&self, learner: &mut dyn Learner, settings: &UpdateSettings) -> Pass<TokenColumns> {
@@ -364,18 +371,22 @@ impl<'a> MiniBatch<'a> {
         let num_tokens = mask.num_values();
         let zeros = || vec![0.0; num_tokens];
         let mut all = TokenColumns { logprobs: zeros(), entropies: zeros(), values: Vec::new() };
-        self.batch.for_each_wave(Cut::of(learner.info(), settings.micro_batch), |micro, _| {
-            let scores = learner.forward(Network::Policy, micro.wave, 1.0)?;
-            let mut from = 0;
-            for &place in micro.places {
-                let tokens = mask.offsets()[place]..mask.offsets()[place + 1];
-                let to = from + tokens.len();
-                all.logprobs[tokens.clone()].copy_from_slice(&scores.logprobs[from..to]);
-                all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
-                from = to;
-            }
-            Ok::<_, Halt<LearnerError>>(())
-        })?;
+        self.batch.for_each_wave(
+            Cut::of(learner.info(), settings.micro_batch),
+            |_| true,
+            |micro, _| {
+                let scores = learner.forward(Network::Policy, micro.wave, 1.0)?;
+                let mut from = 0;
+                for &place in micro.places {
+                    let tokens = mask.offsets()[place]..mask.offsets()[place + 1];
+                    let to = from + tokens.len();
+                    all.logprobs[tokens.clone()].copy_from_slice(&scores.logprobs[from..to]);
+                    all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
+                    from = to;
+                }
+                Ok::<_, Halt<LearnerError>>(())
+            },
+        )?;
         Ok(all)
     }
 
@@ -476,50 +487,59 @@ impl<'a> MiniBatch<'a> {
     ) -> Pass<tamis_core::objective::Outcome> {
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
-        self.batch.for_each_wave(Cut::of(learner.info(), settings.micro_batch), |micro, normalisers| {
-            let normalisers = self
-                .dropped
-                .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));
-            let places = micro.places;
-            let old_n = self.batch.cut(self.old(), places);
-            let needs_behaviour =
-                self.is_behaviour_known && (self.old.is_some() || objective.policy.weighs_behaviour());
-            let behaviour_n = needs_behaviour.then(|| self.batch.cut(&self.behaviour, places));
-            let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
-            let weight_n = weight.map(|column| self.batch.cut(column, places));
-            let selection_n = selection.map(|selection| self.batch.cut(&selection.flags, places));
-            let advantages: Vec<f64> = if self.is_per_token {
-                self.batch.cut(&self.advantages, places)
-            } else {
-                places.iter().map(|&place| self.advantages[place]).collect()
-            };
-            let advantage = if self.is_per_token {
-                AdvantageColumn::PerToken(&advantages)
-            } else {
-                AdvantageColumn::PerTrajectory(&advantages)
-            };
-            forward_backward(learner, Trained::Policy, micro.wave, |scores| {
-                let columns = Columns {
-                    old: Some(&old_n),
-                    behaviour: behaviour_n.as_deref(),
-                    reference: reference_n.as_deref(),
-                    entropy: Some(&scores.entropies),
-                    weight: weight_n.as_deref(),
-                    selection: selection_n.as_deref(),
-                    group_tokens: Some(&micro.group_tokens),
-                    group_sequences: Some(&micro.group_sequences),
-                    sequence_weight: micro.sequence_weights.as_deref(),
-                    ..Columns::new(&micro.offsets, &micro.mask, &scores.logprobs, advantage)
+        // Members that score alike have advantages of 0. Nothing else in the loss, they teach nothing: where the learner
+        // passes over those that do not, they are apart from the others, and the gradient is the same sum.
+        let takes_all =
+            !learner.info().passes_over_zeros || objective.kl.is_some() || objective.entropy.is_some();
+        let teaches = |place: usize| takes_all || self.has_advantage(place);
+        self.batch.for_each_wave(
+            Cut::of(learner.info(), settings.micro_batch),
+            teaches,
+            |micro, normalisers| {
+                let normalisers = self
+                    .dropped
+                    .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));
+                let places = micro.places;
+                let old_n = self.batch.cut(self.old(), places);
+                let needs_behaviour =
+                    self.is_behaviour_known && (self.old.is_some() || objective.policy.weighs_behaviour());
+                let behaviour_n = needs_behaviour.then(|| self.batch.cut(&self.behaviour, places));
+                let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
+                let weight_n = weight.map(|column| self.batch.cut(column, places));
+                let selection_n = selection.map(|selection| self.batch.cut(&selection.flags, places));
+                let advantages: Vec<f64> = if self.is_per_token {
+                    self.batch.cut(&self.advantages, places)
+                } else {
+                    places.iter().map(|&place| self.advantages[place]).collect()
                 };
-                objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
-                for (&place, sums) in places.iter().zip(&evaluation.sequences) {
-                    accumulator.record(place, *sums)?;
-                }
-                let derivatives = std::mem::take(&mut evaluation.derivatives);
-                let (logprobs, entropies) = (derivatives.logprob, derivatives.entropy);
-                Ok(TokenColumns { logprobs, entropies, ..TokenColumns::default() })
-            })
-        })?;
+                let advantage = if self.is_per_token {
+                    AdvantageColumn::PerToken(&advantages)
+                } else {
+                    AdvantageColumn::PerTrajectory(&advantages)
+                };
+                forward_backward(learner, Trained::Policy, micro.wave, |scores| {
+                    let columns = Columns {
+                        old: Some(&old_n),
+                        behaviour: behaviour_n.as_deref(),
+                        reference: reference_n.as_deref(),
+                        entropy: Some(&scores.entropies),
+                        weight: weight_n.as_deref(),
+                        selection: selection_n.as_deref(),
+                        group_tokens: Some(&micro.group_tokens),
+                        group_sequences: Some(&micro.group_sequences),
+                        sequence_weight: micro.sequence_weights.as_deref(),
+                        ..Columns::new(&micro.offsets, &micro.mask, &scores.logprobs, advantage)
+                    };
+                    objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
+                    for (&place, sums) in places.iter().zip(&evaluation.sequences) {
+                        accumulator.record(place, *sums)?;
+                    }
+                    let derivatives = std::mem::take(&mut evaluation.derivatives);
+                    let (logprobs, entropies) = (derivatives.logprob, derivatives.entropy);
+                    Ok(TokenColumns { logprobs, entropies, ..TokenColumns::default() })
+                })
+            },
+        )?;
         Ok(accumulator.finish(objective, state))
     }
 }

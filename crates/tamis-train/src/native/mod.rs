@@ -219,6 +219,7 @@ impl NativeEngine {
                 device,
                 num_ranks: 1,
                 shares_prompts: true,
+                passes_over_zeros: true,
                 micro_batch_tokens: Some(tamis_model::micro_batch_tokens(
                     policy.model.config(),
                     settings.recompute_activations,

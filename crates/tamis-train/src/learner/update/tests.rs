@@ -3,7 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tamis_core::correction::{Mode, Rejection};
 use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
-use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, PolicyLoss, Reinforce, Vespo};
+use tamis_core::objective::{
+    Aggregation, Cispo, CispoBound, Clip, EntropyBonus, GeoMean, PolicyLoss, Reinforce, Vespo,
+};
 use tamis_core::random::Purpose;
 
 use super::*;
@@ -18,6 +20,8 @@ struct Constant {
     held: Vec<(u32, usize)>,
     bore_loss: BTreeSet<u32>,
     derivatives: Vec<f32>,
+    /// First token of each completion, wave by wave.
+    waves: Vec<Vec<u32>>,
     num_steps: usize,
 }
 
@@ -38,6 +42,7 @@ impl Learner for Constant {
     fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
         let completions = wave.sequences.iter().map(|sequence| sequence.completion);
         self.held = completions.map(|completion| (completion[0], completion.len())).collect();
+        self.waves.push(self.held.iter().map(|&(first, _)| first).collect());
         self.forward(network.into(), wave, 1.0)
     }
 
@@ -143,6 +148,48 @@ fn groups_weigh_in_the_loss_by_their_weights() {
                 "{aggregation}, token {token}"
             );
         }
+    }
+}
+
+/// The backward pass of what has no advantage costs nothing where the learner passes over it: it is in waves of its own then,
+/// unless something else of the loss has a gradient there.
+#[test]
+fn members_without_an_advantage_pass_apart() {
+    let groups = [pair(0), pair(1), pair(2)];
+    let groups: Vec<&Group> = groups.iter().collect();
+    let advantages = Advantages::PerTrajectory(Ragged::from_rows([[0.0, 0.0], [1.0, -1.0], [0.0, 0.0]]));
+    let settings = UpdateSettings {
+        mini_batch_size: NonZeroUsize::new(3).expect("three"),
+        epochs: 1,
+        shuffle: None,
+        micro_batch: MicroBatch::Sequences(6),
+        mask_truncated: false,
+        correction: None,
+        key: Key::new(1, Purpose::Objective),
+    };
+    let plain = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
+    let bonus = Objective { entropy: Some(EntropyBonus::constant(0.01)), ..plain.clone() };
+    let batch = TrainingBatch {
+        groups: &groups,
+        advantages: &advantages,
+        kept: None,
+        weights: None,
+        policy_factor: 1.0,
+        old: None,
+        dropped: None,
+        reference: None,
+    };
+    let whole = vec![vec![1, 2, 3, 4, 5, 6]];
+    for (objective, passes_over_zeros, waves) in [
+        (&plain, true, vec![vec![3, 4], vec![1, 2, 5, 6]]),
+        (&plain, false, whole.clone()),
+        (&bonus, true, whole),
+    ] {
+        let info = LearnerInfo { passes_over_zeros, ..LearnerInfo::default() };
+        let mut learner = Constant { info, ..Constant::default() };
+        let plan = UpdatePlan { objective, settings: &settings, learning_rate: 0.1 };
+        let report = Updates::default().train(&mut learner, plan, &mut objective.initial_state(), batch, 0);
+        assert_eq!((learner.waves, report.expect("trained").num_updates), (waves, 1));
     }
 }
 
