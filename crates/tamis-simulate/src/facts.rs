@@ -13,6 +13,46 @@ use crate::world::World;
 /// A setting and its value.
 pub type Fact = (&'static str, String);
 
+/// Keys of the world by section, but for pass rates.
+const SECTIONS: [(&str, &[&str]); 6] = [
+    ("length", &["median", "sigma", "prompt_share", "wrong_factor", "prompt"]),
+    ("servers", &["count", "slots", "iteration", "load", "context", "kv_tokens", "prefill_rate"]),
+    ("reward_latency", &[]),
+    ("train_time", &["step", "token"]),
+    ("publication", &["time"]),
+    ("drift", &["logit", "noise"]),
+];
+/// What has no effect without servers.
+const OF_SERVERS: [&str; 4] = ["servers", "reward_latency", "train_time", "publication"];
+
+/// Keys of the world that nobody set: a section's name where nobody set any of it.
+pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) -> Vec<String> {
+    let keys = keys_of(config);
+    let of_pass_rates: &[&str] = match &keys.pass_rate {
+        PassRates::Beta(_) => &["a", "b", "prompts"],
+        PassRates::Histogram(_) => &["rates", "counts", "prompts"],
+        PassRates::Rollouts(_) => &["path"],
+    };
+    let has_clock = |name: &str| keys.servers.is_some() || !OF_SERVERS.contains(&name);
+    let sections = SECTIONS.iter().copied().filter(|(name, _)| has_clock(name));
+    let mut left = Vec::new();
+    for (section, names) in std::iter::once(("pass_rate", of_pass_rates)).chain(sections) {
+        let path = format!("simulate.{section}");
+        let of = |name: &&str| format!("{path}.{name}");
+        // As many slots as the run's own servers have are nobody's invention.
+        let is_set = |key: &String| {
+            is_given(key) || key == "simulate.servers.slots" && is_given("rollout.max_num_seqs")
+        };
+        let others: Vec<String> = names.iter().map(of).filter(|key| !is_set(key)).collect();
+        match others.len() == names.len() {
+            true if names.is_empty() && is_given(&path) => {}
+            true => left.push(path),
+            false => left.extend(others),
+        }
+    }
+    left
+}
+
 /// What every policy meets.
 pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
     let keys = keys_of(config);

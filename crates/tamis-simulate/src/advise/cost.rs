@@ -129,11 +129,12 @@ impl Costs {
                 Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
             };
         let all = train as f64;
-        let screened =
-            plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(|(first, keep)| {
+        let screened = plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(
+            |(first, keep)| {
                 let cost = keep.map(|keep| generated_per_kept(plan.n, first, keep));
                 mode(SCREENED, format!("streaming with screen_first: {first}"), None, cost, all)
-            });
+            },
+        );
         let guide_limit = pass_rate.and_then(limit_for_pass_rate);
         let planned = plan.gen_batch_size;
         // Of the prompts that a step draws so many fill its batch: where groups end with their first members, those
@@ -199,13 +200,7 @@ impl Costs {
             let limit = half.exceeded_with(EXCEEDED, MOST_ROUNDS)?;
             Some(LimitAdvice::of(of(round.gen_batch_size)(keep.value), limit))
         });
-        Self {
-            modes: modes.into_iter().flatten().collect(),
-            round,
-            limit,
-            planned_limit,
-            guide_limit,
-        }
+        Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, guide_limit }
     }
 
     /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which is none,

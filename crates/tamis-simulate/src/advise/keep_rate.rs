@@ -142,7 +142,12 @@ struct Sums {
 
 impl Sums {
     fn new(sizes: &[usize]) -> Self {
-        Self { mixed: vec![(0.0, 0.0); sizes.len()], members: (0.0, 0.0), num_pairs: 0, pairs: (0.0, 0.0, 0.0) }
+        Self {
+            mixed: vec![(0.0, 0.0); sizes.len()],
+            members: (0.0, 0.0),
+            num_pairs: 0,
+            pairs: (0.0, 0.0, 0.0),
+        }
     }
 
     fn add_group(&mut self, sizes: &[usize], common: usize, group: &Counts) {

@@ -295,7 +295,10 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
         );
     }
     if is_bound {
-        unknown.push(format!("{WHOLE_GROUPS}: beyond the first members there is no fit to `{}`", groups.outcome_name()));
+        unknown.push(format!(
+            "{WHOLE_GROUPS}: beyond the first members there is no fit to `{}`",
+            groups.outcome_name()
+        ));
     }
     unknown.push("entropy: rollouts do not hold it; texts that repeat stand in for it".to_owned());
     let histogram = if top.is_some() { histogram::bins(&counted) } else { Vec::new() };

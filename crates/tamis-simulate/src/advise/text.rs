@@ -272,7 +272,8 @@ impl Advice {
                 fixed(of.whole, 2)
             )
         };
-        let price = "two waves of generation a group, and hard and easy prompts that are trained on less often";
+        let price =
+            "two waves of generation a group, and hard and easy prompts that are trained on less often";
         let text = match (planned.zip(advice.of_planned()), best) {
             (Some((planned, PlannedScreening::Other(best))), _) => {
                 format!("{}; with {} first members it is {}", costs(planned), best.first, fixed(best.cost, 2))

@@ -122,7 +122,10 @@ fn first_members_of_many_values_say_nothing_of_whole_groups() {
     assert_eq!(costs.modes.iter().map(|mode| mode.name).collect::<Vec<_>>(), ["screened"]);
     assert!(costs.round.is_none() && costs.planned_limit.is_some(), "{costs:?}");
     let text = found.to_string();
-    assert!(text.contains("they are kept at least as often: beyond the first members there is no fit"), "{text}");
+    assert!(
+        text.contains("they are kept at least as often: beyond the first members there is no fit"),
+        "{text}"
+    );
     assert!(text.contains("`acc` keeps "), "{text}");
 }
 
