@@ -38,16 +38,16 @@ pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) 
     let mut left = Vec::new();
     for (section, names) in std::iter::once(("pass_rate", of_pass_rates)).chain(sections) {
         let path = format!("simulate.{section}");
-        let of = |name: &&str| format!("{path}.{name}");
         // As many slots as the run's own servers have are nobody's invention.
-        let is_set = |key: &String| {
-            is_given(key) || key == "simulate.servers.slots" && is_given("rollout.max_num_seqs")
+        let is_set = |name: &&str| {
+            is_given(&format!("{path}.{name}")) || *name == "slots" && is_given("rollout.max_num_seqs")
         };
-        let others: Vec<String> = names.iter().map(of).filter(|key| !is_set(key)).collect();
-        match others.len() == names.len() {
-            true if names.is_empty() && is_given(&path) => {}
-            true => left.push(path),
-            false => left.extend(others),
+        let others: Vec<&str> = names.iter().copied().filter(|name| !is_set(name)).collect();
+        match others.as_slice() {
+            [] if !names.is_empty() || is_given(&path) => {}
+            all if all.len() == names.len() => left.push(path),
+            [one] => left.push(format!("{path}.{one}")),
+            several => left.push(format!("{path}.{{{}}}", several.join(", "))),
         }
     }
     left
@@ -151,4 +151,37 @@ pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
         format!("{} a step, noise {}", shortest(world.drift.logit), shortest(world.drift.noise)),
     ));
     facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_set_is_named_by_section_or_by_key() {
+        let mut config = Config::default();
+        let left =
+            |config: &Config, given: &[&str]| left_at_default(config, |key| given.contains(&key)).join(" ");
+        let all = "simulate.pass_rate simulate.length simulate.servers simulate.reward_latency simulate.train_time \
+                   simulate.publication simulate.drift";
+        assert_eq!(left(&config, &[]), all);
+        let given = [
+            "simulate.pass_rate.a",
+            "simulate.pass_rate.b",
+            "simulate.length.median",
+            "rollout.max_num_seqs",
+            "simulate.reward_latency",
+            "simulate.drift.logit",
+            "simulate.drift.noise",
+        ];
+        assert_eq!(
+            left(&config, &given),
+            "simulate.pass_rate.prompts simulate.length.{sigma, prompt_share, wrong_factor, prompt} \
+             simulate.servers.{count, iteration, load, context, kv_tokens, prefill_rate} simulate.train_time \
+             simulate.publication"
+        );
+        // Without a clock nothing that takes time is a part of the world.
+        config.simulate = Some(tamis_config::SimulateConfig { servers: None, ..Default::default() });
+        assert_eq!(left(&config, &["simulate.servers"]), "simulate.pass_rate simulate.length simulate.drift");
+    }
 }

@@ -245,7 +245,7 @@ impl Simulation {
     pub(crate) fn of_defaults(&self) -> Option<String> {
         let names: Vec<String> = self.defaults.iter().map(|name| format!("`{name}`")).collect();
         (!names.is_empty())
-            .then(|| format!("Left at its default, which is no measurement of yours: {}.", names.join(", ")))
+            .then(|| format!("Left at their defaults, which measure nothing of yours: {}.", names.join(", ")))
     }
 
     /// The steps that the lower bound is of, where those of a policy that ended early are others.

@@ -31,10 +31,25 @@ fn a_table_and_a_page() {
     assert!(lines[1].contains("all_wrong") && lines[1].contains("surplus"), "{}", lines[1]);
     assert_eq!(said.stderr, "");
     // The world that they are of, and what of it nobody chose.
-    insta::assert_snapshot!(lines[4..].join("\n"), @"");
+    insta::assert_snapshot!(lines[4..].join("\n"), @"
+
+    The world of these numbers:
+      Pass rates           Beta(0.3, 0.3), 600 prompts
+      Filter               variance: groups with max > min
+      Batch                16 groups of 8, rounds of 16
+      Steps                20, the last 10 measured, seed 1
+      Lengths              lognormal, cut at 400 tokens, median a twentieth of that, σ 1, 0 of the variance the prompt's, wrong ones × 1; prompts of 0 tokens
+      Servers              1 of 32 slots, 0.02 s an iteration, 0.5 of it more where all slots run
+      Scores               0 s after a completion
+      Training             0 s a step and 0 s a token
+      New weights          0 s, samples in flight go on
+      Drift of the logits  0 a step, noise 0
+    Left at their defaults, which measure nothing of yours: `simulate.length`, `simulate.servers.{count, iteration, load, context, kv_tokens, prefill_rate}`, `simulate.reward_latency`, `simulate.train_time`, `simulate.publication`, `simulate.drift`.
+    page: simulation.html
+    ");
     let page = folder.read("simulation.html");
     assert!(page.starts_with("<!doctype html>") && page.contains("Schedules for world"));
-    assert!(page.contains("Left at its default, which is no measurement of yours: `simulate.length`"));
+    assert!(page.contains("Left at their defaults, which measure nothing of yours: `simulate.length`"));
     // Made anew; nothing else is overwritten.
     folder
         .tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"])
