@@ -17,8 +17,8 @@ const FEWEST: usize = 1000;
 const MOMENTS: u64 = 16;
 /// Deviations up to which the prompts' own ways are looked at, on both sides.
 const FARTHEST: f64 = 7.0;
-/// How far apart they are in the logit, at most, where that takes so many of them: what is kept changes over some logits,
-/// so that sums of so fine steps are as exact as the integral.
+/// How far apart they are in the logit, at most, where that takes so many of them: what is kept changes over
+/// some logits, so that sums of so fine steps are as exact as the integral.
 const APART: f64 = 0.5;
 const FEWEST_WAYS: usize = 32;
 const MOST_WAYS: usize = 128;
@@ -32,9 +32,10 @@ pub struct LowerBound {
     /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what is cut
     /// is wrong.
     pub generated_per_kept: f64,
-    /// Seconds of a step whose batch is full of kept groups: its tokens, 1 / k times those of its groups, are decoded
-    /// with every slot full; or of training those that are kept, whichever is longer. Of a step with fewer kept groups
-    /// the same share ([`PolicyResult::kept_share`](crate::PolicyResult::kept_share)). None without servers.
+    /// Seconds of a step whose batch is full of kept groups: its tokens, 1 / k times those of its groups, are
+    /// decoded with every slot full; or of training those that are kept, whichever is longer. Of a step with
+    /// fewer kept groups the same share ([`PolicyResult::kept_share`](crate::PolicyResult::kept_share)). None
+    /// without servers.
     pub step_time: Option<f64>,
     /// Share by which one run of so few groups may lie below it by chance, in three standard errors.
     pub chance: f64,
@@ -172,9 +173,9 @@ impl Means {
     }
 }
 
-/// Points of a normal number of this deviation, evenly apart, with the shares that they stand for: the trapezoidal rule,
-/// which is exact but for the tails for what is smooth. Quantiles would leave out the tails, in which all is that is
-/// kept of prompts that are nearly always solved.
+/// Points of a normal number of this deviation, evenly apart, with the shares that they stand for: the
+/// trapezoidal rule, which is exact but for the tails for what is smooth. Quantiles would leave out the
+/// tails, in which all is that is kept of prompts that are nearly always solved.
 fn normal_points(deviation: f64) -> Vec<(f64, f64)> {
     if deviation <= 0.0 {
         return vec![(0.0, 1.0)];

@@ -24,8 +24,8 @@ pub struct PolicyResult {
     pub steps: u64,
     /// Why it ended before its last step, where it did.
     pub ended: Option<String>,
-    /// Groups of a batch that the filter kept, each counted once, as a share of the batch: below 1 where copies or
-    /// dropped groups fill it, or where it may be smaller.
+    /// Groups of a batch that the filter kept, each counted once, as a share of the batch: below 1 where
+    /// copies or dropped groups fill it, or where it may be smaller.
     pub kept_share: Option<f64>,
     /// Trajectories generated for each that was trained on.
     pub generated_per_kept: Option<f64>,
@@ -106,9 +106,10 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
-    /// Of batches of so many groups, of which this share is generated where they end with their first members.
+    /// Of batches of so many groups, of which this share is generated where they end with their first
+    /// members.
     pub(crate) fn new(train_batch_size: usize, screened_share: f64) -> Self {
-        Self { train_batch_size, screened_share, ..Self::default() }
+        Self { screened_share, train_batch_size, ..Self::default() }
     }
 
     /// A group was started whose members score differently, and was taken with that probability.

@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn rates_drift_in_their_logit() {
-        let population = Population { logits: vec![0.0; 4000], warnings: Vec::new() };
+        let population = Population { logits: vec![0.0; 4000], warnings: Vec::new(), lengths: None };
         let drift = SimulatedDriftConfig { logit: 0.01, noise: 0.1 };
         let moving = Moving::new(&population, &drift, 1);
         // Asked for at different steps, the deviation is that of the whole way.

@@ -25,9 +25,9 @@ pub(crate) struct OfRollouts {
     pub(crate) lengths: Option<String>,
 }
 
-/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution that is
-/// fitted to all of them, so that new groups are kept as often as these were. They are read, and judged right or wrong, as
-/// `tamis advise` does it.
+/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution
+/// that is fitted to all of them, so that new groups are kept as often as these were. They are read, and
+/// judged right or wrong, as `tamis advise` does it.
 pub(crate) fn read(path: &Path, key: Key) -> Result<OfRollouts, SimulateError> {
     let groups = read_groups(path)?;
     let Some(top) = groups.top() else {
@@ -53,9 +53,9 @@ pub(crate) fn read(path: &Path, key: Key) -> Result<OfRollouts, SimulateError> {
     Ok(OfRollouts { rates: draw_rates(&counts, key), warnings, lengths })
 }
 
-/// Settings with the median of right completions' lengths, the deviation of their logarithm by its quartiles, which what
-/// is cut does not change, and the factor of wrong ones. `None` where fewer than [`FEWEST_LENGTHS`] right ones say how long
-/// they are.
+/// Settings with the median of right completions' lengths, the deviation of their logarithm by its quartiles,
+/// which what is cut does not change, and the factor of wrong ones. `None` where fewer than
+/// [`FEWEST_LENGTHS`] right ones say how long they are.
 fn lengths_of(groups: &Groups, top: f64) -> Option<String> {
     let (mut right, mut wrong) = (Vec::new(), Vec::new());
     let unbiased = groups.unbiased();
@@ -212,6 +212,9 @@ mod tests {
         let (rates, warnings) = read_of(&format!("{whole}{{\"uid\": 7, \"ac")).unwrap();
         assert_eq!(rates.len(), 30);
         assert!(warnings[0].contains("sample: 1 row left out"), "{warnings:?}");
+        // Prompts that a selector chose are not those of the data.
+        let (_, warnings) = read_of(&whole.replace("\"acc\"", "\"inclusion\": 0.5, \"acc\"")).unwrap();
+        assert!(warnings[0].contains("sample: a selector chose the prompts"), "{warnings:?}");
         // What `tamis advise` warns of is said here.
         let (_, warnings) = read_of(&whole.replace("\"acc\": 1", "\"acc\": 0")).unwrap();
         assert!(warnings[0].contains("every one of 60 trajectories has `acc` 0"), "{warnings:?}");

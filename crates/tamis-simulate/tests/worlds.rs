@@ -138,7 +138,8 @@ fn config_of_one() -> Config {
     config
 }
 
-/// Nearly all prompts are solved, and the few that are not are those that went far: all that is kept is in the tail.
+/// Nearly all prompts are solved, and the few that are not are those that went far: all that is kept is in
+/// the tail.
 #[test]
 fn the_bound_goes_by_the_tails_of_pass_rates_that_go_their_own_ways() {
     let mut config = config(&BLIND);

@@ -68,8 +68,8 @@ impl LayerArguments {
         self.arguments.is_empty()
     }
 
-    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override. Of a command of another system its
-    /// arguments.
+    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override. Of a command of another
+    /// system its arguments.
     pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut files = Vec::new();
         let mut overrides = Vec::new();
@@ -96,11 +96,12 @@ impl LayerArguments {
         load_to_show(&files, &overrides).map_err(|errors| self.refuse(&errors))
     }
 
-    /// What is wrong; of a command whose launcher starts several processes with the way to take it in.
+    /// What is wrong; of a command of another system with what takes all of it, its launcher's processes too.
     fn refuse(&self, errors: &ConfigErrors) -> Failure {
         let mut text = errors.to_string();
-        if has_program(&self.arguments) && without_program(&self.arguments).is_none() {
-            text += "\nnote: `tamis config import -- COMMAND > my.yaml` takes a whole command, its launcher's processes too";
+        if has_program(&self.arguments) {
+            text +=
+                "\nnote: `tamis config import -- COMMAND > my.yaml` takes a whole command of another system";
         }
         Failure::new(USAGE, text)
     }

@@ -67,9 +67,9 @@ pub fn has_program(words: &[String]) -> bool {
     program(words).is_some()
 }
 
-/// Words without the command in them that starts a program and without what the shell does with its output: files and
-/// overrides before it, and its own arguments. `None` where there is no such command, or where it starts several processes
-/// that its arguments are to be divided by, which [`import`](super::import) does.
+/// Words without the command in them that starts a program and without what the shell does with its output:
+/// files and overrides before it, and its own arguments. `None` where there is no such command, or where it
+/// starts several processes that its arguments are to be divided by, which [`import`](super::import) does.
 pub fn without_program(words: &[String]) -> Option<Vec<String>> {
     let start = program(words)?;
     let invocation = Invocation::of(words);

@@ -90,8 +90,8 @@ pub struct Costs {
 pub struct CostBasis {
     /// Keep rate of groups of the plan's n; where it is not known, groups that end early are all that has a cost.
     pub keep: Option<Estimate>,
-    /// Keep rate of groups of the plan's first members, where groups end with these: so many of the prompts that are
-    /// drawn come to a kept group.
+    /// Keep rate of groups of the plan's first members, where groups end with these: so many of the prompts
+    /// that are drawn come to a kept group.
     pub keep_first: Option<Estimate>,
     /// Mean tokens of a completion.
     pub tokens: Option<f64>,
@@ -137,8 +137,8 @@ impl Costs {
         );
         let guide_limit = pass_rate.and_then(limit_for_pass_rate);
         let planned = plan.gen_batch_size;
-        // Of the prompts that a step draws so many fill its batch: where groups end with their first members, those
-        // whose first members differ.
+        // Of the prompts that a step draws so many fill its batch: where groups end with their first members,
+        // those whose first members differ.
         let of_prompts = if plan.screens() { keep_first } else { keep };
         let planned_limit = of_prompts
             .zip(plan.max_num_gen_batches)
@@ -231,8 +231,8 @@ mod tests {
         assert_eq!(Costs::of(basis, &Plan { screen_first: None, ..plan }).mode("screened"), None);
     }
 
-    /// A batch of 64 of prompts of which a quarter is kept whole, and a tenth with two first members: 400 of 640 prompts
-    /// fill it nearly always by the one, and about never by the other.
+    /// A batch of 64 of prompts of which a quarter is kept whole, and a tenth with two first members: 400 of
+    /// 640 prompts fill it nearly always by the one, and about never by the other.
     #[test]
     fn limits_of_groups_that_end_early_go_by_their_first_members() {
         let screened = Plan {
@@ -250,7 +250,8 @@ mod tests {
         assert!(early.planned_limit.unwrap().exceeded > 0.99, "{early:?}");
         let whole = of(basis, &Plan { mode: Some("carried"), ..screened.clone() });
         assert!(whole.planned_limit.unwrap().exceeded < 1e-3, "{whole:?}");
-        // A round fills the batch where so many first members differ; rounds of whole groups cost what they did.
+        // A round fills the batch where so many first members differ; rounds of whole groups cost what they
+        // did.
         let [early_round, whole_round] = [&early, &whole].map(|costs| costs.round.unwrap().gen_batch_size);
         assert!(early_round > 640 && whole_round < 400, "{early_round} {whole_round}");
         assert!(early.limit.unwrap().exceeded_at_half <= EXCEEDED);

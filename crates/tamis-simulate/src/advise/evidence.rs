@@ -162,8 +162,8 @@ impl Groups {
         sizes
     }
 
-    /// The commonest number of members, of groups that went on after their first ones where there is any; of two as
-    /// common the larger one.
+    /// The commonest number of members, of groups that went on after their first ones where there is any; of
+    /// two as common the larger one.
     pub fn size(&self) -> usize {
         let first = self.first_members.unwrap_or(0);
         let went_on = |group: &&Group| !group.is_screened && group.members.len() > first;
@@ -372,7 +372,8 @@ impl LoggedCounts {
         usize::try_from(members).ok().filter(|_| is_of_all)
     }
 
-    /// The number of members that the dropped groups of every step have, 2 or more, where kept ones have so many.
+    /// The number of members that the dropped groups of every step have, 2 or more, where kept ones have so
+    /// many.
     fn first_members_of_all(&self, size: usize) -> Option<usize> {
         let mut of_steps = self.whole_steps().filter(|[_, _, dropped, _]| *dropped > 0).map(
             |[_, trajectories, dropped, kept]| {

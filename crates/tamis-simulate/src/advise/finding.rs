@@ -77,8 +77,8 @@ pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes)
     (found, changes)
 }
 
-/// Prompts were chosen, and rates are those of the data all the same; `keep` is the keep rate of those that were chosen,
-/// where costs go by that.
+/// Prompts were chosen, and rates are those of the data all the same; `keep` is the keep rate of those that
+/// were chosen, where costs go by that.
 pub(super) fn of_choice(keep: Option<Estimate>) -> Finding {
     let goes_by = keep.map_or_else(String::new, |keep| {
         format!("; of the chosen ones {} are kept, and what a batch costs goes by that", percent(keep.value))
@@ -95,6 +95,13 @@ pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<Finding> {
     let mut found = of_verifier(groups);
     let of_sample = sample(groups, &groups.unbiased(), &plan).into_iter();
     found.extend(of_sample.filter(|finding| finding.weight == Weight::Warning));
+    if groups.are_chosen() {
+        found.push(note(
+            "sample",
+            "a selector chose the prompts (`inclusion`), and each that was sampled counts once: those that it passes over are fewer than in the data".to_owned(),
+            Some("rollouts of a run with `schedule.selector: {kind: shuffle}` have them as they are"),
+        ));
+    }
     found.extend(unread(groups));
     found
 }

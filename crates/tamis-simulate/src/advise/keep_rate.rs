@@ -128,9 +128,9 @@ impl Counts {
 /// Sums over groups from which everything else follows.
 #[derive(Debug, Clone, PartialEq)]
 struct Sums {
-    /// Of each size up to the common one: weights of groups of at least the common one, and the weighted sum of
-    /// their probabilities to be mixed. Of each larger one: weights of groups that have so many, and the sum of what
-    /// they gain over the size before.
+    /// Of each size up to the common one: weights of groups of at least the common one, and the weighted sum
+    /// of their probabilities to be mixed. Of each larger one: weights of groups that have so many, and the
+    /// sum of what they gain over the size before.
     mixed: Vec<(f64, f64)>,
     /// Members of groups with an outcome, and those of them that are correct, weighted.
     members: (f64, f64),
@@ -492,7 +492,8 @@ mod tests {
         assert!(rates[1] > 0.7 && rates.is_sorted(), "{rates:?}");
     }
 
-    /// Prompts of which every other one is at 1/2 and is always taken, and the others at 1/16, of which one in eight is.
+    /// Prompts of which every other one is at 1/2 and is always taken, and the others at 1/16, of which one
+    /// in eight is.
     #[test]
     fn groups_that_were_chosen_say_what_the_data_are_by_their_weights() {
         let all = sampled(8000, 8, |u| if u < 0.5 { 0.5 } else { 1.0 / 16.0 });

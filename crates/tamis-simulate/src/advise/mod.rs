@@ -171,7 +171,8 @@ pub struct Advice {
     pub spread: Option<Spread>,
     /// Keep rates by size of group.
     pub keep_rates: Vec<KeepRate>,
-    /// Keep rate at the plan's size, by which costs go: where the run goes on choosing prompts, that of the chosen ones.
+    /// Keep rate at the plan's size, by which costs go: where the run goes on choosing prompts, that of the
+    /// chosen ones.
     pub keep_rate: Option<Estimate>,
     /// The first members of groups that ended with them, and the keep rate of so many.
     #[serde(skip)]
@@ -458,7 +459,7 @@ fn finish(
     let there = if n == plan.n { keep } else { keep_at(n).or(keep) }.map(|keep| {
         let mode = if screen_first.is_some() { Some(SCREENED) } else { None };
         let basis = CostBasis { keep_first: screen_first.and_then(keep_at), ..basis(Some(keep)) };
-        (keep, Costs::of(basis, &Plan { n, screen_first, mode, ..plan.clone() }))
+        (keep, Costs::of(basis, &Plan { n, mode, screen_first, ..plan.clone() }))
     });
     // The round and the limit that are told are those of the lines.
     let costs = costs.map(|costs| match &there {
@@ -559,8 +560,13 @@ fn filter_advice(
             percent(keep.value),
             percent(1.0 - keep.value)
         ));
+        let ways = if plan.chooses_prompts {
+            "larger groups or easier prompts"
+        } else {
+            "larger groups, easier prompts or `schedule.selector: {kind: posterior}`"
+        };
         reasons.push(format!(
-            "it is dear: {} groups are generated for each; larger groups, easier prompts or `schedule.selector: {{kind: posterior}}` come first where computing time is short",
+            "it is dear: {} groups are generated for each; {ways} come first where computing time is short",
             times(keep.value)
         ));
     } else if use_filter {

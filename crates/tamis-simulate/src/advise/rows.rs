@@ -347,8 +347,8 @@ fn text_key(row: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// The first words of what the user asks: of the last message of messages, or of a text, which may be rendered from such
-/// (verl's dumps have the names of their roles on lines of their own).
+/// The first words of what the user asks: of the last message of messages, or of a text, which may be
+/// rendered from such (verl's dumps have the names of their roles on lines of their own).
 fn first_words(row: &Map<String, Value>) -> Option<String> {
     let text = TEXTS.iter().find_map(|column| match row.get(*column)? {
         Value::String(text) if !text.is_empty() => Some(text.as_str()),

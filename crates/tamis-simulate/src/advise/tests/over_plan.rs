@@ -25,7 +25,8 @@ fn unlike() -> Groups {
 /// What the lines of tamis make of a configuration that they are put over.
 fn over(run: &str, groups: &Groups, at_servers: bool) -> Config {
     let run = file("run.yaml", run);
-    let own = load_sources_to_show(&[run.clone()], &[]).unwrap_or_else(|errors| panic!("{errors}"));
+    let own =
+        load_sources_to_show(std::slice::from_ref(&run), &[]).unwrap_or_else(|errors| panic!("{errors}"));
     let advice = advice(groups, &Plan { samples_at_servers: at_servers, ..Plan::of_layers(&own) });
     let text = lines(&advice, "tamis").join("\n") + "\n";
     let lines = file("advice.yaml", &text);
@@ -83,7 +84,8 @@ fn round_and_limit_of_lines_go_by_first_members() {
     // 64 of them, and one deviation and more beside.
     assert!((1.05..1.4).contains(&(round * at(3) / 64.0)), "{round}");
     assert!(lines(&found, "tamis")[0].contains(&format!("gen_batch_size: {round}")), "{found}");
-    // 320 prompts hold enough groups that differ, not enough whose first three do: what a run says at its start.
+    // 320 prompts hold enough groups that differ, not enough whose first three do: what a run says at its
+    // start.
     assert!((70.0..110.0).contains(&(320.0 * at(8))) && 320.0 * at(3) < 72.0, "{} {}", at(8), at(3));
     let whole = Plan { screen_first: None, mode: Some("carried"), ..plan };
     let warns = |advice: &Advice| advice.start_lines().iter().any(|line| line.contains("will be too few"));
@@ -129,8 +131,8 @@ fn first_members_of_many_values_say_nothing_of_whole_groups() {
     assert!(text.contains("`acc` keeps "), "{text}");
 }
 
-/// Rows of 400 prompts of which every other one is solved half of the time and always taken, and the others never, and
-/// taken one time in four.
+/// Rows of 400 prompts of which every other one is solved half of the time and always taken, and the others
+/// never, and taken one time in four.
 fn chosen() -> String {
     let mut rows = String::new();
     for prompt in 0..400 {
@@ -167,6 +169,13 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     let cost = choosing.costs.as_ref().unwrap().mode("carried").unwrap().generated_per_kept.value;
     assert!((cost - 1.25).abs() < 1e-12, "{cost}");
     assert!(choosing.to_string().contains("of the chosen ones 80.0% are kept"), "{choosing}");
+    // What is planned already is not advised.
+    let dear = |chooses_prompts| {
+        let groups = sampled(&|u| if u < 0.1 { 0.5 } else { 0.0 });
+        advice(&groups, &Plan { chooses_prompts, ..Plan::default() }).filter.reasons.concat()
+    };
+    assert!(dear(false).contains("selector: {kind: posterior}` come first"), "{}", dear(false));
+    assert!(dear(true).contains("larger groups or easier prompts come first"), "{}", dear(true));
     assert!(choosing.start_lines()[0].contains("80.0% of 250 groups"), "{:?}", choosing.start_lines());
 }
 
