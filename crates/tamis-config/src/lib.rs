@@ -41,7 +41,7 @@ pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use foreign::{ForeignOutcome, Note, Owner};
 pub use generate::{explain, json_schema};
 pub use hub_name::{DataSource, DataSources, HubName, ModelSource, SplitName};
-pub use import::{Import, import};
+pub use import::{Import, has_program, import, without_program};
 pub use load::{
     Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources, load_sources_to_show,
     load_to_show,

@@ -15,8 +15,13 @@ const LENGTHS: usize = 40;
 const FEWEST: usize = 1000;
 /// Steps at which pass rates that move are looked at.
 const MOMENTS: u64 = 16;
-/// Places at which the prompts' own ways are looked at.
-const WAYS: usize = 8;
+/// Deviations up to which the prompts' own ways are looked at, on both sides.
+const FARTHEST: f64 = 7.0;
+/// How far apart they are in the logit, at most, where that takes so many of them: what is kept changes over
+/// some logits, so that sums of so fine steps are as exact as the integral.
+const APART: f64 = 0.5;
+const FEWEST_WAYS: usize = 32;
+const MOST_WAYS: usize = 128;
 /// Standard errors that chance is said to be.
 const DEVIATIONS: f64 = 3.0;
 
@@ -27,8 +32,10 @@ pub struct LowerBound {
     /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what is cut
     /// is wrong.
     pub generated_per_kept: f64,
-    /// Seconds of a step whose tokens, 1 / k times those of its groups, are decoded with every slot full, or of
-    /// training those that are kept, whichever is longer. None without servers.
+    /// Seconds of a step whose batch is full of kept groups: its tokens, 1 / k times those of its groups, are
+    /// decoded with every slot full; or of training those that are kept, whichever is longer. Of a step with
+    /// fewer kept groups the same share ([`PolicyResult::kept_share`](crate::PolicyResult::kept_share)). None
+    /// without servers.
     pub step_time: Option<f64>,
     /// Share by which one run of so few groups may lie below it by chance, in three standard errors.
     pub chance: f64,
@@ -134,25 +141,25 @@ struct Means {
 }
 
 impl Means {
-    fn at(world: &World, counts: &Counts, step: u64, ways: usize, budget: usize) -> Self {
+    fn at(world: &World, counts: &Counts, step: u64, budget: usize) -> Self {
         let n = counts.n as f64;
-        let most = (budget / (ways * (LENGTHS + counts.num_terms()))).max(FEWEST);
+        let ways = normal_points(world.drift.noise * (step as f64).sqrt());
+        let most = (budget / (ways.len() * (LENGTHS + counts.num_terms()))).max(FEWEST);
         let stride = world.population.len().div_ceil(most).max(1);
         let mut sums = Self::default();
         let (mut weight, mut squares, mut within) = (0.0, 0.0, 0.0);
         for (prompt, logit) in world.population.logits().enumerate().skip(stride / 2).step_by(stride) {
-            for way in 0..ways {
-                let own = world.drift.noise * (step as f64).sqrt() * normal_quantile(way, ways);
+            for &(own, share) in &ways {
                 let rate = rate_of(logit + world.drift.logit * step as f64 + own);
                 let member = world.completions.mean_member(prompt, rate);
                 let (keep, right) = counts.kept(member.rate);
                 let tokens = n * member.tokens;
-                weight += 1.0;
-                sums.keep += keep;
-                sums.tokens += tokens;
-                sums.kept_tokens += right * member.right + (n * keep - right) * member.wrong;
-                squares += tokens * tokens;
-                within += n * (member.square - member.tokens * member.tokens);
+                weight += share;
+                sums.keep += share * keep;
+                sums.tokens += share * tokens;
+                sums.kept_tokens += share * (right * member.right + (n * keep - right) * member.wrong);
+                squares += share * tokens * tokens;
+                within += share * n * (member.square - member.tokens * member.tokens);
             }
         }
         let mean = |sum: f64| sum / weight;
@@ -166,22 +173,18 @@ impl Means {
     }
 }
 
-/// The middle of one of so many equal shares of a standard normal number, by bisection.
-fn normal_quantile(place: usize, of: usize) -> f64 {
-    if of < 2 {
-        return 0.0;
+/// Points of a normal number of this deviation, evenly apart, with the shares that they stand for: the
+/// trapezoidal rule, which is exact but for the tails for what is smooth. Quantiles would leave out the
+/// tails, in which all is that is kept of prompts that are nearly always solved.
+fn normal_points(deviation: f64) -> Vec<(f64, f64)> {
+    if deviation <= 0.0 {
+        return vec![(0.0, 1.0)];
     }
-    let wanted = (place as f64 + 0.5) / of as f64;
-    let (mut low, mut high) = (-8.0, 8.0);
-    for _ in 0..40 {
-        let middle = f64::midpoint(low, high);
-        if crate::lognormal::normal_below(middle) < wanted {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    f64::midpoint(low, high)
+    let steps = ((2.0 * FARTHEST * deviation / APART).ceil() as usize).clamp(FEWEST_WAYS, MOST_WAYS);
+    let at = |place: usize| FARTHEST * (2.0 * place as f64 / steps as f64 - 1.0);
+    let points = (0..=steps).map(|place| (deviation * at(place), (-0.5 * at(place).powi(2)).exp()));
+    let all: f64 = points.clone().map(|(_, share)| share).sum();
+    points.map(|(point, share)| (point, share / all)).collect()
 }
 
 impl LowerBound {
@@ -196,7 +199,6 @@ impl LowerBound {
         let counts = Counts::new(filter, world.completions.group_size());
         let drift = &world.drift;
         let moves = drift.logit != 0.0 || drift.noise > 0.0;
-        let ways = if drift.noise > 0.0 { WAYS } else { 1 };
         let measured = (world.steps - world.warm_up).max(1);
         let moments = if moves { measured.min(MOMENTS) } else { 1 };
         let budget = BUDGET / (2 * moments as usize);
@@ -204,10 +206,10 @@ impl LowerBound {
         let (mut keep, mut spread) = (0.0, 0.0);
         for moment in 0..moments {
             let step = world.warm_up + (2 * moment + 1) * measured / (2 * moments);
-            let mut means = Means::at(world, &counts, step, ways, budget);
+            let mut means = Means::at(world, &counts, step, budget);
             if moves && max_lag > 0 {
                 // What is trained on may be older, and better.
-                let before = Means::at(world, &counts, step.saturating_sub(max_lag), ways, budget);
+                let before = Means::at(world, &counts, step.saturating_sub(max_lag), budget);
                 means.keep = means.keep.max(before.keep);
                 means.tokens = means.tokens.min(before.tokens);
                 means.kept_tokens = means.kept_tokens.min(before.kept_tokens);
@@ -240,5 +242,35 @@ impl LowerBound {
         }
         bound.chance = (DEVIATIONS * variance.sqrt()).min(1.0);
         Ok(bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The mean of a function of a normal number that only the tail makes: E[e^{sz}] = e^{s²/2}.
+    #[test]
+    fn points_of_a_normal_number_reach_into_its_tails() {
+        for deviation in [0.1, 1.0, 3.0, 4.0] {
+            let points = normal_points(deviation);
+            let mean = |of: &dyn Fn(f64) -> f64| points.iter().map(|(x, share)| share * of(*x)).sum::<f64>();
+            let expected = (deviation * deviation / 2.0).exp();
+            assert!((mean(&f64::exp) / expected - 1.0).abs() < 3e-3, "{deviation}: {}", mean(&f64::exp));
+            assert!((mean(&|x| x * x) / (deviation * deviation) - 1.0).abs() < 1e-9);
+        }
+        assert_eq!(normal_points(0.0), [(0.0, 1.0)]);
+        // The mean of a rate far below: as 4096 quantiles have it.
+        let rate =
+            |points: &[(f64, f64)]| points.iter().map(|(x, share)| share * rate_of(-8.0 + x)).sum::<f64>();
+        let many = normal_points(2.0);
+        let fine: f64 = (0..200_000)
+            .map(|place| {
+                let z = (f64::from(place) + 0.5) / 200_000.0 * 16.0 - 8.0;
+                (-0.5 * z * z).exp() * rate_of(-8.0 + 2.0 * z) * 16.0 / 200_000.0
+            })
+            .sum::<f64>()
+            / (2.0 * std::f64::consts::PI).sqrt();
+        assert!((rate(&many) / fine - 1.0).abs() < 1e-6, "{} {fine}", rate(&many));
     }
 }

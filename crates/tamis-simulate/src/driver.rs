@@ -166,7 +166,7 @@ impl<'world> Driver<'world> {
             version: 0,
             steps: 0,
             ended: None,
-            measure: Measure::new(screened_share),
+            measure: Measure::new(world.train_batch_size, screened_share),
             began: (0.0, 0.0),
         }
     }
@@ -299,15 +299,15 @@ impl<'world> Driver<'world> {
             Command::StepReady(close) => {
                 self.fill(&close);
                 self.train(&close.trained);
-                self.close(&close);
+                self.close(&close, true);
                 self.plan(self.learner_free.max(self.now) + self.world.train_time.step, Due::Trained);
             }
             Command::StepClosed(close) => {
-                self.close(&close);
+                self.close(&close, true);
                 self.plan(self.learner_free.max(self.now) + self.world.train_time.step, Due::Trained);
             }
             Command::SkipStep { close, .. } => {
-                self.close(&close);
+                self.close(&close, false);
                 self.events.push_back(Event::BeginStep);
             }
             Command::Finish { .. } => self.ended = Some("its data ended".to_owned()),
@@ -426,9 +426,9 @@ impl<'world> Driver<'world> {
         self.copies.clear();
     }
 
-    fn close(&mut self, close: &StepClose) {
+    fn close(&mut self, close: &StepClose, is_trained: bool) {
         if self.is_measured() {
-            self.measure.close(&close.report);
+            self.measure.close(&close.report, is_trained);
         }
         let dropped = std::mem::take(&mut self.dropped);
         for id in close.surplus.iter().chain(&close.stale).chain(&close.aborted).chain(&dropped) {

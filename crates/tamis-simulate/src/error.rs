@@ -62,14 +62,11 @@ pub enum SimulateError {
     },
     /// A policy that has too many completions in flight.
     #[error(
-        "the policy `{policy}` keeps {slots} slots full with {groups} groups of {members} in flight, and a simulation has \
-         at most {most} completions in flight"
+        "the policy `{policy}` has {groups} groups of {members} in flight, and a simulation at most {most} completions"
     )]
     TooManyInFlight {
         /// The policy.
         policy: SimulatedPolicy,
-        /// Slots of all servers.
-        slots: usize,
         /// Groups in flight.
         groups: usize,
         /// n.
@@ -148,10 +145,14 @@ impl SimulateError {
                 "lower `data.train_batch_size` or `rollout.n`: costs of a batch an eighth as large are nearly the same"
                     .to_owned()
             }
-            Self::TooManyInFlight { policy, .. } => format!(
-                "lower `simulate.servers.slots` or `simulate.servers.count`, or name other policies than `{policy}` with \
-                 `simulate.policies`"
-            ),
+            Self::TooManyInFlight { policy, .. } => {
+                let keys = match policy {
+                    SimulatedPolicy::PrimeRl => "`simulate.servers.slots` or `simulate.servers.count`",
+                    SimulatedPolicy::Configured => "`schedule.rounds_in_flight`",
+                    _ => "`rollout.n`",
+                };
+                format!("lower {keys}, or name other policies than `{policy}` with `simulate.policies`")
+            }
             Self::CacheTooSmall { prompt, longest, .. } => format!(
                 "set `simulate.servers.kv_tokens: {}` or more, or lower `rollout.max_response_length`",
                 prompt + longest

@@ -24,6 +24,9 @@ pub struct PolicyResult {
     pub steps: u64,
     /// Why it ended before its last step, where it did.
     pub ended: Option<String>,
+    /// Groups of a batch that the filter kept, each counted once, as a share of the batch: below 1 where
+    /// copies or dropped groups fill it, or where it may be smaller.
+    pub kept_share: Option<f64>,
     /// Trajectories generated for each that was trained on.
     pub generated_per_kept: Option<f64>,
     /// Completion tokens generated for each that was trained on.
@@ -86,8 +89,10 @@ impl Lengths {
 pub(crate) struct Measure {
     /// Share of a group that is generated where it ends with its first members.
     screened_share: f64,
+    train_batch_size: usize,
     accounting: Accounting,
     tally: Tally,
+    /// Steps that were trained: attempts that were given up are a part of the next.
     steps: u64,
     lag_max: u64,
     lags: f64,
@@ -101,9 +106,10 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
-    /// Of groups of which this share is generated where they end with their first members.
-    pub(crate) fn new(screened_share: f64) -> Self {
-        Self { screened_share, ..Self::default() }
+    /// Of batches of so many groups, of which this share is generated where they end with their first
+    /// members.
+    pub(crate) fn new(train_batch_size: usize, screened_share: f64) -> Self {
+        Self { screened_share, train_batch_size, ..Self::default() }
     }
 
     /// A group was started whose members score differently, and was taken with that probability.
@@ -122,11 +128,11 @@ impl Measure {
         self.easy += if rate > EASY { weight } else { 0.0 };
     }
 
-    /// A step was closed, or given up.
-    pub(crate) fn close(&mut self, report: &StepReport) {
+    /// A step was closed, or an attempt at it given up.
+    pub(crate) fn close(&mut self, report: &StepReport, is_trained: bool) {
         self.accounting.append(&report.accounting);
         self.tally.append(&report.all);
-        self.steps += 1;
+        self.steps += u64::from(is_trained);
         self.lag_max = self.lag_max.max(report.max_lag);
     }
 
@@ -157,6 +163,8 @@ impl Measure {
             name,
             steps,
             ended: None,
+            kept_share: (self.steps > 0)
+                .then(|| trained.groups as f64 / (self.steps as f64 * self.train_batch_size as f64)),
             generated_per_kept: has_any.then(|| generated.trajectories as f64 / trained.trajectories as f64),
             tokens_per_kept: (trained.tokens > 0).then(|| generated.tokens as f64 / trained.tokens as f64),
             wasted,

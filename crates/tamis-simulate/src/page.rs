@@ -19,7 +19,7 @@ trajectories and completion tokens generated for each that was trained on. <b>st
 and those that it trained, mean and most. <b>ESS</b>: effective share of the weights. <b>hard</b>, <b>easy</b>: weighted \
 share of trained groups of prompts with a pass rate below 0.1 and above 0.9, what is cut being wrong. <b>length KS</b>: distance of the trained \
 lengths from those of all mixed groups that were started. <b>wasted</b>: generated for nothing, in groups a trained \
-one.</p>";
+one. <b>kept</b>: groups of a batch that the filter kept, copies counted once, as a share of the batch.</p>";
 
 /// A chart of two numbers of each policy: its id, title, what to read in it, and both axes.
 type Pair = (&'static str, &'static str, &'static str, (&'static str, Value), (&'static str, Value));
@@ -66,6 +66,9 @@ impl Simulation {
             let _ = writeln!(page, "<p class=\"notes\">{}</p>", escape(&warning));
         }
         let _ = writeln!(page, "<p class=\"lead\">{}</p>", escape(&self.least()));
+        if let Some(text) = self.of_defaults() {
+            let _ = writeln!(page, "<p class=\"notes\">{}</p>", escape(&text));
+        }
         page.push_str(&self.table());
         page.push_str("</section>\n<section>\n<h2>The world</h2>\n<dl class=\"facts\">\n");
         for (name, value) in &self.world {
@@ -94,13 +97,15 @@ impl Simulation {
             Err(reason) => return format!("There is no lower bound: {reason}."),
         };
         let mut text = format!(
-            "On average a policy that neither chooses prompts nor ends groups early generates at least {} a trained group",
+            "On average{} a policy that neither chooses prompts nor ends groups early generates at least {} a trained group",
+            self.steps_of_bound(),
             fixed(bound.generated_per_kept, 2)
         );
         if let Some(seconds) = bound.step_time {
             let _ = write!(
                 text,
-                ", and one that gives none up while it generates takes at least {} s a step",
+                ", and one that gives none up while it generates takes at least {} s for a batch of kept groups, and for \
+                 a part of one (kept) as much of that",
                 fixed(seconds, 1)
             );
         }

@@ -18,6 +18,7 @@ const CUT: f64 = 36.0;
 pub struct Population {
     logits: Vec<f64>,
     warnings: Vec<String>,
+    lengths: Option<String>,
 }
 
 fn logit(rate: f64) -> f64 {
@@ -34,18 +35,23 @@ impl Population {
     /// # Errors
     /// A histogram whose lists do not belong together, rollouts that cannot be read.
     pub fn new(rates: &PassRates, seed: u64) -> Result<Self, SimulateError> {
-        let mut warnings = Vec::new();
+        let (mut warnings, mut lengths) = (Vec::new(), None);
         let logits = match rates {
             PassRates::Beta(beta) => beta_quantiles(beta.a, beta.b, beta.prompts),
             PassRates::Histogram(histogram) => histogram_quantiles(histogram)?,
             PassRates::Rollouts(rollouts) => {
                 let key = Key::new(seed, Purpose::Bootstrap);
-                let (rates, found) = rollout_rates::read(&rollouts.path, key)?;
-                warnings = found;
-                rates.into_iter().map(logit).collect()
+                let found = rollout_rates::read(&rollouts.path, key)?;
+                (warnings, lengths) = (found.warnings, found.lengths);
+                found.rates.into_iter().map(logit).collect()
             }
         };
-        Ok(Self { logits, warnings })
+        Ok(Self { logits, warnings, lengths })
+    }
+
+    /// Settings that have the lengths of the rollouts that the rates are of.
+    pub(crate) fn lengths(&self) -> Option<&str> {
+        self.lengths.as_deref()
     }
 
     /// What a person should know of the rollouts that the rates are of.
@@ -206,7 +212,7 @@ mod tests {
 
     #[test]
     fn rates_drift_in_their_logit() {
-        let population = Population { logits: vec![0.0; 4000], warnings: Vec::new() };
+        let population = Population { logits: vec![0.0; 4000], warnings: Vec::new(), lengths: None };
         let drift = SimulatedDriftConfig { logit: 0.01, noise: 0.1 };
         let moving = Moving::new(&population, &drift, 1);
         // Asked for at different steps, the deviation is that of the whole way.

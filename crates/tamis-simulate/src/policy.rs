@@ -66,9 +66,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     let stream = |run: ScheduleSettings, max_in_flight: usize, admission: Admission| {
         Scheduler::streaming_with(StreamingSettings { run, mini_batch_size: batch, max_in_flight }, admission)
     };
-    // Without servers groups end in the order in which they were started, and all that are in flight would only be
-    // older.
-    let in_flight = if world.servers.is_some() { MOST_BATCHES * batch } else { batch };
+    let in_flight = max_in_flight(name, config, world);
     let own_mini_batch = if config.schedule.early_updates { config.mini_batch_size() } else { batch };
     let own_stream = |surplus: Surplus, order: FillOrder| {
         Scheduler::streaming(StreamingSettings {
@@ -115,7 +113,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         }
         SimulatedPolicy::SkyrlAsync => {
             let run = ScheduleSettings { surplus: carry(SKYRL_STALENESS), ..completion };
-            of_others(stream(run, SKYRL_WORKERS, one_by_one)?)
+            of_others(stream(run, in_flight, one_by_one)?)
         }
         SimulatedPolicy::Openrlhf => of_others(stream(completion, batch, one_by_one)?),
         SimulatedPolicy::Slime => {
@@ -127,7 +125,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         }
         SimulatedPolicy::PrimeRl => {
             let run = ScheduleSettings { surplus: carry(PRIME_RL_STALENESS), ..completion };
-            of_others(stream(run, prime_rl_groups(batch, n, world), Admission::Saturate)?)
+            of_others(stream(run, in_flight, Admission::Saturate)?)
         }
         SimulatedPolicy::RoundsCarry => {
             let gen_batch_size = config.data.gen_batch_size.unwrap_or(batch);
@@ -183,11 +181,23 @@ fn selector_of(name: SimulatedPolicy, config: &Config) -> Selector {
     if own.to_string() == selector.to_string() { own } else { selector }
 }
 
-/// Groups that prime-rl has in flight.
-pub(crate) fn prime_rl_groups(batch: usize, n: usize, world: &World) -> usize {
-    // Without servers as many as a batch takes.
-    let slots = world.servers.map_or(batch, |fleet| fleet.num_slots().div_ceil(n));
-    slots.saturating_mul(PRIME_RL_WAVES).max(1)
+/// Groups that a policy has in flight, at most.
+pub(crate) fn max_in_flight(name: SimulatedPolicy, config: &Config, world: &World) -> usize {
+    let batch = config.data.train_batch_size;
+    match (name, config.schedule.rounds_in_flight) {
+        (SimulatedPolicy::SkyrlAsync, _) => SKYRL_WORKERS,
+        (SimulatedPolicy::PrimeRl, _) => {
+            // Without servers as many as a batch takes.
+            let slots = world.servers.map_or(batch, |fleet| fleet.num_slots().div_ceil(config.rollout.n));
+            slots.saturating_mul(PRIME_RL_WAVES).max(1)
+        }
+        (SimulatedPolicy::Configured, Some(rounds)) => {
+            rounds.saturating_mul(config.data.gen_batch_size.unwrap_or(batch))
+        }
+        _ if world.servers.is_some() => MOST_BATCHES * batch,
+        // Groups end in the order in which they were started, and all that are in flight would only be older.
+        _ => batch,
+    }
 }
 
 /// Members with which a group is begun: as many as the run says, or [`FIRST_MEMBERS`], and one less than all of a
@@ -217,7 +227,5 @@ fn configured(config: &Config, in_flight: usize) -> Result<Scheduler, ScheduleEr
     }
     let early = config.schedule.early_updates;
     let mini_batch_size = if early { config.mini_batch_size() } else { run.train_batch_size };
-    let rounds = config.schedule.rounds_in_flight;
-    let max_in_flight = rounds.map_or(in_flight, |rounds| rounds.saturating_mul(run.gen_batch_size));
-    Scheduler::streaming(StreamingSettings { run, mini_batch_size, max_in_flight })
+    Scheduler::streaming(StreamingSettings { run, mini_batch_size, max_in_flight: in_flight })
 }

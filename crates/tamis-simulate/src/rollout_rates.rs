@@ -3,17 +3,32 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tamis_core::figure::fixed;
 use tamis_core::random::Key;
 use tamis_core::schedule::Tally;
 use tamis_core::schedule::yields::PassRateSpread;
 
-use crate::advise::{of_pass_rates, read_groups};
+use crate::advise::{Groups, of_pass_rates, read_groups};
 use crate::error::SimulateError;
 
-/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution that is
-/// fitted to all of them, so that new groups are kept as often as these were. With them what a person should know of the
-/// rollouts. They are read, and judged right or wrong, as `tamis advise` does it.
-pub(crate) fn read(path: &Path, key: Key) -> Result<(Vec<f64>, Vec<String>), SimulateError> {
+/// Completions of which a median says something.
+const FEWEST_LENGTHS: usize = 20;
+
+/// What is read of rollouts.
+#[derive(Debug)]
+pub(crate) struct OfRollouts {
+    /// A pass rate for each prompt.
+    pub(crate) rates: Vec<f64>,
+    /// What a person should know of them.
+    pub(crate) warnings: Vec<String>,
+    /// Settings that have the lengths of their completions, where these are there.
+    pub(crate) lengths: Option<String>,
+}
+
+/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution
+/// that is fitted to all of them, so that new groups are kept as often as these were. They are read, and
+/// judged right or wrong, as `tamis advise` does it.
+pub(crate) fn read(path: &Path, key: Key) -> Result<OfRollouts, SimulateError> {
     let groups = read_groups(path)?;
     let Some(top) = groups.top() else {
         let outcome = groups.outcome_name().to_owned();
@@ -34,7 +49,41 @@ pub(crate) fn read(path: &Path, key: Key) -> Result<(Vec<f64>, Vec<String>), Sim
         let fix = finding.fix.map_or_else(String::new, |fix| format!("; {fix}"));
         format!("rollouts of `simulate.pass_rate.path`: {}: {}{fix}", finding.topic, finding.text)
     });
-    Ok((draw_rates(&counts, key), warnings.collect()))
+    let (warnings, lengths) = (warnings.collect(), lengths_of(&groups, top));
+    Ok(OfRollouts { rates: draw_rates(&counts, key), warnings, lengths })
+}
+
+/// Settings with the median of right completions' lengths, the deviation of their logarithm by its quartiles,
+/// which what is cut does not change, and the factor of wrong ones. `None` where fewer than
+/// [`FEWEST_LENGTHS`] right ones say how long they are.
+fn lengths_of(groups: &Groups, top: f64) -> Option<String> {
+    let (mut right, mut wrong) = (Vec::new(), Vec::new());
+    let unbiased = groups.unbiased();
+    for member in unbiased.groups.iter().flat_map(|group| &group.members) {
+        let value = member.scores.get(groups.outcome).copied().filter(|value| value.is_finite());
+        let (Some(value), Some(tokens)) = (value, member.tokens.filter(|tokens| *tokens > 0)) else {
+            continue;
+        };
+        if value >= top { &mut right } else { &mut wrong }.push(tokens as f64);
+    }
+    if right.len() < FEWEST_LENGTHS {
+        return None;
+    }
+    right.sort_by(f64::total_cmp);
+    wrong.sort_by(f64::total_cmp);
+    let at = |sorted: &[f64], share: f64| {
+        sorted.get((share * sorted.len().saturating_sub(1) as f64).round() as usize).copied()
+    };
+    let median = at(&right, 0.5)?;
+    // 1.349 deviations lie between the quartiles of a normal number.
+    let sigma = ((at(&right, 0.75)? / at(&right, 0.25)?).ln() / 1.349).min(4.0);
+    let factor = at(&wrong, 0.5).filter(|_| wrong.len() >= FEWEST_LENGTHS).map_or(1.0, |of| of / median);
+    Some(format!(
+        "simulate.length={{median: {}, sigma: {}, wrong_factor: {}}}",
+        fixed(median, 0),
+        fixed(sigma, 2),
+        fixed(factor.clamp(0.01, 100.0), 2)
+    ))
 }
 
 fn draw_rates(counts: &[(usize, usize)], key: Key) -> Vec<f64> {
@@ -111,11 +160,28 @@ mod tests {
         let file = folder.path().join("step_1.jsonl");
         std::fs::write(&file, rows).unwrap();
         let key = Key::new(1, Purpose::Bootstrap);
-        let found = read(&file, key);
-        if let Ok((rates, _)) = &found {
-            assert_eq!(read(folder.path(), key).unwrap().0.len(), rates.len());
-        }
-        found
+        let found = read(&file, key)?;
+        assert_eq!(read(folder.path(), key).unwrap().rates.len(), found.rates.len());
+        Ok((found.rates, found.warnings))
+    }
+
+    /// 60 right completions of 80, 100 or 120 tokens, and 60 wrong ones that are twice as long.
+    #[test]
+    fn lengths_of_rollouts_are_told_as_settings() {
+        let row = |group: usize, is_right: bool| {
+            let tokens = (80 + 20 * (group % 3)) * if is_right { 1 } else { 2 };
+            format!("{{\"uid\": {group}, \"acc\": {}, \"num_tokens\": {tokens}}}\n", u8::from(is_right))
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.jsonl");
+        let of = |number: usize| {
+            let rows: String = (0..number).flat_map(|group| [row(group, true), row(group, false)]).collect();
+            std::fs::write(&file, rows).unwrap();
+            read(&file, Key::new(1, Purpose::Bootstrap)).unwrap().lengths
+        };
+        // ln(120 / 80) / 1.349
+        assert_eq!(of(60).as_deref(), Some("simulate.length={median: 100, sigma: 0.30, wrong_factor: 2.00}"));
+        assert_eq!(of(10), None);
     }
 
     /// Rows of so many groups of two, one right and one wrong.
@@ -146,6 +212,9 @@ mod tests {
         let (rates, warnings) = read_of(&format!("{whole}{{\"uid\": 7, \"ac")).unwrap();
         assert_eq!(rates.len(), 30);
         assert!(warnings[0].contains("sample: 1 row left out"), "{warnings:?}");
+        // Prompts that a selector chose are not those of the data.
+        let (_, warnings) = read_of(&whole.replace("\"acc\"", "\"inclusion\": 0.5, \"acc\"")).unwrap();
+        assert!(warnings[0].contains("sample: a selector chose the prompts"), "{warnings:?}");
         // What `tamis advise` warns of is said here.
         let (_, warnings) = read_of(&whole.replace("\"acc\": 1", "\"acc\": 0")).unwrap();
         assert!(warnings[0].contains("every one of 60 trajectories has `acc` 0"), "{warnings:?}");

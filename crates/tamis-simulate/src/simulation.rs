@@ -7,9 +7,9 @@ use tamis_core::schedule::Surplus;
 use crate::bound::{LowerBound, NoBound};
 use crate::driver::{self, Played, Span};
 use crate::error::SimulateError;
-use crate::facts::{Fact, facts};
+use crate::facts::{Fact, facts, left_at_default};
 use crate::measure::PolicyResult;
-use crate::policy::{Policy, filter_of, policy, prime_rl_groups};
+use crate::policy::{Policy, filter_of, max_in_flight, policy};
 use crate::world::{MOST_IN_FLIGHT, World};
 
 /// Steps below which numbers say little.
@@ -33,12 +33,18 @@ pub struct Simulation {
     /// Policies that this world cannot have, with the reason.
     #[serde(skip)]
     pub left_out: Vec<(SimulatedPolicy, String)>,
-    /// What a person should know of the rollouts that pass rates are of.
+    /// What a person should know of the world and of policies in it, whatever these come to.
     #[serde(skip)]
-    pub rollout_warnings: Vec<String>,
+    pub notes: Vec<String>,
     /// The world, in words.
     #[serde(skip)]
     pub world: Vec<Fact>,
+    /// The first step that is measured of a policy that comes to its last.
+    #[serde(skip)]
+    pub first_measured: u64,
+    /// Keys of the world that nobody set, or sections of them.
+    #[serde(skip)]
+    pub defaults: Vec<String>,
 }
 
 /// How far a simulation is.
@@ -100,12 +106,24 @@ fn play_all(
     watch: &mut dyn FnMut(SimulationProgress),
 ) -> Result<Simulation, SimulateError> {
     let (mut ready, mut left_out) = (Vec::new(), Vec::new());
+    let mut notes = world.population.warnings().to_vec();
+    if let Some(lengths) =
+        world.population.lengths().filter(|_| keys_of(config).length == SimulateConfig::default().length)
+    {
+        notes.push(format!(
+            "rollouts of `simulate.pass_rate.path` say how long completions are, and those here are as `simulate.length` \
+             has them by default: `{lengths}` has theirs"
+        ));
+    }
     let mut max_lag = 0;
     for &name in names {
         match checked(name, config, world) {
             Ok(policy) => {
                 if let Surplus::Carry { max_lag: lag } = policy.machine.settings().surplus {
                     max_lag = max_lag.max(lag);
+                }
+                if name == SimulatedPolicy::Screening && policy.machine.settings().screen_first.is_none() {
+                    notes.push(whole_groups(config));
                 }
                 ready.push((name, policy));
             }
@@ -127,21 +145,30 @@ fn play_all(
         steps: world.steps,
         bound: LowerBound::new(world, filter_of(config), max_lag),
         left_out,
-        rollout_warnings: world.population.warnings().to_vec(),
+        notes,
         world: facts(config, world),
+        first_measured: world.warm_up + 1,
+        defaults: Vec::new(),
     })
+}
+
+/// Why `screening` begins its groups whole.
+fn whole_groups(config: &Config) -> String {
+    let filter = filter_of(config);
+    let why = if filter.is_certain(0.0, f64::MAX) {
+        format!("groups of {} have no fewer first members that could differ", config.rollout.n)
+    } else {
+        format!("first members do not tell what the filter `{filter}` says of a whole group")
+    };
+    format!("the policy `screening` is `streaming_carry` here: {why}")
 }
 
 /// The policy of a name, where the world can have it.
 fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, SimulateError> {
     let members = world.completions.group_size();
-    if name == SimulatedPolicy::PrimeRl {
-        let groups = prime_rl_groups(world.train_batch_size, members, world);
-        if groups.saturating_mul(members) > MOST_IN_FLIGHT {
-            let slots = world.servers.map_or(0, |fleet| fleet.num_slots());
-            let most = MOST_IN_FLIGHT;
-            return Err(SimulateError::TooManyInFlight { policy: name, slots, groups, members, most });
-        }
+    let groups = max_in_flight(name, config, world);
+    if groups.saturating_mul(members) > MOST_IN_FLIGHT {
+        return Err(SimulateError::TooManyInFlight { policy: name, groups, members, most: MOST_IN_FLIGHT });
     }
     policy(name, config, world).map_err(|source| SimulateError::Schedule { policy: name, source })
 }
@@ -171,7 +198,7 @@ fn play(
 impl Simulation {
     /// What whoever reads the numbers must know, in whole sentences.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.rollout_warnings.clone();
+        let mut warnings = self.notes.clone();
         if self.steps < FEW_STEPS {
             warnings.push(format!(
                 "{} of {} groups: the second half of so few steps says little, for servers have hardly filled and \
@@ -206,6 +233,30 @@ impl Simulation {
             }
         }
         warnings
+    }
+
+    /// The same, knowing which keys somebody set: those of the world that nobody did are named.
+    #[must_use]
+    pub fn with_defaults(self, config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
+        Self { defaults: left_at_default(config, is_given), ..self }
+    }
+
+    /// What is to know of what nobody set, where there is any.
+    pub(crate) fn of_defaults(&self) -> Option<String> {
+        let names: Vec<String> = self.defaults.iter().map(|name| format!("`{name}`")).collect();
+        (!names.is_empty())
+            .then(|| format!("Left at their defaults, which measure nothing of yours: {}.", names.join(", ")))
+    }
+
+    /// The steps that the lower bound is of, where those of a policy that ended early are others.
+    pub(crate) fn steps_of_bound(&self) -> String {
+        if self.policies.iter().all(|policy| policy.ended.is_none()) {
+            return String::new();
+        }
+        format!(
+            " over steps {} to {}, which are not those of a policy that ended early",
+            self.first_measured, self.steps
+        )
     }
 
     /// Whether no policy came to its last step.

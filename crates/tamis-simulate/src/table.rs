@@ -11,7 +11,7 @@ use crate::simulation::Simulation;
 pub(crate) type Column = (&'static str, usize, fn(&PolicyResult) -> Option<f64>);
 
 /// The numbers of a policy, in the order in which they are shown.
-pub(crate) const COLUMNS: [Column; 11] = [
+pub(crate) const COLUMNS: [Column; 12] = [
     ("generated", 2, |policy| policy.generated_per_kept),
     ("tokens", 2, |policy| policy.tokens_per_kept),
     ("step s", 1, |policy| policy.step_time),
@@ -26,6 +26,7 @@ pub(crate) const COLUMNS: [Column; 11] = [
     ("wasted", 2, |policy| {
         policy.generated_per_kept.map(|_| policy.wasted.values().fold(0.0, |sum, part| sum + part))
     }),
+    ("kept", 2, |policy| policy.kept_share),
 ];
 
 /// A number of a column, or a dash.
@@ -65,12 +66,33 @@ impl fmt::Display for Simulation {
         write!(f, "{:<width$}", "lower bound")?;
         let bound = match &self.bound {
             Ok(bound) => bound,
-            Err(reason) => return writeln!(f, "  {:>9}  none: {reason}", "-"),
+            Err(reason) => {
+                writeln!(f, "  {:>9}  none: {reason}", "-")?;
+                return self.world_lines(f);
+            }
         };
         write!(f, "  {:>9}", fixed(bound.generated_per_kept, 2))?;
         if let Some(step_time) = bound.step_time {
             write!(f, "  {:>9}  {:>9}", "", fixed(step_time, 1))?;
         }
-        writeln!(f, "  on average; by chance {} % less", fixed(100.0 * bound.chance, 1))
+        let steps = self.steps_of_bound();
+        let batch = if bound.step_time.is_some() { ", a step for a batch that is all kept" } else { "" };
+        writeln!(f, "  on average{steps}{batch}; by chance {} % less", fixed(100.0 * bound.chance, 1))?;
+        self.world_lines(f)
+    }
+}
+
+impl Simulation {
+    /// The world that the numbers are of, and what of it nobody said.
+    fn world_lines(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nThe world of these numbers:")?;
+        let width = self.world.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, value) in &self.world {
+            writeln!(f, "  {name:<width$}  {value}")?;
+        }
+        match self.of_defaults() {
+            Some(text) => writeln!(f, "{text}"),
+            None => Ok(()),
+        }
     }
 }

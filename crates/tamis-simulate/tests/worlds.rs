@@ -6,7 +6,7 @@ use tamis_config::{
     SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig,
 };
 use tamis_core::filter::{GroupFilter, MeanRange, TopP};
-use tamis_core::schedule::RoundLimit;
+use tamis_core::schedule::{OnLimit, RoundLimit};
 use tamis_simulate::{NoBound, Simulation, simulate};
 
 const BATCH: usize = 64;
@@ -61,6 +61,8 @@ fn assert_bounded(simulation: &Simulation, what: &str) {
         let generated = policy.generated_per_kept.unwrap();
         assert!(generated > least, "{what}: {} generates {generated}, {bound:?}", policy.name.as_str());
         if let (Some(time), Some(least)) = (policy.step_time, bound.step_time) {
+            // Of the kept groups that its batch has.
+            let least = least * policy.kept_share.unwrap();
             assert!(
                 time > least * (1.0 - bound.chance),
                 "{what}: {} takes {time}, {bound:?}",
@@ -136,6 +138,71 @@ fn config_of_one() -> Config {
     config
 }
 
+/// Nearly all prompts are solved, and the few that are not are those that went far: all that is kept is in
+/// the tail.
+#[test]
+fn the_bound_goes_by_the_tails_of_pass_rates_that_go_their_own_ways() {
+    let mut config = config(&BLIND);
+    let rates = HistogramRates { rates: vec![0.9999], counts: vec![1.0], prompts: 50_000 };
+    keys(&mut config).pass_rate = PassRates::Histogram(rates);
+    keys(&mut config).drift = SimulatedDriftConfig { logit: 0.0, noise: 0.3 };
+    keys(&mut config).groups = Some(60 * BATCH);
+    assert_bounded(&simulate(&config).unwrap(), "tails");
+}
+
+/// Policies whose batch is copies or dropped groups in part need the time of the groups that they keep alone.
+#[test]
+fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
+    let filled = [
+        SimulatedPolicy::SkyrlReplace,
+        SimulatedPolicy::SlimeFallback,
+        SimulatedPolicy::Configured,
+        SimulatedPolicy::StreamingCarry,
+    ];
+    for on_limit in [OnLimit::Duplicate, OnLimit::UsePartial] {
+        let mut config = config(&filled);
+        config.schedule.max_num_gen_batches = RoundLimit::Rounds(1);
+        config.schedule.on_limit = on_limit;
+        // Hardly any group is kept, and the batch fills the servers many times over.
+        keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.1, b: 0.1, prompts: 6000 });
+        keys(&mut config).groups = Some(40 * BATCH);
+        keys(&mut config).length.sigma = 0.3;
+        keys(&mut config).servers = SimulateConfig::default()
+            .servers
+            .map(|servers| SimulatedServersConfig { slots: Some(16), ..servers });
+        let simulation = simulate(&config).unwrap();
+        assert_bounded(&simulation, "filled batches");
+        let [replace, fallback, own, stream] = &simulation.policies[..] else { unreachable!() };
+        assert!((stream.kept_share.unwrap() - 1.0).abs() < 1e-12, "{stream:?}");
+        for policy in [replace, fallback, own] {
+            // One round, of which 1 / k is kept, against as many rounds as it takes.
+            let share = policy.kept_share.unwrap();
+            assert!((share * stream.generated_per_kept.unwrap() - 1.0).abs() < 0.1, "{policy:?}");
+            assert!(policy.step_time.unwrap() < 0.5 * stream.step_time.unwrap(), "{policy:?}");
+            assert!(policy.step_time.unwrap() < simulation.bound.unwrap().step_time.unwrap());
+        }
+    }
+}
+
+/// An attempt that is given up is a part of the step that comes of it.
+#[test]
+fn attempts_that_are_given_up_are_no_steps() {
+    let mut config = config(&[SimulatedPolicy::Configured, SimulatedPolicy::Verl]);
+    config.data.gen_batch_size = Some(BATCH + 2);
+    config.schedule.max_num_gen_batches = RoundLimit::Rounds(2);
+    config.schedule.on_limit = OnLimit::Skip;
+    keys(&mut config).groups = Some(40 * BATCH);
+    keys(&mut config).servers = SimulateConfig::default().servers;
+    let simulation = simulate(&config).unwrap();
+    let [skips, whole] = &simulation.policies[..] else { unreachable!() };
+    let [skips_cost, whole_cost] = [skips, whole].map(|policy| policy.generated_per_kept.unwrap());
+    assert!(skips.ended.is_none() && skips_cost > 1.3 * whole_cost, "{simulation}");
+    assert!((skips.kept_share.unwrap() - 1.0).abs() < 1e-12, "{skips:?}");
+    // What is generated in vain takes time.
+    let [skips_time, whole_time] = [skips, whole].map(|policy| policy.step_time.unwrap());
+    assert!(skips_time > 1.2 * whole_time, "{simulation}");
+}
+
 /// What is cut is wrong: the rate by which a prompt is called easy is the one that its groups show.
 #[test]
 fn prompts_are_easy_by_what_their_groups_show() {
@@ -170,6 +237,8 @@ fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
     config.schedule.max_num_gen_batches = RoundLimit::Rounds(1);
     keys(&mut config).groups = Some(50 * 16);
     keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 2.0, b: 2.0, prompts: 6000 });
+    let mut whole = config.clone();
+    keys(&mut whole).policies = vec![SimulatedPolicy::StreamingCarry];
     let simulation = simulate(&config).unwrap();
     let [ended, other] = &simulation.policies[..] else { unreachable!() };
     assert!(ended.ended.is_some() && (2..50).contains(&ended.steps), "{ended:?}");
@@ -183,6 +252,10 @@ fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
     assert!(simulation.to_string().contains(&said), "{simulation}");
     assert!(simulation.warnings()[0].contains(&said), "{:?}", simulation.warnings());
     assert!(simulation.html("t").contains("ended after"));
+    // The bound is of the steps that the others have.
+    let steps = "average over steps 26 to 50, which are not those of a policy that ended early";
+    assert!(simulation.to_string().contains(steps) && simulation.html("t").contains(steps), "{simulation}");
+    assert!(!simulate(&whole).unwrap().to_string().contains("over steps"));
 
     // Nothing is ever kept.
     keys(&mut config).pass_rate = one_rate(1.0);
@@ -194,6 +267,30 @@ fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
         simulation.policies.iter().all(|policy| policy.steps == 0 && policy.generated_per_kept.is_none())
     );
     assert!(!simulation.to_string().contains("-0"), "{simulation}");
+}
+
+#[test]
+fn screening_that_is_none_is_told() {
+    let mut config = config(&[SimulatedPolicy::StreamingCarry, SimulatedPolicy::Screening]);
+    keys(&mut config).groups = Some(20 * BATCH);
+    assert_eq!(simulate(&config).unwrap().warnings(), Vec::<String>::new());
+    let said = |config: &Config| {
+        let simulation = simulate(config).unwrap();
+        let [carry, screening] = &simulation.policies[..] else { unreachable!() };
+        assert_eq!(carry.generated_per_kept, screening.generated_per_kept);
+        simulation.warnings().concat()
+    };
+    let mut banded = config.clone();
+    let band = MeanRange { low: 0.2, high: 0.8, ..MeanRange::default() };
+    banded.filter = Some(filter(GroupFilter::MeanRange(band)));
+    let told = said(&banded);
+    assert!(
+        told.contains("`screening` is `streaming_carry` here") && told.contains("`mean_range`"),
+        "{told}"
+    );
+    config.rollout.n = 2;
+    let told = said(&config);
+    assert!(told.contains("groups of 2 have no fewer first members"), "{told}");
 }
 
 #[test]
@@ -261,7 +358,18 @@ fn sizes_that_cannot_be_simulated() {
     let mut many = config(&[SimulatedPolicy::PrimeRl]);
     servers(&mut many, |servers| (servers.slots, servers.count) = (Some(1_000_000), 1000));
     let refused = simulate(&many).unwrap_err();
-    assert!(refused.to_string().contains("1000000000 slots full"), "{refused}");
+    assert!(refused.to_string().contains("`prime_rl` has 500000000 groups of 8 in flight"), "{refused}");
+    assert!(refused.hint().unwrap().contains("simulate.servers.slots"));
+    // Whoever has them in flight.
+    let mut wide = config(&[SimulatedPolicy::SkyrlAsync]);
+    (wide.data.train_batch_size, wide.rollout.n) = (8, 50_000);
+    let refused = simulate(&wide).unwrap_err();
+    assert!(refused.to_string().contains("`skyrl_async` has 768 groups of 50000 in flight"), "{refused}");
+    let mut deep = config(&[SimulatedPolicy::Configured]);
+    deep.schedule.rounds_in_flight = Some(100_000);
+    let refused = simulate(&deep).unwrap_err();
+    assert!(refused.to_string().contains("6400000 groups of 8") && refused.is_usage(), "{refused}");
+    assert!(refused.hint().unwrap().contains("schedule.rounds_in_flight"));
 }
 
 /// Prompts that were uniform are drawn a fifth as often, and what they are of is trained on less.

@@ -19,7 +19,9 @@ pub(crate) mod train;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Severity, load, load_to_show};
+use tamis_config::{
+    ConfigErrors, Diagnostic, Loaded, ModelSource, Severity, has_program, load, load_to_show, without_program,
+};
 use tamis_core::printable::lines;
 use tamis_hub::{Extent, Kind};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
@@ -66,11 +68,13 @@ impl LayerArguments {
         self.arguments.is_empty()
     }
 
-    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override.
+    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override. Of a command of another
+    /// system its arguments.
     pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut files = Vec::new();
         let mut overrides = Vec::new();
-        for argument in &self.arguments {
+        let arguments = without_program(&self.arguments);
+        for argument in arguments.as_ref().unwrap_or(&self.arguments) {
             if argument.contains('=') || argument.starts_with('~') || argument.starts_with('+') {
                 overrides.push(argument.clone());
             } else {
@@ -83,13 +87,23 @@ impl LayerArguments {
     /// Loads the configuration, or tells everything that is wrong with it.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         let (files, overrides) = self.split();
-        load(&files, &overrides).map_err(|errors| Failure::new(USAGE, errors.to_string()))
+        load(&files, &overrides).map_err(|errors| self.refuse(&errors))
     }
 
     /// As [`Self::load`], to look at it: what nobody has said yet is no failure.
     pub(crate) fn load_to_show(&self) -> Result<Loaded, Failure> {
         let (files, overrides) = self.split();
-        load_to_show(&files, &overrides).map_err(|errors| Failure::new(USAGE, errors.to_string()))
+        load_to_show(&files, &overrides).map_err(|errors| self.refuse(&errors))
+    }
+
+    /// What is wrong; of a command of another system with what takes all of it, its launcher's processes too.
+    fn refuse(&self, errors: &ConfigErrors) -> Failure {
+        let mut text = errors.to_string();
+        if has_program(&self.arguments) {
+            text +=
+                "\nnote: `tamis config import -- COMMAND > my.yaml` takes a whole command of another system";
+        }
+        Failure::new(USAGE, text)
     }
 
     /// As [`Self::load`], after everything that a run would be refused for before it begins; and lines about

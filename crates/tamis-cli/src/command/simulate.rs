@@ -51,6 +51,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
         let code = if error.is_usage() { USAGE } else { FAILED };
         Failure::of(code, &error, error.hint())
     })?;
+    let simulation = simulation.with_defaults(&loaded.config, |key| loaded.place(key).is_some());
     for warning in simulation.warnings() {
         warn(&warning);
     }

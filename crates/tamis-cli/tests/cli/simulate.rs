@@ -26,17 +26,30 @@ fn a_table_and_a_page() {
     let folder = folder();
     let said = folder.tamis(&["simulate", "world.yaml"]).succeeds();
     let lines: Vec<&str> = said.stdout.lines().collect();
-    let starts: Vec<&str> = lines.iter().filter_map(|line| line.split("  ").next()).collect();
-    assert_eq!(
-        starts,
-        ["policy", "verl", "streaming_carry", "lower bound", "page: simulation.html"],
-        "{}",
-        said.stdout
-    );
+    let starts: Vec<&str> = lines.iter().take(4).filter_map(|line| line.split("  ").next()).collect();
+    assert_eq!(starts, ["policy", "verl", "streaming_carry", "lower bound"], "{}", said.stdout);
     assert!(lines[1].contains("all_wrong") && lines[1].contains("surplus"), "{}", lines[1]);
     assert_eq!(said.stderr, "");
+    // The world that they are of, and what of it nobody chose.
+    insta::assert_snapshot!(lines[4..].join("\n"), @"
+
+    The world of these numbers:
+      Pass rates           Beta(0.3, 0.3), 600 prompts
+      Filter               variance: groups with max > min
+      Batch                16 groups of 8, rounds of 16
+      Steps                20, the last 10 measured, seed 1
+      Lengths              lognormal, cut at 400 tokens, median a twentieth of that, σ 1, 0 of the variance the prompt's, wrong ones × 1; prompts of 0 tokens
+      Servers              1 of 32 slots, 0.02 s an iteration, 0.5 of it more where all slots run
+      Scores               0 s after a completion
+      Training             0 s a step and 0 s a token
+      New weights          0 s, samples in flight go on
+      Drift of the logits  0 a step, noise 0
+    Left at their defaults, which measure nothing of yours: `simulate.length`, `simulate.servers.{count, iteration, load, context, kv_tokens, prefill_rate}`, `simulate.reward_latency`, `simulate.train_time`, `simulate.publication`, `simulate.drift`.
+    page: simulation.html
+    ");
     let page = folder.read("simulation.html");
     assert!(page.starts_with("<!doctype html>") && page.contains("Schedules for world"));
+    assert!(page.contains("Left at their defaults, which measure nothing of yours: `simulate.length`"));
     // Made anew; nothing else is overwritten.
     folder
         .tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"])
@@ -173,4 +186,50 @@ fn pass_rates_of_rollouts() {
     let cost = json["policies"][1]["generated_per_kept"].as_f64().unwrap();
     // Half of the groups that were read are mixed.
     assert!((1.6..2.6).contains(&cost), "{cost}");
+    // How long completions are is there, and asked for.
+    folder.write("rollouts.jsonl", &rows.replace("\"acc\"", "\"num_tokens\": 77, \"acc\""));
+    let rollouts = "simulate.pass_rate={kind: rollouts, path: rollouts.jsonl}";
+    let said = folder.tamis(&["simulate", "world.yaml", rollouts, "--json"]).succeeds();
+    let lengths = "simulate.length={median: 77, sigma: 0.00, wrong_factor: 1.00}";
+    assert!(said.stderr.contains(lengths), "{}", said.stderr);
+    let said = folder.tamis(&["simulate", "world.yaml", rollouts, lengths, "--json"]).succeeds();
+    assert_eq!(said.stderr, "");
+}
+
+/// What takes time has no effect without a clock.
+#[test]
+fn times_without_servers_are_warned_of() {
+    let folder = folder();
+    let times =
+        ["simulate.reward_latency=3", "simulate.train_time.step=40", "simulate.publication={time: 5}"];
+    let said = folder.tamis(&[&["simulate", "world.yaml", "--json"][..], &times].concat()).succeeds();
+    assert_eq!(said.stderr, "");
+    let said = folder
+        .tamis(&[&["simulate", "world.yaml", "simulate.servers=null", "--json"][..], &times].concat())
+        .succeeds();
+    for key in ["reward_latency", "train_time.step", "publication.time"] {
+        let warning = format!("warning: `simulate.{key}` has no effect: `simulate.servers` is null");
+        assert!(said.stderr.contains(&warning), "{}", said.stderr);
+    }
+}
+
+/// A command of verl is taken as it is pasted; one whose processes count is led to the import.
+#[test]
+fn a_command_of_another_system() {
+    let folder = folder();
+    let command = "HYDRA_FULL_ERROR=1 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \
+                   data.train_batch_size=32 actor_rollout_ref.rollout.n=4";
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let world = ["simulate", "--json", "world.yaml", "simulate.groups=64", "--"];
+    let said = folder.tamis(&[&world[..], &words].concat()).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!(json["groups"], 64);
+    assert!(said.stderr.contains("warning: 2 steps of 32 groups"), "{}", said.stderr);
+    let shown = folder.tamis(&[&["config", "show", "--"][..], &words].concat()).succeeds();
+    assert!(shown.stdout.contains("n: 4"), "{}", shown.stdout);
+    let launched = "accelerate launch --num_processes 8 grpo.py --num_generations 8";
+    let words: Vec<&str> = launched.split_whitespace().collect();
+    let said = folder.tamis(&[&["simulate", "--"][..], &words].concat());
+    assert_eq!(said.code, Some(2));
+    assert!(said.stderr.contains("note: `tamis config import -- COMMAND > my.yaml`"), "{}", said.stderr);
 }

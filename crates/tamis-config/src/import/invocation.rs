@@ -62,6 +62,32 @@ const FLAGS: [&str; 23] = [
     "use_xpu",
 ];
 
+/// Whether words hold a command that starts a program, such as `python3 -m verl.trainer.main_ppo`.
+pub fn has_program(words: &[String]) -> bool {
+    program(words).is_some()
+}
+
+/// Words without the command in them that starts a program and without what the shell does with its output:
+/// files and overrides before it, and its own arguments. `None` where there is no such command, or where it
+/// starts several processes that its arguments are to be divided by, which [`import`](super::import) does.
+pub fn without_program(words: &[String]) -> Option<Vec<String>> {
+    let start = program(words)?;
+    let invocation = Invocation::of(words);
+    if invocation.launcher.is_some() {
+        return None;
+    }
+    let before = words.get(..start)?;
+    let is_own = |word: &&String| {
+        let is_file = Path::new(word).extension().is_some_and(|suffix| suffix == "yaml" || suffix == "yml");
+        let is_override = word.contains('=') && word.starts_with(|first: char| !first.is_ascii_uppercase());
+        is_file || is_override || word.starts_with('~')
+    };
+    // Options of what submits it have files of their own.
+    let is_submitted = before.iter().any(|word| word.starts_with('-'));
+    let own = before.iter().filter(is_own).filter(|_| !is_submitted);
+    Some(own.chain(invocation.arguments).cloned().collect())
+}
+
 impl<'a> Invocation<'a> {
     /// Takes a command line apart. One without a program is arguments alone.
     pub(super) fn of(words: &'a [String]) -> Self {
@@ -223,4 +249,42 @@ fn is_of_shell(word: &str) -> bool {
 fn until_shell(words: &[String]) -> &[String] {
     let end = words.iter().position(|word| is_of_shell(word)).unwrap_or(words.len());
     words.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_command_without_its_program() {
+        let of = |text: &str| without_program(&words(text)).map(|words| words.join(" "));
+        let keys = "algorithm.adv_estimator=grpo data.train_batch_size=1024";
+        for command in [
+            "python3 -m verl.trainer.main_ppo",
+            "PYTHONUNBUFFERED=1 HYDRA_FULL_ERROR=1 python3 -u -m recipe.dapo.main_dapo",
+            "set -x && /usr/bin/python3.11 main.py",
+            "ray job submit --runtime-env=verl/env.yaml -- python3 -m verl.trainer.main_ppo",
+            "srun --env env.yaml python3 -m verl.trainer.main_ppo",
+        ] {
+            assert_eq!(
+                of(&format!("{command} {keys} 2>&1 | tee run.log")).as_deref(),
+                Some(keys),
+                "{command}"
+            );
+        }
+        // What is tamis' own before it stays.
+        let own = "world.yaml simulate.groups=320 ~filter";
+        let mixed = of(&format!("{own} python3 -m verl.trainer.main_ppo {keys}"));
+        assert_eq!(mixed, Some(format!("{own} {keys}")));
+        // Without a program, and with one whose processes count.
+        assert_eq!((of(keys), has_program(&words(keys))), (None, false));
+        let launched = "accelerate launch --num_processes 8 grpo.py --num_generations 8";
+        assert_eq!((of(launched), has_program(&words(launched))), (None, true));
+        // A key's value may be a path to an interpreter.
+        assert_eq!(of("environment.command=/usr/bin/python3 rollout.n=8"), None);
+    }
 }

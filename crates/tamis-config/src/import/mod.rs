@@ -21,6 +21,7 @@ use crate::table;
 use crate::tree::{Node, Value, join};
 use crate::yaml;
 use invocation::{Invocation, Processes};
+pub use invocation::{has_program, without_program};
 
 /// A converted configuration.
 #[derive(Debug, Clone)]

@@ -15,6 +15,7 @@ mod objective;
 mod rewards;
 mod schedule;
 mod servers;
+mod simulate;
 mod train;
 mod validation;
 
@@ -67,6 +68,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
     checker.early_stop();
     checker.validation();
     checker.loggers();
+    checker.simulate();
     checker.found
 }
 

@@ -159,6 +159,36 @@ pub(crate) const FIGURES: &[Figure] = &[
         Lines::Named(&[("weight", &["train/soft_reweight_mean"])])).band("train/soft_reweight_min", "train/soft_reweight_max"),
     figure(Part::Freshness, "Weights of trajectories", "Mean, by the loss that weighs them.",
         Lines::Named(&[("weight", &["vespo/phi_seq_mean"]), ("bounded from above", &["cispo_clip_ratio"])])),
+    figure(Part::Freshness, "Hard prompts",
+        "Share of the trained groups whose prompt is hard. With its weights a selector trains on as many as a run that chooses none.",
+        Lines::Named(&[
+            ("trained", &["selector/hard_share"]),
+            ("trained, weighted", &["selector/hard_share_weighted"]),
+            ("without a choice", &["selector/hard_share_blind"]),
+        ])).share(),
+    figure(Part::Freshness, "Easy prompts",
+        "Share of the trained groups whose prompt is easy.",
+        Lines::Named(&[
+            ("trained", &["selector/easy_share"]),
+            ("trained, weighted", &["selector/easy_share_weighted"]),
+            ("without a choice", &["selector/easy_share_blind"]),
+        ])).share(),
+    figure(Part::Freshness, "Choice of prompts",
+        "Mean probability with which trained prompts were taken, and share of the prompts that were passed over.",
+        Lines::Named(&[
+            ("inclusion", &["selector/inclusion/mean"]),
+            ("passed over", &["selector/skipped_share"]),
+        ])).share(),
+    figure(Part::Freshness, "Effective share of weights",
+        "What a weighted batch is worth of one without weights, by the weights of a selector and by those of importance sampling.",
+        Lines::Named(&[
+            ("of chosen groups", &["selector/effective_share"]),
+            ("of importance weights", &["rollout_corr/rollout_is_eff_sample_size"]),
+        ])).share(),
+    figure(Part::Freshness, "Importance weights",
+        "Mean weight that corrects for the sampler, with the smallest and the largest as a band.",
+        Lines::Named(&[("weight", &["rollout_corr/rollout_is_mean"])]))
+        .band("rollout_corr/rollout_is_min", "rollout_corr/rollout_is_max"),
     figure(Part::Freshness, "Sampler and trainer",
         "Difference of the log-probability of a sampled token, nats.",
         Lines::Named(&[

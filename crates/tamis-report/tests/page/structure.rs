@@ -56,6 +56,41 @@ fn a_run_in_its_parts() {
     );
 }
 
+/// Weights of a selector and of importance sampling are drawn, each figure with its lines and their numbers.
+#[test]
+fn weights_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.jsonl");
+    let row = |step: u64| {
+        format!(
+            "{{\"step\":{step},\"schedule/max_lag\":1,\"selector/skipped_share\":0.3,\"selector/inclusion/mean\":0.625,\
+             \"selector/effective_share\":0.75,\"selector/hard_share\":0.25,\"selector/hard_share_weighted\":0.375,\
+             \"selector/hard_share_blind\":0.4375,\"selector/easy_share\":0.125,\"selector/easy_share_weighted\":0.1875,\
+             \"selector/easy_share_blind\":0.21875,\"rollout_corr/rollout_is_mean\":1.5,\"rollout_corr/rollout_is_min\":0.5,\
+             \"rollout_corr/rollout_is_max\":2,\"rollout_corr/rollout_is_eff_sample_size\":0.9}}\n"
+        )
+    };
+    std::fs::write(&path, row(1) + &row(2)).unwrap();
+    let html = made(&[path]).html;
+    let freshness = part(&html, "freshness");
+    for (title, numbers) in [
+        ("Hard prompts", "<td>0.25<td>0.375<td>0.4375"),
+        ("Easy prompts", "<td>0.125<td>0.1875<td>0.2188"),
+        ("Choice of prompts", "<td>0.625<td>0.3"),
+        ("Effective share of weights", "<td>0.75<td>0.9"),
+        ("Importance weights", "<td>1.5"),
+    ] {
+        let figure = freshness.find(&format!("<h3>{title}</h3>")).unwrap_or_else(|| panic!("no {title}"));
+        let figure = freshness[figure..].split("</figure>").next().unwrap();
+        assert!(
+            figure.contains(&format!("<tr data-at=\"2\"><th scope=\"row\">2{numbers}")),
+            "{title}: {figure}"
+        );
+    }
+    let band = freshness.split("<h3>Importance weights</h3>").nth(1).unwrap();
+    assert!(band.split("</figure>").next().unwrap().contains("class=\"band\""), "{band}");
+}
+
 #[test]
 fn completions_stand_side_by_side_with_scores_and_verdicts() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tamis_core::schedule::yields::{generated_per_kept, limit_for_pass_rate};
 
 use super::keep_rate::Estimate;
-use super::plan::Plan;
+use super::plan::{Plan, SCREENED};
 use super::rounds::{Rounds, below, deficit, filling_round, granularity};
 
 /// Probability with which one round of the size that is recommended fills the batch.
@@ -90,7 +90,8 @@ pub struct Costs {
 pub struct CostBasis {
     /// Keep rate of groups of the plan's n; where it is not known, groups that end early are all that has a cost.
     pub keep: Option<Estimate>,
-    /// Keep rate of groups of the plan's first members, where groups end with these.
+    /// Keep rate of groups of the plan's first members, where groups end with these: so many of the prompts
+    /// that are drawn come to a kept group.
     pub keep_first: Option<Estimate>,
     /// Mean tokens of a completion.
     pub tokens: Option<f64>,
@@ -131,23 +132,31 @@ impl Costs {
         let screened = plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(
             |(first, keep)| {
                 let cost = keep.map(|keep| generated_per_kept(plan.n, first, keep));
-                mode("screened", format!("streaming with screen_first: {first}"), None, cost, all)
+                mode(SCREENED, format!("streaming with screen_first: {first}"), None, cost, all)
             },
         );
         let guide_limit = pass_rate.and_then(limit_for_pass_rate);
+        let planned = plan.gen_batch_size;
+        // Of the prompts that a step draws so many fill its batch: where groups end with their first members,
+        // those whose first members differ.
+        let of_prompts = if plan.screens() { keep_first } else { keep };
+        let planned_limit = of_prompts
+            .zip(plan.max_num_gen_batches)
+            .map(|(keep, limit)| LimitAdvice::of(of(planned)(keep.value), limit));
         let Some(keep) = keep else {
             let modes = screened.into_iter().collect();
-            return Self { modes, round: None, limit: None, planned_limit: None, guide_limit };
+            return Self { modes, round: None, limit: None, planned_limit, guide_limit };
         };
         let grain = granularity(train);
-        let round = filling_round(train, keep.value, FILLED, grain).and_then(|size| {
+        let filling = |keep: Estimate| {
+            let size = filling_round(train, keep.value, FILLED, grain)?;
             Some(RoundAdvice {
                 gen_batch_size: size,
                 fills: 1.0 - below(size, keep.value, train),
                 generated_per_kept: of(size)(keep.value).cost()?,
             })
-        });
-        let planned = plan.gen_batch_size;
+        };
+        let round = of_prompts.and_then(filling);
         let inverse = keep.map(|keep| (keep > 0.0).then(|| 1.0 / keep));
         let of_rounds = |size: usize| {
             let (rounds, cost) =
@@ -172,7 +181,7 @@ impl Costs {
                 let (rounds, cost) = of_rounds(planned);
                 mode("rounds", format!("rounds of {planned}, surplus thrown away"), rounds, cost, all)
             },
-            round.filter(|round| round.gen_batch_size != planned).and_then(|round| {
+            filling(keep).filter(|round| round.gen_batch_size != planned).and_then(|round| {
                 let (rounds, cost) = of_rounds(round.gen_batch_size);
                 let what = format!("rounds of {}, surplus thrown away", round.gen_batch_size);
                 mode("filling_round", what, rounds, cost, all)
@@ -186,13 +195,11 @@ impl Costs {
             mode("carried", "any mode with surplus: carry, and streaming".to_owned(), None, inverse, all),
             screened,
         ];
-        let limit = round.and_then(|round| {
+        let limit = round.zip(of_prompts).and_then(|(round, keep)| {
             let half = of(round.gen_batch_size)(keep.value / 2.0);
             let limit = half.exceeded_with(EXCEEDED, MOST_ROUNDS)?;
             Some(LimitAdvice::of(of(round.gen_batch_size)(keep.value), limit))
         });
-        let planned_limit =
-            plan.max_num_gen_batches.map(|limit| LimitAdvice::of(of(planned)(keep.value), limit));
         Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, guide_limit }
     }
 
@@ -222,6 +229,36 @@ mod tests {
         // Ten groups begun with two members, of which one goes on to eight.
         assert_eq!((cost.value, cost.low, cost.high), (26.0 / 8.0, Some(16.0 / 8.0), Some(46.0 / 8.0)));
         assert_eq!(Costs::of(basis, &Plan { screen_first: None, ..plan }).mode("screened"), None);
+    }
+
+    /// A batch of 64 of prompts of which a quarter is kept whole, and a tenth with two first members: 400 of
+    /// 640 prompts fill it nearly always by the one, and about never by the other.
+    #[test]
+    fn limits_of_groups_that_end_early_go_by_their_first_members() {
+        let screened = Plan {
+            n: 8,
+            screen_first: Some(2),
+            mode: Some("screened"),
+            gen_batch_size: 40,
+            max_num_gen_batches: Some(10),
+            ..Plan::default()
+        };
+        let basis =
+            CostBasis { keep_first: Some(Estimate::exact(0.1)), ..CostBasis::new(Estimate::exact(0.25)) };
+        let of = |basis, plan: &Plan| Costs::of(basis, plan);
+        let early = of(basis, &screened);
+        assert!(early.planned_limit.unwrap().exceeded > 0.99, "{early:?}");
+        let whole = of(basis, &Plan { mode: Some("carried"), ..screened.clone() });
+        assert!(whole.planned_limit.unwrap().exceeded < 1e-3, "{whole:?}");
+        // A round fills the batch where so many first members differ; rounds of whole groups cost what they
+        // did.
+        let [early_round, whole_round] = [&early, &whole].map(|costs| costs.round.unwrap().gen_batch_size);
+        assert!(early_round > 640 && whole_round < 400, "{early_round} {whole_round}");
+        assert!(early.limit.unwrap().exceeded_at_half <= EXCEEDED);
+        assert_eq!(early.mode("filling_round"), whole.mode("filling_round"));
+        // Whole groups are not known to be kept more often.
+        let alone = of(CostBasis { keep: None, ..basis }, &screened);
+        assert_eq!((alone.planned_limit, alone.round), (early.planned_limit, None));
     }
 
     #[test]

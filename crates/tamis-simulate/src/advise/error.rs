@@ -25,13 +25,19 @@ pub enum AdviseError {
     /// A log or a run cannot be followed.
     #[error(transparent)]
     Log(#[from] MonitorError),
-    /// Nothing is in the file, or nothing of the steps asked for.
-    #[error("{}: no group is in it{}", path.display(), if *has_range { ", of the steps that --steps asks for" } else { "" })]
+    /// Nothing is in the file.
+    #[error("{}: no group is in it", path.display())]
     Empty {
         /// The file or folder.
         path: PathBuf,
-        /// Whether steps were asked for.
-        has_range: bool,
+    },
+    /// Nothing is in the file of the steps asked for.
+    #[error("{}: no group is in it, of the steps that --steps asks for", path.display())]
+    OtherSteps {
+        /// The file or folder.
+        path: PathBuf,
+        /// The first and the last step that there is.
+        steps: (u64, u64),
     },
     /// No row says which group it is of.
     #[error("{}: none of its {rows} rows says which group it is of", path.display())]
@@ -94,7 +100,8 @@ impl AdviseError {
             Self::NothingThere { .. }
             | Self::NoRollouts { .. }
             | Self::NoMetric { .. }
-            | Self::NoSteps { .. } => true,
+            | Self::NoSteps { .. }
+            | Self::OtherSteps { .. } => true,
             Self::Records(error) => matches!(error, RecordError::Open { .. }),
             Self::Log(error) => error.is_usage(),
             Self::Folder(_)
@@ -110,6 +117,12 @@ impl AdviseError {
         Some(match self {
             Self::NoSteps { .. } => {
                 "leave --steps out, or give rows a `step`; of a folder the last number of a file's name is its step".to_owned()
+            }
+            Self::OtherSteps { steps: (first, last), .. } if first == last => {
+                format!("step {last} is there: ask for it, or leave --steps out")
+            }
+            Self::OtherSteps { steps: (first, last), .. } => {
+                format!("steps {first} to {last} are there: ask for some of these, or leave --steps out")
             }
             Self::NoRollouts { .. } => "name a run directory, or a file of rollouts (JSONL or Parquet)".to_owned(),
             Self::NothingThere { .. } => {

@@ -26,7 +26,7 @@ pub struct Member {
 /// One group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
-    /// As the file calls it.
+    /// What the file calls it; of a group that its prompt's text names, where it begins.
     pub id: String,
     /// Number of its prompt.
     pub prompt: usize,
@@ -34,6 +34,15 @@ pub struct Group {
     pub members: Vec<Member>,
     /// Whether it ended with its first members because they were alike.
     pub is_screened: bool,
+    /// Probability with which its prompt was taken, where a file says it.
+    pub inclusion: Option<f64>,
+}
+
+impl Group {
+    /// So many groups of the data it counts for.
+    pub fn weight(&self) -> f64 {
+        self.inclusion.map_or(1.0, |inclusion| 1.0 / inclusion)
+    }
 }
 
 /// How groups were sampled, where a run says it; what is planned may differ.
@@ -68,6 +77,8 @@ pub struct Groups {
     pub num_unread: u64,
     /// Rows that say no step, where steps were asked for: they are left out.
     pub num_without_step: u64,
+    /// The steps of what was left out because others were asked for.
+    pub other_steps: Option<(u64, u64)>,
     /// Members with which every group was begun, where groups ended with them that were alike.
     pub first_members: Option<usize>,
     /// How they were sampled.
@@ -104,7 +115,7 @@ impl Groups {
     /// counts.
     pub fn of_counts(groups: &[(usize, usize)]) -> Self {
         let group = |(prompt, &(correct, n)): (usize, &(usize, usize))| Group {
-            id: prompt.to_string(),
+            id: format!("group {prompt}"),
             prompt,
             members: (0..n)
                 .map(|member| Member {
@@ -151,17 +162,31 @@ impl Groups {
         sizes
     }
 
-    /// The commonest number of members, of groups that did not end with their first ones where there is any; of two as
-    /// common the larger one.
+    /// The commonest number of members, of groups that went on after their first ones where there is any; of
+    /// two as common the larger one.
     pub fn size(&self) -> usize {
-        let mut sizes: BTreeMap<usize, (bool, u64)> = BTreeMap::new();
-        for group in &self.groups {
-            let (is_whole, count) = sizes.entry(group.members.len()).or_default();
-            *is_whole |= !group.is_screened;
-            *count += 1;
-        }
-        let of = sizes.into_iter().max_by_key(|(size, (is_whole, count))| (*is_whole, *count, *size));
-        of.map_or(0, |(size, _)| size)
+        let first = self.first_members.unwrap_or(0);
+        let went_on = |group: &&Group| !group.is_screened && group.members.len() > first;
+        let commonest = |groups: &mut dyn Iterator<Item = &Group>| {
+            let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
+            for group in groups {
+                *sizes.entry(group.members.len()).or_default() += 1;
+            }
+            sizes.into_iter().max_by_key(|(size, count)| (*count, *size)).map(|(size, _)| size)
+        };
+        let whole = commonest(&mut self.groups.iter().filter(went_on));
+        whole.or_else(|| commonest(&mut self.groups.iter())).unwrap_or(0)
+    }
+
+    /// Whether prompts were chosen, so that groups count for more or fewer of the data.
+    pub fn are_chosen(&self) -> bool {
+        self.groups.iter().any(|group| group.inclusion.is_some_and(|inclusion| inclusion < 1.0))
+    }
+
+    /// Adds steps to those of what was left out because others were asked for.
+    pub(super) fn leave_out(&mut self, step: u64) {
+        let (first, last) = self.other_steps.unwrap_or((step, step));
+        self.other_steps = Some((first.min(step), last.max(step)));
     }
 
     /// The groups with the members that say without bias how often members differ: all of them, or the first ones of every
@@ -235,7 +260,10 @@ impl Groups {
     pub fn counts(&self, score: usize, top: Option<f64>) -> Vec<Counts> {
         self.groups
             .iter()
-            .filter_map(|group| Counts::of(group.prompt, &Self::values(group, score), top))
+            .filter_map(|group| {
+                let counts = Counts::of(group.prompt, &Self::values(group, score), top)?;
+                Some(Counts { weight: group.weight(), ..counts })
+            })
             .collect()
     }
 
@@ -245,10 +273,12 @@ impl Groups {
         for group in &self.groups {
             let is_mixed = Counts::of(0, &Self::values(group, self.outcome), None)
                 .is_some_and(|counts| counts.by_value.len() > 1);
+            let weight = group.weight();
             for tokens in group.members.iter().filter_map(|member| member.tokens) {
-                all = (all.0 + tokens as f64, all.1 + 1.0);
+                let tokens = weight * tokens as f64;
+                all = (all.0 + tokens, all.1 + weight);
                 if is_mixed {
-                    kept = (kept.0 + tokens as f64, kept.1 + 1.0);
+                    kept = (kept.0 + tokens, kept.1 + weight);
                 }
             }
         }
@@ -300,14 +330,22 @@ impl LoggedCounts {
     /// fewer members than others.
     pub(super) fn find_members(&mut self, plan: &Plan) {
         let has_reason = self.dropped_by.get("screened").is_some_and(|number| *number > 0);
+        let size = self.sampled.n.unwrap_or(plan.n);
         if self.sampled.screen_first.is_none()
             && !has_reason
             && let Some(members) = self.members_of_all()
         {
-            self.sampled.n = self.sampled.n.or(Some(members));
+            let first = self.first_members_of_all(size).filter(|first| *first < members);
+            let is_planned = plan.screen_first.is_none_or(|planned| first == Some(planned));
+            // So many in the mean may be all of a few groups and the first ones of the others.
+            let is_known = self.sampled.n.is_some() || size <= members;
+            if is_known || first.is_none() || !is_planned {
+                self.sampled.n = self.sampled.n.or(Some(members));
+                return;
+            }
+            (self.is_screened, self.first_members) = (true, first);
             return;
         }
-        let size = self.sampled.n.unwrap_or(plan.n);
         let short = self.mean_of_dropped(size).filter(|members| *members < SHORT * size as f64);
         self.is_screened = self.sampled.screen_first.is_some() || has_reason || short.is_some();
         if self.is_screened {
@@ -332,6 +370,20 @@ impl LoggedCounts {
         let members = of_steps.next()??;
         let is_of_all = of_steps.all(|of_step| of_step == Some(members));
         usize::try_from(members).ok().filter(|_| is_of_all)
+    }
+
+    /// The number of members that the dropped groups of every step have, 2 or more, where kept ones have so
+    /// many.
+    fn first_members_of_all(&self, size: usize) -> Option<usize> {
+        let mut of_steps = self.whole_steps().filter(|[_, _, dropped, _]| *dropped > 0).map(
+            |[_, trajectories, dropped, kept]| {
+                let members = trajectories.checked_sub(kept.checked_mul(size as u64)?)?;
+                members.is_multiple_of(dropped).then_some(members / dropped).filter(|first| *first > 1)
+            },
+        );
+        let first = of_steps.next()??;
+        let is_of_all = of_steps.all(|of_step| of_step == Some(first));
+        usize::try_from(first).ok().filter(|_| is_of_all)
     }
 
     /// Mean members of dropped groups, where kept ones have all of theirs.
@@ -418,5 +470,35 @@ mod tests {
         assert_eq!((first.num_trajectories(), first.scale(0)), (6, Scale::Constant(0.0)));
         // Whole groups have four, although most have two.
         assert_eq!((groups.size(), first.size()), (4, 2));
+        // One that lost two of its rows, as many as it was begun with, is none to go by.
+        let mut torn = groups.clone();
+        torn.groups.extend(Groups::of_counts(&[(1, 2)]).groups);
+        assert_eq!(torn.size(), 4);
+        // And neither is one of three, where five more went on.
+        torn.groups.extend(Groups::of_counts(&[(1, 3), (1, 4), (1, 4)]).groups);
+        let of_three = Group { is_screened: true, ..torn.groups[4].clone() };
+        torn.groups.extend(vec![of_three; 5]);
+        assert_eq!(torn.size(), 4);
+    }
+
+    /// Where four groups went on to eight members and 16 ended with three, a group has four in the mean.
+    #[test]
+    fn a_mean_of_one_step_is_no_size_where_the_plan_says_otherwise() {
+        let counts = |steps: &[[u64; 4]]| LoggedCounts { members: steps.to_vec(), ..LoggedCounts::default() };
+        let found = |steps: &[[u64; 4]], plan: &Plan| {
+            let mut counts = counts(steps);
+            counts.find_members(plan);
+            (counts.sampled.n, counts.is_screened, counts.first_members)
+        };
+        let eight = Plan { n: 8, ..Plan::default() };
+        let three = Plan { screen_first: Some(3), ..eight.clone() };
+        let step = [20, 80, 16, 4];
+        assert_eq!(found(&[step], &Plan::default()), (Some(4), false, None));
+        assert_eq!(found(&[step], &eight), (None, true, Some(3)));
+        assert_eq!(found(&[step], &three), (None, true, Some(3)));
+        // Not with two first members, and not with a step in which that many groups of four were kept.
+        assert_eq!(found(&[step], &Plan { screen_first: Some(2), ..eight.clone() }), (Some(4), false, None));
+        assert_eq!(found(&[step, [20, 80, 15, 5]], &eight), (Some(4), false, None));
+        assert_eq!(found(&[step, [25, 100, 20, 5]], &eight), (None, true, Some(3)));
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tamis_core::figure::shortest;
 
 use super::evidence::{Group, Groups, LoggedCounts, Scale};
+use super::keep_rate::Estimate;
 use super::plan::Plan;
 use super::text::percent;
 
@@ -72,8 +73,20 @@ pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes)
     found.extend(alike(&unbiased, plan, &mut changes));
     found.extend(cut(&unbiased, plan, &mut changes));
     found.extend(sample(groups, &unbiased, plan));
-    found.extend(of_plan(plan));
+    found.extend(of_plan(plan, groups.are_chosen()));
     (found, changes)
+}
+
+/// Prompts were chosen, and rates are those of the data all the same; `keep` is the keep rate of those that
+/// were chosen, where costs go by that.
+pub(super) fn of_choice(keep: Option<Estimate>) -> Finding {
+    let goes_by = keep.map_or_else(String::new, |keep| {
+        format!("; of the chosen ones {} are kept, and what a batch costs goes by that", percent(keep.value))
+    });
+    let text = format!(
+        "prompts were chosen with a probability q (`inclusion`): a group counts 1/q times, so that rates are those of the data{goes_by}"
+    );
+    note("sample", text, None)
 }
 
 /// What matters to the pass rates of prompts.
@@ -82,6 +95,13 @@ pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<Finding> {
     let mut found = of_verifier(groups);
     let of_sample = sample(groups, &groups.unbiased(), &plan).into_iter();
     found.extend(of_sample.filter(|finding| finding.weight == Weight::Warning));
+    if groups.are_chosen() {
+        found.push(note(
+            "sample",
+            "a selector chose the prompts (`inclusion`), and each that was sampled counts once: those that it passes over are fewer than in the data".to_owned(),
+            Some("rollouts of a run with `schedule.selector: {kind: shuffle}` have them as they are"),
+        ));
+    }
     found.extend(unread(groups));
     found
 }
@@ -102,13 +122,13 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
         .and_then(|share| cut_share(share, None, limit, plan, &mut changes))
         .into_iter()
         .collect();
-    found.extend(of_plan(plan));
+    found.extend(of_plan(plan, false));
     (found, changes)
 }
 
-fn of_plan(plan: &Plan) -> Vec<Finding> {
+fn of_plan(plan: &Plan, is_weighted: bool) -> Vec<Finding> {
     let mut found = Vec::new();
-    if plan.chooses_prompts {
+    if plan.chooses_prompts && !is_weighted {
         found.push(note(
             "sample",
             "the run chooses prompts by what they came to before (`schedule.selector`): rates are those of the chosen ones".to_owned(),
@@ -200,7 +220,7 @@ fn right_looking(groups: &Groups) -> Option<Finding> {
     if !is_enough {
         return None;
     }
-    let ids: Vec<String> = looking.iter().take(3).map(|group| format!("group {}", group.id)).collect();
+    let ids: Vec<String> = looking.iter().take(3).map(|group| group.id.clone()).collect();
     Some(warning(
         "verifier",
         format!(
@@ -484,7 +504,7 @@ mod tests {
             ..Member::default()
         };
         let group = |(prompt, members): (usize, &&[(f64, &str, bool)])| Group {
-            id: prompt.to_string(),
+            id: format!("group {prompt}"),
             prompt,
             members: members.iter().map(member).collect(),
             ..Group::default()

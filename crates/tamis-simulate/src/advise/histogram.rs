@@ -20,7 +20,7 @@ pub struct Bin {
     pub range: &'static str,
     /// Groups.
     pub groups: u64,
-    /// Share of the groups.
+    /// Share of the groups, by their weights.
     pub share: f64,
     /// Whether it is the range of groups that are all correct.
     #[serde(skip)]
@@ -29,7 +29,7 @@ pub struct Bin {
 
 /// Groups by the share of their members that are correct: none, quarters, all.
 pub(super) fn bins(groups: &[Counts]) -> Vec<Bin> {
-    let mut counts = [0_u64; QUARTERS.len() + 2];
+    let mut counts = [(0_u64, 0.0); QUARTERS.len() + 2];
     for group in groups {
         let Some(correct) = group.correct else { continue };
         let share = correct as f64 / group.n() as f64;
@@ -38,17 +38,19 @@ pub(super) fn bins(groups: &[Counts]) -> Vec<Bin> {
             all if all == group.n() => QUARTERS.len() + 1,
             _ => 1 + QUARTERS.iter().position(|(_, bound)| share <= *bound).unwrap_or(QUARTERS.len() - 1),
         };
-        counts[place] += 1;
+        let (groups, weight) = &mut counts[place];
+        *groups += 1;
+        *weight += group.weight;
     }
-    let all = counts.iter().sum::<u64>();
+    let all: f64 = counts.iter().map(|(_, weight)| weight).sum();
     let names = ["none"].into_iter().chain(QUARTERS.map(|(name, _)| name)).chain(["all"]);
-    let bin = |(range, groups): (&'static str, u64)| Bin {
+    let bin = |(range, (groups, weight)): (&'static str, (u64, f64))| Bin {
         range,
         groups,
-        share: groups as f64 / all.max(1) as f64,
+        share: weight / all,
         is_all: range == "all",
     };
-    if all == 0 { Vec::new() } else { names.zip(counts).map(bin).collect() }
+    if all <= 0.0 { Vec::new() } else { names.zip(counts).map(bin).collect() }
 }
 
 /// The distribution of pass rates over prompts.

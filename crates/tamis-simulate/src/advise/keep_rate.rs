@@ -72,10 +72,12 @@ pub struct KeepRate {
 }
 
 /// Members of a group by value: how many have each. Equal values count together, whatever they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Counts {
     /// Number of the prompt.
     pub prompt: usize,
+    /// So many groups it counts for: one over the probability with which its prompt was taken.
+    pub weight: f64,
     /// How many members have each value, of two values or more in no order.
     pub by_value: Vec<usize>,
     /// Members that are correct; `None` where the values do not say.
@@ -98,7 +100,7 @@ impl Counts {
             last = *value;
         }
         let correct = top.map(|top| sorted.iter().filter(|value| **value >= top).count());
-        (!sorted.is_empty()).then_some(Self { prompt, by_value, correct })
+        (!sorted.is_empty()).then_some(Self { prompt, weight: 1.0, by_value, correct })
     }
 
     /// Members.
@@ -126,35 +128,44 @@ impl Counts {
 /// Sums over groups from which everything else follows.
 #[derive(Debug, Clone, PartialEq)]
 struct Sums {
-    /// Of each size up to the common one: groups of at least the common one, and the sum of their probabilities
-    /// to be mixed. Of each larger one: groups that have so many, and the sum of what they gain over the size
-    /// before.
+    /// Of each size up to the common one: weights of groups of at least the common one, and the weighted sum
+    /// of their probabilities to be mixed. Of each larger one: weights of groups that have so many, and the
+    /// sum of what they gain over the size before.
     mixed: Vec<(f64, f64)>,
-    /// Members of groups with an outcome, and those of them that are correct.
+    /// Members of groups with an outcome, and those of them that are correct, weighted.
     members: (f64, f64),
-    /// Groups of two such members or more, and the sums of c/n and of c(c - 1)/(n(n - 1)).
+    /// Groups of two such members or more.
+    num_pairs: u64,
+    /// Their weights, and the weighted sums of c/n and of c(c - 1)/(n(n - 1)).
     pairs: (f64, f64, f64),
 }
 
 impl Sums {
     fn new(sizes: &[usize]) -> Self {
-        Self { mixed: vec![(0.0, 0.0); sizes.len()], members: (0.0, 0.0), pairs: (0.0, 0.0, 0.0) }
+        Self {
+            mixed: vec![(0.0, 0.0); sizes.len()],
+            members: (0.0, 0.0),
+            num_pairs: 0,
+            pairs: (0.0, 0.0, 0.0),
+        }
     }
 
     fn add_group(&mut self, sizes: &[usize], common: usize, group: &Counts) {
-        let mut before = 0.0;
+        let (mut before, weight) = (0.0, group.weight);
         for (sum, size) in self.mixed.iter_mut().zip(sizes) {
             let Some(mixed) = group.mixed(*size).filter(|_| group.n() >= common) else { break };
-            sum.0 += 1.0;
-            sum.1 += if *size > common { mixed - before } else { mixed };
+            sum.0 += weight;
+            sum.1 += weight * if *size > common { mixed - before } else { mixed };
             before = mixed;
         }
         if let Some(correct) = group.correct {
             let (n, c) = (group.n() as f64, correct as f64);
-            self.members = (self.members.0 + n, self.members.1 + c);
+            self.members = (self.members.0 + weight * n, self.members.1 + weight * c);
             if n > 1.0 {
-                let (groups, rates, squares) = self.pairs;
-                self.pairs = (groups + 1.0, rates + c / n, squares + c * (c - 1.0) / (n * (n - 1.0)));
+                let (weights, rates, squares) = self.pairs;
+                let square = c * (c - 1.0) / (n * (n - 1.0));
+                self.num_pairs += 1;
+                self.pairs = (weights + weight, rates + weight * c / n, squares + weight * square);
             }
         }
     }
@@ -165,16 +176,19 @@ impl Sums {
             sum.1 += of.1;
         }
         self.members = (self.members.0 + other.members.0, self.members.1 + other.members.1);
+        self.num_pairs += other.num_pairs;
         let (own, of) = (self.pairs, other.pairs);
         self.pairs = (own.0 + of.0, own.1 + of.1, own.2 + of.2);
     }
 
     fn fit(&self) -> Option<PassRateSpread> {
-        let (groups, pass_rates, pairs_correct) = self.pairs;
+        let (weights, rates, squares) = self.pairs;
+        // Means of weighted groups, as of so many that weigh alike.
+        let each = self.num_pairs as f64 / weights;
         PassRateSpread::fit(&Tally {
-            paired_groups: groups as u64,
-            pass_rates,
-            pairs_correct,
+            paired_groups: self.num_pairs,
+            pass_rates: rates * each,
+            pairs_correct: squares * each,
             ..Tally::default()
         })
     }
@@ -476,6 +490,31 @@ mod tests {
         let found = KeepRates::of(&few, &[2, 4, 8]);
         let rates: Vec<f64> = found.rates.iter().map(|rate| rate.rate.value).collect();
         assert!(rates[1] > 0.7 && rates.is_sorted(), "{rates:?}");
+    }
+
+    /// Prompts of which every other one is at 1/2 and is always taken, and the others at 1/16, of which one
+    /// in eight is.
+    #[test]
+    fn groups_that_were_chosen_say_what_the_data_are_by_their_weights() {
+        let all = sampled(8000, 8, |u| if u < 0.5 { 0.5 } else { 1.0 / 16.0 });
+        let key = Key::new(11, Purpose::Task);
+        let chosen: Vec<Counts> = all
+            .iter()
+            .filter_map(|group| {
+                let at = group.prompt as u64;
+                let inclusion = if key.with(1).uniform(at) < 0.5 { 1.0 } else { 0.125 };
+                let is_taken = key.with(3).uniform(at) < inclusion;
+                is_taken.then(|| Counts { weight: 1.0 / inclusion, ..group.clone() })
+            })
+            .collect();
+        let blind: Vec<Counts> = chosen.iter().map(|group| Counts { weight: 1.0, ..group.clone() }).collect();
+        let [all, chosen, blind] = [&all, &chosen, &blind].map(|groups| KeepRates::of(groups, &[4, 8, 16]));
+        for n in [4, 8, 16] {
+            let [all, chosen, blind] = [&all, &chosen, &blind].map(|found| found.at(n).unwrap().rate.value);
+            assert!((all - chosen).abs() < 0.03 && blind > all + 0.1, "{n}: {all} {chosen} {blind}");
+        }
+        let [all, chosen, blind] = [all, chosen, blind].map(|found| found.pass_rate.unwrap().value);
+        assert!((all - chosen).abs() < 0.02 && blind > all + 0.1, "{all} {chosen} {blind}");
     }
 
     #[test]

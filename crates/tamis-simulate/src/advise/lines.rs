@@ -34,6 +34,8 @@ pub(super) struct Values<'a> {
     /// Its smaller and its larger value, where it has two.
     pub(super) values: Option<(f64, f64)>,
     pub(super) filters: bool,
+    /// Members with which groups are begun that end where these are alike.
+    pub(super) screen_first: Option<usize>,
 }
 
 /// Members from which on one right answer in a group lies outside of EasyR1's window.
@@ -80,13 +82,27 @@ impl Values<'_> {
         if !self.filters {
             lines.extend(self.plan.is_batch_known.then(|| format!("data: {{train_batch_size: {train}}}")));
             lines.extend([rollout, "filter: null".to_owned()]);
+            // It needs a filter.
+            lines.extend(self.plan.screen_first.map(|_| "schedule: {screen_first: null}".to_owned()));
             return lines;
         }
         let [metric, ..] = metric(self.outcome);
         // At servers a stream keeps them full; where one engine samples and learns in turns a step that lags
         // by one buys nothing.
-        let mode =
-            if self.plan.samples_at_servers { "streaming, surplus: carry, max_lag: 1" } else { "deficit" };
+        let mut mode = match (self.plan.samples_at_servers, self.screen_first) {
+            (true, _) => "streaming, surplus: carry, max_lag: 1".to_owned(),
+            // Groups of a round are begun whole.
+            (false, Some(_)) => "streaming".to_owned(),
+            (false, None) if self.plan.overlaps_rounds => "deficit, rounds_in_flight: null".to_owned(),
+            (false, None) => "deficit".to_owned(),
+        };
+        match (self.screen_first, self.plan.screen_first) {
+            (Some(first), _) => {
+                let _ = write!(mode, ", screen_first: {first}");
+            }
+            (None, Some(_)) => mode += ", screen_first: null",
+            (None, None) => {}
+        }
         let limit = self.limit().map_or_else(|| "auto".to_owned(), |limit| limit.to_string());
         let round = self.round();
         lines.extend(

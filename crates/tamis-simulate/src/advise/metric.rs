@@ -52,10 +52,14 @@ pub fn metrics(groups: &Groups) -> Vec<MetricAdvice> {
             return None;
         }
         let own = is_mixed(place);
-        let pairs = || own.iter().zip(&by_outcome).filter_map(|(own, outcome)| Some(((*own)?, (*outcome)?)));
-        let count = pairs().count().max(1) as f64;
         let share = |of: &dyn Fn(bool, bool) -> bool| {
-            pairs().filter(|(own, outcome)| of(*own, *outcome)).count() as f64 / count
+            let (mut all, mut counted) = (0.0, 0.0);
+            for ((own, outcome), group) in own.iter().zip(&by_outcome).zip(&groups.groups) {
+                let (Some(own), Some(outcome)) = (*own, *outcome) else { continue };
+                all += group.weight();
+                counted += if of(own, outcome) { group.weight() } else { 0.0 };
+            }
+            if all > 0.0 { counted / all } else { 0.0 }
         };
         Some(MetricAdvice {
             name: groups.scores.get(place)?.clone(),

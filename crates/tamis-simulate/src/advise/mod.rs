@@ -48,8 +48,9 @@ pub use plan::Plan;
 pub(crate) use read::read_groups;
 pub use read::{EvidenceSource, read};
 
-use finding::{count, is_kept_alone, of_counts, of_groups};
+use finding::{count, is_kept_alone, of_choice, of_counts, of_groups};
 use lines::Values;
+use plan::SCREENED;
 use text::percent;
 
 /// Members of a group at which keep rates are told.
@@ -60,6 +61,8 @@ const FIRSTS: [usize; 8] = [2, 3, 4, 6, 8, 12, 16, 24];
 const SOLVED: f64 = 0.8;
 /// So many times as many trajectories for a kept group may larger groups cost.
 const DEARER: f64 = 1.2;
+/// What a bound on the keep rate of whole groups leaves open.
+const WHOLE_GROUPS: &str = "whether to filter, and what whole groups cost: all that is known of these is that they are kept at least as often";
 /// Keep rate from which on nearly nothing is dropped, and below which a kept group is dear.
 const NEARLY_ALL: f64 = 0.95;
 const DEAR: f64 = 0.25;
@@ -127,6 +130,28 @@ impl ScreeningAdvice {
         };
         (advice.planned.is_some() || advice.best.is_some()).then_some(advice)
     }
+
+    /// What becomes of the first members that are planned; `None` where none are.
+    fn of_planned(&self) -> Option<PlannedScreening> {
+        let planned = self.planned?;
+        let saves = |best: &Screening| best.cost <= (1.0 - Screening::LEAST_SAVED) * planned.cost;
+        Some(match self.best.filter(saves) {
+            Some(best) => PlannedScreening::Other(best),
+            None if planned.cost > planned.whole => PlannedScreening::LeftOut,
+            None => PlannedScreening::Kept,
+        })
+    }
+}
+
+/// What is advised of first members that are planned.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum PlannedScreening {
+    /// They cost less than whole groups.
+    Kept,
+    /// Another number of them costs clearly less.
+    Other(Screening),
+    /// Whole groups cost less.
+    LeftOut,
 }
 
 /// Everything that is advised.
@@ -146,8 +171,12 @@ pub struct Advice {
     pub spread: Option<Spread>,
     /// Keep rates by size of group.
     pub keep_rates: Vec<KeepRate>,
-    /// Keep rate at the plan's size.
+    /// Keep rate at the plan's size, by which costs go: where the run goes on choosing prompts, that of the
+    /// chosen ones.
     pub keep_rate: Option<Estimate>,
+    /// The first members of groups that ended with them, and the keep rate of so many.
+    #[serde(skip)]
+    pub keep_first: Option<(usize, Estimate)>,
     /// What a batch costs.
     pub costs: Option<Costs>,
     /// Size of a group that is recommended, with the reason, where it is not the plan's.
@@ -169,8 +198,8 @@ pub struct Advice {
 /// What is computed alike of rollouts and logs.
 struct Rates {
     keep_rates: Vec<KeepRate>,
-    /// Those of members that groups may begin with.
-    first_rates: Vec<KeepRate>,
+    /// Those by which costs go, of members that groups may begin with too.
+    cost_rates: Vec<KeepRate>,
     keep: Option<Estimate>,
     pass_rate: Option<Estimate>,
     spread: Option<PassRateSpread>,
@@ -204,15 +233,27 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     let firsts = groups.first_members.into_iter().chain(plan.screen_first);
     let sizes = sizes_with(firsts.chain([plan.n]));
     let firsts = FIRSTS.into_iter().filter(|first| *first < plan.n);
-    let found = KeepRates::of(&counted, &sizes_with(firsts.chain(sizes.iter().copied())));
-    let keep = found.at(plan.n).map(|rate| rate.rate);
+    let all_sizes = sizes_with(firsts.chain(sizes.iter().copied()));
+    let found = KeepRates::of(&counted, &all_sizes);
     let is_kept_alone = is_kept_alone(groups, &plan);
     let all_rates = if is_kept_alone { Vec::new() } else { found.rates };
-    let told = all_rates.iter().filter(|rate| sizes.contains(&rate.n));
+    let told = all_rates.iter().filter(|rate| sizes.contains(&rate.n)).copied().collect();
+    // What a run costs that goes on choosing is what those came to that it chose.
+    let goes_on_choosing = groups.are_chosen() && plan.chooses_prompts && !is_kept_alone;
+    let cost_rates = if goes_on_choosing {
+        let as_chosen: Vec<Counts> = counted.iter().cloned().map(|of| Counts { weight: 1.0, ..of }).collect();
+        KeepRates::of(&as_chosen, &all_sizes).rates
+    } else {
+        all_rates
+    };
+    let at_plan = cost_rates.iter().find(|rate| rate.n == plan.n).copied();
+    // Of whole groups a bound is no rate to count costs by.
+    let is_bound =
+        at_plan.is_some_and(|rate| groups.first_members.is_some() && rate.source == KeepRateSource::AtLeast);
     let rates = Rates {
-        keep_rates: told.copied().collect(),
-        first_rates: all_rates,
-        keep: keep.filter(|_| !is_kept_alone),
+        keep_rates: told,
+        cost_rates,
+        keep: at_plan.map(|rate| rate.rate).filter(|_| !is_bound),
         pass_rate: found.pass_rate.filter(|_| top.is_some()),
         spread: found.spread.filter(|_| top.is_some() && !is_kept_alone),
         values: match groups.scale(groups.outcome) {
@@ -221,7 +262,10 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
         },
         is_kept_alone,
     };
-    let (findings, changes) = of_groups(groups, &plan);
+    let (mut findings, changes) = of_groups(groups, &plan);
+    if groups.are_chosen() {
+        findings.push(of_choice(rates.keep.filter(|_| goes_on_choosing)));
+    }
     let tokens = unbiased.mean_tokens();
     let sample = Sample {
         kind: EvidenceSource::Rollouts,
@@ -250,6 +294,12 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
             "right-looking answers among wrong ones: completions or gold answers are not in the file"
                 .to_owned(),
         );
+    }
+    if is_bound {
+        unknown.push(format!(
+            "{WHOLE_GROUPS}: beyond the first members there is no fit to `{}`",
+            groups.outcome_name()
+        ));
     }
     unknown.push("entropy: rollouts do not hold it; texts that repeat stand in for it".to_owned());
     let histogram = if top.is_some() { histogram::bins(&counted) } else { Vec::new() };
@@ -312,7 +362,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         let why = "groups that went on after their first members have more members in it than others";
         unknown.push(format!("the pass rate: {why}"));
         if keep.is_none() {
-            unknown.push("whether to filter, and what whole groups cost: all that is known of these is that they are kept at least as often".to_owned());
+            unknown.push(WHOLE_GROUPS.to_owned());
         }
         if !known {
             unknown.push("keep rates by size: the log does not say with how many members groups were begun (`rollout.n=8 schedule.screen_first=3` behind it does)".to_owned());
@@ -346,7 +396,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         mean_tokens_kept: None,
     };
     let rates = Rates {
-        first_rates: keep_rates.clone(),
+        cost_rates: keep_rates.clone(),
         keep_rates,
         keep,
         pass_rate: pass_rate.map(Estimate::exact),
@@ -368,7 +418,7 @@ fn finish(
     (findings, changes): (Vec<Finding>, finding::Changes),
     mut unknown: Vec<String>,
 ) -> Advice {
-    let Rates { keep_rates, first_rates, keep, pass_rate, spread, values, is_kept_alone } = rates;
+    let Rates { keep_rates, cost_rates, keep, pass_rate, spread, values, is_kept_alone } = rates;
     if !plan.is_batch_known {
         unknown.push(format!(
             "the size of a batch: {} groups are an example, which lines leave out (`data.train_batch_size=N` behind the file says it)",
@@ -376,7 +426,7 @@ fn finish(
         ));
     }
     let keep = keep.filter(|keep| keep.value.is_finite());
-    let keep_at = |n: usize| keep_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate);
+    let keep_at = |n: usize| cost_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate);
     let basis = |keep: Option<Estimate>| CostBasis {
         keep,
         keep_first: plan.screen_first.and_then(keep_at),
@@ -386,7 +436,7 @@ fn finish(
     let costs = Some(Costs::of(basis(keep), &plan)).filter(|costs| keep.is_some() || !costs.modes.is_empty());
     let mut filter = filter_advice(keep, pass_rate, &histogram, &plan, is_kept_alone);
     let group_size = match keep.filter(|_| filter.filter == Some(true)) {
-        Some(keep) => match larger_groups(keep, &keep_rates, &plan) {
+        Some(keep) => match larger_groups(keep, &cost_rates, &plan) {
             Some(LargerGroups::Worth(n, why)) => Some((n, why)),
             Some(LargerGroups::Dearer(what)) => {
                 filter.reasons.push(what);
@@ -399,11 +449,17 @@ fn finish(
     let n = group_size.as_ref().map_or(plan.n, |(n, _)| *n);
     let is_for_screening = filter.filter == Some(true) && plan.other_filter.is_none();
     let screening =
-        is_for_screening.then(|| ScreeningAdvice::of(n, plan.screen_first, &first_rates)).flatten();
+        is_for_screening.then(|| ScreeningAdvice::of(n, plan.screen_first, &cost_rates)).flatten();
     // Lines are for the groups that are recommended.
-    let there = keep_at(n).or(keep).map(|keep| {
-        let plan = Plan { n, ..plan.clone() };
-        (keep, Costs::of(basis(Some(keep)), &plan))
+    let screen_first = match screening.as_ref().and_then(ScreeningAdvice::of_planned) {
+        Some(PlannedScreening::Other(best)) => Some(best.first),
+        Some(PlannedScreening::LeftOut) => None,
+        Some(PlannedScreening::Kept) | None => plan.screen_first,
+    };
+    let there = if n == plan.n { keep } else { keep_at(n).or(keep) }.map(|keep| {
+        let mode = if screen_first.is_some() { Some(SCREENED) } else { None };
+        let basis = CostBasis { keep_first: screen_first.and_then(keep_at), ..basis(Some(keep)) };
+        (keep, Costs::of(basis, &Plan { n, mode, screen_first, ..plan.clone() }))
     });
     // The round and the limit that are told are those of the lines.
     let costs = costs.map(|costs| match &there {
@@ -414,17 +470,19 @@ fn finish(
     let lines = match &there {
         Some((keep, costs)) if n > 1 && keep.value > 0.0 => {
             let filters = filter.filter.unwrap_or(true);
-            Values { plan: &plan, n, keep: keep.value, costs, changes, outcome: &outcome, values, filters }
+            let keep = keep.value;
+            Values { plan: &plan, n, keep, costs, changes, outcome: &outcome, values, filters, screen_first }
                 .lines()
         }
         _ => Vec::new(),
     };
     Advice {
         source: source.to_owned(),
-        sample,
         pass_rate,
         histogram,
         spread: spread.and_then(Spread::of),
+        keep_first: sample.screened.and_then(|screened| Some((screened.first?, keep_at(screened.first?)?))),
+        sample,
         keep_rates,
         keep_rate: keep,
         costs,
@@ -502,8 +560,13 @@ fn filter_advice(
             percent(keep.value),
             percent(1.0 - keep.value)
         ));
+        let ways = if plan.chooses_prompts {
+            "larger groups or easier prompts"
+        } else {
+            "larger groups, easier prompts or `schedule.selector: {kind: posterior}`"
+        };
         reasons.push(format!(
-            "it is dear: {} groups are generated for each; larger groups, easier prompts or `schedule.selector: {{kind: posterior}}` come first where computing time is short",
+            "it is dear: {} groups are generated for each; {ways} come first where computing time is short",
             times(keep.value)
         ));
     } else if use_filter {

@@ -8,6 +8,8 @@ use tamis_core::schedule::selector::Selector;
 
 /// Groups of a batch that nobody chose.
 const BATCH: usize = 64;
+/// The mode of groups that end with their first members where these are alike.
+pub(super) const SCREENED: &str = "screened";
 
 /// Settings of the run, as far as they are known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -47,6 +49,9 @@ pub struct Plan {
     /// Multiple of its rounds; `None`: one.
     #[serde(skip)]
     pub granularity: Option<usize>,
+    /// Whether rounds are started before those before them are judged.
+    #[serde(skip)]
+    pub overlaps_rounds: bool,
     /// Whether prompts are chosen by what they came to before.
     #[serde(skip)]
     pub chooses_prompts: bool,
@@ -77,6 +82,7 @@ impl Default for Plan {
             samples_at_servers: false,
             margin: 1.0,
             granularity: None,
+            overlaps_rounds: false,
             chooses_prompts: false,
             other_filter: None,
             saves_kept_alone: false,
@@ -89,7 +95,7 @@ fn mode(config: &Config) -> &'static str {
     match schedule.mode {
         _ if config.filter.is_none() => "no_filter",
         ScheduleMode::Rounds if !schedule.refill => "no_filter",
-        ScheduleMode::Streaming if schedule.screen_first.is_some() => "screened",
+        ScheduleMode::Streaming if schedule.screen_first.is_some() => SCREENED,
         _ if schedule.surplus == SurplusKind::Carry => "carried",
         ScheduleMode::Rounds => "rounds",
         ScheduleMode::Deficit => "deficit",
@@ -127,12 +133,18 @@ impl Plan {
             samples_at_servers: config.samples_at_servers(),
             margin: config.schedule.margin,
             granularity: config.schedule.granularity.filter(|_| is_given("schedule.granularity")),
+            overlaps_rounds: config.schedule.rounds_in_flight.is_some_and(|rounds| rounds > 1),
             chooses_prompts: !matches!(config.schedule.selector, Selector::Shuffle(_)),
             other_filter: filter
                 .filter(|filter| !is_plain(&filter.kind))
                 .map(|filter| filter.kind.to_string()),
             saves_kept_alone: config.rollout.save == SaveRollouts::Kept,
         }
+    }
+
+    /// Whether groups end with their first members where these are alike, as far as is known.
+    pub(super) fn screens(&self) -> bool {
+        self.screen_first.is_some() && self.mode.is_none_or(|mode| mode == SCREENED)
     }
 
     /// Of what somebody wrote: what nobody set is not known.

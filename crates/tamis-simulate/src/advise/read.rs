@@ -130,7 +130,8 @@ fn rollouts(
 ) -> Result<Groups, AdviseError> {
     let mut reader = Reader::default();
     for (number, (step, file)) in files.iter().enumerate().rev() {
-        if step.is_some_and(|step| steps.is_some_and(|range| !range.contains(step))) {
+        if let Some(step) = step.filter(|step| steps.is_some_and(|range| !range.contains(*step))) {
+            reader.leave_out(step);
             continue;
         }
         reader.read(file, number, *step, steps)?;
@@ -138,17 +139,12 @@ fn rollouts(
             break;
         }
     }
-    let fault = reader.first_fault.take();
+    if reader.num_groups() == 0 {
+        return Err(reader.nothing(path));
+    }
     let mut groups = Groups { sampled: sampled(path), ..reader.end(metric)? };
     let found = [groups.first_members, groups.sampled.screen_first];
     groups.first_members = found.into_iter().flatten().min();
-    if groups.groups.is_empty() {
-        return Err(match groups.num_unread {
-            0 if groups.num_without_step > 0 => AdviseError::NoSteps { path: path.to_owned() },
-            0 => AdviseError::Empty { path: path.to_owned(), has_range: steps.is_some() },
-            rows => AdviseError::NoGroup { path: path.to_owned(), rows, fault },
-        });
-    }
     Ok(groups)
 }
 

@@ -27,7 +27,7 @@ const TRUTHS: [&str; 6] = ["ground_truth", "gts", "reward_model.ground_truth", "
 /// Numbers of tokens, where a row says it.
 const LENGTHS: [&str; 4] = ["num_tokens", "response_length", "completion_length", "length"];
 /// Numbers that are no scores.
-const NO_SCORES: [&str; 24] = [
+const NO_SCORES: [&str; 25] = [
     "step",
     "global_step",
     "round",
@@ -35,6 +35,7 @@ const NO_SCORES: [&str; 24] = [
     "prompt_id",
     "epoch",
     "sample_index",
+    "inclusion",
     "advantage",
     "version_min",
     "version_max",
@@ -59,6 +60,9 @@ pub(super) const OUTCOMES: [&str; 6] = ["acc", "accuracy", "success", "score", "
 const FEW: u64 = 100;
 /// Groups that all differ within from which on it looks as if the others had been left out.
 const ALL_MIXED: usize = 20;
+/// Words, and characters of them, by which a prompt is told.
+const FIRST_WORDS: usize = 8;
+const MOST_CHARACTERS: usize = 60;
 /// Rows of a file whose tokens are counted.
 const COUNTED_ROWS: usize = 4096;
 
@@ -73,13 +77,30 @@ pub(super) struct Reader {
     has_dropped: bool,
     named_metric: Option<String>,
     /// The first row that cannot be read, in words.
-    pub(super) first_fault: Option<String>,
+    first_fault: Option<String>,
 }
 
 impl Reader {
     /// Groups read so far.
     pub(super) fn num_groups(&self) -> usize {
         self.groups.groups.len()
+    }
+
+    /// A file of a step that was not asked for is left out.
+    pub(super) fn leave_out(&mut self, step: u64) {
+        self.groups.leave_out(step);
+    }
+
+    /// Why there is no group.
+    pub(super) fn nothing(self, path: &Path) -> AdviseError {
+        let path = path.to_owned();
+        let Groups { num_unread, num_without_step, other_steps, .. } = self.groups;
+        match (other_steps, num_without_step, num_unread) {
+            (Some(steps), ..) => AdviseError::OtherSteps { path, steps },
+            (None, 1.., _) => AdviseError::NoSteps { path },
+            (None, 0, 1..) => AdviseError::NoGroup { path, rows: num_unread, fault: self.first_fault },
+            (None, 0, 0) => AdviseError::Empty { path },
+        }
     }
 
     /// Reads one file; rows that do not say their step are of the file's. Where steps are asked for, those of none are left
@@ -103,24 +124,38 @@ impl Reader {
                 Err(error) => return Err(error.into()),
             };
             let step = values.get("step").and_then(Value::as_u64).or(step_of_file);
-            if let Some(range) = range {
-                self.groups.num_without_step += u64::from(step.is_none());
-                if !step.is_some_and(|step| range.contains(step)) {
+            match (range, step) {
+                (Some(range), Some(step)) if !range.contains(step) => {
+                    self.groups.leave_out(step);
                     continue;
                 }
+                (Some(_), None) => {
+                    self.groups.num_without_step += 1;
+                    continue;
+                }
+                _ => {}
             }
-            self.take(&values, number, step, tokens.remove(&row));
+            let begins = || format!("{}:{}", file.file_name().unwrap_or(file.as_os_str()).display(), row + 1);
+            self.take(&values, number, step, tokens.remove(&row), &begins);
         }
         Ok(())
     }
 
-    fn take(&mut self, row: &Map<String, Value>, file: usize, step: Option<u64>, tokens: Option<u64>) {
+    /// Takes a row in; `begins` names its place.
+    fn take(
+        &mut self,
+        row: &Map<String, Value>,
+        file: usize,
+        step: Option<u64>,
+        tokens: Option<u64>,
+        begins: &dyn Fn() -> String,
+    ) {
         let verdict = row.get("verdict").and_then(Value::as_str);
         let is_screened = verdict == Some(SCREENED);
         if let Some(verdict) = verdict {
             self.has_verdicts = true;
             // What was given up says nothing of its prompt.
-            if verdict == "aborted" {
+            if ["aborted", "failed"].contains(&verdict) {
                 return;
             }
             self.has_dropped |= ["all_correct", "all_wrong", "uniform", SCREENED].contains(&verdict);
@@ -137,7 +172,9 @@ impl Reader {
             row.get("turn_texts").and_then(Value::as_array).is_some_and(|turns| turns.len() > 1);
         let members = self.members(row, tokens);
         let prompt = key_of(row, &["prompt_id"]).or_else(|| text_key(row));
-        let named = key_of(row, &GroupLayout::GROUP_COLUMNS).or_else(|| text_key(row));
+        let by_column = key_of(row, &GroupLayout::GROUP_COLUMNS);
+        let is_by_text = by_column.is_none();
+        let named = by_column.or_else(|| text_key(row));
         let is_whole = members.len() > 1 || lists_values(row);
         let Some(id) = named.or_else(|| is_whole.then(|| format!("row {}", self.num_groups() + 1))) else {
             self.groups.num_unread += 1;
@@ -151,10 +188,18 @@ impl Reader {
         let (place, is_new) = self.places.of(key);
         if is_new {
             let (prompt, _) = self.prompts.of(prompt);
+            // The hash of a text finds nothing.
+            let id = if is_by_text {
+                begins() + &first_words(row).map_or_else(String::new, |words| format!(" \"{words}\""))
+            } else {
+                format!("group {id}")
+            };
             self.groups.groups.push(Group { id, prompt, ..Group::default() });
         }
         if let Some(group) = self.groups.groups.get_mut(place) {
             group.is_screened |= is_screened;
+            let inclusion = row.get("inclusion").and_then(Value::as_f64);
+            group.inclusion = group.inclusion.or(inclusion.filter(|q| *q > 0.0 && *q <= 1.0));
             group.members.extend(members);
         }
     }
@@ -239,7 +284,6 @@ impl Reader {
                 })?,
             None => match OUTCOMES.iter().find_map(|name| place_of(name)) {
                 Some(place) => place,
-                None if self.groups.groups.is_empty() => 0,
                 None => return Err(AdviseError::NoOutcome { there: self.groups.scores.clone() }),
             },
         };
@@ -301,6 +345,23 @@ fn text_key(row: &Map<String, Value>) -> Option<String> {
         }
         _ => None,
     })
+}
+
+/// The first words of what the user asks: of the last message of messages, or of a text, which may be
+/// rendered from such (verl's dumps have the names of their roles on lines of their own).
+fn first_words(row: &Map<String, Value>) -> Option<String> {
+    let text = TEXTS.iter().find_map(|column| match row.get(*column)? {
+        Value::String(text) if !text.is_empty() => Some(text.as_str()),
+        Value::Array(messages) => messages.last()?.get("content")?.as_str(),
+        _ => None,
+    })?;
+    let asked = text.rsplit_once("user\n").map_or(text, |(_, asked)| asked);
+    let asked = asked.split_once("\nassistant").map_or(asked, |(asked, _)| asked);
+    let mut words = asked.split_whitespace();
+    let first: Vec<&str> = words.by_ref().take(FIRST_WORDS).collect();
+    let end = if words.next().is_some() { " ..." } else { "" };
+    let shown: String = first.join(" ").chars().take(MOST_CHARACTERS).collect();
+    (!shown.is_empty()).then(|| shown + end)
 }
 
 fn truth_of(value: &Value) -> Option<String> {

@@ -11,6 +11,8 @@ use tamis_config::{
 use super::*;
 use crate::{World, simulate_in};
 
+mod over_plan;
+
 fn advice(groups: &Groups, plan: &Plan) -> Advice {
     advise("x.jsonl", &Evidence::Groups(groups.clone()), plan)
 }

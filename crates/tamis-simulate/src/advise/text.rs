@@ -7,10 +7,10 @@ use tamis_core::schedule::yields::Screening;
 
 use super::cost::{Costs, LimitAdvice};
 use super::finding::{Weight, count};
-use super::keep_rate::{Estimate, KeepRate, KeepRateSource};
+use super::keep_rate::{Estimate, KeepRateSource};
 use super::plan::Plan;
 use super::read::EvidenceSource;
-use super::{Advice, Screened, ScreeningAdvice};
+use super::{Advice, PlannedScreening, Screened, ScreeningAdvice};
 
 /// Columns of a bar.
 const BAR: f64 = 30.0;
@@ -118,10 +118,8 @@ impl Advice {
             None => String::new(),
         };
         let groups = self.sample.groups;
-        let first = self.sample.screened.and_then(|screened| screened.first);
-        let of_first = self.keep_rates.iter().find(|rate| Some(rate.n) == first);
-        let head = match (of_first, self.keep_rate) {
-            (Some(KeepRate { n, rate, .. }), _) => format!(
+        let head = match (self.keep_first, self.keep_rate) {
+            (Some((n, rate)), _) => format!(
                 "advice: in {} of {groups} groups{steps} the first {n} members differed, so that the others were sampled",
                 percent(rate.value)
             ),
@@ -264,7 +262,8 @@ impl Advice {
 
     /// Whether groups should begin with some of their members, where they should or do.
     fn screening(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(ScreeningAdvice { planned, best }) = self.screening else { return Ok(()) };
+        let Some(advice) = self.screening else { return Ok(()) };
+        let ScreeningAdvice { planned, best } = advice;
         let costs = |of: Screening| {
             format!(
                 "`schedule.screen_first: {}` generates {} groups a kept one, in members, and whole groups {}",
@@ -273,16 +272,20 @@ impl Advice {
                 fixed(of.whole, 2)
             )
         };
-        let text = match (planned, best) {
-            (Some(planned), Some(best)) if planned.cost > 1.05 * best.cost => {
+        let price =
+            "two waves of generation a group, and hard and easy prompts that are trained on less often";
+        let text = match (planned.zip(advice.of_planned()), best) {
+            (Some((planned, PlannedScreening::Other(best))), _) => {
                 format!("{}; with {} first members it is {}", costs(planned), best.first, fixed(best.cost, 2))
             }
-            (Some(planned), _) if planned.pays() => costs(planned),
-            (Some(planned), _) => format!("{}: leave it out", costs(planned)),
-            (None, Some(best)) => format!(
-                "{}: with `schedule.mode: streaming`, at the price of two waves of generation a group, and of hard and easy prompts that are trained on less often",
-                costs(best)
-            ),
+            (Some((planned, PlannedScreening::Kept)), _) if planned.pays() => costs(planned),
+            (Some((planned, PlannedScreening::Kept)), _) => {
+                format!("{}: it saves little, for {price}", costs(planned))
+            }
+            (Some((planned, PlannedScreening::LeftOut)), _) => format!("{}: leave it out", costs(planned)),
+            (None, Some(best)) => {
+                format!("{}: with `schedule.mode: streaming`, for {price}", costs(best))
+            }
             (None, None) => return Ok(()),
         };
         named(f, "first ones", &text)
@@ -340,7 +343,8 @@ impl Advice {
         let others: Vec<_> = self.metrics.iter().filter(|metric| !metric.is_outcome).collect();
         let outcome = self.metrics.iter().find(|metric| metric.is_outcome);
         // Groups of one have nothing that a filter could compare.
-        let Some(outcome) = outcome.filter(|_| self.keep_rate.is_some()) else { return Ok(()) };
+        let can_compare = self.keep_rate.is_some() || self.sample.screened.is_some();
+        let Some(outcome) = outcome.filter(|_| can_compare) else { return Ok(()) };
         // Those that were sampled, which are not always of the size that is planned.
         let sizes = &self.sample.sizes;
         let of = match self.sample.screened.and_then(|screened| screened.first) {
