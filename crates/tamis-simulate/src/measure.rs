@@ -24,6 +24,8 @@ pub struct PolicyResult {
     pub steps: u64,
     /// Why it ended before its last step, where it did.
     pub ended: Option<String>,
+    /// Passes over the data in all steps, prompts that were passed over included.
+    pub passes: f64,
     /// Trajectories generated for each that was trained on.
     pub generated_per_kept: Option<f64>,
     /// Completion tokens generated for each that was trained on.
@@ -130,11 +132,12 @@ impl Measure {
         self.lag_max = self.lag_max.max(report.max_lag);
     }
 
-    /// The result: over so many seconds, of which the slots decoded so many, of so many.
+    /// The result, after so many passes over the data: over so many seconds, of which the slots decoded so many, of so many.
     pub(crate) fn result(
         &self,
         name: SimulatedPolicy,
         steps: u64,
+        passes: f64,
         time: Option<(f64, f64, usize)>,
     ) -> PolicyResult {
         let Accounting { generated, trained, surplus, stale, failed, aborted, .. } = self.accounting;
@@ -157,6 +160,7 @@ impl Measure {
             name,
             steps,
             ended: None,
+            passes,
             generated_per_kept: has_any.then(|| generated.trajectories as f64 / trained.trajectories as f64),
             tokens_per_kept: (trained.tokens > 0).then(|| generated.tokens as f64 / trained.tokens as f64),
             wasted,

@@ -40,7 +40,7 @@ impl Population {
             PassRates::Histogram(histogram) => histogram_quantiles(histogram)?,
             PassRates::Rollouts(rollouts) => {
                 let key = Key::new(seed, Purpose::Bootstrap);
-                let (rates, found) = rollout_rates::read(&rollouts.path, key)?;
+                let (rates, found) = rollout_rates::read(&rollouts.path, rollouts.prompts, key)?;
                 warnings = found;
                 rates.into_iter().map(logit).collect()
             }

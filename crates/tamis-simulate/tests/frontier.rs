@@ -396,6 +396,7 @@ fn the_same_seed_gives_the_same_numbers_and_json_has_its_shape() {
             "name",
             "steps",
             "ended",
+            "passes",
             "generated_per_kept",
             "tokens_per_kept",
             "wasted",
