@@ -52,6 +52,7 @@ pub use reference::reference_markdown;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::{Intake, LOOPBACK, ServerCommand, without_secrets};
+pub use suggest::find_value;
 pub use value::{ByteSize, FreeMap, Frequency, TokenizerSource};
 
 use reader::Reader;

@@ -4,26 +4,23 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use tamis_config::SimulatedPolicy;
-use tamis_core::filter::{DropReason, Verdict};
-use tamis_core::group::{GroupId, PolicyVersion};
+use tamis_core::group::{GroupId, PolicyVersion, PromptId};
+use tamis_core::schedule::selector::{JudgedGroup, PromptSelector};
 use tamis_core::schedule::{
     Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Scheduler, Spent, StepClose,
 };
 
-use crate::chooser::{Chooser, Outcome};
 use crate::completion::Completion;
 use crate::fleet::{Fleet, Ordered};
 use crate::measure::{Measure, PolicyResult};
 use crate::pass_rates::Moving;
 use crate::policy::Policy;
-use crate::prompt_order::PromptOrder;
+use crate::prompt_order::{Drawn, PromptOrder};
 use crate::world::World;
 
 /// A group between its dispatch and its end.
 struct Group {
-    prompt: usize,
     rate: f64,
-    inclusion: f64,
     version: u64,
     members: Vec<Completion>,
     /// Members that are begun: the first ones.
@@ -34,22 +31,22 @@ struct Group {
 }
 
 impl Group {
-    /// What it came to, where every group is begun with so many members.
-    fn outcome(&self, num_first: usize) -> Outcome {
+    /// What it came to, as selection sees it, where every group is begun with so many members.
+    fn judged(&self, drawn: &Drawn, num_first: usize) -> JudgedGroup {
         let count = |members: &[Completion]| {
             let right = members.iter().filter(|member| member.is_correct).count();
-            (u32::try_from(right).unwrap_or(u32::MAX), u32::try_from(members.len()).unwrap_or(u32::MAX))
+            (u32::try_from(members.len()).unwrap_or(u32::MAX), u32::try_from(right).unwrap_or(u32::MAX))
         };
-        let (right, members) = count(&self.members[..self.num_begun]);
-        let (first_right, first_members) = count(&self.members[..num_first]);
-        Outcome {
-            prompt: self.prompt,
+        let (num_scored, num_correct) = count(&self.members[..self.num_begun]);
+        let (first_scored, first_correct) = count(&self.members[..num_first]);
+        JudgedGroup {
+            prompt: PromptId(u64::from(drawn.prompt)),
             version: PolicyVersion(self.version),
-            inclusion: self.inclusion,
-            right,
-            members,
-            first_right,
-            first_members,
+            inclusion: drawn.inclusion,
+            num_scored,
+            num_correct,
+            first_scored,
+            first_correct,
         }
     }
 }
@@ -82,13 +79,14 @@ struct Driver<'world> {
     machine: Scheduler,
     is_weighted: bool,
     takes_back: bool,
-    chooser: Chooser,
     prompts: PromptOrder,
     rates: Moving<'world>,
     visits: Vec<u32>,
     /// The prompt of every group so far.
-    prompt_of: Vec<u32>,
+    drawn: Vec<Drawn>,
     groups: HashMap<u64, Group>,
+    /// Of groups that were judged since a step was last closed, where a selector learns of them.
+    judged: Vec<(GroupId, JudgedGroup)>,
     /// Groups that the filter dropped in the step and that its batch may still take.
     dropped: Vec<GroupId>,
     /// Copies of groups of the batch that is given to the learner.
@@ -122,7 +120,7 @@ pub(crate) fn run(
     driver.events.push_back(Event::BeginStep);
     driver.obey_all()?;
     while driver.version < span.steps && driver.ended.is_none() {
-        watch(driver.version, driver.prompt_of.len() as u64);
+        watch(driver.version, driver.drawn.len() as u64);
         if !driver.go_on()? {
             driver.ended = Some("nothing is left to wait for".to_owned());
         }
@@ -130,7 +128,7 @@ pub(crate) fn run(
     let now = driver.now;
     let (began, busy_before) = driver.began;
     let time = driver.fleet.as_mut().map(|fleet| (now - began, fleet.busy(now) - busy_before, fleet.slots()));
-    let result = driver.measure.result(name, driver.version, time);
+    let result = driver.measure.result(name, driver.version, driver.prompts.passes(), time);
     Ok(Played { result, ended: driver.ended })
 }
 
@@ -141,18 +139,20 @@ impl<'world> Driver<'world> {
         machine.set_num_prompts(num_prompts);
         let num_first = machine.settings().num_first_members();
         let screened_share = num_first as f64 / world.completions.group_size() as f64;
+        // By so many members a group is kept.
+        let selector = PromptSelector::new(selector, world.seed, num_first, None);
         Self {
             world,
             span,
             machine,
             is_weighted,
             takes_back,
-            chooser: Chooser::new(selector, world.completions.group_size()),
-            prompts: PromptOrder::new(num_prompts, world.seed),
+            prompts: PromptOrder::new(num_prompts, world.seed, selector),
             rates: Moving::new(&world.population, &world.drift, world.seed),
             visits: vec![0; num_prompts],
-            prompt_of: Vec::new(),
+            drawn: Vec::new(),
             groups: HashMap::new(),
+            judged: Vec::new(),
             dropped: Vec::new(),
             copies: HashMap::new(),
             events: VecDeque::new(),
@@ -255,8 +255,6 @@ impl<'world> Driver<'world> {
             self.events.push_back(Event::Screened { group: GroupId(id), values, facts });
             return;
         }
-        let outcome = group.outcome(self.machine.settings().num_first_members());
-        self.chooser.observe(outcome);
         if let Some(fleet) = &mut self.fleet {
             fleet.forget(id);
         }
@@ -276,24 +274,9 @@ impl<'world> Driver<'world> {
         match command {
             Command::NextEpoch { epoch } => self.prompts.begin_epoch(epoch),
             Command::Draw { num_prompts, .. } => self.draw(num_prompts),
-            Command::Judged { group, verdict } if !verdict.is_kept() => {
-                if verdict == Verdict::Dropped(DropReason::Screened)
-                    && let Some(group) = self.groups.get(&group.0)
-                {
-                    self.chooser.observe(group.outcome(self.machine.settings().num_first_members()));
-                }
-                // A step that lacks groups may still take it.
-                if self.machine.settings().on_limit == OnLimit::KeepDropped {
-                    self.dropped.push(group);
-                } else {
-                    self.groups.remove(&group.0);
-                }
-                if let Some(fleet) = &mut self.fleet {
-                    fleet.forget(group.0);
-                }
-            }
+            Command::Judged { group, verdict } => self.note_verdict(group, verdict.is_kept()),
             Command::Continue { group } => self.begin_rest(group.0),
-            Command::Judged { .. } | Command::RoundComplete(_) => {}
+            Command::RoundComplete(_) => {}
             Command::Abort { groups } => self.abort(&groups),
             Command::Train { groups, .. } => self.train(&groups),
             Command::StepReady(close) => {
@@ -317,34 +300,50 @@ impl<'world> Driver<'world> {
         }
     }
 
+    /// What the filter said of a group.
+    fn note_verdict(&mut self, id: GroupId, is_kept: bool) {
+        if self.prompts.learns()
+            && let Some(group) = self.groups.get(&id.0)
+        {
+            let num_first = self.machine.settings().num_first_members();
+            self.judged.push((id, group.judged(&self.drawn[id.0 as usize], num_first)));
+        }
+        if is_kept {
+            return;
+        }
+        // A step that lacks groups may still take it.
+        if self.machine.settings().on_limit == OnLimit::KeepDropped {
+            self.dropped.push(id);
+        } else {
+            self.groups.remove(&id.0);
+        }
+        if let Some(fleet) = &mut self.fleet {
+            fleet.forget(id.0);
+        }
+    }
+
     fn draw(&mut self, num_prompts: usize) {
         let version = PolicyVersion(self.version);
-        let first = self.prompt_of.len();
-        if self.prompts.is_exhausted() {
-            self.prompts.begin_again();
+        let first = self.drawn.len() as u64;
+        let (drawn, exhausted) = self.prompts.draw(num_prompts, version);
+        for prompt in drawn {
+            self.dispatch(prompt);
         }
-        while self.prompt_of.len() - first < num_prompts {
-            let Some((prompt, key)) = self.prompts.next() else { break };
-            let selection = self.chooser.select(prompt, version, key);
-            if selection.is_taken {
-                self.dispatch(prompt, selection.inclusion);
-            }
-        }
-        let groups = (first as u64..self.prompt_of.len() as u64).map(GroupId).collect();
-        let exhausted = self.prompts.is_exhausted();
+        let groups = (first..self.drawn.len() as u64).map(GroupId).collect();
         self.events.push_back(Event::Dispatched { groups, version, exhausted });
     }
 
-    fn dispatch(&mut self, prompt: usize, inclusion: f64) {
-        let id = self.prompt_of.len() as u64;
-        self.prompt_of.push(u32::try_from(prompt).unwrap_or(u32::MAX));
+    fn dispatch(&mut self, drawn: Drawn) {
+        let id = self.drawn.len() as u64;
+        self.drawn.push(drawn);
+        let prompt = drawn.prompt as usize;
         let rate = self.rates.rate(prompt, self.steps);
         let visit = self.visits[prompt];
         self.visits[prompt] = visit.wrapping_add(1);
         let members = self.world.completions.group(prompt, visit, rate);
         let first = members.first().is_some_and(|member| member.is_correct);
         if self.is_measured() && members.iter().any(|member| member.is_correct != first) {
-            self.measure.start(&members, inclusion);
+            self.measure.start(&members, drawn.inclusion);
         }
         let num_begun = self.machine.settings().num_first_members();
         match &mut self.fleet {
@@ -352,17 +351,8 @@ impl<'world> Driver<'world> {
             None => self.done.push_back(id),
         }
         let version = self.version;
-        let group = Group {
-            prompt,
-            rate,
-            inclusion,
-            version,
-            members,
-            num_begun,
-            num_scored: 0,
-            tokens_done: 0,
-            tokens_lost: 0,
-        };
+        let group =
+            Group { rate, version, members, num_begun, num_scored: 0, tokens_done: 0, tokens_lost: 0 };
         self.groups.insert(id, group);
     }
 
@@ -415,10 +405,11 @@ impl<'world> Driver<'world> {
             tokens += group.tokens_done;
             if self.is_measured() {
                 let times = 1 + self.copies.remove(&id.0).unwrap_or(0);
-                let weight = if self.is_weighted { 1.0 / group.inclusion } else { 1.0 };
+                let Drawn { prompt, inclusion, .. } = self.drawn[id.0 as usize];
+                let weight = if self.is_weighted { 1.0 / inclusion } else { 1.0 };
                 let weight = weight * f64::from(times);
                 let lag = self.version - group.version;
-                let rate = self.world.completions.rate_with_cuts(group.prompt, group.rate);
+                let rate = self.world.completions.rate_with_cuts(prompt as usize, group.rate);
                 self.measure.train(&group.members, rate, lag, weight);
             }
         }
@@ -435,15 +426,28 @@ impl<'world> Driver<'world> {
             self.groups.remove(&id.0);
         }
         if self.takes_back {
-            let prompt_of = &self.prompt_of;
-            self.prompts.take_back(close.returned.iter().map(|id| prompt_of[id.0 as usize] as usize));
+            let drawn = &self.drawn;
+            self.prompts.give_back(close.returned.iter().map(|id| drawn[id.0 as usize]));
         }
+        self.learn(&close.returned);
+    }
+
+    /// The selector learns what the groups came to whose prompts stay drawn, in the order of their dispatch.
+    fn learn(&mut self, returned: &[GroupId]) {
+        if !self.prompts.learns() {
+            return;
+        }
+        let mut judged = std::mem::take(&mut self.judged);
+        // Those that go back are sorted.
+        judged.retain(|(id, _)| returned.binary_search(id).is_err());
+        judged.sort_unstable_by_key(|(id, _)| *id);
+        let judged: Vec<JudgedGroup> = judged.into_iter().map(|(_, judged)| judged).collect();
+        self.prompts.learn(&judged);
     }
 
     /// The step is trained: its weights go to the servers.
     fn trained(&mut self) {
         self.steps += 1;
-        self.chooser.end_step();
         self.events.push_back(Event::Trained { left_out: 0, tokens: 0, turns: 0 });
         let Some(fleet) = &mut self.fleet else { return self.take_weights_in() };
         match self.world.in_flight {

@@ -3,17 +3,16 @@
 //!
 //! ```text
 //! simulate.* -> World (world.rs): pass rates (pass_rates.rs), lengths (completion.rs), servers (fleet.rs)
-//! policies   -> a scheduling machine of tamis-core and a selector each (policy.rs, chooser.rs)
+//! policies   -> a scheduling machine and a selector of tamis-core each (policy.rs, prompt_order.rs)
 //! both       -> a run (driver.rs), event by event, of which is measured (measure.rs) what a table and a page show
 //! ```
 //!
-//! The machine is the one that a run has: it decides what is drawn, kept, trained on and given up. Here only its
-//! surroundings are made up. Whatever is random is keyed by prompt and visit, so that every policy meets the same
+//! The machine is the one that a run has: it decides what is drawn, kept, trained on and given up. The selector
+//! too: it decides what is passed over, and learns when a step closes. Here only their surroundings are made up. Whatever is random is keyed by prompt and visit, so that every policy meets the same
 //! prompts, and the same completions of them.
 
 pub mod advise;
 mod bound;
-mod chooser;
 mod completion;
 mod driver;
 mod error;

@@ -27,6 +27,8 @@ pub struct PolicyResult {
     /// Groups of a batch that the filter kept, each counted once, as a share of the batch: below 1 where
     /// copies or dropped groups fill it, or where it may be smaller.
     pub kept_share: Option<f64>,
+    /// Passes over the data in all steps, prompts that were passed over included.
+    pub passes: f64,
     /// Trajectories generated for each that was trained on.
     pub generated_per_kept: Option<f64>,
     /// Completion tokens generated for each that was trained on.
@@ -136,11 +138,12 @@ impl Measure {
         self.lag_max = self.lag_max.max(report.max_lag);
     }
 
-    /// The result: over so many seconds, of which the slots decoded so many, of so many.
+    /// The result, after so many passes over the data: over so many seconds, of which the slots decoded so many, of so many.
     pub(crate) fn result(
         &self,
         name: SimulatedPolicy,
         steps: u64,
+        passes: f64,
         time: Option<(f64, f64, usize)>,
     ) -> PolicyResult {
         let Accounting { generated, trained, surplus, stale, failed, aborted, .. } = self.accounting;
@@ -165,6 +168,7 @@ impl Measure {
             ended: None,
             kept_share: (self.steps > 0)
                 .then(|| trained.groups as f64 / (self.steps as f64 * self.train_batch_size as f64)),
+            passes,
             generated_per_kept: has_any.then(|| generated.trajectories as f64 / trained.trajectories as f64),
             tokens_per_kept: (trained.tokens > 0).then(|| generated.tokens as f64 / trained.tokens as f64),
             wasted,

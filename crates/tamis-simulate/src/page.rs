@@ -18,8 +18,9 @@ trajectories and completion tokens generated for each that was trained on. <b>st
 <b>slots</b>: share of the servers' slots that decoded. <b>lag</b>: versions between the weights that sampled a group \
 and those that it trained, mean and most. <b>ESS</b>: effective share of the weights. <b>hard</b>, <b>easy</b>: weighted \
 share of trained groups of prompts with a pass rate below 0.1 and above 0.9, what is cut being wrong. <b>length KS</b>: distance of the trained \
-lengths from those of all mixed groups that were started. <b>wasted</b>: generated for nothing, in groups a trained \
-one. <b>kept</b>: groups of a batch that the filter kept, copies counted once, as a share of the batch.</p>";
+lengths from those of all mixed groups that were started. <b>passes</b>: over the data, in all steps. <b>wasted</b>: \
+generated for nothing, in groups a trained one. <b>kept</b>: groups of a batch that the filter kept, copies counted once, as \
+a share of the batch.</p>";
 
 /// A chart of two numbers of each policy: its id, title, what to read in it, and both axes.
 type Pair = (&'static str, &'static str, &'static str, (&'static str, Value), (&'static str, Value));

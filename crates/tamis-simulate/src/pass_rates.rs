@@ -41,7 +41,7 @@ impl Population {
             PassRates::Histogram(histogram) => histogram_quantiles(histogram)?,
             PassRates::Rollouts(rollouts) => {
                 let key = Key::new(seed, Purpose::Bootstrap);
-                let found = rollout_rates::read(&rollouts.path, key)?;
+                let found = rollout_rates::read(&rollouts.path, rollouts.prompts, key)?;
                 (warnings, lengths) = (found.warnings, found.lengths);
                 found.rates.into_iter().map(logit).collect()
             }

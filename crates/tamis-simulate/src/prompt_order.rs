@@ -1,8 +1,20 @@
-//! The order in which prompts come: shuffled epoch by epoch, with those in front that went back.
+//! Where the prompts of a simulated run are drawn from: shuffled epoch by epoch, those in front that went back, and
+//! the selector of a run, which passes over some.
 
 use std::collections::VecDeque;
 
+use tamis_core::group::{PolicyVersion, PromptId};
 use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelector};
+
+/// A prompt that was drawn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drawn {
+    pub(crate) prompt: u32,
+    epoch: u32,
+    /// Probability with which it was taken.
+    pub(crate) inclusion: f64,
+}
 
 /// Where the prompts of a run are drawn from.
 #[derive(Debug)]
@@ -12,20 +24,15 @@ pub(crate) struct PromptOrder {
     laps: u64,
     order: Vec<usize>,
     at: usize,
-    returned: VecDeque<usize>,
+    given_back: VecDeque<Candidate>,
+    selector: Option<PromptSelector>,
 }
 
 impl PromptOrder {
-    pub(crate) fn new(num_prompts: usize, seed: u64) -> Self {
+    pub(crate) fn new(num_prompts: usize, seed: u64, selector: Option<PromptSelector>) -> Self {
         let key = Key::new(seed, Purpose::Shuffle);
-        Self {
-            key,
-            epoch: 0,
-            laps: 0,
-            order: key.with(0).permutation(num_prompts),
-            at: 0,
-            returned: VecDeque::new(),
-        }
+        let order = key.with(0).permutation(num_prompts);
+        Self { key, epoch: 0, laps: 0, order, at: 0, given_back: VecDeque::new(), selector }
     }
 
     pub(crate) fn begin_epoch(&mut self, epoch: u64) {
@@ -34,35 +41,130 @@ impl PromptOrder {
         self.at = 0;
     }
 
+    /// Draws so many prompts, or all that are left of the epoch; whether none is left.
+    pub(crate) fn draw(&mut self, num_prompts: usize, version: PolicyVersion) -> (Vec<Drawn>, bool) {
+        if self.given_back.is_empty() && self.at >= self.order.len() {
+            self.begin_again();
+        }
+        let epoch = self.epoch;
+        let rest = self.order[self.at..].iter().map(|prompt| Candidate::new(epoch, PromptId(*prompt as u64)));
+        let candidates = self.given_back.iter().copied().chain(rest);
+        let selector = self.selector.as_ref();
+        let (decided, is_over) =
+            PromptSelector::decide_next(selector, candidates, num_prompts, version, self.at == 0);
+        let num_given_back = decided.len().min(self.given_back.len());
+        self.given_back.drain(..num_given_back);
+        self.at += decided.len() - num_given_back;
+        let mut drawn = Vec::with_capacity(num_prompts.min(decided.len()));
+        for (candidate, selection) in decided {
+            if let Some(selector) = &mut self.selector {
+                selector.note(candidate, selection);
+            }
+            if selection.is_taken {
+                let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+                let (prompt, epoch) = (number(candidate.prompt.0), number(candidate.epoch));
+                drawn.push(Drawn { prompt, epoch, inclusion: selection.inclusion });
+            }
+        }
+        (drawn, is_over)
+    }
+
     /// Goes through the data once more in an epoch that was to go on: prompts that the machine thinks are back were
     /// lost.
-    pub(crate) fn begin_again(&mut self) {
+    fn begin_again(&mut self) {
         self.laps += 1;
         self.order = self.key.with(self.epoch).with(self.laps).permutation(self.order.len());
         self.at = 0;
     }
 
-    /// Prompts that are drawn before any other.
-    pub(crate) fn take_back(&mut self, prompts: impl DoubleEndedIterator<Item = usize>) {
-        for prompt in prompts.rev() {
-            self.returned.push_front(prompt);
+    /// Prompts that were drawn and not used go back: they come before any other.
+    pub(crate) fn give_back(&mut self, returned: impl Iterator<Item = Drawn>) {
+        let is_selected = self.selector.is_some();
+        let returned: Vec<Candidate> = returned
+            .map(|Drawn { prompt, epoch, inclusion }| Candidate {
+                inclusion: is_selected.then_some(inclusion),
+                ..Candidate::new(u64::from(epoch), PromptId(u64::from(prompt)))
+            })
+            .collect();
+        let comes_next = match &mut self.selector {
+            Some(selector) if !returned.is_empty() => selector.give_back(&returned),
+            _ => returned,
+        };
+        for candidate in comes_next.into_iter().rev() {
+            self.given_back.push_front(candidate);
         }
     }
 
-    /// The next prompt, with the key of the choice whether it is taken.
-    pub(crate) fn next(&mut self) -> Option<(usize, Key)> {
-        let prompt = if let Some(prompt) = self.returned.pop_front() {
-            prompt
-        } else {
-            let prompt = *self.order.get(self.at)?;
-            self.at += 1;
-            prompt
-        };
-        Some((prompt, self.key.with(u64::MAX).with(self.epoch).with(prompt as u64)))
+    /// Passes over the data so far, prompts that were passed over included.
+    pub(crate) fn passes(&self) -> f64 {
+        (self.epoch + self.laps) as f64 + self.at as f64 / self.order.len().max(1) as f64
     }
 
-    /// Whether the epoch has no prompt left.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        self.returned.is_empty() && self.at >= self.order.len()
+    /// Whether there is a selector, which has to learn.
+    pub(crate) fn learns(&self) -> bool {
+        self.selector.is_some()
+    }
+
+    /// A step was closed: what its groups came to, in the order of their dispatch.
+    pub(crate) fn learn(&mut self, groups: &[JudgedGroup]) {
+        if let Some(selector) = &mut self.selector {
+            selector.learn(groups);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use tamis_core::schedule::selector::{Posterior, Selector};
+
+    use super::*;
+
+    fn order(num_prompts: usize) -> PromptOrder {
+        let selector = Selector::Posterior(Posterior { memory: 1.0, ..Posterior::default() });
+        PromptOrder::new(num_prompts, 3, PromptSelector::new(selector, 3, 8, None))
+    }
+
+    /// The group of a prompt, all of whose members are right.
+    fn solved(drawn: &Drawn) -> JudgedGroup {
+        JudgedGroup {
+            prompt: PromptId(u64::from(drawn.prompt)),
+            version: PolicyVersion(0),
+            inclusion: drawn.inclusion,
+            num_scored: 8,
+            num_correct: 8,
+            first_scored: 8,
+            first_correct: 8,
+        }
+    }
+
+    #[test]
+    fn what_goes_back_comes_first_and_is_not_decided_on_again() {
+        let mut order = order(40);
+        for epoch in 0..3 {
+            order.begin_epoch(epoch);
+            let (drawn, is_over) = order.draw(40, PolicyVersion(0));
+            assert!(is_over && order.passes() == epoch as f64 + 1.0);
+            order.learn(&drawn.iter().map(solved).collect::<Vec<_>>());
+        }
+        order.begin_epoch(3);
+        let (drawn, _) = order.draw(2, PolicyVersion(0));
+        assert!(drawn[0].inclusion < 1.0, "{drawn:?}");
+        order.give_back(drawn[..1].iter().copied());
+        // The selector has learnt since, and would pass over it.
+        order.learn(&vec![solved(&drawn[0]); 50]);
+        let (again, _) = order.draw(1, PolicyVersion(0));
+        assert_eq!((again[0].prompt, again[0].inclusion), (drawn[0].prompt, drawn[0].inclusion));
+    }
+
+    #[test]
+    fn a_pass_takes_one_prompt_at_least() {
+        let mut order = order(5);
+        for epoch in 0..60 {
+            order.begin_epoch(epoch);
+            let (drawn, is_over) = order.draw(5, PolicyVersion(0));
+            assert!(is_over && !drawn.is_empty(), "epoch {epoch}");
+            order.learn(&drawn.iter().map(solved).collect::<Vec<_>>());
+        }
     }
 }

@@ -25,10 +25,11 @@ pub(crate) struct OfRollouts {
     pub(crate) lengths: Option<String>,
 }
 
-/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution
-/// that is fitted to all of them, so that new groups are kept as often as these were. They are read, and
-/// judged right or wrong, as `tamis advise` does it.
-pub(crate) fn read(path: &Path, key: Key) -> Result<OfRollouts, SimulateError> {
+/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution that is
+/// fitted to all of them, so that new groups are kept as often as these were. Where the data have another number of
+/// prompts, as many are drawn, each from the posterior of one that was read. They are read, and judged right or wrong,
+/// as `tamis advise` does it.
+pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<OfRollouts, SimulateError> {
     let groups = read_groups(path)?;
     let Some(top) = groups.top() else {
         let outcome = groups.outcome_name().to_owned();
@@ -50,7 +51,7 @@ pub(crate) fn read(path: &Path, key: Key) -> Result<OfRollouts, SimulateError> {
         format!("rollouts of `simulate.pass_rate.path`: {}: {}{fix}", finding.topic, finding.text)
     });
     let (warnings, lengths) = (warnings.collect(), lengths_of(&groups, top));
-    Ok(OfRollouts { rates: draw_rates(&counts, key), warnings, lengths })
+    Ok(OfRollouts { rates: draw_rates(&counts, num_prompts.unwrap_or(counts.len()), key), warnings, lengths })
 }
 
 /// Settings with the median of right completions' lengths, the deviation of their logarithm by its quartiles,
@@ -86,7 +87,8 @@ fn lengths_of(groups: &Groups, top: f64) -> Option<String> {
     ))
 }
 
-fn draw_rates(counts: &[(usize, usize)], key: Key) -> Vec<f64> {
+/// So many rates, of each prompt about as many as of any other.
+fn draw_rates(counts: &[(usize, usize)], num_prompts: usize, key: Key) -> Vec<f64> {
     let mut tally = Tally::default();
     for &(correct, scored) in counts.iter().filter(|(_, scored)| *scored > 1) {
         let (c, n) = (correct as f64, scored as f64);
@@ -95,7 +97,9 @@ fn draw_rates(counts: &[(usize, usize)], key: Key) -> Vec<f64> {
         tally.pairs_correct += c * (c - 1.0) / (n * (n - 1.0));
     }
     let spread = PassRateSpread::fit(&tally);
-    let of = |(number, &(correct, scored)): (usize, &(usize, usize))| {
+    let of = |number: usize| {
+        let place = (number as u128 * counts.len() as u128 / num_prompts as u128) as usize;
+        let (correct, scored) = counts[place];
         let (c, n) = (correct as f64, scored as f64);
         match spread {
             Some(PassRateSpread::Equal(rate)) => rate,
@@ -103,7 +107,7 @@ fn draw_rates(counts: &[(usize, usize)], key: Key) -> Vec<f64> {
             Some(PassRateSpread::Split(_)) | None => c / n,
         }
     };
-    counts.iter().enumerate().map(of).collect()
+    (0..num_prompts).map(of).collect()
 }
 
 /// A number of Beta(a, b), as a ratio of two of Gamma.
@@ -148,11 +152,40 @@ mod tests {
             })
             .collect();
         let kept = counts.iter().filter(|(correct, _)| !matches!(correct, 0 | 8)).count() as f64 / 6000.0;
-        let rates = draw_rates(&counts, key);
+        let rates = draw_rates(&counts, counts.len(), key);
         let again = rates.iter().map(|rate| keep_probability(*rate, 8)).sum::<f64>() / 6000.0;
         assert!((again - kept).abs() < 0.012, "{again} against {kept}");
         let plain = counts.iter().map(|(c, _)| keep_probability(*c as f64 / 8.0, 8)).sum::<f64>() / 6000.0;
         assert!(plain < kept - 0.03, "{plain}");
+    }
+
+    /// Few prompts that were sampled say what the rates of many are.
+    #[test]
+    fn rates_of_as_many_prompts_as_the_data_have() {
+        let key = Key::new(3, Purpose::Bootstrap);
+        // 300 prompts of Beta(1/2, 1/2).
+        let counts: Vec<(usize, usize)> = (0..300)
+            .map(|number| {
+                let key = key.with(7).with(number);
+                let rate = beta(key, 0.5, 0.5);
+                ((0..8).filter(|&member| key.with(9).uniform(member) < rate).count(), 8)
+            })
+            .collect();
+        let mean = |rates: &[f64]| {
+            rates.iter().map(|rate| keep_probability(*rate, 8)).sum::<f64>() / rates.len() as f64
+        };
+        let kept = counts.iter().filter(|(correct, _)| !matches!(correct, 0 | 8)).count() as f64 / 300.0;
+        for prompts in [40, 300, 301, 6000] {
+            let rates = draw_rates(&counts, prompts, key);
+            assert_eq!(rates.len(), prompts);
+            let tolerance = if prompts < 100 { 0.15 } else { 0.05 };
+            assert!((mean(&rates) - kept).abs() < tolerance, "{prompts}: {} against {kept}", mean(&rates));
+        }
+        let rates = draw_rates(&counts, 6000, key);
+        let mut different: Vec<u64> = rates.iter().map(|rate| rate.to_bits()).collect();
+        different.sort_unstable();
+        different.dedup();
+        assert!(different.len() > 5900, "{}", different.len());
     }
 
     fn read_of(rows: &str) -> Result<(Vec<f64>, Vec<String>), SimulateError> {
@@ -160,8 +193,8 @@ mod tests {
         let file = folder.path().join("step_1.jsonl");
         std::fs::write(&file, rows).unwrap();
         let key = Key::new(1, Purpose::Bootstrap);
-        let found = read(&file, key)?;
-        assert_eq!(read(folder.path(), key).unwrap().rates.len(), found.rates.len());
+        let found = read(&file, None, key)?;
+        assert_eq!(read(folder.path(), None, key).unwrap().rates.len(), found.rates.len());
         Ok((found.rates, found.warnings))
     }
 
@@ -177,7 +210,7 @@ mod tests {
         let of = |number: usize| {
             let rows: String = (0..number).flat_map(|group| [row(group, true), row(group, false)]).collect();
             std::fs::write(&file, rows).unwrap();
-            read(&file, Key::new(1, Purpose::Bootstrap)).unwrap().lengths
+            read(&file, None, Key::new(1, Purpose::Bootstrap)).unwrap().lengths
         };
         // ln(120 / 80) / 1.349
         assert_eq!(of(60).as_deref(), Some("simulate.length={median: 100, sigma: 0.30, wrong_factor: 2.00}"));
@@ -237,7 +270,7 @@ mod tests {
                 .contains("every prompt has one sample")
         );
         assert!(refused("{\"uid\": 1, \"text\": \"a\"}\n").contains("no row has an outcome"));
-        let nothing = read(Path::new("nothing"), Key::new(1, Purpose::Bootstrap)).unwrap_err();
+        let nothing = read(Path::new("nothing"), None, Key::new(1, Purpose::Bootstrap)).unwrap_err();
         assert!(nothing.is_usage() && nothing.hint().unwrap().contains("`simulate.pass_rate.path` names"));
     }
 

@@ -1,8 +1,10 @@
 //! All policies in one world.
 
 use serde::Serialize;
-use tamis_config::{Config, SimulateConfig, SimulatedPolicy};
+use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
+use tamis_core::figure::fixed;
 use tamis_core::schedule::Surplus;
+use tamis_core::schedule::selector::Selector;
 
 use crate::bound::{LowerBound, NoBound};
 use crate::driver::{self, Played, Span};
@@ -14,6 +16,8 @@ use crate::world::{MOST_IN_FLIGHT, World};
 
 /// Steps below which numbers say little.
 const FEW_STEPS: u64 = 10;
+/// Passes over the data below which what choosing prompts spares hardly shows.
+const FEW_PASSES: f64 = 2.0;
 
 /// What the policies came to. As JSON it is `{"policies": [...], "seed", "groups"}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,6 +37,12 @@ pub struct Simulation {
     /// Policies that this world cannot have, with the reason.
     #[serde(skip)]
     pub left_out: Vec<(SimulatedPolicy, String)>,
+    /// Policies that choose prompts by what these came to before.
+    #[serde(skip)]
+    pub choosing: Vec<SimulatedPolicy>,
+    /// Prompts of the rollouts that pass rates are of, where these stand for the whole data.
+    #[serde(skip)]
+    pub sampled_prompts: Option<usize>,
     /// What a person should know of the world and of policies in it, whatever these come to.
     #[serde(skip)]
     pub notes: Vec<String>,
@@ -134,6 +144,10 @@ fn play_all(
             Err(error) => return Err(error),
         }
     }
+    let is_choosing = |policy: &Policy| !matches!(policy.selector, Selector::Shuffle(_));
+    let choosing = ready.iter().filter(|(_, policy)| is_choosing(policy)).map(|(name, _)| *name).collect();
+    let stands_for_all =
+        matches!(&keys_of(config).pass_rate, PassRates::Rollouts(rollouts) if rollouts.prompts.is_none());
     let policies = ready
         .into_iter()
         .map(|(name, policy)| play(name, policy, config, world, watch))
@@ -146,6 +160,8 @@ fn play_all(
         bound: LowerBound::new(world, filter_of(config), max_lag),
         left_out,
         notes,
+        choosing,
+        sampled_prompts: stands_for_all.then(|| world.population.len()),
         world: facts(config, world),
         first_measured: world.warm_up + 1,
         defaults: Vec::new(),
@@ -207,6 +223,7 @@ impl Simulation {
                 self.groups / self.steps.max(1)
             ));
         }
+        warnings.extend(self.warn_of_passes());
         let mut reasons: Vec<&str> = Vec::new();
         for (_, reason) in &self.left_out {
             if !reasons.contains(&&**reason) {
@@ -257,6 +274,38 @@ impl Simulation {
             " over steps {} to {}, which are not those of a policy that ended early",
             self.first_measured, self.steps
         )
+    }
+
+    /// What makes the numbers of policies that choose prompts those of another size of the data.
+    fn warn_of_passes(&self) -> Vec<String> {
+        let choosing = || self.policies.iter().filter(|policy| self.choosing.contains(&policy.name));
+        let list = |policies: Vec<&PolicyResult>| {
+            let each: Vec<String> = policies
+                .iter()
+                .map(|policy| format!("`{}` ({})", policy.name, fixed(policy.passes, 1)))
+                .collect();
+            each.join(", ")
+        };
+        let mut warnings = Vec::new();
+        let few: Vec<&PolicyResult> = choosing().filter(|policy| policy.passes < FEW_PASSES).collect();
+        if !few.is_empty() {
+            warnings.push(format!(
+                "fewer than {FEW_PASSES} passes over the data: {}; prompts are chosen by what they came to in passes \
+                 before, and in so few that spares little: raise `simulate.groups` to what your run trains on",
+                list(few)
+            ));
+        }
+        if let Some(prompts) = self.sampled_prompts
+            && !self.choosing.is_empty()
+        {
+            warnings.push(format!(
+                "the {prompts} prompts of the rollouts stand for all of the data, with so many passes over them: {}; \
+                 of more prompts fewer are known, and choosing spares less: say with `simulate.pass_rate.prompts` how \
+                 many your data have",
+                list(choosing().collect())
+            ));
+        }
+        warnings
     }
 
     /// Whether no policy came to its last step.

@@ -11,7 +11,7 @@ use crate::simulation::Simulation;
 pub(crate) type Column = (&'static str, usize, fn(&PolicyResult) -> Option<f64>);
 
 /// The numbers of a policy, in the order in which they are shown.
-pub(crate) const COLUMNS: [Column; 12] = [
+pub(crate) const COLUMNS: [Column; 13] = [
     ("generated", 2, |policy| policy.generated_per_kept),
     ("tokens", 2, |policy| policy.tokens_per_kept),
     ("step s", 1, |policy| policy.step_time),
@@ -22,6 +22,7 @@ pub(crate) const COLUMNS: [Column; 12] = [
     ("hard", 3, |policy| policy.hard_share),
     ("easy", 3, |policy| policy.easy_share),
     ("length KS", 3, |policy| policy.length_ks),
+    ("passes", 1, |policy| Some(policy.passes)),
     // The sum of nothing would be -0.
     ("wasted", 2, |policy| {
         policy.generated_per_kept.map(|_| policy.wasted.values().fold(0.0, |sum, part| sum + part))

@@ -398,6 +398,7 @@ fn the_same_seed_gives_the_same_numbers_and_json_has_its_shape() {
             "steps",
             "ended",
             "kept_share",
+            "passes",
             "generated_per_kept",
             "tokens_per_kept",
             "wasted",

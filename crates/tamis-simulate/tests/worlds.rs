@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tamis_config::{
-    BetaRates, Config, FilterConfig, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
-    SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig,
+    BetaRates, Config, FilterConfig, HistogramRates, PassRates, RolloutRates, ScheduleMode, SimulateConfig,
+    SimulatedDriftConfig, SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig, SurplusKind,
 };
 use tamis_core::filter::{GroupFilter, MeanRange, TopP};
+use tamis_core::schedule::selector::{Posterior, Selector};
 use tamis_core::schedule::{OnLimit, RoundLimit};
 use tamis_simulate::{NoBound, Simulation, simulate};
 
@@ -381,4 +382,96 @@ fn pools_are_cheaper_and_biased() {
     let [blind, pools] = &simulation.policies[..] else { unreachable!() };
     assert!(pools.generated_per_kept.unwrap() < 0.9 * blind.generated_per_kept.unwrap(), "{simulation}");
     assert!(pools.hard_share.unwrap() < 0.95 * blind.hard_share.unwrap(), "{simulation}");
+}
+
+/// A pass over the data in which every prompt would be passed over takes the likeliest one, as in a run.
+#[test]
+fn a_selector_leaves_no_epoch_empty() {
+    let selectors = [SimulatedPolicy::ZeroVarianceSkip, SimulatedPolicy::DifficultyPools];
+    let mut config = config(&selectors);
+    config.rollout.n = 4;
+    config.data.train_batch_size = 4;
+    keys(&mut config).groups = Some(400);
+    keys(&mut config).pass_rate =
+        PassRates::Histogram(HistogramRates { rates: vec![0.3], counts: vec![1.0], prompts: 8 });
+    for policy in simulate(&config).unwrap().policies {
+        assert_eq!((policy.ended.as_deref(), policy.steps), (None, 100), "{}", policy.name);
+    }
+}
+
+/// In a run whose groups begin with two members prompts are chosen by the probability that these differ: at that
+/// of eight, prompts that are nearly always solved would be taken as often as others.
+#[test]
+fn a_screened_run_chooses_by_its_first_members() {
+    let mut config = config(&[SimulatedPolicy::Configured]);
+    config.schedule.mode = ScheduleMode::Streaming;
+    config.schedule.surplus = SurplusKind::Carry;
+    config.schedule.selector = Selector::Posterior(Posterior::default());
+    keys(&mut config).pass_rate =
+        PassRates::Histogram(HistogramRates { rates: vec![0.5, 0.85], counts: vec![1.0, 1.0], prompts: 600 });
+    let ess = |config: &Config| simulate(config).unwrap().policies[0].weight_ess.unwrap();
+    // Of eight both kinds differ nearly always: 0.99 and 0.73 of the groups, and all are taken.
+    let whole = ess(&config);
+    assert!(whole > 0.99, "{whole}");
+    // Of two 0.5 and 0.25.
+    config.schedule.screen_first = Some(2);
+    let screened = ess(&config);
+    assert!(screened < 0.97, "{screened}");
+}
+
+/// What choosing prompts spares depends on the number of passes over the data, which is said.
+#[test]
+fn few_passes_over_the_data_are_warned_of() {
+    let policies = [SimulatedPolicy::StreamingCarry, SimulatedPolicy::Posterior];
+    let mut config = config(&policies);
+    let found = |config: &Config| {
+        let simulation = simulate(config).unwrap();
+        (simulation.policies[1].passes, simulation.warnings())
+    };
+    // 120 steps of 64 groups, of which a half is kept.
+    let (passes, warnings) = found(&config);
+    assert!((2.0..5.0).contains(&passes) && warnings.is_empty(), "{passes}: {warnings:?}");
+    let blind = simulate(&config).unwrap().policies[0].passes;
+    // A pass of 6000 prompts keeps 0.466 of them.
+    assert!((blind - 7680.0 / 0.466 / 6000.0).abs() < 0.1, "{blind}");
+    keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.3, b: 0.3, prompts: 60_000 });
+    let (passes, warnings) = found(&config);
+    assert!(passes < 1.0, "{passes}");
+    let few = format!("fewer than 2 passes over the data: `posterior` ({passes:.1}); ");
+    assert!(warnings.len() == 1 && warnings[0].starts_with(&few), "{warnings:?}");
+    // Without a choice of prompts their number says nothing.
+    keys(&mut config).policies = vec![SimulatedPolicy::StreamingCarry];
+    assert_eq!(simulate(&config).unwrap().warnings(), Vec::<String>::new());
+}
+
+/// Prompts of rollouts are a sample of the data, and count as all of them where nobody says otherwise.
+#[test]
+fn rollouts_say_how_many_prompts_there_are_or_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rollouts.jsonl");
+    let rows = (0..200).map(|group| {
+        let right = group % 9;
+        (0..8)
+            .map(|member| format!("{{\"uid\": {group}, \"acc\": {}}}\n", u8::from(member < right)))
+            .collect::<String>()
+    });
+    std::fs::write(&path, rows.collect::<String>()).unwrap();
+    let mut config = config(&[SimulatedPolicy::Posterior]);
+    let of = |config: &mut Config, prompts| {
+        keys(config).pass_rate = PassRates::Rollouts(RolloutRates { path: path.clone(), prompts });
+        simulate(config).unwrap()
+    };
+    let sampled = of(&mut config, None);
+    let warnings = sampled.warnings();
+    assert!(
+        warnings[0].starts_with("the 200 prompts of the rollouts stand for all of the data"),
+        "{warnings:?}"
+    );
+    assert!(warnings[0].contains("`simulate.pass_rate.prompts`"), "{warnings:?}");
+    let whole = of(&mut config, Some(4000));
+    assert_eq!(whole.warnings(), Vec::<String>::new());
+    let passes = |simulation: &Simulation| simulation.policies[0].passes;
+    let ratio = passes(&sampled) / passes(&whole);
+    assert!((14.0..26.0).contains(&ratio), "{ratio}");
+    assert!(whole.world[0].1.ends_with("4000 prompts"), "{:?}", whole.world[0]);
 }

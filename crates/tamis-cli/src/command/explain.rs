@@ -14,6 +14,14 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
         return Ok(0);
     };
     let entries = catalogue::find(name);
+    if entries.is_empty()
+        && let Some((whose, key, value)) = tamis_config::find_value(name)
+        && let Ok(text) = tamis_config::explain(key)
+    {
+        // A value of a key, under another name.
+        print(&format!("`{name}` ({whose}) is here: `{key}: {value}`\n\n{}\n", text.trim_end()))?;
+        return Ok(0);
+    }
     if entries.is_empty() {
         return Err(Failure::new(USAGE, describe_unknown(name)));
     }

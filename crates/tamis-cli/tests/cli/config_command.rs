@@ -284,7 +284,7 @@ schedule.on_limit
         )
     };
     insta::assert_snapshot!(
-        ["TOP_K", "Dr.GRPO", "DAPO", "vanilla", "algorithm.filter_groups", "REINFORCE++"].map(first).join("\n"),
+        ["TOP_K", "Dr.GRPO", "DAPO", "vanilla", "algorithm.filter_groups", "REINFORCE++", "dynamic_filtering", "keep_when_insufficient", "GRESO"].map(first).join("\n"),
         @r#"
 0 top_k (filter)
 0 dr_grpo (preset)
@@ -292,6 +292,9 @@ schedule.on_limit
 0 `vanilla` is here: `clip`
 0 `algorithm.filter_groups` is here: `variance`
 0 reinforce_plus_plus (preset)
+0 `dynamic_filtering` is here: `mean_range`
+0 `keep_when_insufficient` (slime's) is here: `schedule.on_limit: keep_dropped`
+0 `GRESO` (the paper's name) is here: `schedule.selector.kind: zero_variance_skip`
 "#
     );
     // A whole algorithm is more than its clip.

@@ -83,6 +83,11 @@ fn what_cannot_be_simulated() {
     let folder = folder();
     let ended = folder.tamis(&["simulate", "world.yaml", "simulate.policies=[slyme]"]);
     assert!(ended.code == Some(2) && ended.stderr.contains("slime"), "{ended:?}");
+    // Names of papers and of recipes.
+    for (name, meant) in [("greso", "zero_variance_skip"), ("dapo", "verl")] {
+        let ended = folder.tamis(&["simulate", "world.yaml", &format!("simulate.policies=[{name}]")]);
+        assert!(ended.stderr.contains(&format!("did you mean `{meant}`?")), "{ended:?}");
+    }
     insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: rollouts, path: nothing}"]).shown(), @r"
     exit code 2
     ----- stderr

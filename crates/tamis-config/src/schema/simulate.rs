@@ -40,6 +40,9 @@ settings! {
         /// A run directory, or a file of rollouts (Parquet or JSONL) of any program; groups and what is right are
         /// read as `tamis advise` does it.
         path: PathBuf, NotEmpty, Free;
+        /// Number of prompts in the data: as many rates are drawn, for each prompt of the rollouts about as often.
+        /// Null: the prompts of the rollouts are all that there are.
+        prompts: Option<usize> = None, Between(1.0, 1e8), Free;
     }
 }
 
@@ -63,7 +66,8 @@ choice! {
         Configured = "configured",
         /// verl's DAPO recipe: rounds of `data.gen_batch_size` until the batch is full, surplus thrown away.
         Verl = "verl",
-        /// EasyR1: rounds of the batch; what was kept is trained on at the limit or the end of the data.
+        /// EasyR1's fork with `use_dynamic_sample`: rounds of the batch, at most 3; what was kept is trained on at the
+        /// limit or the end of the data.
         Easyr1 = "easyr1",
         /// NeMo-RL: rounds of the batch (`batch_multiplier: 1`), cut to the batch.
         NemoRl = "nemo_rl",

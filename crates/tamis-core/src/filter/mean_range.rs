@@ -16,7 +16,10 @@ pub(super) const ENTRY: Entry = Entry {
         "a group of one is judged like any other",
         "a uniform group inside the range is kept although its advantages are zero",
     ],
-    known_as: &[("EasyR1", "algorithm.filter_low, algorithm.filter_high")],
+    known_as: &[
+        ("EasyR1", "algorithm.filter_low, algorithm.filter_high"),
+        ("OpenRLHF", "dynamic_filtering, dynamic_filtering_reward_range"),
+    ],
     differences: &[],
     ..Entry::REGISTERED
 };

@@ -2,12 +2,13 @@
 //!
 //! A pass over the data that keeps no group is a reason to end a run. What passes over prompts makes a pass
 //! short, though: a few groups say nothing of the data. So epochs that kept nothing are added up, until as many
-//! groups were judged in them as the data have prompts, or one is kept.
+//! groups were judged in them as the data have prompts, or one is kept. Where the data end before that, a run
+//! that has kept no group at all ends for want of signal too: it has nothing to show.
 
 use serde::{Deserialize, Serialize};
 
 use super::run::ScheduleRun;
-use super::{StopCause, Tally};
+use super::{Accounting, StopCause, Tally};
 
 /// Epochs in a row that kept no group.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -62,6 +63,21 @@ impl Barren {
             cause: StopCause::EpochWithoutKept { epoch: last, epochs: last.saturating_sub(first) + 1 },
             tally: self.tally,
             began: self.began,
+        })
+    }
+
+    /// The end of a run whose data are over: for want of signal where groups were judged and none was ever kept.
+    pub(super) fn of_whole_run(&self, run: &ScheduleRun) -> Option<Fruitless> {
+        let Accounting { trained, surplus, stale, .. } = run.ledger.totals();
+        let was_kept = trained.groups + surplus.groups + stale.groups > 0;
+        let is_kept = run.ledger.num_kept() > 0 || !run.step.trained.is_empty() || !run.step.stale.is_empty();
+        let mut tally = self.tally;
+        run.epochs.values().for_each(|epoch| tally.append(&epoch.tally));
+        let epoch = run.progress.epoch;
+        (!was_kept && !is_kept && tally.judged() > 0).then(|| Fruitless {
+            cause: StopCause::EpochWithoutKept { epoch, epochs: epoch.saturating_add(1) },
+            tally,
+            began: 0,
         })
     }
 }

@@ -319,7 +319,11 @@ impl Advice<'_> {
     /// another number of them.
     fn screening(&mut self) {
         let n = self.settings.group_size;
-        let Some((first, fit)) = self.settings.screen_first.zip(fit_of_many(self.tally)) else { return };
+        let Some(first) = self.settings.screen_first else { return };
+        if self.tally.kept == 0 {
+            return self.whole_groups(first);
+        }
+        let Some(fit) = fit_of_many(self.tally) else { return };
         let keep = |members| Some(fit.keep_probability(members));
         let Some((now, best)) = Screening::with(n, first, keep).zip(Screening::best(n, keep)) else { return };
         let most = now.cost * (1.0 - Screening::LEAST_SAVED);
@@ -333,6 +337,25 @@ impl Advice<'_> {
         }
     }
 
+    /// Whole groups, where none was kept and most ended with their first members: of these nothing says what the
+    /// others would have come to.
+    fn whole_groups(&mut self, first: usize) {
+        let (n, Tally { screened, groups, rated, correct, .. }) = (self.settings.group_size, *self.tally);
+        if share(screened, groups) < 0.5 {
+            return;
+        }
+        // Where no member came out otherwise, few can: by the rule of three.
+        let is_alike = rated > 0 && (correct == 0 || correct == rated);
+        let most = if is_alike { (3.0 / rated as f64).min(0.5) } else { 0.5 };
+        if keep_probability(most, n) < 0.05 {
+            return;
+        }
+        let why = format!(
+            "the first {first} members of {screened} of {groups} groups were alike; of all {n} some may differ"
+        );
+        self.say("schedule.screen_first", format!("{first} -> null"), why);
+    }
+
     /// Share of the trajectories that are correct, as it would be with whole groups.
     fn pass_rate(&self) -> Option<f64> {
         let by_first = self.settings.screen_first.and_then(|_| self.tally.mean_pass_rate());
@@ -344,10 +367,12 @@ impl Advice<'_> {
         if share(identical_in_text, groups) < 0.5 {
             return;
         }
-        let why = format!(
-            "{identical_in_text} of {groups} groups hold the same text {} times",
-            self.settings.group_size
+        let times = self.settings.screen_first.map_or_else(
+            || self.settings.group_size.to_string(),
+            // Of groups that ended early there are so many members.
+            |first| format!("{first} or more"),
         );
+        let why = format!("{identical_in_text} of {groups} groups hold the same text {times} times");
         match self.settings.temperature {
             Some(temperature) if temperature < 1.0 => {
                 self.say("rollout.temperature", format!("{temperature} -> 1.0"), why);
@@ -374,8 +399,20 @@ impl Advice<'_> {
 
     fn difficulty(&mut self) {
         let Some(pass_rate) = self.pass_rate() else { return };
-        let Tally { rated, correct, all_wrong, all_correct, groups, .. } = *self.tally;
+        let Tally { rated, correct, groups, .. } = *self.tally;
+        let all_correct = self.tally.all_correct + self.tally.screened_correct;
+        let all_wrong = self.tally.all_wrong + self.tally.screened_wrong;
         let metric = &self.settings.metric;
+        let counted = match self.settings.screen_first {
+            // Groups with more members are those whose first ones differ.
+            Some(first) => {
+                format!("{} of the first {first} members of groups are correct", percent(pass_rate))
+            }
+            None => {
+                format!("{correct} of {rated} trajectories are correct ({})", percent(share(correct, rated)))
+            }
+        };
+        let so_far = self.settings.screen_first.map_or("", |_| " as far as they were begun");
         if correct == 0 {
             // The rule of three: with no success in N, p < 3/N at 95 %.
             let bound = 3.0 / rated as f64;
@@ -403,10 +440,7 @@ impl Advice<'_> {
                 ),
             }
         } else if pass_rate < 0.05 {
-            let why = format!(
-                "{correct} of {rated} trajectories are correct ({}), {all_wrong} of {groups} groups are all wrong",
-                percent(share(correct, rated))
-            );
+            let why = format!("{counted}, {all_wrong} of {groups} groups are all wrong{so_far}");
             self.say(
                 "data",
                 format!(
@@ -416,10 +450,7 @@ impl Advice<'_> {
                 why,
             );
         } else if pass_rate > 0.95 {
-            let why = format!(
-                "{correct} of {rated} trajectories are correct ({}), {all_correct} of {groups} groups are all correct",
-                percent(share(correct, rated))
-            );
+            let why = format!("{counted}, {all_correct} of {groups} groups are all correct{so_far}");
             self.say("data", format!("take harder prompts in {}", self.settings.difficulty_in), why);
             if self.settings.filter.is_some() {
                 self.say("filter", "-> null", "a task this easy is not worth refilling for".to_owned());
@@ -427,11 +458,17 @@ impl Advice<'_> {
         } else if matches!(PassRateSpread::fit(self.tally), Some(PassRateSpread::Split(_)))
             && self.tally.kept == 0
         {
-            let why = format!(
-                "every prompt is solved always ({all_correct} groups) or never ({all_wrong}), though {} of \
-                    trajectories are correct: more samples will not help",
-                percent(pass_rate)
-            );
+            let why = match self.settings.screen_first {
+                Some(first) => format!(
+                    "the first {first} members are all right in {all_correct} groups and all wrong in {all_wrong}, and \
+                        differ in none"
+                ),
+                None => format!(
+                    "every prompt is solved always ({all_correct} groups) or never ({all_wrong}), though {} of \
+                        trajectories are correct: more samples will not help",
+                    percent(pass_rate)
+                ),
+            };
             self.say(
                 "data",
                 format!("take prompts of middling difficulty in {}", self.settings.difficulty_in),

@@ -65,8 +65,9 @@ impl Scheduler {
     /// the run, unless a later epoch of the same round keeps one, and so do more than `max_skipped_steps` attempts
     /// at a step in a row that trained nothing, and an epoch without a prompt. Where something passes over
     /// prompts, an epoch of a few groups says little: then epochs in a row that kept nothing stop it once as many
-    /// groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]). The remaining case,
-    /// epochs that keep at least one group, is progress towards a batch.
+    /// groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]), or the data are over
+    /// and none of the run's groups was kept. The remaining case, epochs that keep at least one group, is
+    /// progress towards a batch.
     ///
     /// # Errors
     /// Where the settings contradict themselves.
@@ -99,8 +100,9 @@ impl Scheduler {
     /// that were begun.
     ///
     /// **It always ends.** Epochs in a row that kept nothing end the run once they hold as many judged groups as
-    /// there are prompts ([`Scheduler::set_num_prompts`]), and a round's worth (`gen_batch_size`); a step dispatches at most `max_num_gen_batches` × `gen_batch_size` groups;
-    /// more than `max_skipped_steps` attempts in a row that trained nothing end it too.
+    /// there are prompts ([`Scheduler::set_num_prompts`]; not known, a round's worth, `gen_batch_size`), and so
+    /// do the data where none of the run's groups was kept; a step dispatches at most `max_num_gen_batches` ×
+    /// `gen_batch_size` groups; more than `max_skipped_steps` attempts in a row that trained nothing end it too.
     ///
     /// # Errors
     /// Where the settings contradict themselves, the filter compares the groups of a round, or what it says of a

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::selector::Side;
 use super::{GroupSummary, Spent};
 use crate::filter::{DropReason, Verdict};
 
@@ -41,6 +42,12 @@ pub struct Tally {
     /// Dropped: the first members alike, and the group ended with them.
     #[serde(default)]
     pub screened: u64,
+    /// Those of them whose first members are all correct.
+    #[serde(default)]
+    pub screened_correct: u64,
+    /// Those of them of whose first members none is correct.
+    #[serde(default)]
+    pub screened_wrong: u64,
     /// Generation failed for good.
     pub failed: u64,
     /// Still generating when the run ended.
@@ -115,6 +122,13 @@ impl Tally {
             Verdict::Dropped(DropReason::Screened) => &mut self.screened,
         };
         *place += 1;
+        if let (Verdict::Dropped(DropReason::Screened), Some(correct)) = (verdict, summary.num_correct) {
+            match Side::of(correct, summary.num_scored) {
+                Some(Side::Easy) => self.screened_correct += 1,
+                Some(Side::Hard) => self.screened_wrong += 1,
+                None => {}
+            }
+        }
     }
 
     /// Adds a group whose generation failed for good, with the members that were begun and what was generated
@@ -149,6 +163,8 @@ impl Tally {
         self.zero_score += other.zero_score;
         self.outside_pool += other.outside_pool;
         self.screened += other.screened;
+        self.screened_correct += other.screened_correct;
+        self.screened_wrong += other.screened_wrong;
         self.failed += other.failed;
         self.aborted += other.aborted;
         self.identical_in_text += other.identical_in_text;

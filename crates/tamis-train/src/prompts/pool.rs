@@ -84,40 +84,12 @@ impl PromptPool {
         self.prompts.get(&id)
     }
 
-    /// Decides on the next prompts until `n` are taken or the epoch is over; whether it is. It goes on to the
-    /// end where nothing more would be taken, so that an epoch ends with its last taken prompt.
+    /// Decides on the next prompts until `n` are taken or the epoch is over; whether it is.
     fn decide(&self, n: usize, version: PolicyVersion) -> (Vec<(Candidate, Selection)>, bool) {
-        let epoch = self.position().epoch;
+        let DataPosition { epoch, position, .. } = self.position();
         let own = self.sampler.rest().map(|prompt| Candidate::new(epoch, prompt));
-        let mut decided = Vec::new();
-        let (mut num_taken, mut until) = (0, 0);
-        for candidate in self.given_back.iter().copied().chain(own) {
-            let selection = match &self.selector {
-                Some(selector) => selector.decide(&candidate, version),
-                None => Selection::CERTAIN,
-            };
-            if selection.is_taken && num_taken == n {
-                decided.truncate(until);
-                return (decided, false);
-            }
-            decided.push((candidate, selection));
-            if selection.is_taken {
-                num_taken += 1;
-                until = decided.len();
-            }
-        }
-        // A pass over the data that takes nothing would look like data without a prompt.
-        let is_whole_epoch = self.position().position == 0;
-        if num_taken == 0 && n > 0 && is_whole_epoch {
-            let likelier = |most: usize, place: usize| {
-                let inclusion = |place: usize| decided[place].1.inclusion;
-                if inclusion(place) > inclusion(most) { place } else { most }
-            };
-            if let Some(likeliest) = (0..decided.len()).reduce(likelier) {
-                decided[likeliest].1.is_taken = true;
-            }
-        }
-        (decided, true)
+        let candidates = self.given_back.iter().copied().chain(own);
+        PromptSelector::decide_next(self.selector.as_ref(), candidates, n, version, position == 0)
     }
 }
 

@@ -544,6 +544,73 @@ fn the_pass_rate_of_a_screened_run() {
     assert!(keys(&diagnosis)[1].starts_with("data take easier prompts"), "{text}");
 }
 
+/// Of so many groups that end with two members the first ones are all right, of others all wrong, and of some they
+/// differ.
+fn screened(correct: u64, wrong: u64, kept: u64) -> Tally {
+    let mut tally = Tally::default();
+    for (count, p) in [(correct, 1.0), (wrong, 0.0)] {
+        add_screened(&mut tally, count as f64, 8, p);
+    }
+    // Of a pass rate of one half so many differ, and as many are right and wrong.
+    if kept > 0 {
+        let mut mixed = Tally::default();
+        add_screened(&mut mixed, 2.0 * kept as f64, 8, 0.5);
+        tally.append(&mixed);
+    }
+    tally
+}
+
+/// What ended with its first members is not known to be without signal.
+#[test]
+fn whole_groups_are_advised_where_no_first_members_differ() {
+    let of = |tally| limit_reached(&screening(Some(2)), 16, tally);
+    insta::assert_snapshot!(of(screened(6, 58, 0)), @"
+    stopped in step 7: 0 of 256 groups kept after 16 rounds (max_num_gen_batches = 16)
+      by `acc`, of 64 groups (128 trajectories) generated:
+              0    0.0%  kept
+              0    0.0%  all correct
+              0    0.0%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+             64  100.0%  screened
+              0    0.0%  identical in text
+      12 of 128 trajectories correct (9.4%); of those that groups begin with 9.4%
+      what to change, the likeliest remedy first:
+      - schedule.screen_first: 2 -> null (the first 2 members of 64 of 64 groups were alike; of all 8 some may differ)
+      - data: take prompts of middling difficulty in `data.train` or `data.arithmetic.levels` (the first 2 members are all right in 6 groups and all wrong in 58, and differ in none)
+    ");
+    // Nothing is known of the scale, or hardly anything is of how seldom a member is right.
+    let advises_whole = |tally| keys(&of(tally)).contains(&"schedule.screen_first 2 -> null".to_owned());
+    assert!(advises_whole(screened(0, 64, 0)) && advises_whole(screened(64, 0, 0)));
+    // None of 4000 is right: of eight hardly ever one.
+    assert!(!advises_whole(screened(0, 2000, 0)) && !advises_whole(screened(2000, 0, 0)));
+    // Most groups failed.
+    let mut failed = screened(3, 3, 0);
+    (0..30).for_each(|_| failed.add_failed(2, Spent::default()));
+    assert!(!advises_whole(failed));
+}
+
+/// Groups that end with their first members count on their side, and shares are those of the first members.
+#[test]
+fn sides_of_groups_that_end_with_their_first_members() {
+    let tally = screened(1, 150, 2);
+    assert_eq!((tally.screened_correct, tally.screened_wrong, tally.screened, tally.kept), (2, 151, 153, 2));
+    let reasons = |tally: Tally| {
+        let diagnosis = limit_reached(&screening(Some(2)), 16, tally);
+        let of_data = diagnosis.recommendations.iter().filter(|advice| advice.setting == "data");
+        of_data.map(|advice| advice.why.clone()).collect::<Vec<_>>().join("\n")
+    };
+    // Of 310 first members 2 * 2 + 2 are right.
+    insta::assert_snapshot!(reasons(tally), @"1.9% of the first 2 members of groups are correct, 151 of 155 groups are all wrong as far as they were begun");
+    insta::assert_snapshot!(reasons(screened(150, 1, 2)), @"98.1% of the first 2 members of groups are correct, 151 of 155 groups are all correct as far as they were begun");
+    insta::assert_snapshot!(reasons(screened(20, 40, 0)), @"the first 2 members are all right in 20 groups and all wrong in 40, and differ in none");
+    // The same text, as often as a group has members.
+    let mut same = screened(6, 58, 0);
+    same.identical_in_text = 60;
+    let text = limit_reached(&screening(Some(2)), 16, same).to_string();
+    assert!(text.contains("60 of 64 groups hold the same text 2 or more times"), "{text}");
+}
+
 #[test]
 fn what_a_selector_passed_over_is_named() {
     let mut tally = Tally::default();

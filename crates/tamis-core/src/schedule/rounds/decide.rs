@@ -25,8 +25,7 @@ impl Rounds {
             if run.settings.on_exhausted == OnExhausted::UsePartial && run.ledger.num_ready() > 0 {
                 return self.ready(run, commands);
             }
-            let why = run.why_exhausted();
-            return self.finish(run, why, commands);
+            return self.finish_exhausted(run, commands);
         }
         let num_prompts = next_round_size(run);
         self.begin_round(run, num_prompts, commands)
@@ -105,8 +104,7 @@ impl Rounds {
             let needs_all = settings.on_exhausted != OnExhausted::UsePartial;
             if has_kept && needs_all && !settings.is_one_round() && most < settings.train_batch_size {
                 // Even if all were kept the batch could not be filled.
-                let why = run.why_exhausted();
-                return self.finish(run, why, commands);
+                return self.finish_exhausted(run, commands);
             }
         }
         self.go_on(run, commands)
@@ -166,8 +164,7 @@ impl Rounds {
             if use_partial && run.may_begin_epoch(true) {
                 return self.skip(run, SkipReason::DataExhausted, commands);
             }
-            let why = run.why_exhausted();
-            return self.finish(run, why, commands);
+            return self.finish_exhausted(run, commands);
         }
         if kept == Some(0) {
             let cause = StopCause::EmptyRounds { rounds: self.empty_rounds };

@@ -161,6 +161,19 @@ impl Rounds {
         self.barren.close_epochs(run, least)
     }
 
+    /// Ends a run whose data are over: well, unless it never kept a group.
+    pub(super) fn finish_exhausted(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        if let Some(fruitless) = self.barren.of_whole_run(run) {
+            return self.stop_fruitless(run, fruitless, commands);
+        }
+        let why = run.why_exhausted();
+        self.finish(run, why, commands)
+    }
+
     /// Ends the run for want of signal, judged by epochs that kept nothing.
     fn stop_fruitless(
         &mut self,

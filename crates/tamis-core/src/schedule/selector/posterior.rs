@@ -13,14 +13,17 @@ settings! {
     /// A prompt's pass rate is Beta(a, b): the prior over all prompts, and what its own groups came to, fading with
     /// their age. Its next group of n is mixed with probability
     /// `K(a, b) = 1 - B(a + n, b) / B(a, b) - B(a, b + n) / B(a, b)`, and it is taken with probability
-    /// `q = clip(K / reference, floor, 1)`. A prompt without history has K of the prior. Weighted by 1/q, kept groups
-    /// are distributed as without selection.
+    /// `q = clip(K / (reference K*), floor, 1)`, where `K* = 1 - 2^(1 - n)` is the most that K can be: that of a
+    /// prompt that is solved half of the time. A prompt without history has K of the prior. Weighted by 1/q, kept
+    /// groups are distributed as without selection. Of a group that is begun with some of its members, which are
+    /// to differ, n is the number of these.
     ///
     /// Source: the Beta-binomial distribution; the floor and the weights are those of Horvitz and Thompson, "A
     /// generalization of sampling without replacement from a finite universe", 1952.
     #[derive(Copy)]
     pub struct Posterior {
-        /// Probability of a mixed group from which on a prompt is always taken.
+        /// Probability of a mixed group from which on a prompt is always taken, as a share of the greatest that
+        /// there is: 1 - 2^(1 - n), where the prompt is solved half of the time.
         reference: f64 = 0.7, Between(0.001, 1.0);
         /// Least probability with which a prompt is taken, so that none is forgotten and no weight is above its
         /// inverse.
@@ -35,6 +38,11 @@ settings! {
 /// B(a + n, b) / B(a, b): the probability that n of n members are correct.
 fn all_correct(a: f64, b: f64, n: u32) -> f64 {
     (0..n).map(|j| (a + f64::from(j)) / (a + b + f64::from(j))).product()
+}
+
+/// The greatest probability that a group of n is mixed: of a pass rate of one half.
+fn greatest_mixed(n: u32) -> f64 {
+    if n < 2 { 0.0 } else { 1.0 - 0.5_f64.powf(f64::from(n - 1)) }
 }
 
 impl Posterior {
@@ -61,7 +69,8 @@ impl Posterior {
         Self::mixed(a, b, n)
     }
 
-    /// Whether a prompt is taken; `key` is that of the draw.
+    /// Whether a prompt is taken; `key` is that of the draw. For n below 2, of which no group is mixed, it is taken
+    /// with the least probability.
     pub fn select(
         &self,
         prior: &PassRatePrior,
@@ -71,7 +80,9 @@ impl Posterior {
         key: Key,
     ) -> Selection {
         let keep = self.keep_probability(prior, history, version, n);
-        let inclusion = (keep / self.reference).clamp(self.floor, 1.0);
+        let most = greatest_mixed(n);
+        let inclusion = if most > 0.0 { keep / (self.reference * most) } else { 0.0 };
+        let inclusion = inclusion.clamp(self.floor, 1.0);
         Selection::with_probability(inclusion, key.uniform(0))
     }
 }
@@ -96,8 +107,8 @@ pub(super) const PRIOR_MEMORY: f64 = 0.9998;
 const UNIFORM_GROUPS: f64 = 16.0;
 
 impl PassRatePrior {
-    /// Takes in a group that was taken with a probability, by the members with which it was begun; groups before it count `memory` times as much as they
-    /// did.
+    /// Takes in a group that was taken with a probability, by the members with which it was begun; groups before
+    /// it count `memory` times as much as they did.
     pub fn observe(&mut self, num_correct: u32, num_scored: u32, inclusion: f64, memory: f64) {
         if num_scored < 2 {
             return;

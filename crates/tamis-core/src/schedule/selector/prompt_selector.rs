@@ -171,6 +171,46 @@ impl PromptSelector {
         }
     }
 
+    /// Decides on the candidates of an epoch, in their order, until `n` of them are taken or none is left; whether
+    /// none is left. It goes on to the last of them where nothing more would be taken, so that an epoch ends with
+    /// its last taken prompt. Without a selector every candidate is taken.
+    ///
+    /// Of a whole epoch of which nothing would be taken the likeliest candidate is taken: it would look like data
+    /// without a prompt.
+    pub fn decide_next(
+        selector: Option<&Self>,
+        candidates: impl Iterator<Item = Candidate>,
+        n: usize,
+        version: PolicyVersion,
+        is_whole_epoch: bool,
+    ) -> (Vec<(Candidate, Selection)>, bool) {
+        let mut decided = Vec::new();
+        let (mut num_taken, mut until) = (0, 0);
+        for candidate in candidates {
+            let selection =
+                selector.map_or(Selection::CERTAIN, |selector| selector.decide(&candidate, version));
+            if selection.is_taken && num_taken == n {
+                decided.truncate(until);
+                return (decided, false);
+            }
+            decided.push((candidate, selection));
+            if selection.is_taken {
+                num_taken += 1;
+                until = decided.len();
+            }
+        }
+        if num_taken == 0 && n > 0 && is_whole_epoch {
+            let likelier = |most: usize, place: usize| {
+                let inclusion = |place: usize| decided[place].1.inclusion;
+                if inclusion(place) > inclusion(most) { place } else { most }
+            };
+            if let Some(likeliest) = (0..decided.len()).reduce(likelier) {
+                decided[likeliest].1.is_taken = true;
+            }
+        }
+        (decided, true)
+    }
+
     /// Takes in decisions that are carried out, in the order of the candidates.
     pub fn note(&mut self, candidate: Candidate, selection: Selection) {
         let Selection { is_taken, inclusion } = selection;

@@ -184,6 +184,30 @@ fn rates_of_skipping_follow_what_is_uniform() {
     assert_eq!(inclusion(Some(&often)), 0.01);
 }
 
+/// Of two members no more than half can be expected to differ: nevertheless a prompt that is solved half of the
+/// time is taken for certain, whatever the number of members.
+#[test]
+fn few_members_do_not_make_every_prompt_unlikely() {
+    let posterior = Posterior::default();
+    let key = Key::new(1, Purpose::Selection);
+    let of = |history: Option<&PromptHistory>, n| {
+        posterior.select(&PassRatePrior::default(), history, PolicyVersion(0), n, key).inclusion
+    };
+    let half = history(&[(400, 800, 0)], 1.0);
+    for n in 2..=16 {
+        assert_eq!(of(Some(&half), n), 1.0, "{n} members");
+        // Of a prompt of which nothing is known, under pass rates that are uniform.
+        let unknown = of(None, n);
+        assert!(unknown > 0.94, "{n} members: {unknown}");
+    }
+    // By hand: K = 1/3 of 1/2, over 0.7.
+    assert!((of(None, 2) - 2.0 / 3.0 / 0.7).abs() < 1e-12);
+    // Those that are nearly always solved are passed over as before.
+    let solved = history(&[(8, 8, 0); 10], 1.0);
+    assert!(of(Some(&solved), 2) < 0.1 && of(Some(&solved), 8) < 0.2);
+    assert_eq!(of(None, 1), posterior.floor);
+}
+
 proptest! {
     /// Nobody is forgotten, what is taken has the probability that is said, and the same is selected again.
     #[test]

@@ -107,10 +107,10 @@ impl Streaming {
     }
 
     /// Forgets epochs whose groups are all settled. Those that kept nothing end the run where as many groups were
-    /// judged in them as the data have prompts, and no less than a round's worth.
+    /// judged in them as the data have prompts; where that is not known, a round's worth.
     fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<Fruitless> {
         let a_round = run.settings.gen_batch_size as u64;
-        let least = run.settings.num_prompts.unwrap_or(0).max(a_round);
+        let least = run.settings.num_prompts.unwrap_or(a_round);
         self.barren.close_epochs(run, least)
     }
 
@@ -137,6 +137,9 @@ impl Streaming {
             if self.handed > 0 {
                 // The next step finds nothing, and finishes.
                 return self.close_trained(run, commands);
+            }
+            if let Some(Fruitless { cause, tally, .. }) = self.barren.of_whole_run(run) {
+                return self.stop_with(run, cause, tally, rounds(run, tally.groups), commands);
             }
             return run.finish(run.why_exhausted(), commands);
         }

@@ -1,8 +1,10 @@
+use std::collections::VecDeque;
+
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Admission, Command, Count, Event, FillOrder, GroupFacts, ScheduleSettings, Scheduler, Spent, StepClose,
-    StreamingSettings, Surplus,
+    Admission, Command, Count, Event, FillOrder, GroupFacts, RunEnd, ScheduleSettings, Scheduler, Spent,
+    StepClose, StopCause, StreamingSettings, Surplus,
 };
 
 fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -> StreamingSettings {
@@ -410,6 +412,77 @@ fn epochs_that_were_given_up_do_not_end_a_run() {
         machine.handle(Event::Published { version: PolicyVersion(version + 1) }).unwrap();
     }
     assert_eq!(machine.progress().steps, 20);
+}
+
+/// Plays a stream over epochs of so many prompts, of which so many groups are kept at the beginning; the last
+/// command.
+fn play_epochs(run: ScheduleSettings, per_epoch: usize, mut kept: usize) -> Command {
+    let streaming = StreamingSettings { run, mini_batch_size: 64, max_in_flight: 4096 };
+    let mut machine = Scheduler::streaming(streaming).unwrap();
+    let (mut next, mut left, mut version) = (0, per_epoch, 0);
+    // Groups end in the order in which they were begun.
+    let mut due = VecDeque::from([Event::BeginStep]);
+    while let Some(event) = due.pop_front() {
+        for command in machine.handle(event).unwrap() {
+            match command {
+                Command::NextEpoch { .. } => left = per_epoch,
+                Command::Draw { num_prompts, .. } => {
+                    let take = num_prompts.min(left);
+                    left -= take;
+                    let groups: Vec<GroupId> = (next..next + take as u64).map(GroupId).collect();
+                    next += take as u64;
+                    for group in &groups {
+                        let values = vec![0.0, f64::from(u8::from(kept > 0))];
+                        kept = kept.saturating_sub(1);
+                        due.push_back(Event::Scored { group: *group, values, facts: GroupFacts::default() });
+                    }
+                    let version = PolicyVersion(version);
+                    due.push_front(Event::Dispatched { groups, version, exhausted: left == 0 });
+                }
+                Command::StepClosed(_) => {
+                    version += 1;
+                    due.push_back(Event::Trained { left_out: 0, tokens: 0, turns: 0 });
+                    due.push_back(Event::Published { version: PolicyVersion(version) });
+                    due.push_back(Event::BeginStep);
+                }
+                end @ (Command::Finish { .. } | Command::Stop { .. }) => return end,
+                _ => {}
+            }
+        }
+    }
+    panic!("it never ends");
+}
+
+/// Of 64 prompts: epochs in which some are passed over, and rounds of more prompts than there are.
+#[test]
+fn a_run_that_never_kept_a_group_has_a_diagnosis() {
+    let of = |gen_batch_size, per_epoch, total_epochs, kept| {
+        let run = ScheduleSettings {
+            num_prompts: Some(64),
+            gen_batch_size,
+            total_epochs,
+            ..settings(8, 8, Surplus::Discard).run
+        };
+        play_epochs(run, per_epoch, kept)
+    };
+    for (gen_batch_size, per_epoch, total, last) in [
+        (8, 28, Some(1), 0),
+        (8, 28, Some(2), 1),
+        (8, 28, None, 2),
+        (128, 64, Some(1), 0),
+        (128, 64, None, 0),
+    ] {
+        let Command::Stop { diagnosis, .. } = of(gen_batch_size, per_epoch, total, 0) else {
+            panic!("epochs of {per_epoch} that kept nothing end well")
+        };
+        assert_eq!(diagnosis.cause, StopCause::EpochWithoutKept { epoch: last, epochs: last + 1 });
+        assert_eq!(diagnosis.tally.groups, (last + 1) * per_epoch as u64);
+    }
+    // A batch was trained, or at least a group was kept.
+    for kept in [8, 1] {
+        let end = of(8, 28, Some(2), kept);
+        assert!(matches!(end, Command::Finish { why: RunEnd::TotalEpochs, .. }), "{kept}: {end:?}");
+    }
 }
 
 /// Groups that go on have four members and those that end have two: how often prompts are solved is told by the

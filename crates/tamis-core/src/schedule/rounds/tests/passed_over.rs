@@ -76,6 +76,38 @@ fn a_short_last_epoch_is_no_want_of_signal() {
     };
 }
 
+/// The same where the run has not kept a single group: there is nothing to call done.
+#[test]
+fn a_run_that_never_kept_a_group_has_a_diagnosis() {
+    let of = |total_epochs, per_epoch, kept: &[usize]| {
+        let run = ScheduleSettings { total_epochs: Some(total_epochs), ..settings() };
+        play(&mut Driver::with_data(run, per_epoch), kept)
+    };
+    for (epochs, per_epoch) in [(1, 4), (1, 6), (2, 4), (3, 5), (1, 2)] {
+        let commands = of(epochs, per_epoch, &[0; 8]);
+        let expected = StopCause::EpochWithoutKept { epoch: epochs - 1, epochs };
+        assert_eq!(cause(&commands), Some(expected), "{epochs} of {per_epoch}");
+        let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+        assert_eq!(diagnosis.tally.groups, epochs * per_epoch as u64);
+    }
+    // A step that is given up for an empty round, or for data that are over, is none that was trained.
+    for skips in [
+        ScheduleSettings { on_empty_round: OnEmptyRound::Skip, max_skipped_steps: 100, ..settings() },
+        ScheduleSettings { on_exhausted: OnExhausted::UsePartial, max_skipped_steps: 100, ..settings() },
+    ] {
+        let mut driver = Driver::with_data(ScheduleSettings { total_epochs: Some(2), ..skips }, 4);
+        let commands = play(&mut driver, &[0; 8]);
+        let is_told = matches!(cause(&commands), Some(StopCause::EpochWithoutKept { .. }));
+        assert!(is_told, "{commands:?}");
+    }
+    // One group of the first epoch was kept: the data end before the batch is full, and that is said as ever.
+    let commands = of(2, 4, &[1, 0]);
+    assert!(
+        matches!(commands.last(), Some(Command::Finish { why: RunEnd::TotalEpochs, .. })),
+        "{commands:?}"
+    );
+}
+
 /// What was given up says nothing of an epoch: its prompts come again.
 #[test]
 fn groups_that_are_given_up_do_not_count() {
