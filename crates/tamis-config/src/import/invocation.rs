@@ -285,6 +285,6 @@ mod tests {
         let launched = "accelerate launch --num_processes 8 grpo.py --num_generations 8";
         assert_eq!((of(launched), has_program(&words(launched))), (None, true));
         // A key's value may be a path to an interpreter.
-        assert_eq!(of("environment.command=/usr/bin/python3 rollout.n=8"), None);
+        assert_eq!(of("run.dir=/usr/bin/python3 rollout.n=8"), None);
     }
 }
