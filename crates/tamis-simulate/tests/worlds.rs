@@ -451,9 +451,8 @@ fn rollouts_say_how_many_prompts_there_are_or_are_warned_of() {
     let path = folder.path().join("rollouts.jsonl");
     let rows = (0..200).map(|group| {
         let right = group % 9;
-        (0..8)
-            .map(|member| format!("{{\"uid\": {group}, \"acc\": {}}}\n", u8::from(member < right)))
-            .collect::<String>()
+        let row = |member| format!("{{\"uid\": {group}, \"acc\": {}}}", u8::from(member < right));
+        (0..8).map(row).collect::<Vec<_>>().join("\n") + "\n"
     });
     std::fs::write(&path, rows.collect::<String>()).unwrap();
     let mut config = config(&[SimulatedPolicy::Posterior]);

@@ -168,7 +168,7 @@ fn members_without_an_advantage_pass_apart() {
         key: Key::new(1, Purpose::Objective),
     };
     let plain = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
-    let bonus = Objective { entropy: Some(EntropyBonus::constant(0.01)), ..plain.clone() };
+    let bonus = Objective { entropy: Some(EntropyBonus::constant(0.01)), ..plain };
     let batch = TrainingBatch {
         groups: &groups,
         advantages: &advantages,
