@@ -3,9 +3,9 @@
 //! `cargo run --release -p tamis-model --example engine_speed -- [threads] [seconds per measurement]
 //! [filter]`
 //!
-//! A filter names measurements by a part of their name and model (`train`, `generate_grouped small`). `products` (matrix products of a layer's shapes) and `long`
-//! (training passes over one sequence of 4,096 and of 16,384 tokens, where attention is most of the work) are measured
-//! where they are named.
+//! A filter names measurements by a part of their name and model (`train`, `generate_grouped small`). `products` (matrix
+//! products of a layer's shapes, and what a thread reads from each cache) and `long` (training passes over one sequence
+//! of 4,096 and of 16,384 tokens, where attention is most of the work) are measured where they are named.
 //!
 //! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
 //! tokens. `peak_share` is the share of the peak that the same kernel reaches on operands in cache, counting
@@ -89,6 +89,19 @@ fn median_rate(seconds: f64, units: f64, mut run: impl FnMut()) -> f64 {
     units / times[times.len() / 2]
 }
 
+/// Bytes per second of one thread that reads so many MiB again and again, a line at a time; best of twenty.
+fn read_rate(mib: usize) -> f64 {
+    let values = vec![1.0f32; mib << 18];
+    let mut best = 0.0f64;
+    for _ in 0..20 {
+        let start = Instant::now();
+        let sum: f32 = values.iter().step_by(16).sum();
+        std::hint::black_box(sum);
+        best = best.max((mib << 20) as f64 / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
 /// Operations of one token's forward pass with `context` positions before it.
 fn operations(config: &TransformerConfig, parameters: usize, context: f64) -> f64 {
     let embedding = if config.tie_word_embeddings { 0 } else { config.vocab_size * config.hidden_size };
@@ -116,6 +129,9 @@ fn main() {
                 rate / 1e9,
                 rate / peak
             );
+        }
+        for mib in [1, 8, 32] {
+            println!(r#"{{"what":"read","mib":{mib},"gbytes_per_s":{:.1}}}"#, read_rate(mib) / 1e9);
         }
         return;
     }
