@@ -431,7 +431,7 @@ class FaultyGang(Gang):
 class Losses(Case):
     """What a controller hears, how soon, and what is left."""
 
-    def ready(self, number=2, heartbeat=1.0, kind=Gang, **more):
+    def ready(self, number=2, heartbeat=2.0, kind=Gang, **more):
         gang = self.enterContext(kind(number, heartbeat, **more)).connect()
         gang.call("open", open_settings(golden_folder("qwen2")))
         return gang
@@ -504,7 +504,7 @@ class Losses(Case):
     def test_a_rank_that_stands_still_is_told_and_the_others_end(self):
         gang = self.ready()
         gang.processes[1].send_signal(signal.SIGSTOP)
-        self.assert_lost(gang, 1, "has given no sign of life for 1 s")
+        self.assert_lost(gang, 1, "has given no sign of life for 2 s")
         self.assertEqual(gang.processes[0].wait(LIMIT), 75)
         gang.processes[1].send_signal(signal.SIGCONT)
         self.assertNotEqual(gang.processes[1].wait(LIMIT), 0)
@@ -531,7 +531,7 @@ class Losses(Case):
         self.assertTrue(all(code != 0 for code in gang.wait()))
 
     def test_an_exception_of_one_rank_is_told_by_its_name(self):
-        for heartbeat in (1.0, 10.0):
+        for heartbeat in (2.0, 10.0):
             with self.subTest(heartbeat=heartbeat):
                 gang = self.ready(3, heartbeat, kind=FaultyGang, TAMIS_FAULT="fails")
                 with self.assertRaises(Refusal) as raised:
