@@ -104,8 +104,8 @@ fn a_step_is_its_decoding_its_rewards_its_training_and_its_publication() {
     }
 }
 
-/// More is in flight than the slots hold, so that they are always full. The share of the time in which they decode tells
-/// the seconds of a step.
+/// More is in flight than the slots hold, so that they are always full. The share of the time in which they decode
+/// tells the seconds of a step.
 #[test]
 fn servers_go_on_while_the_learner_works() {
     let stream = |seconds, in_flight| run(config(seconds, in_flight), SimulatedPolicy::PrimeRl);

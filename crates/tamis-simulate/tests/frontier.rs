@@ -160,8 +160,8 @@ fn first_difference(group: &[bool]) -> Option<usize> {
     group.windows(2).position(|pair| pair[0] != pair[1]).map(|place| place + 2)
 }
 
-/// The best rule that gives a group up by its members so far: what it costs, and after how many members that are all right,
-/// or all wrong, it does. A kept group is worth λ members, and λ is such that what is begun is worth nothing.
+/// The best rule that gives a group up by its members so far: what it costs, and after how many members that are all
+/// right, or all wrong, it does. A kept group is worth λ members, and λ is such that what is begun is worth nothing.
 fn best_rule(a: f64, b: f64, n: usize) -> (f64, [usize; 2]) {
     // What a group whose first member is of one kind is worth, and where it is given up.
     let worth = |same: f64, other: f64, lambda: f64| {
