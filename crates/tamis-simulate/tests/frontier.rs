@@ -7,14 +7,19 @@
 //! | refill group by group, or rounds that carry their surplus | 1 / k generated for each kept |
 //! | rounds whose surplus is thrown away | (G / T) Σ_m P(Bin(m G, k) < T) |
 //! | n0 first, and the rest where these differ | ((n - n0) + n0 / k(n0)) / n |
+//! | the best rule that gives groups up early | λ / n, where V(0) = 0 (Dinkelbach) |
+//! | every prompt at the pass rate that is kept most often | 1 / (1 - 2^(1 - n)) |
 //! | all of n are alike, where the first j are | B(a + n, b) / B(a + j, b), for a symmetric law |
 //! | members until the first that differs, where one does | Σ j P(J = j) / k |
 //! | mean lag of W groups in flight | k W / T (Little's law) |
+//!
+//! All within 1 %, shares of hard and easy prompts within 3 %; table E is another simulation's.
+//! `cargo test -p tamis-simulate --test frontier -- --nocapture` prints each number beside the one it is compared with.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tamis_config::{
-    BetaRates, Config, PassRates, SimulateConfig, SimulatedDriftConfig, SimulatedLengthConfig,
-    SimulatedPolicy, SimulatedServersConfig,
+    BetaRates, Config, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
+    SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig,
 };
 use tamis_core::schedule::yields::{PassRateSpread, keep_probability};
 use tamis_simulate::{Completions, PolicyResult, Population, World, simulate, simulate_in};
@@ -71,17 +76,19 @@ fn below(m: usize, k: f64, t: usize) -> f64 {
         .sum()
 }
 
-/// (G / T) E[M], and the share of it that the mean over so many steps errs by, once in three.
-fn rounds_cost(round: usize, k: f64, steps: u64) -> (f64, f64) {
+/// (G / T) E[M], and the share of it that one step differs by.
+fn rounds_cost(round: usize, k: f64) -> (f64, f64) {
     // P(M > m).
     let more: Vec<f64> = (0..60).map(|m| below(m * round, k, BATCH)).collect();
     let mean: f64 = more.iter().sum();
     let square: f64 = more.iter().enumerate().map(|(m, more)| (2 * m + 1) as f64 * more).sum();
-    let error = ((square - mean * mean).max(0.0) / steps as f64).sqrt();
-    (round as f64 / BATCH as f64 * mean, error / mean)
+    (round as f64 / BATCH as f64 * mean, (square - mean * mean).max(0.0).sqrt() / mean)
 }
 
+#[allow(clippy::print_stdout, reason = "the tables of docs/simulate.md are what the tests print")]
 fn close(found: f64, expected: f64, share: f64, what: &str) {
+    let difference = 100.0 * (found / expected - 1.0);
+    println!("{what}: {found:.3}, expected {expected:.3}, {difference:+.1} %");
     assert!((found / expected - 1.0).abs() < share, "{what}: {found} instead of {expected}");
 }
 
@@ -103,25 +110,34 @@ const TABLE_A: [RowA; 9] = [
 
 #[test]
 fn table_a_costs_of_refilling() {
-    for ((a, b, n, k), [stream, same, half_more, three], _) in TABLE_A {
+    for ((a, b, n, k), [stream, ..], _) in TABLE_A {
         let keep = PassRateSpread::Beta { a, b }.keep_probability(n);
         assert!((keep - k).abs() < 6e-4, "Beta({a}, {b}), n {n}: k is {keep}");
-        let mut config = config(a, b, n, 60_000);
-        let of = format!("Beta({a}, {b}), n {n}");
-        let found = run(&config, SimulatedPolicy::StreamingCarry, 400, 100).generated_per_kept.unwrap();
-        close(found, 1.0 / keep, 0.01, &format!("{of}, streaming"));
-        assert!((1.0 / keep - stream).abs() < 0.012, "{of}: {}", 1.0 / keep);
-        for (round, listed) in [(BATCH, same), (BATCH * 3 / 2, half_more), (3 * BATCH, three)] {
-            config.data.gen_batch_size = Some(round);
-            let (expected, error) = rounds_cost(round, keep, 600);
-            let found = run(&config, SimulatedPolicy::Verl, 600, 0).generated_per_kept.unwrap();
-            close(found, expected, (3.0 * error).max(0.01), &format!("{of}, rounds of {round}"));
-            assert!((expected - listed).abs() < 0.012, "{of}, rounds of {round}: {expected} and {listed}");
+        assert!((1.0 / keep - stream).abs() < 0.012, "Beta({a}, {b}), n {n}: {}", 1.0 / keep);
+        let config = config(a, b, n, 60_000);
+        // What rounds carry costs what a stream costs.
+        for policy in [SimulatedPolicy::StreamingCarry, SimulatedPolicy::RoundsCarry] {
+            let found = run(&config, policy, 600, 100).generated_per_kept.unwrap();
+            close(found, 1.0 / keep, 0.01, &format!("Beta({a}, {b}), n {n}, {policy}"));
         }
-        // What is carried costs what a stream costs, whatever the round.
-        config.data.gen_batch_size = Some(BATCH);
-        let found = run(&config, SimulatedPolicy::RoundsCarry, 400, 100).generated_per_kept.unwrap();
-        close(found, 1.0 / keep, 0.01, &format!("{of}, rounds that carry"));
+    }
+}
+
+#[test]
+fn table_a_costs_of_rounds() {
+    for ((a, b, n, _), [_, same, half_more, three], _) in TABLE_A {
+        let keep = PassRateSpread::Beta { a, b }.keep_probability(n);
+        let mut config = config(a, b, n, 60_000);
+        for (round, listed) in [(BATCH, same), (BATCH * 3 / 2, half_more), (3 * BATCH, three)] {
+            let what = format!("Beta({a}, {b}), n {n}, rounds of {round}");
+            let (expected, of_a_step) = rounds_cost(round, keep);
+            assert!((expected - listed).abs() < 0.012, "{what}: {expected} and {listed}");
+            // As many steps as make 1 % of two and a half standard errors.
+            let steps = (2.5 * of_a_step / 0.01).powi(2).max(100.0) as u64;
+            config.data.gen_batch_size = Some(round);
+            let found = run(&config, SimulatedPolicy::Verl, steps, 0).generated_per_kept.unwrap();
+            close(found, expected, 0.01, &format!("{what}, {steps} steps"));
+        }
     }
 }
 
@@ -145,6 +161,69 @@ fn first_difference(group: &[bool]) -> Option<usize> {
     group.windows(2).position(|pair| pair[0] != pair[1]).map(|place| place + 2)
 }
 
+/// The best rule that gives a group up by its members so far: what it costs, and after how many members that are all
+/// right, or all wrong, it does. A kept group is worth λ members, and λ is such that what is begun is worth nothing.
+fn best_rule(a: f64, b: f64, n: usize) -> (f64, [usize; 2]) {
+    // What a group whose first member is of one kind is worth, and where it is given up.
+    let worth = |same: f64, other: f64, lambda: f64| {
+        let (mut value, mut end) = (0.0_f64, n);
+        for j in (1..n).rev() {
+            let differs = other / (same + other + j as f64);
+            value = differs * (lambda - (n - j) as f64) + (1.0 - differs) * (value - 1.0);
+            if value <= 0.0 {
+                (value, end) = (0.0, j);
+            }
+        }
+        (value, end)
+    };
+    let begun = |lambda: f64| {
+        let ((right, after_right), (wrong, after_wrong)) = (worth(a, b, lambda), worth(b, a, lambda));
+        ((a * right + b * wrong) / (a + b) - 1.0, [after_right, after_wrong])
+    };
+    let (mut low, mut high) = (n as f64, 100.0 * n as f64);
+    for _ in 0..80 {
+        let middle = f64::midpoint(low, high);
+        if begun(middle).0 < 0.0 { low = middle } else { high = middle }
+    }
+    (high / n as f64, begun(high).1)
+}
+
+/// The rule, where solved and unsolved prompts are not alike, gives hard prompts up after fewer members.
+#[test]
+fn the_best_rule_costs_what_its_equation_says() {
+    for ((a, b, n, _), ..) in TABLE_A {
+        let (expected, ends) = best_rule(a, b, n);
+        let is_symmetric = (a - b).abs() < 1e-9;
+        let (mut generated, mut kept) = (0, 0);
+        for group in groups(a, b, n, 100_000) {
+            let end = ends[usize::from(!group[0])];
+            let is_kept = first_difference(&group).is_some_and(|differs| differs <= end || end == n);
+            generated += if is_kept { n } else { end };
+            kept += usize::from(is_kept);
+        }
+        let found = generated as f64 / (n * kept) as f64;
+        close(found, expected, 0.01, &format!("Beta({a}, {b}), n {n}, given up after {ends:?}"));
+        assert!(if is_symmetric { ends[0] == ends[1] } else { ends[1] < ends[0] }, "{ends:?}");
+    }
+}
+
+/// Of all pass rates a half is kept most often: who knew them all would pay so much and no less.
+#[test]
+fn known_pass_rates_are_the_least_a_choice_of_prompts_can_cost() {
+    for n in [2, 4, 8] {
+        let mut config = config(1.0, 1.0, n, 6000);
+        let cost = |config: &mut Config, rate: f64| {
+            let rates = HistogramRates { rates: vec![rate], counts: vec![1.0], prompts: 6000 };
+            config.simulate.as_mut().unwrap().pass_rate = PassRates::Histogram(rates);
+            run(config, SimulatedPolicy::StreamingCarry, 1100, 100).generated_per_kept.unwrap()
+        };
+        let least = 1.0 / (1.0 - 2.0_f64.powi(1 - n as i32));
+        let error = (3.0 * ((1.0 - 1.0 / least) / (1000.0 * BATCH as f64)).sqrt()).min(0.01);
+        close(cost(&mut config, 0.5), least, error, &format!("known pass rates, n {n}"));
+        assert!(cost(&mut config, 0.3) > 1.02 * least, "n {n}");
+    }
+}
+
 #[test]
 fn table_a_costs_of_screening() {
     for ((a, b, n, _), _, (listed, first)) in TABLE_A {
@@ -153,13 +232,21 @@ fn table_a_costs_of_screening() {
         let generated = first as f64 * groups.len() as f64 + (n - first) as f64 * kept;
         let screen = PassRateSpread::Beta { a, b }.keep_probability(first);
         let expected = ((n - first) as f64 + first as f64 / screen) / n as f64;
+        // Where solved and unsolved prompts are alike no rule is better than the best number of first members.
+        let (least, _) = best_rule(a, b, n);
+        let is_symmetric = (a - b).abs() < 1e-9;
+        println!("Beta({a}, {b}), n {n}: the best rule costs {least:.3}");
+        assert!(
+            if is_symmetric { (expected / least - 1.0).abs() < 1e-6 } else { expected > 1.01 * least },
+            "{least}"
+        );
         close(generated / (n as f64 * kept), expected, 0.01, &format!("Beta({a}, {b}), n {n}, n0 {first}"));
         assert!((expected - listed).abs() < 0.012, "Beta({a}, {b}), n {n}: {expected} and {listed}");
         // The scheduling machine does that; all members of a group are no screen.
         let mut config = config(a, b, n, 60_000);
         config.schedule.screen_first = Some(first);
-        let found = run(&config, SimulatedPolicy::Screening, 400, 100);
-        close(found.generated_per_kept.unwrap(), expected, 0.02, &format!("Beta({a}, {b}), n {n}, machine"));
+        let found = run(&config, SimulatedPolicy::Screening, 600, 100);
+        close(found.generated_per_kept.unwrap(), expected, 0.01, &format!("Beta({a}, {b}), n {n}, machine"));
         assert_eq!(found.wasted.contains_key("screened"), first < n, "{found:?}");
     }
 }
@@ -178,9 +265,9 @@ fn screening_trains_on_prompts_of_which_the_first_members_differ() {
     let is_hard = |rate: f64| rate < 0.1;
     for first in [2, 4, 6] {
         config.schedule.screen_first = Some(first);
-        let found = run(&config, SimulatedPolicy::Screening, 400, 100);
-        close(found.hard_share.unwrap(), share(first, is_hard), 0.05, &format!("hard prompts, n0 {first}"));
-        close(found.easy_share.unwrap(), share(first, |rate| rate > 0.9), 0.05, &format!("easy, n0 {first}"));
+        let found = run(&config, SimulatedPolicy::Screening, 1100, 100);
+        close(found.hard_share.unwrap(), share(first, is_hard), 0.03, &format!("hard prompts, n0 {first}"));
+        close(found.easy_share.unwrap(), share(first, |rate| rate > 0.9), 0.03, &format!("easy, n0 {first}"));
         assert!(share(first, is_hard) < 0.95 * share(8, is_hard));
     }
 }
@@ -237,48 +324,112 @@ fn table_c_members_until_a_group_is_certain() {
     }
 }
 
-/// Table E: 6000 prompts, T = 128, n = 8, 120 steps, logits drifting by 0.006 a step with a noise of 0.03.
+/// Table E: a policy; cost, cost of the second half, hard and easy share where they are listed, and effective share of
+/// the weights.
+type RowE = (SimulatedPolicy, f64, Option<f64>, f64, Option<f64>, f64);
+
+/// Table E by prior: a, b, rows.
+const TABLE_E: [(f64, f64, &[RowE]); 3] = [
+    (
+        0.3,
+        0.3,
+        &[
+            (SimulatedPolicy::StreamingCarry, 2.16, Some(2.18), 0.084, Some(0.099), 1.0),
+            (SimulatedPolicy::Screening, 1.97, Some(1.99), 0.065, Some(0.076), 1.0),
+            (SimulatedPolicy::ZeroVarianceSkip, 1.52, Some(1.33), 0.052, Some(0.042), 1.0),
+            (SimulatedPolicy::Posterior, 1.58, Some(1.45), 0.080, Some(0.101), 0.76),
+        ],
+    ),
+    (
+        0.2,
+        0.8,
+        &[
+            (SimulatedPolicy::StreamingCarry, 2.37, None, 0.145, None, 1.0),
+            (SimulatedPolicy::ZeroVarianceSkip, 1.58, Some(1.34), 0.062, None, 1.0),
+            (SimulatedPolicy::Posterior, 1.59, Some(1.41), 0.141, None, 0.66),
+        ],
+    ),
+    (
+        0.5,
+        0.5,
+        &[
+            (SimulatedPolicy::StreamingCarry, 1.66, None, 0.066, None, 1.0),
+            (SimulatedPolicy::ZeroVarianceSkip, 1.41, Some(1.31), 0.054, None, 1.0),
+            (SimulatedPolicy::Posterior, 1.44, Some(1.38), 0.069, None, 0.88),
+        ],
+    ),
+];
+
+/// What a policy came to, as means of three seeds, in the world of table E: 6000 prompts, T = 128, n = 8, 120 steps,
+/// logits drifting by 0.006 a step with a noise of 0.03.
+struct Choice {
+    cost: f64,
+    late: f64,
+    hard: f64,
+    easy: f64,
+    share: f64,
+}
+
+fn choose(a: f64, b: f64, policy: SimulatedPolicy) -> Choice {
+    let mut config = config(a, b, 8, 6000);
+    config.simulate.as_mut().unwrap().drift = SimulatedDriftConfig { logit: 0.006, noise: 0.03 };
+    let mut found: [Vec<PolicyResult>; 2] = Default::default();
+    for seed in 1..=3 {
+        config.run.seed = seed;
+        for (found, warm_up) in found.iter_mut().zip([0, 60]) {
+            found.push(run(&config, policy, 120, warm_up));
+        }
+    }
+    let [all, late] = &found;
+    let mean = |results: &[PolicyResult], of: fn(&PolicyResult) -> Option<f64>| {
+        results.iter().map(|result| of(result).unwrap()).sum::<f64>() / 3.0
+    };
+    Choice {
+        cost: mean(all, |result| result.generated_per_kept),
+        late: mean(late, |result| result.generated_per_kept),
+        hard: mean(all, |result| result.hard_share),
+        easy: mean(all, |result| result.easy_share),
+        share: mean(all, |result| result.weight_ess),
+    }
+}
+
 #[test]
 fn table_e_choosing_prompts() {
-    let mut config = config(0.3, 0.3, 8, 6000);
-    if let Some(keys) = &mut config.simulate {
-        keys.drift = SimulatedDriftConfig { logit: 0.006, noise: 0.03 };
+    for (a, b, rows) in TABLE_E {
+        let blind = choose(a, b, SimulatedPolicy::StreamingCarry);
+        for &(policy, cost, late, hard, easy, share) in rows {
+            let of = |number| format!("Beta({a}, {b}), {policy}, {number}");
+            let found = choose(a, b, policy);
+            // The table is of one seed, an order of prompts and, for the posterior, a prior that are not these.
+            let (of_cost, of_shares) =
+                if policy == SimulatedPolicy::Posterior { (0.06, 0.12) } else { (0.015, 0.06) };
+            close(found.cost, cost, of_cost, &of("cost"));
+            if let Some(late) = late {
+                close(found.late, late, of_cost, &of("cost of the second half"));
+            }
+            close(found.hard, hard, of_shares, &of("hard prompts"));
+            if let Some(easy) = easy {
+                close(found.easy, easy, of_shares, &of("easy prompts"));
+            }
+            close(found.share, share, of_shares, &of("effective share"));
+            // Not below that of known pass rates.
+            assert!(found.late > 1.0 / (1.0 - 0.5_f64.powi(7)), "{policy}");
+            // Weighted prompts are as hard as those that are not chosen.
+            if policy == SimulatedPolicy::Posterior {
+                close(found.hard, blind.hard, 0.05, &of("hard prompts, against none chosen"));
+                close(found.easy, blind.easy, 0.05, &of("easy prompts, against none chosen"));
+            }
+        }
+        let biased = choose(a, b, SimulatedPolicy::PosteriorBiased);
+        assert!(biased.hard < 0.9 * blind.hard, "{} and {}", biased.hard, blind.hard);
     }
-    let of = |policy, warm_up| run(&config, policy, 120, warm_up);
-    // Policy; cost, cost of the second half, hard and easy share, effective share of the weights, and by how much a
-    // cost may differ: the notes are of one seed, of an order of prompts and a prior that are not these.
-    let table = [
-        (SimulatedPolicy::StreamingCarry, 2.16, 2.18, 0.084, 0.099, 1.0, 0.03),
-        (SimulatedPolicy::Screening, 1.97, 1.99, 0.065, 0.076, 1.0, 0.03),
-        (SimulatedPolicy::ZeroVarianceSkip, 1.52, 1.33, 0.052, 0.042, 1.0, 0.08),
-        (SimulatedPolicy::Posterior, 1.58, 1.45, 0.080, 0.101, 0.76, 0.08),
-    ];
-    for (policy, cost, late, hard, easy, share, tolerance) in table {
-        let (all, second) = (of(policy, 0), of(policy, 60));
-        let name = policy.as_str();
-        close(all.generated_per_kept.unwrap(), cost, tolerance, &format!("{name}, cost"));
-        close(
-            second.generated_per_kept.unwrap(),
-            late,
-            tolerance,
-            &format!("{name}, cost of the second half"),
-        );
-        close(all.hard_share.unwrap(), hard, 0.15, &format!("{name}, hard prompts"));
-        close(all.easy_share.unwrap(), easy, 0.15, &format!("{name}, easy prompts"));
-        close(all.weight_ess.unwrap(), share, 0.1, &format!("{name}, effective share"));
-    }
-    // Weighted prompts are as hard as those that are not chosen.
-    let (blind, chosen) = (of(SimulatedPolicy::StreamingCarry, 0), of(SimulatedPolicy::Posterior, 0));
-    close(chosen.hard_share.unwrap(), blind.hard_share.unwrap(), 0.05, "hard prompts of the posterior");
-    let biased = of(SimulatedPolicy::PosteriorBiased, 0);
-    assert!(biased.hard_share < Some(0.9 * blind.hard_share.unwrap()), "{biased:?}");
 }
 
 /// With W groups in flight and T trained a step, a group is k W / T steps in flight.
 #[test]
 fn littles_law() {
     let mut config = config(1.0, 1.0, 8, 60_000);
-    config.data.train_batch_size = 16;
+    config.data.train_batch_size = 48;
     config.rollout.max_response_length = 4000;
     if let Some(keys) = &mut config.simulate {
         keys.length.sigma = 0.5;
@@ -286,11 +437,13 @@ fn littles_law() {
             .servers
             .map(|servers| SimulatedServersConfig { slots: Some(256), ..servers });
     }
-    let found = run(&config, SimulatedPolicy::PrimeRl, 400, 100);
+    let found = run(&config, SimulatedPolicy::PrimeRl, 1000, 100);
+    // None grows too old, which would leave the longest out.
+    assert!(!["stale", "aborted"].iter().any(|cause| found.wasted.contains_key(cause)), "{found:?}");
     // Four times as many groups as the slots hold.
     let in_flight = 4.0 * 256.0 / 8.0;
-    let expected = PassRateSpread::Beta { a: 1.0, b: 1.0 }.keep_probability(8) * in_flight / 16.0;
-    close(found.lag_mean.unwrap(), expected, 0.05, "mean lag");
+    let expected = PassRateSpread::Beta { a: 1.0, b: 1.0 }.keep_probability(8) * in_flight / 48.0;
+    close(found.lag_mean.unwrap(), expected, 0.01, "mean lag");
 }
 
 /// Two thirds of what a batch needs while others wait for the longest: the order of the systems.
@@ -338,21 +491,31 @@ fn step_times_are_in_the_order_of_the_systems() {
 /// they can be: a group weighs 1 / k rounded down, and some of them one more.
 #[test]
 fn one_round_filled_with_copies_or_with_dropped_groups() {
-    for ((a, b, n, k), ..) in [TABLE_A[1], TABLE_A[3], TABLE_A[7]] {
-        let config = config(a, b, n, 6000);
-        let copies = run(&config, SimulatedPolicy::SkyrlReplace, 400, 0);
-        let dropped = run(&config, SimulatedPolicy::SlimeFallback, 400, 0);
+    for ((a, b, n, _), ..) in [TABLE_A[1], TABLE_A[3], TABLE_A[7]] {
+        let keep = PassRateSpread::Beta { a, b }.keep_probability(n);
+        let config = config(a, b, n, 60_000);
+        let copies = run(&config, SimulatedPolicy::SkyrlReplace, 1200, 0);
+        let dropped = run(&config, SimulatedPolicy::SlimeFallback, 1200, 0);
         for found in [&copies, &dropped] {
-            close(found.generated_per_kept.unwrap(), 1.0 / k, 0.03, "one round");
+            let what = format!("Beta({a}, {b}), one round of {}", found.name);
+            close(found.generated_per_kept.unwrap(), 1.0 / keep, 0.01, &what);
             assert!(!found.wasted.contains_key("surplus"), "{found:?}");
         }
         // Both saw the same rounds.
         assert_eq!(copies.generated_per_kept, dropped.generated_per_kept);
         assert_eq!(dropped.weight_ess, Some(1.0));
-        let times = (1.0 / k).floor();
-        let over = 1.0 - k * times;
-        let squares = (k - over) * times * times + over * (times + 1.0) * (times + 1.0);
-        close(copies.weight_ess.unwrap(), 1.0 / (k * squares), 0.03, "copies");
+        // Of m kept groups some stand for T / m rounded down, the others for one more.
+        let mut at_most = 0.0;
+        let (mut groups, mut squares) = (0.0, 0.0);
+        for m in 1..=BATCH {
+            let probability = below(BATCH, keep, m + 1) - at_most;
+            at_most += probability;
+            let (times, over) = (BATCH / m, BATCH % m);
+            groups += probability * m as f64;
+            squares += probability * ((m - over) * times * times + over * (times + 1) * (times + 1)) as f64;
+        }
+        let expected = (BATCH * BATCH) as f64 / (groups * squares);
+        close(copies.weight_ess.unwrap(), expected, 0.01, &format!("Beta({a}, {b}), copies"));
     }
 }
 
