@@ -1,18 +1,38 @@
-//! Causal grouped-query attention over ragged sequences, forward and backward, in blocks of rows.
+//! Causal grouped-query attention over ragged sequences, forward and backward, in blocks of rows and tiles of positions.
 //!
 //! A row's scores are single chains over the head; its softmax sums sixteen lanes by position; its mix of
 //! values is one chain over positions. None of that depends on how keys are stored, so a row computed against
 //! a cache in pieces (generation) has the bits of the same row computed in a block (training), and a row that
 //! follows a shared prompt those of the same row in a sequence alone.
+//!
+//! A block passes over its tiles twice: to know a row's maximum (backward: the sum that the derivatives by its scores
+//! need), then to use it. Its scores stay in memory between, linear in the positions.
+
+use std::ops::Range;
 
 use crate::floats::Floats;
-use crate::lanes::{LANES, Lanes, dot, exp, pad, tree};
+use crate::lanes::{LANES, Lanes, exp, pad, tree};
 use crate::panels::{self, pack_rows};
 use crate::product::{ChainStart, Left, Out, ProductShape, Right, product, product_apart};
-use crate::simd::{PANEL, SimdLevel, multiversion};
+use crate::simd::{MulAdd, PANEL, SimdLevel, multiversion};
 
 /// Query rows per block.
 const BLOCK: usize = 24;
+
+/// Query rows per block that sees [`FAR`] positions or more: keys and values, which no cache near the core holds then, are
+/// read half as often.
+const FAR_BLOCK: usize = 48;
+
+/// See [`FAR_BLOCK`]. Among fewer positions the rows of a block see too different a number of them.
+const FAR: usize = 1024;
+
+/// Positions of a tile: what a block makes of them stays in the second-level cache until it is used.
+const TILE: usize = 512;
+
+/// Most rows of a block whose first row sees so many positions.
+fn block_rows(positions: usize) -> usize {
+    if positions < FAR { BLOCK } else { FAR_BLOCK }
+}
 
 /// Sizes of a head: `dim` values in rows `stride` apart (`dim` rounded up to a panel, the rest zero).
 #[derive(Debug, Clone, Copy)]
@@ -39,35 +59,82 @@ pub(crate) struct Span<'a> {
     pub len: usize,
 }
 
-multiversion! {
-    /// Softmax numerators in place: `e^((s - max) * scale)` for the first `visible` scores, zero up to `end`.
-    /// Returns the maximum (unscaled) and the sum. `scores` reaches to the next multiple of 16 after
-    /// `visible`.
-    fn softmax<F>(scores: &mut [f32], visible: usize, end: usize, scale: f32) -> (f32, f32) {
-        let (live, rest) = scores.split_at_mut(visible);
-        let mut best = [f32::NEG_INFINITY; LANES];
-        let (chunks, tail) = live.as_chunks_mut::<LANES>();
-        for chunk in chunks.iter() {
-            for i in 0..LANES {
-                best[i] = if chunk[i] > best[i] { chunk[i] } else { best[i] };
-            }
+/// Raises each lane to the greatest of the scores at its positions.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
+fn raise(best: &mut Lanes, scores: &[f32]) {
+    let raise = |best: &mut Lanes, scores: &Lanes| {
+        for i in 0..LANES {
+            best[i] = if scores[i] > best[i] { scores[i] } else { best[i] };
         }
-        let max = best.iter().chain(tail.iter()).fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
-        let mut sums: Lanes = [0.0; LANES];
-        for chunk in chunks {
-            for i in 0..LANES {
-                chunk[i] = exp::<F>((chunk[i] - max) * scale);
-                sums[i] += chunk[i];
-            }
+    };
+    let (chunks, tail) = scores.as_chunks::<LANES>();
+    // Two at a time: one maximum alone would wait for itself.
+    let (pairs, rest) = chunks.as_chunks::<2>();
+    let mut other = *best;
+    for [even, odd] in pairs {
+        raise(best, even);
+        raise(&mut other, odd);
+    }
+    for chunk in rest {
+        raise(best, chunk);
+    }
+    raise(best, &other);
+    if !tail.is_empty() {
+        raise(best, &pad(tail, f32::NEG_INFINITY));
+    }
+}
+
+/// Softmax numerators in place, `e^((s - max) * scale)`, added to the lanes of their positions.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
+fn exponentiate<F: MulAdd>(scores: &mut [f32], max: f32, scale: f32, sums: &mut Lanes) {
+    let (chunks, tail) = scores.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for i in 0..LANES {
+            chunk[i] = exp::<F>((chunk[i] - max) * scale);
+            sums[i] += chunk[i];
         }
+    }
+    if !tail.is_empty() {
         let mut last = pad(tail, f32::NEG_INFINITY);
         for i in 0..LANES {
             last[i] = exp::<F>((last[i] - max) * scale);
             sums[i] += last[i];
         }
         tail.copy_from_slice(&last[..tail.len()]);
-        rest[..end - visible].fill(0.0);
-        (max, tree(&sums))
+    }
+}
+
+fn greatest(best: &Lanes) -> f32 {
+    best.iter().fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max })
+}
+
+multiversion! {
+    /// Softmax numerators in place: `e^((s - max) * scale)` for the first `visible` scores, zero up to `end`.
+    /// Returns their sum.
+    fn softmax<F>(scores: &mut [f32], visible: usize, end: usize, scale: f32) -> f32 {
+        let mut best = [f32::NEG_INFINITY; LANES];
+        raise(&mut best, &scores[..visible]);
+        let mut sums: Lanes = [0.0; LANES];
+        exponentiate::<F>(&mut scores[..visible], greatest(&best), scale, &mut sums);
+        scores[visible..end].fill(0.0);
+        tree(&sums)
+    }
+}
+
+multiversion! {
+    /// The greatest of each lane of a row, after so many more scores.
+    fn raise_maxima<F>(scores: &[f32], best: &mut Lanes) {
+        raise(best, scores);
+    }
+}
+
+multiversion! {
+    /// Softmax numerators of a part of a row, its first `visible` scores; zero after them.
+    fn softmax_part<F>(scores: &mut [f32], visible: usize, max: f32, scale: f32, sums: &mut Lanes) {
+        exponentiate::<F>(&mut scores[..visible], max, scale, sums);
+        scores[visible..].fill(0.0);
     }
 }
 
@@ -232,11 +299,14 @@ struct Plan {
     packed: usize,
     /// Between rows of scores.
     width: usize,
+    /// Rows of the block that has most.
+    tallest: usize,
 }
 
 impl Plan {
     fn new(head: Head, prompt: usize, members: &[usize]) -> Self {
-        let mut plan = Self { rows: 0, stretches: Vec::new(), blocks: Vec::new(), packed: 0, width: 0 };
+        let mut plan =
+            Self { rows: 0, stretches: Vec::new(), blocks: Vec::new(), packed: 0, width: 0, tallest: 0 };
         for (i, &rows) in std::iter::once(&prompt).chain(members).enumerate() {
             let prefix = if i == 0 { 0 } else { prompt };
             if rows > 0 {
@@ -252,16 +322,18 @@ impl Plan {
         for stretch in &plan.stretches {
             let mut from = 0;
             while from < stretch.rows {
+                let most = block_rows(if stretch.prefix > 0 { stretch.prefix } else { from });
                 // Rows after a prompt share a block with their neighbours' while there is room.
-                let joins = |block: &Block| stretch.prefix > 0 && block.prefix > 0 && block.rows < BLOCK;
+                let joins = |block: &Block| stretch.prefix > 0 && block.prefix > 0 && block.rows < most;
                 if !plan.blocks.last().is_some_and(joins) {
                     let first = stretch.first + from;
                     plan.blocks.push(Block { first, rows: 0, prefix: stretch.prefix, pieces: Vec::new() });
                 }
                 let Some(block) = plan.blocks.last_mut() else { break };
-                let to = stretch.rows.min(from + BLOCK - block.rows);
+                let to = stretch.rows.min(from + most - block.rows);
                 block.pieces.push(Piece { stretch: *stretch, from, to, at: block.rows });
                 block.rows += to - from;
+                plan.tallest = plan.tallest.max(block.rows);
                 from = to;
             }
         }
@@ -278,83 +350,145 @@ impl Plan {
     }
 }
 
-/// Products of a block's queries with what they see (packed in panels), into rows `width` apart.
-fn score_block(
+/// The positions that a block sees, in tiles.
+fn tiles(end: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..end).step_by(TILE).map(move |from| from..end.min(from + TILE))
+}
+
+impl Block {
+    /// Each row's piece, its place there and its place in the block.
+    fn for_each_row(&self, mut run: impl FnMut(&Piece, usize, usize)) {
+        for piece in &self.pieces {
+            (0..piece.to - piece.from).for_each(|i| run(piece, i, piece.at + i));
+        }
+    }
+
+    /// Positions that its last row sees.
+    fn end(&self) -> usize {
+        self.pieces.iter().map(Piece::end).max().unwrap_or(0)
+    }
+
+    /// The part of a tile that lies in the prefix, which all rows see.
+    fn of_prefix(&self, tile: &Range<usize>) -> Option<Range<usize>> {
+        let part = tile.start..tile.end.min(self.prefix);
+        (!part.is_empty()).then_some(part)
+    }
+}
+
+impl Piece {
+    /// The part of a tile that lies in the piece's own stretch, from the stretch's first row on.
+    fn of_own(&self, tile: &Range<usize>) -> Option<Range<usize>> {
+        let prefix = self.stretch.prefix;
+        let part = tile.start.saturating_sub(prefix)..tile.end.saturating_sub(prefix).min(self.to);
+        (!part.is_empty()).then_some(part)
+    }
+
+    /// How many positions of a tile row `i` sees, and how many the last row does.
+    fn seen(&self, i: usize, tile: &Range<usize>) -> (usize, usize) {
+        (
+            self.visible(i).clamp(tile.start, tile.end) - tile.start,
+            self.end().clamp(tile.start, tile.end) - tile.start,
+        )
+    }
+}
+
+/// Products of a block's queries with the positions of a tile that they see (packed in panels), into rows `width` apart;
+/// of their own stretches those of the panels that begin in the tile.
+#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
+fn score_tile(
     level: SimdLevel,
     head: Head,
     queries: &[f32],
     block: &Block,
+    tile: &Range<usize>,
     packed: &[f32],
     scores: &mut [f32],
     width: usize,
 ) {
-    if block.prefix > 0 {
-        let span = Span { keys: packed, values: &[], len: block.prefix };
-        score(level, head, queries, block.rows, &span, scores, width);
+    let span = |panels: usize, part: &Range<usize>| Span {
+        keys: &packed[panels + part.start * head.dim..],
+        values: &[],
+        len: part.len(),
+    };
+    if let Some(part) = block.of_prefix(tile) {
+        let scores = &mut scores[part.start..];
+        score(level, head, queries, block.rows, &span(0, &part), scores, width);
     }
     for piece in &block.pieces {
-        let span = Span { keys: &packed[piece.stretch.panels..], values: &[], len: piece.to };
+        let Some(part) = piece.of_own(tile) else { continue };
+        let part = part.start.next_multiple_of(PANEL)..part.end;
+        if part.is_empty() {
+            continue;
+        }
         let queries = &queries[piece.at * head.stride..];
-        let scores = &mut scores[piece.at * width + piece.stretch.prefix..];
+        let scores = &mut scores[piece.at * width + piece.stretch.prefix + part.start..];
+        let span = span(piece.stretch.panels, &part);
         score(level, head, queries, piece.to - piece.from, &span, scores, width);
     }
 }
 
-/// Sets each row of a block to its weights' mix of the rows of `source` that it sees.
-fn mix_block(
+/// Adds to each row of a block its weights' mix of those rows of `source` in a tile that it sees; the first tile sets it.
+#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
+fn mix_tile(
     level: SimdLevel,
     head: Head,
     weights: &[f32],
     width: usize,
     block: &Block,
+    tile: &Range<usize>,
     source: &[f32],
     out: &mut [f32],
 ) {
     let stride = head.stride;
-    let mut begin = ChainStart::Zero;
-    if block.prefix > 0 {
-        let span = Span { keys: &[], values: source, len: block.prefix };
-        mix(level, head, weights, width, block.rows, &span, out, begin);
-        begin = ChainStart::Output;
+    let begin = |at: usize| if at == 0 { ChainStart::Zero } else { ChainStart::Output };
+    if let Some(part) = block.of_prefix(tile) {
+        let span = Span { keys: &[], values: &source[part.start * stride..], len: part.len() };
+        mix(level, head, &weights[part.start..], width, block.rows, &span, out, begin(part.start));
     }
     for piece in &block.pieces {
-        let span = Span { keys: &[], values: &source[piece.stretch.first * stride..], len: piece.to };
-        let (weights, out) =
-            (&weights[piece.at * width + piece.stretch.prefix..], &mut out[piece.at * stride..]);
-        mix(level, head, weights, width, piece.to - piece.from, &span, out, begin);
+        let Some(part) = piece.of_own(tile) else { continue };
+        let values = &source[(piece.stretch.first + part.start) * stride..];
+        let span = Span { keys: &[], values, len: part.len() };
+        let column = piece.stretch.prefix + part.start;
+        let (weights, out) = (&weights[piece.at * width + column..], &mut out[piece.at * stride..]);
+        mix(level, head, weights, width, piece.to - piece.from, &span, out, begin(column));
     }
 }
 
-/// Adds to the rows of `out` that a block sees the block's rows, each by its weights.
-fn spread_block(
+/// Adds to those rows of `out` in a tile that a block sees the block's rows, each by its weights.
+#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
+fn spread_tile(
     level: SimdLevel,
     head: Head,
     weights: &[f32],
     width: usize,
     block: &Block,
+    tile: &Range<usize>,
     rows: &[f32],
     out: &mut [f32],
 ) {
     let stride = head.stride;
-    let add = |weights: &[f32], rows: &[f32], shape: ProductShape, out: &mut [f32]| {
+    let add = |weights: &[f32], rows: &[f32], m: usize, k: usize, out: &mut [f32]| {
         product(
             level,
-            shape,
+            ProductShape { m, n: stride, k },
             &Left::columns(weights, width),
             &Right::rows(rows, stride),
             &mut Out::rows(out, stride),
             ChainStart::Output,
         );
     };
-    if block.prefix > 0 {
-        add(weights, rows, ProductShape { m: block.prefix, n: stride, k: block.rows }, out);
+    if let Some(part) = block.of_prefix(tile) {
+        add(&weights[part.start..], rows, part.len(), block.rows, &mut out[part.start * stride..]);
     }
     for piece in &block.pieces {
+        let Some(part) = piece.of_own(tile) else { continue };
         add(
-            &weights[piece.at * width + piece.stretch.prefix..],
+            &weights[piece.at * width + piece.stretch.prefix + part.start..],
             &rows[piece.at * stride..],
-            ProductShape { m: piece.to, n: stride, k: piece.to - piece.from },
-            &mut out[piece.stretch.first * stride..],
+            part.len(),
+            piece.to - piece.from,
+            &mut out[(piece.stretch.first + part.start) * stride..],
         );
     }
 }
@@ -366,6 +500,8 @@ struct Scratch {
     values: Floats,
     scores: Floats,
     dp: Floats,
+    /// Lanes of each row of a block.
+    state: Vec<Lanes>,
 }
 
 thread_local! {
@@ -385,26 +521,36 @@ pub(crate) fn forward(
     if len == 0 {
         return;
     }
-    SCRATCH.with_borrow_mut(|Scratch { keys, scores, .. }| {
+    SCRATCH.with_borrow_mut(|Scratch { keys, scores, state, .. }| {
         plan.pack(head, group.k, keys);
-        scores.resize(BLOCK * width);
+        scores.resize(plan.tallest * width);
         let heads = group.q.chunks_exact(len * stride).zip(out.chunks_exact_mut(len * stride));
         for ((q, out), lse) in heads.zip(lse.chunks_exact_mut(len)) {
             for block in &plan.blocks {
-                score_block(level, head, &q[block.first * stride..], block, keys, scores, width);
-                let mut sums = [0.0; BLOCK];
-                for piece in &block.pieces {
-                    for i in 0..piece.to - piece.from {
-                        let at = piece.at + i;
-                        let row = &mut scores[at * width..][..width];
-                        let (max, sum) = softmax(level, row, piece.visible(i), piece.end(), head.scale);
-                        sums[at] = sum;
-                        lse[block.first + at] = max * head.scale + sum.ln();
-                    }
+                let end = block.end();
+                state.clear();
+                state.resize(block.rows, [f32::NEG_INFINITY; LANES]);
+                for tile in tiles(end) {
+                    score_tile(level, head, &q[block.first * stride..], block, &tile, keys, scores, width);
+                    block.for_each_row(|piece, i, at| {
+                        let (visible, _) = piece.seen(i, &tile);
+                        raise_maxima(level, &scores[at * width + tile.start..][..visible], &mut state[at]);
+                    });
                 }
+                let maxima: Vec<f32> = state.iter().map(greatest).collect();
+                state.fill([0.0; LANES]);
                 let out = &mut out[block.first * stride..][..block.rows * stride];
-                mix_block(level, head, scores, width, block, group.v, out);
-                for (row, sum) in out.chunks_exact_mut(stride).zip(sums) {
+                for tile in tiles(end) {
+                    block.for_each_row(|piece, i, at| {
+                        let (visible, end) = piece.seen(i, &tile);
+                        let row = &mut scores[at * width + tile.start..][..end];
+                        softmax_part(level, row, visible, maxima[at], head.scale, &mut state[at]);
+                    });
+                    mix_tile(level, head, scores, width, block, &tile, group.v, out);
+                }
+                for (at, row) in out.chunks_exact_mut(stride).enumerate() {
+                    let sum = tree(&state[at]);
+                    lse[block.first + at] = maxima[at] * head.scale + sum.ln();
                     normalise(level, row, sum);
                 }
             }
@@ -423,19 +569,38 @@ multiversion! {
 }
 
 multiversion! {
-    /// From scores and `dp = dO·V` of one row: probabilities into `scores`,
-    /// `ds = p * (dp - sum(p dp)) * scale` into `dp`; both zero from `visible` to `end`. The sum is taken
-    /// over the same products that it is subtracted from, so `ds` sums to zero as closely as f32 allows.
-    fn softmax_backward<F>(scores: &mut [f32], dp: &mut [f32], visible: usize, end: usize, scale: f32, lse: f32) {
-        for s in &mut scores[..visible] {
-            *s = exp::<F>(F::fma(*s, scale, -lse));
+    /// From the scores of a part of a row probabilities, zero from `visible` on, and to the lanes of their positions
+    /// `p * dp` where `dp = dO·V`.
+    fn probabilities<F>(scores: &mut [f32], dp: &[f32], visible: usize, scale: f32, lse: f32, sums: &mut Lanes) {
+        let (chunks, tail) = scores[..visible].as_chunks_mut::<LANES>();
+        let (others, other_tail) = dp[..visible].as_chunks::<LANES>();
+        for (s, d) in chunks.iter_mut().zip(others) {
+            for i in 0..LANES {
+                s[i] = exp::<F>(F::fma(s[i], scale, -lse));
+                sums[i] = F::fma(s[i], d[i], sums[i]);
+            }
         }
-        let delta = dot::<F>(&scores[..visible], &dp[..visible]);
-        for (&p, d) in scores[..visible].iter().zip(&mut dp[..visible]) {
+        if !tail.is_empty() {
+            let (mut s, d) = (pad(tail, f32::NEG_INFINITY), pad(other_tail, 0.0));
+            for i in 0..LANES {
+                s[i] = exp::<F>(F::fma(s[i], scale, -lse));
+                sums[i] = F::fma(s[i], d[i], sums[i]);
+            }
+            tail.copy_from_slice(&s[..tail.len()]);
+        }
+        scores[visible..].fill(0.0);
+    }
+}
+
+multiversion! {
+    /// From probabilities and `dp` of a part of a row the derivative by its scores `p * (dp - delta) * scale` into `dp`,
+    /// zero from `visible` on; `delta = sum(p dp)` over the whole row. That sum is taken over the same products that it
+    /// is subtracted from, so the derivatives of a row sum to zero as closely as f32 allows.
+    fn differentiate<F>(p: &[f32], dp: &mut [f32], visible: usize, scale: f32, delta: f32) {
+        for (&p, d) in p[..visible].iter().zip(&mut dp[..visible]) {
             *d = p * (*d - delta) * scale;
         }
-        scores[visible..end].fill(0.0);
-        dp[visible..end].fill(0.0);
+        dp[visible..].fill(0.0);
     }
 }
 
@@ -463,11 +628,11 @@ pub(crate) fn backward(
     if len == 0 {
         return;
     }
-    SCRATCH.with_borrow_mut(|Scratch { keys, values, scores, dp }| {
+    SCRATCH.with_borrow_mut(|Scratch { keys, values, scores, dp, state }| {
         plan.pack(head, group.k, keys);
         plan.pack(head, group.v, values);
-        scores.resize(BLOCK * width);
-        dp.resize(BLOCK * width);
+        scores.resize(plan.tallest * width);
+        dp.resize(plan.tallest * width);
         for (index, q) in group.q.chunks_exact(len * stride).enumerate() {
             let this = index * len * stride..(index + 1) * len * stride;
             let (dout, dq) = (&back.out[this.clone()], &mut dq[this]);
@@ -475,20 +640,159 @@ pub(crate) fn backward(
             for block in &plan.blocks {
                 let here = block.first * stride..(block.first + block.rows) * stride;
                 let (q, dout) = (&q[here.clone()], &dout[here.clone()]);
-                score_block(level, head, q, block, keys, scores, width);
-                score_block(level, head, dout, block, values, dp, width);
-                for piece in &block.pieces {
-                    for i in 0..piece.to - piece.from {
-                        let at = piece.at + i;
-                        let (s, d) = (&mut scores[at * width..][..width], &mut dp[at * width..][..width]);
+                let end = block.end();
+                state.clear();
+                state.resize(block.rows, [0.0; LANES]);
+                for tile in tiles(end) {
+                    score_tile(level, head, q, block, &tile, keys, scores, width);
+                    score_tile(level, head, dout, block, &tile, values, dp, width);
+                    block.for_each_row(|piece, i, at| {
+                        let (visible, end) = piece.seen(i, &tile);
+                        let from = at * width + tile.start;
+                        let (s, d) = (&mut scores[from..][..end], &dp[from..][..end]);
                         let lse = lse[block.first + at];
-                        softmax_backward(level, s, d, piece.visible(i), piece.end(), head.scale, lse);
-                    }
+                        probabilities(level, s, d, visible, head.scale, lse, &mut state[at]);
+                    });
+                    spread_tile(level, head, scores, width, block, &tile, dout, dv);
                 }
-                mix_block(level, head, dp, width, block, group.k, &mut dq[here]);
-                spread_block(level, head, dp, width, block, q, dk);
-                spread_block(level, head, scores, width, block, dout, dv);
+                for tile in tiles(end) {
+                    block.for_each_row(|piece, i, at| {
+                        let (visible, end) = piece.seen(i, &tile);
+                        let from = at * width + tile.start;
+                        let (p, d) = (&scores[from..][..end], &mut dp[from..][..end]);
+                        differentiate(level, p, d, visible, head.scale, tree(&state[at]));
+                    });
+                    mix_tile(level, head, dp, width, block, &tile, group.k, &mut dq[here.clone()]);
+                    spread_tile(level, head, dp, width, block, &tile, q, dk);
+                }
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::random::{Key, Purpose};
+
+    use super::*;
+
+    fn numbers(count: usize, seed: u64) -> Vec<f32> {
+        let key = Key::new(seed, Purpose::Init);
+        (0..count as u64).map(|i| key.normal(i) as f32).collect()
+    }
+
+    /// Members after prompts that end within a panel, at a tile's end and beyond the tiles of a block; and none.
+    const GROUPS: [(usize, &[usize]); 5] = [
+        (0, &[1, 50]),
+        (37, &[3, 0, 40]),
+        (TILE, &[5, 20]),
+        (FAR + 6, &[30, 2, TILE + 9]),
+        (FAR + 2 * FAR_BLOCK + 5, &[]),
+    ];
+
+    /// Where the rows that a row sees lie: so many of the prompt, so many from there on.
+    fn seen(prompt: usize, members: &[usize]) -> Vec<Range<usize>> {
+        let mut seen: Vec<_> = (0..prompt).map(|row| 0..row + 1).collect();
+        for &rows in members {
+            let first = seen.len();
+            seen.extend((first..first + rows).map(|row| first..row + 1));
+        }
+        seen
+    }
+
+    #[test]
+    fn rows_of_blocks_are_those_of_generation_to_the_bit() {
+        let head = Head::new(5);
+        for (prompt, members) in GROUPS {
+            let own = seen(prompt, members);
+            let (rows, stride) = (own.len(), head.stride);
+            let (q, k, v) =
+                (numbers(2 * rows * stride, 1), numbers(rows * stride, 2), numbers(rows * stride, 3));
+            let group = AttentionGroup { prompt, members, q: &q, k: &k, v: &v };
+            for level in SimdLevel::available() {
+                let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; 2 * rows]);
+                forward(level, head, &group, &mut out, &mut lse);
+                // A part of the rows is enough: some of each block.
+                for (row, own) in own.iter().enumerate().step_by(7) {
+                    let gather = |from: &[f32]| -> Vec<f32> {
+                        let before = if row < prompt { 0..0 } else { 0..prompt };
+                        [
+                            &from[before.start * stride..before.end * stride],
+                            &from[own.start * stride..own.end * stride],
+                        ]
+                        .concat()
+                    };
+                    let (keys, values) = (gather(&k), gather(&v));
+                    let len = keys.len() / stride;
+                    let mut packed = vec![0.0; panels::len(len, head.dim)];
+                    pack_rows(&keys, len, head.dim, stride, &mut packed);
+                    let span = Span { keys: &packed, values: &values, len };
+                    for i in 0..2 {
+                        let at = (i * rows + row) * stride;
+                        let mut scores = vec![0.0; len.next_multiple_of(PANEL)];
+                        let width = scores.len();
+                        score(level, head, &q[at..], 1, &span, &mut scores, width);
+                        let sum = softmax(level, &mut scores, len, len, head.scale);
+                        let mut expected = vec![0.0; stride];
+                        mix(level, head, &scores, width, 1, &span, &mut expected, ChainStart::Zero);
+                        normalise(level, &mut expected, sum);
+                        assert_eq!(out[at..][..stride], expected, "{level:?} {prompt} {members:?} row {row}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn derivatives_of_blocks_and_tiles_are_those_of_the_formulas() {
+        let head = Head::new(5);
+        for (prompt, members) in GROUPS {
+            let own = seen(prompt, members);
+            let (rows, stride) = (own.len(), head.stride);
+            let (q, k, v) = (numbers(rows * stride, 1), numbers(rows * stride, 2), numbers(rows * stride, 3));
+            let dout = numbers(rows * stride, 4);
+            let group = AttentionGroup { prompt, members, q: &q, k: &k, v: &v };
+            // In f64, row by row: p = softmax, dv = p dO, ds = p (dp - sum p dp), dq = ds k, dk = ds q.
+            let dot = |a: &[f32], i: usize, b: &[f32], j: usize| -> f64 {
+                (0..head.dim).map(|d| f64::from(a[i * stride + d]) * f64::from(b[j * stride + d])).sum()
+            };
+            let mut expected =
+                [vec![0.0f64; rows * stride], vec![0.0; rows * stride], vec![0.0; rows * stride]];
+            for (row, own) in own.iter().enumerate() {
+                let seen: Vec<usize> =
+                    (0..if row < prompt { 0 } else { prompt }).chain(own.clone()).collect();
+                let e: Vec<f64> =
+                    seen.iter().map(|&j| (dot(&q, row, &k, j) * f64::from(head.scale)).exp()).collect();
+                let sum: f64 = e.iter().sum();
+                let dp: Vec<f64> = seen.iter().map(|&j| dot(&dout, row, &v, j)).collect();
+                let delta: f64 = e.iter().zip(&dp).map(|(e, dp)| e / sum * dp).sum();
+                for ((&j, e), dp) in seen.iter().zip(&e).zip(&dp) {
+                    let p = e / sum;
+                    let ds = p * (dp - delta) * f64::from(head.scale);
+                    for d in 0..head.dim {
+                        expected[0][row * stride + d] += ds * f64::from(k[j * stride + d]);
+                        expected[1][j * stride + d] += ds * f64::from(q[row * stride + d]);
+                        expected[2][j * stride + d] += p * f64::from(dout[row * stride + d]);
+                    }
+                }
+            }
+            for level in SimdLevel::available() {
+                let (mut out, mut lse) = (vec![0.0; q.len()], vec![0.0; rows]);
+                forward(level, head, &group, &mut out, &mut lse);
+                let mut found = [vec![0.0f32; q.len()], vec![0.0; q.len()], vec![0.0; q.len()]];
+                let [dq, dk, dv] = &mut found;
+                let back = Back { out: &dout, lse: &lse };
+                backward(level, head, &group, &back, dq, dk, dv);
+                for (found, expected) in found.iter().zip(&expected) {
+                    for at in (0..rows * stride).filter(|at| at % stride < head.dim) {
+                        let (found, expected) = (f64::from(found[at]), expected[at]);
+                        assert!(
+                            (found - expected).abs() < 2e-4 * (1.0 + expected.abs()),
+                            "{level:?} {prompt} {members:?} {at}: {found} {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

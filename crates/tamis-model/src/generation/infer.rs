@@ -463,7 +463,7 @@ fn attend_unit<'a>(
             } else {
                 (together - unit.rows + i / shared + 1, together)
             };
-            sums.push(softmax(level, row, visible, end, head.scale).1);
+            sums.push(softmax(level, row, visible, end, head.scale));
         }
         let begin = if together > 0 { ChainStart::Output } else { ChainStart::Zero };
         if count > 1 && rows == 1 {
