@@ -483,6 +483,10 @@ impl<'world> Driver<'world> {
             self.began = (now, self.fleet.as_mut().map_or(0.0, |fleet| fleet.busy(now)));
         }
         let version = PolicyVersion(self.version);
-        self.events.extend([Event::Published { version }, Event::BeginStep]);
+        self.events.push_back(Event::Published { version });
+        // A step after the last would be closed at once where its groups are there, and be counted without its time.
+        if self.version < self.span.steps {
+            self.events.push_back(Event::BeginStep);
+        }
     }
 }
