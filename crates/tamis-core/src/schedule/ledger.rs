@@ -274,12 +274,7 @@ impl Ledger {
 
     /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric
     /// keep a group for certain. True where that is so from now on.
-    pub(super) fn see(
-        &mut self,
-        group: GroupId,
-        value: f64,
-        is_certain: impl Fn(f64, f64) -> bool,
-    ) -> bool {
+    pub(super) fn see(&mut self, group: GroupId, value: f64, is_certain: impl Fn(f64, f64) -> bool) -> bool {
         let Some(flight) = self.in_flight.get_mut(&group) else { return false };
         if !value.is_finite() {
             return false;
