@@ -16,6 +16,7 @@ use crate::measure::{Measure, PolicyResult};
 use crate::pass_rates::Moving;
 use crate::policy::Policy;
 use crate::prompt_order::{Drawn, PromptOrder};
+use crate::window::Window;
 use crate::world::World;
 
 /// A group between its dispatch and its end.
@@ -84,7 +85,7 @@ struct Driver<'world> {
     visits: Vec<u32>,
     /// The prompt of every group so far.
     drawn: Vec<Drawn>,
-    groups: HashMap<u64, Group>,
+    groups: Window<Group>,
     /// Of groups that were judged since a step was last closed, where a selector learns of them.
     judged: Vec<(GroupId, JudgedGroup)>,
     /// Groups that the filter dropped in the step and that its batch may still take.
@@ -151,7 +152,7 @@ impl<'world> Driver<'world> {
             rates: Moving::new(&world.population, &world.drift, world.seed),
             visits: vec![0; num_prompts],
             drawn: Vec::new(),
-            groups: HashMap::new(),
+            groups: Window::default(),
             judged: Vec::new(),
             dropped: Vec::new(),
             copies: HashMap::new(),
@@ -188,7 +189,7 @@ impl<'world> Driver<'world> {
             return Ok(true);
         }
         let due = self.due.peek().map(|Reverse((at, ..))| at.0);
-        let next = self.fleet.as_mut().and_then(Fleet::next_time);
+        let next = self.fleet.as_ref().and_then(Fleet::next_time);
         match (due, next) {
             (Some(due), next) if next.is_none_or(|next| due <= next) => {
                 self.now = due;
@@ -202,7 +203,7 @@ impl<'world> Driver<'world> {
             }
             (_, Some(next)) => {
                 self.now = next;
-                if let Some((group, member)) = self.fleet.as_mut().and_then(|fleet| fleet.advance(next)) {
+                if let Some((group, member)) = self.fleet.as_mut().and_then(Fleet::advance) {
                     self.end(group, member);
                     if self.world.reward_latency > 0.0 {
                         self.plan(next + self.world.reward_latency, Due::Scored(group, member));
@@ -213,7 +214,7 @@ impl<'world> Driver<'world> {
             }
             (_, None) => {
                 let Some(group) = self.done.pop_front() else { return Ok(false) };
-                let members = self.groups.get(&group).map(|group| group.num_scored..group.num_begun);
+                let members = self.groups.get(group).map(|group| group.num_scored..group.num_begun);
                 for member in members.unwrap_or_default() {
                     self.end(group, member);
                     self.score(group, member);
@@ -226,14 +227,14 @@ impl<'world> Driver<'world> {
 
     /// A member has its last token.
     fn end(&mut self, id: u64, member: usize) {
-        if let Some(group) = self.groups.get_mut(&id) {
+        if let Some(group) = self.groups.get_mut(id) {
             group.tokens_done += u64::from(group.members[member].length);
         }
     }
 
     /// A member was scored; the last one completes its group.
     fn score(&mut self, id: u64, member: usize) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(group) = self.groups.get_mut(id) else { return };
         let value = |member: &Completion| f64::from(u8::from(member.is_correct));
         group.num_scored += 1;
         if group.num_scored < group.num_begun {
@@ -303,7 +304,7 @@ impl<'world> Driver<'world> {
     /// What the filter said of a group.
     fn note_verdict(&mut self, id: GroupId, is_kept: bool) {
         if self.prompts.learns()
-            && let Some(group) = self.groups.get(&id.0)
+            && let Some(group) = self.groups.get(id.0)
         {
             let num_first = self.machine.settings().num_first_members();
             self.judged.push((id, group.judged(&self.drawn[id.0 as usize], num_first)));
@@ -315,7 +316,7 @@ impl<'world> Driver<'world> {
         if self.machine.settings().on_limit == OnLimit::KeepDropped {
             self.dropped.push(id);
         } else {
-            self.groups.remove(&id.0);
+            self.groups.remove(id.0);
         }
         if let Some(fleet) = &mut self.fleet {
             fleet.forget(id.0);
@@ -358,7 +359,7 @@ impl<'world> Driver<'world> {
 
     /// Begins the other members of a group that was begun with its first ones.
     fn begin_rest(&mut self, id: u64) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(group) = self.groups.get_mut(id) else { return };
         let first = std::mem::replace(&mut group.num_begun, group.members.len());
         match &mut self.fleet {
             Some(fleet) => fleet.submit(self.now, id, first, &group.members[first..]),
@@ -371,7 +372,7 @@ impl<'world> Driver<'world> {
         let ids: Vec<u64> = groups.iter().map(|group| group.0).collect();
         let open = self.fleet.as_mut().map(|fleet| fleet.abort(self.now, &ids)).unwrap_or_default();
         for id in ids {
-            let done = self.groups.remove(&id).map_or(0, |group| group.tokens_done + group.tokens_lost);
+            let done = self.groups.remove(id).map_or(0, |group| group.tokens_done + group.tokens_lost);
             let tokens = done + open.get(&id).map_or(0, |tokens| *tokens as u64);
             self.events.push_back(Event::Aborted { group: GroupId(id), spent: Spent::on_answer(tokens) });
         }
@@ -383,11 +384,11 @@ impl<'world> Driver<'world> {
         let tokens_of = |group: &Group| group.tokens_done;
         let mut tokens = 0;
         for id in &close.duplicated {
-            tokens += self.groups.get(&id.0).map_or(0, tokens_of);
+            tokens += self.groups.get(id.0).map_or(0, tokens_of);
             *self.copies.entry(id.0).or_default() += 1;
         }
         for id in &close.kept_when_insufficient {
-            tokens += self.groups.remove(&id.0).as_ref().map_or(0, tokens_of);
+            tokens += self.groups.remove(id.0).as_ref().map_or(0, tokens_of);
         }
         self.give(tokens);
     }
@@ -401,7 +402,7 @@ impl<'world> Driver<'world> {
     fn train(&mut self, groups: &[GroupId]) {
         let mut tokens = 0;
         for id in groups {
-            let Some(group) = self.groups.remove(&id.0) else { continue };
+            let Some(group) = self.groups.remove(id.0) else { continue };
             tokens += group.tokens_done;
             if self.is_measured() {
                 let times = 1 + self.copies.remove(&id.0).unwrap_or(0);
@@ -423,7 +424,7 @@ impl<'world> Driver<'world> {
         }
         let dropped = std::mem::take(&mut self.dropped);
         for id in close.surplus.iter().chain(&close.stale).chain(&close.aborted).chain(&dropped) {
-            self.groups.remove(&id.0);
+            self.groups.remove(id.0);
         }
         if self.takes_back {
             let drawn = &self.drawn;
@@ -458,7 +459,7 @@ impl<'world> Driver<'world> {
             InFlight::Keep => self.take_weights_in(),
             InFlight::Abort => {
                 for (id, tokens) in fleet.restart(self.now) {
-                    if let Some(group) = self.groups.get_mut(&id) {
+                    if let Some(group) = self.groups.get_mut(id) {
                         group.tokens_lost += tokens as u64;
                     }
                 }
@@ -483,6 +484,10 @@ impl<'world> Driver<'world> {
             self.began = (now, self.fleet.as_mut().map_or(0.0, |fleet| fleet.busy(now)));
         }
         let version = PolicyVersion(self.version);
-        self.events.extend([Event::Published { version }, Event::BeginStep]);
+        self.events.push_back(Event::Published { version });
+        // A step after the last would be closed at once where its groups are there, and be counted without its time.
+        if self.version < self.span.steps {
+            self.events.push_back(Event::BeginStep);
+        }
     }
 }

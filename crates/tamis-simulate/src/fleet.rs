@@ -5,9 +5,10 @@
 //! is a quadratic function of iterations and no iteration is stepped through.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 
 use crate::completion::Completion;
+use crate::window::Window;
 
 /// Iterations by which two sums of theirs may differ.
 const HAIR: f64 = 1e-6;
@@ -80,6 +81,14 @@ struct Running {
     end: f64,
 }
 
+/// Where a group is.
+#[derive(Debug, Clone, Copy)]
+struct Home {
+    server: usize,
+    /// Members that decode: with the first of them its prompt is in the cache.
+    running: usize,
+}
+
 #[derive(Debug, Default)]
 struct Server {
     clock: f64,
@@ -87,14 +96,14 @@ struct Server {
     stall: f64,
     iterations: f64,
     /// By the order in which they were started.
-    running: BTreeMap<u64, Running>,
+    running: Window<Running>,
     ends: BinaryHeap<Reverse<(Ordered, u64)>>,
     waiting: VecDeque<Waiting>,
     order: u64,
     /// Σ start over running samples.
     starts: f64,
-    /// Running samples of each group, whose prompt is in the cache.
-    prompts: HashMap<u64, usize>,
+    /// Prompts in the cache.
+    prompts: usize,
     /// Seconds of decoding, times samples.
     busy: f64,
     preempted: u64,
@@ -102,16 +111,15 @@ struct Server {
 
 impl Server {
     fn cached(&self, settings: &FleetSettings) -> f64 {
-        self.running.len() as f64 * self.iterations - self.starts
-            + self.prompts.len() as f64 * settings.prompt
+        self.running.len() as f64 * self.iterations - self.starts + self.prompts as f64 * settings.prompt
     }
 
     /// Starts what waits, where there is room.
-    fn fill(&mut self, settings: &FleetSettings) {
+    fn fill(&mut self, settings: &FleetSettings, homes: &mut Window<Home>) {
         while self.running.len() < settings.slots
             && let Some(&Waiting { group, member, length, generated }) = self.waiting.front()
         {
-            let is_cached = self.prompts.contains_key(&group);
+            let is_cached = homes.get(group).is_some_and(|home| home.running > 0);
             let prompt = if is_cached { 0.0 } else { settings.prompt };
             if let Some(capacity) = settings.kv_tokens
                 && !self.running.is_empty()
@@ -123,7 +131,10 @@ impl Server {
             if let Some(rate) = settings.prefill_rate {
                 self.stall += (prompt + generated) / rate;
             }
-            *self.prompts.entry(group).or_default() += 1;
+            if let Some(home) = homes.get_mut(group) {
+                home.running += 1;
+                self.prompts += usize::from(!is_cached);
+            }
             let start = self.iterations - generated;
             let end = start + length;
             self.starts += start;
@@ -134,14 +145,12 @@ impl Server {
     }
 
     /// Takes a running sample out.
-    fn remove(&mut self, order: u64) -> Option<Running> {
-        let running = self.running.remove(&order)?;
+    fn remove(&mut self, order: u64, homes: &mut Window<Home>) -> Option<Running> {
+        let running = self.running.remove(order)?;
         self.starts -= running.start;
-        if let Some(members) = self.prompts.get_mut(&running.group) {
-            *members -= 1;
-            if *members == 0 {
-                self.prompts.remove(&running.group);
-            }
+        if let Some(home) = homes.get_mut(running.group) {
+            home.running -= 1;
+            self.prompts -= usize::from(home.running == 0);
         }
         if self.running.is_empty() {
             // What rounding has left.
@@ -153,7 +162,7 @@ impl Server {
     /// Forgets the ends of samples that were taken out.
     fn drop_gone(&mut self) {
         while let Some(Reverse((_, order))) = self.ends.peek()
-            && !self.running.contains_key(order)
+            && self.running.get(*order).is_none()
         {
             self.ends.pop();
         }
@@ -197,18 +206,18 @@ impl Server {
 
     /// What happens at the present time: a sample that has ended, where one has. A sample is preempted where the
     /// cache is full.
-    fn settle(&mut self, settings: &FleetSettings) -> Option<(u64, usize)> {
+    fn settle(&mut self, settings: &FleetSettings, homes: &mut Window<Home>) -> Option<(u64, usize)> {
         let &Reverse((end, order)) = self.ends.peek()?;
         if end.0 <= self.iterations + HAIR {
             self.ends.pop();
-            let ended = self.remove(order)?;
+            let ended = self.remove(order, homes)?;
             return Some((ended.group, ended.member));
         }
         if let Some(capacity) = settings.kv_tokens
             && self.running.len() > 1
             && self.cached(settings) >= capacity - HAIR * self.running.len() as f64
-            && let Some(&youngest) = self.running.keys().next_back()
-            && let Some(Running { group, member, start, end }) = self.remove(youngest)
+            && let Some(youngest) = self.running.last()
+            && let Some(Running { group, member, start, end }) = self.remove(youngest, homes)
         {
             let generated = (self.iterations - start).floor().max(0.0);
             self.waiting.push_front(Waiting { group, member, length: end - start, generated });
@@ -223,24 +232,42 @@ impl Server {
 pub(crate) struct Fleet {
     settings: FleetSettings,
     servers: Vec<Server>,
-    places: HashMap<u64, usize>,
+    /// When something happens next at each server: infinite where nothing does.
+    next: Vec<f64>,
+    homes: Window<Home>,
     is_open: bool,
 }
 
 impl Fleet {
     pub(crate) fn new(settings: FleetSettings) -> Self {
-        let servers = (0..settings.count).map(|_| Server::default()).collect();
-        Self { settings, servers, places: HashMap::new(), is_open: true }
+        let servers: Vec<Server> = (0..settings.count).map(|_| Server::default()).collect();
+        let next = vec![f64::INFINITY; servers.len()];
+        Self { settings, servers, next, homes: Window::default(), is_open: true }
+    }
+
+    /// Whatever changes a server ends with this.
+    fn foresee(&mut self, place: usize) {
+        self.next[place] = self.servers[place].next_time(&self.settings).unwrap_or(f64::INFINITY);
+    }
+
+    /// Starts what waits at a server, where anything may start.
+    fn fill(&mut self, place: usize) {
+        if self.is_open {
+            self.servers[place].fill(&self.settings, &mut self.homes);
+        }
+        self.foresee(place);
     }
 
     /// Gives members of a group, from the one at `first` on, to the server that has others of it, or to the one
     /// with the fewest samples.
     pub(crate) fn submit(&mut self, now: f64, group: u64, first: usize, members: &[Completion]) {
         let load = |server: &Server| server.running.len() + server.waiting.len();
-        let home = self.places.get(&group).copied();
+        let home = self.homes.get(group).map(|home| home.server);
         let freest = || (0..self.servers.len()).min_by_key(|&place| load(&self.servers[place]));
         let Some(place) = home.or_else(freest) else { return };
-        self.places.insert(group, place);
+        if home.is_none() {
+            self.homes.insert(group, Home { server: place, running: 0 });
+        }
         let server = &mut self.servers[place];
         server.waiting.extend(members.iter().enumerate().map(|(member, completion)| Waiting {
             group,
@@ -249,24 +276,30 @@ impl Fleet {
             generated: 0.0,
         }));
         server.pass(now, &self.settings);
-        if self.is_open {
-            server.fill(&self.settings);
+        self.fill(place);
+    }
+
+    /// The server at which something happens next, and when: of several the first.
+    fn earliest(&self) -> Option<(usize, f64)> {
+        let mut earliest = (0, f64::INFINITY);
+        for (place, &next) in self.next.iter().enumerate() {
+            if next < earliest.1 {
+                earliest = (place, next);
+            }
         }
+        earliest.1.is_finite().then_some(earliest)
     }
 
     /// The time at which something happens next.
-    pub(crate) fn next_time(&mut self) -> Option<f64> {
-        let settings = self.settings;
-        self.servers.iter_mut().filter_map(|server| server.next_time(&settings)).min_by(f64::total_cmp)
+    pub(crate) fn next_time(&self) -> Option<f64> {
+        self.earliest().map(|(_, next)| next)
     }
 
-    /// Goes on to a time, at most the next at which something happens; a sample that ends then.
-    pub(crate) fn advance(&mut self, until: f64) -> Option<(u64, usize)> {
+    /// Goes on to the time at which something happens next; a sample that ends then.
+    pub(crate) fn advance(&mut self) -> Option<(u64, usize)> {
         let settings = self.settings;
-        let due = self.servers.iter_mut().find_map(|server| {
-            let is_due = server.next_time(&settings).is_some_and(|next| next <= until);
-            is_due.then_some(server)
-        })?;
+        let (place, until) = self.earliest()?;
+        let due = &mut self.servers[place];
         due.pass(until.max(due.clock), &settings);
         // Rounding may leave a sample a hair short of its end.
         if let Some(Reverse((end, _))) = due.ends.peek()
@@ -274,10 +307,12 @@ impl Fleet {
         {
             due.iterations = due.iterations.max(end.0);
         }
-        let ended = due.settle(&settings);
+        let ended = due.settle(&settings, &mut self.homes);
         // Others that end in the same iteration end before a prompt is computed.
-        if self.is_open && !due.has_ended() {
-            due.fill(&settings);
+        if due.has_ended() {
+            self.foresee(place);
+        } else {
+            self.fill(place);
         }
         ended
     }
@@ -285,7 +320,8 @@ impl Fleet {
     /// Gives groups up: the tokens of each that were generated by members that have not ended.
     pub(crate) fn abort(&mut self, now: f64, groups: &[u64]) -> HashMap<u64, f64> {
         let gone: HashSet<u64> = groups.iter().copied().collect();
-        let touched: HashSet<usize> = groups.iter().filter_map(|group| self.places.remove(group)).collect();
+        let homes = groups.iter().filter_map(|group| self.homes.get(*group));
+        let touched: HashSet<usize> = homes.map(|home| home.server).collect();
         let mut spent = HashMap::new();
         for place in touched {
             let server = &mut self.servers[place];
@@ -297,20 +333,17 @@ impl Fleet {
                 }
                 !is_gone
             });
-            let orders: Vec<u64> = server
-                .running
-                .iter()
-                .filter(|(_, running)| gone.contains(&running.group))
-                .map(|(order, _)| *order)
-                .collect();
+            let running = server.running.iter().filter(|(_, running)| gone.contains(&running.group));
+            let orders: Vec<u64> = running.map(|(order, _)| order).collect();
             for order in orders {
-                if let Some(running) = server.remove(order) {
+                if let Some(running) = server.remove(order, &mut self.homes) {
                     *spent.entry(running.group).or_default() += (server.iterations - running.start).floor();
                 }
             }
-            if self.is_open {
-                server.fill(&self.settings);
-            }
+            self.fill(place);
+        }
+        for group in groups {
+            self.homes.remove(*group);
         }
         spent
     }
@@ -324,53 +357,53 @@ impl Fleet {
     pub(crate) fn set_open(&mut self, now: f64, is_open: bool) {
         self.is_open = is_open;
         if is_open {
-            for server in &mut self.servers {
-                server.pass(now, &self.settings);
-                server.fill(&self.settings);
+            for place in 0..self.servers.len() {
+                self.servers[place].pass(now, &self.settings);
+                self.fill(place);
             }
         }
     }
 
     /// Decodes nothing for a while.
     pub(crate) fn stall(&mut self, now: f64, seconds: f64) {
-        for server in &mut self.servers {
+        for place in 0..self.servers.len() {
+            let server = &mut self.servers[place];
             server.pass(now, &self.settings);
             server.stall += seconds;
+            self.foresee(place);
         }
     }
 
     /// Starts everything that decodes anew, in its order and before what waits: the tokens that each group loses.
     pub(crate) fn restart(&mut self, now: f64) -> HashMap<u64, f64> {
         let mut lost = HashMap::new();
-        for server in &mut self.servers {
+        for place in 0..self.servers.len() {
+            let server = &mut self.servers[place];
             server.pass(now, &self.settings);
-            let orders: Vec<u64> = server.running.keys().rev().copied().collect();
+            let orders: Vec<u64> = server.running.iter().rev().map(|(order, _)| order).collect();
             for order in orders {
-                if let Some(Running { group, member, start, end }) = server.remove(order) {
+                if let Some(Running { group, member, start, end }) = server.remove(order, &mut self.homes) {
                     *lost.entry(group).or_default() += (server.iterations - start).floor();
                     server.waiting.push_front(Waiting { group, member, length: end - start, generated: 0.0 });
                 }
             }
-            server.fill(&self.settings);
+            self.fill(place);
         }
         lost
     }
 
     /// Forgets where a group was.
     pub(crate) fn forget(&mut self, group: u64) {
-        self.places.remove(&group);
+        self.homes.remove(group);
     }
 
     /// Seconds that slots decoded, up to a time.
     pub(crate) fn busy(&mut self, now: f64) -> f64 {
-        let settings = self.settings;
-        self.servers
-            .iter_mut()
-            .map(|server| {
-                server.pass(now, &settings);
-                server.busy
-            })
-            .sum()
+        for place in 0..self.servers.len() {
+            self.servers[place].pass(now, &self.settings);
+            self.foresee(place);
+        }
+        self.servers.iter().map(|server| server.busy).sum()
     }
 
     /// Number of slots.
@@ -404,7 +437,7 @@ mod tests {
     fn play(fleet: &mut Fleet) -> Vec<(f64, u64, usize)> {
         let mut ended = Vec::new();
         while let Some(next) = fleet.next_time() {
-            if let Some((group, member)) = fleet.advance(next) {
+            if let Some((group, member)) = fleet.advance() {
                 ended.push(((next * 1e6).round() / 1e6, group, member));
             }
         }

@@ -27,6 +27,7 @@ mod prompt_order;
 mod rollout_rates;
 mod simulation;
 mod table;
+mod window;
 mod world;
 
 pub use bound::{LowerBound, NoBound};

@@ -273,18 +273,18 @@ impl Ledger {
     }
 
     /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric
-    /// keep a group for certain.
-    pub(super) fn see(&mut self, group: GroupId, value: f64, is_certain: impl Fn(f64, f64) -> bool) {
-        let Some(flight) = self.in_flight.get_mut(&group) else { return };
+    /// keep a group for certain. True where that is so from now on.
+    pub(super) fn see(&mut self, group: GroupId, value: f64, is_certain: impl Fn(f64, f64) -> bool) -> bool {
+        let Some(flight) = self.in_flight.get_mut(&group) else { return false };
         if !value.is_finite() {
-            return;
+            return false;
         }
         let (min, max) = flight.range.map_or((value, value), |(min, max)| (min.min(value), max.max(value)));
         flight.range = Some((min, max));
-        if !flight.is_certain && is_certain(min, max) {
-            flight.is_certain = true;
-            self.num_certain += 1;
-        }
+        let is_new = !flight.is_certain && is_certain(min, max);
+        flight.is_certain |= is_new;
+        self.num_certain += usize::from(is_new);
+        is_new
     }
 
     /// Members of a group that is complete and not settled that were begun.

@@ -294,8 +294,7 @@ impl ScheduleRun {
     pub(super) fn see(&mut self, group: GroupId, value: f64, commands: &mut Vec<Command>) {
         let filter = &self.settings.filter;
         let is_certain = |min, max| filter.as_ref().is_some_and(|filter| filter.is_certain(min, max));
-        self.ledger.see(group, value, is_certain);
-        if self.ledger.is_certain(group) {
+        if self.ledger.see(group, value, is_certain) {
             self.begin_rest(group, commands);
         }
     }
