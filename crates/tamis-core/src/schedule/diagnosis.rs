@@ -1,10 +1,12 @@
 //! Why a run stopped for want of signal, and what to change.
 
+mod screening;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::yields::{PassRateSpread, Screening, expected_rounds, keep_probability, limit_for_pass_rate};
+use super::yields::{PassRateSpread, expected_rounds, keep_probability, limit_for_pass_rate};
 use super::{OnLimit, RoundLimit, ScheduleSettings, Tally, UNKNOWN_BATCHES};
 
 /// Why an attempt at a step ended without training.
@@ -112,8 +114,6 @@ pub struct Diagnosis {
 const MOST_SAMPLES: usize = 64;
 /// A limit on rounds above this is not a remedy.
 const MOST_ROUNDS: u64 = 50;
-/// Groups from which on their pass rates say how unlike prompts are.
-const LEAST_OF_A_FIT: u64 = 50;
 
 impl Diagnosis {
     /// Of what was seen under these settings.
@@ -143,34 +143,6 @@ impl Diagnosis {
         }
     }
 
-    /// Recommends to begin groups with some of their members where that would cost less: of a streaming schedule,
-    /// which alone can.
-    pub(super) fn recommend_first_members(&mut self, settings: &ScheduleSettings) {
-        let n = settings.group_size;
-        let can_tell = settings.filter.is_some_and(|filter| filter.is_certain(0.0, f64::MAX));
-        if settings.screen_first.is_some() || !can_tell || self.tally.kept == 0 {
-            return;
-        }
-        let Some(fit) = fit_of_many(&self.tally) else { return };
-        let keep = |members| fit.keep_probability(members);
-        let Some(best) = Screening::best(n, |members| Some(keep(members))).filter(Screening::pays) else {
-            return;
-        };
-        let mut why = format!(
-            "pass rates are so unlike that a kept group then costs about {:.2} generated ones instead of {:.2}",
-            best.cost, best.whole
-        );
-        if let Some(limit) = self.max_num_gen_batches.filter(|_| !self.is_limit_adaptive) {
-            let more = keep(n) / keep(best.first);
-            why = format!(
-                "{why}; {more:.1} times as many groups are begun, and schedule.max_num_gen_batches counts these: {limit} -> {}",
-                (limit as f64 * more).ceil()
-            );
-        }
-        let (setting, change) = ("schedule.screen_first".to_owned(), format!("null -> {}", best.first));
-        self.recommendations.push(Recommendation { setting, change, why });
-    }
-
     /// Names the selector that passed over prompts since a step was last trained, where it did.
     pub fn note_passed_over(&mut self, passed_over: PassedOver) {
         let PassedOver { selector, considered, skipped } = &passed_over;
@@ -189,11 +161,6 @@ impl Diagnosis {
         }
         self.passed_over = Some(passed_over);
     }
-}
-
-/// How unlike prompts are in their pass rates, where there are enough groups to tell.
-fn fit_of_many(tally: &Tally) -> Option<PassRateSpread> {
-    PassRateSpread::fit(tally).filter(|_| tally.paired_groups >= LEAST_OF_A_FIT)
 }
 
 /// Collects recommendations, one rule a method.
@@ -313,47 +280,6 @@ impl Advice<'_> {
             let why = format!("{zero_score} of {groups} groups differ within but have a score of 0");
             self.say("filter.include_zero", "false -> true, or another filter.score", why);
         }
-    }
-
-    /// Groups that are begun with some of their members, where that costs more than whole ones do, or than with
-    /// another number of them.
-    fn screening(&mut self) {
-        let n = self.settings.group_size;
-        let Some(first) = self.settings.screen_first else { return };
-        if self.tally.kept == 0 {
-            return self.whole_groups(first);
-        }
-        let Some(fit) = fit_of_many(self.tally) else { return };
-        let keep = |members| Some(fit.keep_probability(members));
-        let Some((now, best)) = Screening::with(n, first, keep).zip(Screening::best(n, keep)) else { return };
-        let most = now.cost * (1.0 - Screening::LEAST_SAVED);
-        let costs = format!("a kept group costs about {:.2} generated ones", now.cost);
-        if now.cost > now.whole && !best.pays() {
-            let why = format!("pass rates are so alike that {costs}, and whole ones {:.2}", now.whole);
-            self.say("schedule.screen_first", format!("{first} -> null"), why);
-        } else if best.pays() && best.cost <= most {
-            let why = format!("{costs}, and then {:.2}", best.cost);
-            self.say("schedule.screen_first", format!("{first} -> {}", best.first), why);
-        }
-    }
-
-    /// Whole groups, where none was kept and most ended with their first members: of these nothing says what the
-    /// others would have come to.
-    fn whole_groups(&mut self, first: usize) {
-        let (n, Tally { screened, groups, rated, correct, .. }) = (self.settings.group_size, *self.tally);
-        if share(screened, groups) < 0.5 {
-            return;
-        }
-        // Where no member came out otherwise, few can: by the rule of three.
-        let is_alike = rated > 0 && (correct == 0 || correct == rated);
-        let most = if is_alike { (3.0 / rated as f64).min(0.5) } else { 0.5 };
-        if keep_probability(most, n) < 0.05 {
-            return;
-        }
-        let why = format!(
-            "the first {first} members of {screened} of {groups} groups were alike; of all {n} some may differ"
-        );
-        self.say("schedule.screen_first", format!("{first} -> null"), why);
     }
 
     /// Share of the trajectories that are correct, as it would be with whole groups.

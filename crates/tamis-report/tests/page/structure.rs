@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::fixture::{Made, made, played, run, write_rollouts};
 
 /// The part of a page with an id, up to the next.
-fn part<'a>(html: &'a str, id: &str) -> &'a str {
+pub(crate) fn part<'a>(html: &'a str, id: &str) -> &'a str {
     let begin = html.find(&format!("<section id=\"{id}\">")).unwrap_or_else(|| panic!("no part {id}"));
     let rest = &html[begin..];
     &rest[..rest[1..].find("<section id=").map_or(rest.len(), |end| end + 1)]
