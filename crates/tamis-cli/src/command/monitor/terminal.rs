@@ -5,6 +5,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
@@ -63,6 +64,7 @@ pub(super) fn follow(mut watch: Watch, interval: Duration, look: Look) -> Result
         )
     };
     let mut screen = Screen::take().map_err(failed)?;
+    let wishes = listen();
     let mut summary = watch.summary();
     let mut due = Instant::now() + interval;
     loop {
@@ -71,10 +73,12 @@ pub(super) fn follow(mut watch: Watch, interval: Duration, look: Look) -> Result
             return Ok(INTERRUPTED);
         }
         let wait = due.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
-        match wish(wait).map_err(failed)? {
-            Some(Wish::Quit) => return Ok(0),
-            Some(Wish::LookNow) => due = Instant::now(),
-            Some(Wish::Redraw) | None => {}
+        match wishes.recv_timeout(wait) {
+            Ok(Ok(Wish::Quit)) => return Ok(0),
+            Ok(Ok(Wish::LookNow)) => due = Instant::now(),
+            Ok(Err(error)) => return Err(failed(error)),
+            // Nobody listens any more after an error, which was said then.
+            Ok(Ok(Wish::Redraw)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
         if Instant::now() >= due {
             summary = next(&mut watch);
@@ -94,15 +98,25 @@ fn next(watch: &mut Watch) -> WatchedRun {
     summary
 }
 
-fn wish(wait: Duration) -> io::Result<Option<Wish>> {
-    if !event::poll(wait)? {
-        return Ok(None);
-    }
-    Ok(match event::read()? {
-        Event::Key(key) if key.kind == KeyEventKind::Press => wish_of(key),
-        Event::Resize(..) => Some(Wish::Redraw),
-        _ => None,
-    })
+/// What the user wants, from now on. Events are read in a thread of their own: where the terminal has gone, that reading never
+/// returns (crossterm 0.29 reads the end of its input again and again), and what ends the view is a signal or a failed drawing.
+fn listen() -> Receiver<io::Result<Wish>> {
+    let (sender, wishes) = mpsc::channel();
+    std::thread::spawn(move || {
+        loop {
+            let wish = match event::read() {
+                Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => wish_of(key).map(Ok),
+                Ok(Event::Resize(..)) => Some(Ok(Wish::Redraw)),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            };
+            let failed = matches!(wish, Some(Err(_)));
+            if wish.is_some_and(|wish| sender.send(wish).is_err()) || failed {
+                return;
+            }
+        }
+    });
+    wishes
 }
 
 fn wish_of(key: KeyEvent) -> Option<Wish> {
