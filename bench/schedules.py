@@ -31,6 +31,8 @@ SCHEDULES = {
     "streaming, carry": ["schedule.mode=streaming", *CARRY],
     "zero_variance_skip": ["schedule.mode=streaming", *CARRY, "schedule.selector.kind=zero_variance_skip"],
     "posterior": ["schedule.mode=streaming", *CARRY, "schedule.selector.kind=posterior"],
+    "difficulty_pools": ["schedule.mode=streaming", *CARRY, "schedule.selector.kind=difficulty_pools"],
+    "screening": ["schedule.mode=streaming", *CARRY, "schedule.screen_first=2"],
 }
 VALIDATION = "val-core/arithmetic/acc/mean@1"
 
