@@ -55,11 +55,13 @@ pub(crate) fn name_of_today(key: &str) -> Option<&'static str> {
 
 /// Words of other systems and of papers for what is the value of a key here: the word, whose it is, the key, the
 /// value.
-const OF_OTHERS: [(&str, &str, &str, &str); 5] = [
+const OF_OTHERS: [(&str, &str, &str, &str); 7] = [
     ("dapo", "the recipe in verl", "simulate.policies", "verl"),
+    ("dynamic_sampling.type=replace", "SkyRL's", "schedule.on_limit", "duplicate"),
     ("greso", "the paper's name", "schedule.selector.kind", "zero_variance_skip"),
     ("greso", "the paper's name", "simulate.policies", "zero_variance_skip"),
     ("keep_when_insufficient", "slime's", "schedule.on_limit", "keep_dropped"),
+    ("replace", "SkyRL's", "schedule.on_limit", "duplicate"),
     ("use_dynamic_sample", "a fork of EasyR1's", "simulate.policies", "easyr1"),
 ];
 
@@ -113,6 +115,8 @@ mod tests {
         }
         let policies = ["verl", "zero_variance_skip", "posterior"];
         assert_eq!(nearest_value("GRESO", &policies).as_deref(), Some("zero_variance_skip"));
+        let on_limit = ["use_partial", "skip", "keep_dropped", "duplicate"];
+        assert_eq!(nearest_value("replace", &on_limit).as_deref(), Some("duplicate"));
         assert_eq!(nearest_value("dapo", &policies).as_deref(), Some("verl"));
         assert_eq!(
             find_value("keep-when-insufficient"),

@@ -3,8 +3,19 @@
 use super::Checker;
 
 impl Checker<'_> {
-    /// Without servers there is no clock, and nothing that takes time has an effect.
+    /// Rows have names, each one. Without servers there is no clock, and nothing that takes time has an effect.
     pub(super) fn simulate(&mut self) {
+        let policies = self.config.simulate.as_ref().map_or(&[][..], |simulate| &simulate.policies);
+        if let Some(twice) = (0..policies.len())
+            .find(|&place| policies.iter().take(place).any(|earlier| *earlier == policies[place]))
+        {
+            let message = format!("`simulate.policies` names `{}` twice", policies[twice].as_str());
+            self.error(
+                &[&format!("simulate.policies[{twice}]"), "simulate.policies"],
+                message,
+                "take one of them out",
+            );
+        }
         if self.config.simulate.as_ref().is_some_and(|simulate| simulate.servers.is_none()) {
             self.warn_ignored(
                 &[

@@ -314,3 +314,10 @@ error: `filter.metric: seq_final_reward` is known when the divergence of a whole
     let one = of("1, mode: streaming", "filter: {}");
     assert!(one.contains("`schedule.screen_first` must be at least 2, got 1"), "{one}");
 }
+
+#[test]
+fn a_policy_is_simulated_once() {
+    let shown = show_errors("simulate: {policies: [verl, slime, verl]}", &[]);
+    assert!(shown.starts_with("error: `simulate.policies` names `verl` twice\n --> run.yaml"), "{shown}");
+    assert_snapshot!(show_errors("simulate: {policies: [verl, slime]}", &[]), @"");
+}

@@ -193,15 +193,17 @@ pub(crate) fn read_object(line: &str) -> Result<Map<String, Value>, serde_json::
     })
 }
 
-/// A line with Python's words for what is not finite in quotes, those within texts aside.
+/// A line with Python's words for what is not finite in quotes, and such a word in place of a number beyond all numbers;
+/// those within texts aside.
 fn quote_not_finite(line: &str) -> String {
     let mut quoted = String::with_capacity(line.len());
     let mut rest = line;
     let (mut is_text, mut is_escaped) = (false, false);
     while let Some(next) = rest.chars().next() {
-        let word =
-            ["NaN", "Infinity", "-Infinity"].into_iter().find(|word| !is_text && rest.starts_with(word));
-        let length = word.map_or(next.len_utf8(), str::len);
+        let (word, length) = match if is_text { None } else { not_finite(rest) } {
+            Some((word, length)) => (Some(word), length),
+            None => (None, next.len_utf8()),
+        };
         match word {
             Some(word) => quoted.extend(["\"", word, "\""]),
             None => quoted.push(next),
@@ -213,6 +215,18 @@ fn quote_not_finite(line: &str) -> String {
         rest = &rest[length..];
     }
     quoted
+}
+
+/// What a text begins with, if that is no finite number: Python's word for it, and its length.
+fn not_finite(text: &str) -> Option<(&'static str, usize)> {
+    let words = ["NaN", "Infinity", "-Infinity"];
+    if let Some(word) = words.into_iter().find(|word| text.starts_with(word)) {
+        return Some((word, word.len()));
+    }
+    let is_of_number = |c: char| c.is_ascii_digit() || ['-', '+', '.', 'e', 'E'].contains(&c);
+    let length = text.find(|c| !is_of_number(c)).unwrap_or(text.len());
+    let number: f64 = text.get(..length)?.parse().ok()?;
+    number.is_infinite().then_some((if number > 0.0 { words[1] } else { words[2] }, length))
 }
 
 /// A number of a row: JSON's, or the text that stands for an infinite one. One that is none is left out.
@@ -271,6 +285,11 @@ mod tests {
         assert_eq!(row.values.keys().collect::<Vec<_>>(), ["d"]);
         assert!(row.infinite["c"] > 0.0 && row.infinite["b"] < 0.0 && row.infinite.len() == 2);
         assert_eq!(series.damaged, []);
+        // A number beyond all numbers costs no row its others.
+        let beyond = Series::parse("{\"step\":1,\"a\":1e400,\"b\":-1E+999,\"c\":2e300}\n");
+        let row = &beyond.rows[0];
+        assert!(row.infinite["a"] > 0.0 && row.infinite["b"] < 0.0 && beyond.damaged.is_empty());
+        assert_eq!(row.values["c"], 2e300);
         let read = read_object(line).unwrap();
         assert_eq!(read["t"], r#"NaN " Infinity \"#);
         assert_eq!(read_object(r#"{"a":nan}"#).unwrap_err().to_string(), "expected ident at line 1 column 7");

@@ -100,7 +100,7 @@ impl Batch {
         if !other.reasons.is_empty() {
             self.reasons = other.reasons;
         }
-        if !self.is_possible() {
+        if other.is_impossible || !self.is_possible() {
             let groups = self.groups.filter(|groups| *groups <= MOST_GROUPS);
             *self = Self { groups, is_impossible: true, ..Self::default() };
         }

@@ -90,10 +90,21 @@ fn seconds_of(text: &str, between: char) -> Option<f64> {
         .then(|| days * 86_400.0 + f64::from(hours * 3600 + minutes * 60) + seconds)
 }
 
-/// The number at the start of a text, and what follows it.
+/// The number at the start of a text (`1024`, `1,024`), and what follows it.
 pub(super) fn number(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
-    Some((text.get(..end)?.parse().ok()?, text.get(end..)?))
+    let num_digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let mut end = num_digits(text);
+    // A comma stands between thousands where three digits follow it, and one to three stand before the first.
+    if (1..=3).contains(&end) {
+        while text
+            .get(end..)
+            .and_then(|rest| rest.strip_prefix(','))
+            .is_some_and(|rest| num_digits(rest) == 3)
+        {
+            end += 4;
+        }
+    }
+    Some((text.get(..end)?.replace(',', "").parse().ok()?, text.get(end..)?))
 }
 
 /// The number after a mark.
@@ -161,5 +172,8 @@ mod tests {
         assert_eq!(python_number("'a'"), None);
         assert_eq!(number_after("prompt_bsz=1024", "prompt_bsz="), Some(1024));
         assert_eq!(number_after("x=99999999999999999999999", "x="), None);
+        assert_eq!(number("1,024 prompts"), Some((1024, " prompts")));
+        assert_eq!(number("12,345,678"), Some((12_345_678, "")));
+        assert_eq!([number("1, 1024"), number("1024,512")], [Some((1, ", 1024")), Some((1024, ",512"))]);
     }
 }

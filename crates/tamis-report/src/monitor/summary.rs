@@ -261,6 +261,8 @@ impl WatchedRun {
         }
         let said = log.unwrap_or(main);
         let all: Vec<&Step> = steps.iter().copied().chain(open).collect();
+        // Rows count what was in flight as they were written, which is the next step's in the log.
+        let counted = if log.is_some() && !main.steps.is_empty() { &steps } else { &all };
         let step = steps.iter().rev().find_map(|step| step.number);
         let total_steps = source.total_steps.or(main.total_steps).or(said.total_steps);
         let reward = REWARDS.iter().find_map(|(name, over)| course(&steps, name, over));
@@ -269,17 +271,21 @@ impl WatchedRun {
         let formats: BTreeSet<LogFormat> =
             main.formats.iter().chain(log.iter().flat_map(|log| &log.formats)).copied().collect();
         let sum = |of: &dyn Fn(&Step) -> Option<u64>| {
-            all.iter().filter_map(|step| of(step)).reduce(u64::saturating_add)
+            counted.iter().filter_map(|step| of(step)).reduce(u64::saturating_add)
         };
         let mut dropped_by = BTreeMap::new();
-        for (reason, count) in all.iter().flat_map(|step| step.reasons()).filter(|(_, count)| *count > 0) {
+        for (reason, count) in counted.iter().flat_map(|step| step.reasons()).filter(|(_, count)| *count > 0)
+        {
             let all: &mut u64 = dropped_by.entry(reason).or_default();
             *all = all.saturating_add(count);
         }
+        let state = state(source, &steps, step, total_steps, error.is_some());
+        // A step that was begun after the last is given up with the run.
+        let is_over = matches!(state, WatchedState::Finished | WatchedState::StoppedEarly);
         Self {
             path: source.path.display().to_string(),
             formats: formats.into_iter().collect(),
-            state: state(source, &steps, step, total_steps, error.is_some()),
+            state,
             step,
             num_steps: steps.len() as u64,
             total_steps,
@@ -300,7 +306,7 @@ impl WatchedRun {
             batches: spread(steps.iter().map(|step| step.num_batches() as f64).filter(|count| *count > 0.0)),
             lag: spread(steps.iter().filter_map(|step| step.figure(&["schedule/max_lag"]))),
             seconds: pace(&steps, step, total_steps),
-            now: open.filter(|open| !open.is_blank()).map(|open| Now {
+            now: open.filter(|open| !is_over && !open.is_blank()).map(|open| Now {
                 step: open.number.or_else(|| step.map(|step| step.saturating_add(1))),
                 batches: open.num_batches(),
                 dropped: open.dropped(),
@@ -434,6 +440,7 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
             if num_impossible == 1 { "" } else { "es" }
         ));
     }
+    notes.extend(not_finite(steps));
     if steps.is_empty() && said.open.is_none() {
         notes.push("no step yet".to_owned());
     }
@@ -444,6 +451,29 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
         );
     }
     notes
+}
+
+/// The metrics that were no finite numbers, which no figure shows.
+fn not_finite(steps: &[&Step]) -> Option<String> {
+    let mut found: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (place, step) in steps.iter().enumerate() {
+        for (name, _) in step.values.iter().filter(|(_, value)| !value.is_finite()) {
+            found.entry(name).or_insert((place, 0)).1 += 1;
+        }
+    }
+    // The first to go tells most.
+    let (name, (place, count)) = found.iter().min_by_key(|(_, (place, _))| *place)?;
+    let step = steps.get(*place)?.number.unwrap_or(*place as u64 + 1);
+    let more = found.len() - 1;
+    Some(format!(
+        "{name} is no finite number {} (first in step {step}){}",
+        if *count == 1 { "once".to_owned() } else { format!("{count} times") },
+        match more {
+            0 => String::new(),
+            1 => ", nor is another metric".to_owned(),
+            more => format!(", nor are {more} others"),
+        }
+    ))
 }
 
 fn history(steps: &[&Step], reward: Option<&Course>, pass_rate: Option<&Course>) -> Vec<PastStep> {

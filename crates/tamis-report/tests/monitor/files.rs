@@ -116,6 +116,34 @@ fn a_run_without_metrics_is_told_by_its_log() {
     assert_eq!(summary.reward.unwrap().last, 0.5);
 }
 
+/// A row counts what was in flight as it was written, and the log tells of those groups as the next step's.
+#[test]
+fn groups_in_flight_are_counted_once_and_a_finished_run_makes_no_step() {
+    let folder = Folder::new();
+    folder.write("config.yaml", "train:\n  total_steps: 2\n");
+    let row = |step: u64| {
+        format!(
+            "{{\"step\":{step},\"groups/generated\":10,\"groups/dropped\":6,\"train/num_dropped/all_wrong\":6,\"train/num_gen_batches\":1}}\n"
+        )
+    };
+    folder.write("metrics.jsonl", row(1));
+    let begun = "2026-11-26T12:00:05.000Z info step 2 round 1: 4 prompts, 16 trajectories; dropped 1 (25.0%): 1 all wrong; kept 3 (75.0%); mean std 0.123; accumulated 3/4\n";
+    folder.write("run.log", begun);
+    let mut watch = Watch::open(folder.0.path()).unwrap();
+    let summary = watch.summary();
+    assert_eq!((summary.groups.generated, summary.groups.dropped), (Some(10), Some(6)));
+    assert_eq!(summary.dropped_by["all_wrong"], 6);
+    assert_eq!(summary.now.map(|now| (now.step, now.dropped)), Some((Some(2), Some(1))));
+    folder.append("metrics.jsonl", row(2));
+    folder.append(
+        "run.log",
+        begun.replace("step 2", "step 3")
+            + "2026-11-26T12:00:06.000Z info step 3 not trained: the run ends\n",
+    );
+    let done = next(&mut watch);
+    assert_eq!((done.state, done.now, done.groups.generated), (WatchedState::Finished, None, Some(20)));
+}
+
 #[test]
 fn garbage_is_refused_by_name_and_passed_over_within_a_log() {
     let folder = Folder::new();

@@ -247,10 +247,41 @@ fn counts_that_cannot_be() {
     );
 }
 
+/// Thousands may be told apart, and a number beyond all numbers is none of this batch.
+#[test]
+fn counts_as_people_write_them() {
+    let text = "Generated batch 1, 1,024 prompts, 8,192 trajectories\nFiltered: 600 prompts with std=0 (58.6%)\nKept: 424 prompts with std>0\n";
+    let summary = of_log(text);
+    assert_eq!(guide(&summary), told(1, "58.60", 424, "424.0"));
+    assert_eq!(summary.groups.generated, Some(1024));
+    let damaged = of_log(text.replace("1,024", "99999999999999999999999"));
+    assert_eq!((guide(&damaged), damaged.groups.generated), ((1, None, None, None), None));
+    assert!(damaged.notes.iter().any(|note| note.starts_with("the counts of 1 batch are left out")));
+}
+
+/// A run that has diverged shows no other figure as its last without a word.
+#[test]
+fn what_is_not_finite_is_said() {
+    let of = |score: &str, norm: &str| {
+        format!(
+            "step:1 - critic/score/mean:0.5 - actor/grad_norm:1.0\nstep:2 - critic/score/mean:{score} - actor/grad_norm:{norm}\n"
+        )
+    };
+    assert_eq!(of_log(of("0.25", "2.0")).notes.iter().filter(|note| note.contains("finite")).count(), 0);
+    let said =
+        |score, norm| of_log(of(score, norm)).notes.into_iter().find(|note| note.contains("finite")).unwrap();
+    assert_eq!(said("nan", "1.0"), "critic/score/mean is no finite number once (first in step 2)");
+    assert_eq!(
+        said("nan", "1e309"),
+        "actor/grad_norm is no finite number once (first in step 2), nor is another metric"
+    );
+}
+
 /// What Python writes for a number that is none is no reason to leave the row out.
 #[test]
 fn rows_with_words_of_python() {
     let row = "{\"step\":1,\"critic/score/mean\":NaN,\"train/num_gen_batches\":3}\n";
     let summary = of_log(row);
     assert_eq!((summary.step, summary.guide.total_batches, summary.reward), (Some(1), 3, None));
+    assert_eq!(summary.notes, ["critic/score/mean is no finite number once (first in step 1)"]);
 }

@@ -3,18 +3,18 @@
 //! std>0`, `Kept (std>0): 404 (39.5%)` or `Kept (std>0): 404 prompts`.
 
 use crate::monitor::fact::{Batch, Fact};
-use crate::monitor::line::{Line, number_after, python_number, share};
+use crate::monitor::line::{Line, number, number_after, python_number, share};
 
 pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
     let text = line.text.trim().trim_start_matches("- ");
-    if let Some(number) = number_after(text, "Generated batch ") {
-        let counted = |of: &str| {
-            let count = text.split(", ").skip(1).find_map(|part| part.strip_suffix(of))?;
-            count.trim_end().parse().ok()
-        };
+    if let Some(batch) = number_after(text, "Generated batch ") {
+        let told = |of: &str| text.split(", ").skip(1).find_map(|part| part.strip_suffix(of));
+        let counted = |of: &str| number(told(of)?).map(|(count, _)| count);
         let (groups, trajectories) = (counted("prompts"), counted("trajectories"));
-        let of = Batch { groups, trajectories, ..Batch::default() };
-        return vec![Fact::Batch { step: None, number, of }];
+        // A number that is none, or beyond all numbers.
+        let is_impossible = groups.is_none() && told("prompts").is_some();
+        let of = Batch { groups, trajectories, is_impossible, ..Batch::default() };
+        return vec![Fact::Batch { step: None, number: batch, of }];
     }
     let count = |word: &str, mark: &str| {
         let rest = text.strip_prefix(word).filter(|_| text.contains(mark))?;

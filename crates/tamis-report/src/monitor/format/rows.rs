@@ -24,6 +24,7 @@ fn flatten(above: &str, object: &Map<String, Value>, into: &mut BTreeMap<String,
         let whole = if above.is_empty() { name.clone() } else { format!("{above}/{name}") };
         match value {
             Value::Object(below) => flatten(&whole, below, into),
+            Value::String(text) if text == "NaN" => drop(into.insert(whole, f64::NAN)),
             other => drop(read_number(other).map(|value| into.insert(whole, value))),
         }
     }
