@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::fact::Batch;
 
 /// Figures of steps that are kept: of a long log no more is held than is shown.
-const FIGURES: [&str; 35] = [
+const FIGURES: [&str; 36] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",
@@ -13,6 +13,7 @@ const FIGURES: [&str; 35] = [
     "actor/pg_clipfrac",
     "actor/ppo_kl",
     "all/critic/score/mean",
+    "all/frac_reward_zero_std",
     "all/pass_rate",
     "all/response_length/mean",
     "critic/rewards/mean",

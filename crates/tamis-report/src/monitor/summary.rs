@@ -158,6 +158,9 @@ pub struct PastStep {
     /// Trajectories generated.
     #[serde(skip)]
     pub trajectories: Option<u64>,
+    /// Share of the generated groups whose members all have the same reward.
+    #[serde(skip)]
+    pub alike: Option<f64>,
     /// Reward, of the metric that [`WatchedRun::reward`] names.
     pub reward: Option<f64>,
     /// Pass rate, of the metric that [`WatchedRun::pass_rate`] names.
@@ -489,6 +492,7 @@ fn history(steps: &[&Step], reward: Option<&Course>, pass_rate: Option<&Course>)
                 dropped: step.dropped(),
                 generated: step.generated(),
                 trajectories: step.trajectories(),
+                alike: step.figure(&["all/frac_reward_zero_std"]).filter(|share| (0.0..=1.0).contains(share)),
                 reward: of(step, reward),
                 pass_rate: of(step, pass_rate),
                 seconds: seconds(steps, place),

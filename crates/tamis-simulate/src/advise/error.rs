@@ -75,6 +75,14 @@ pub enum AdviseError {
         /// The numbers that there are.
         there: Vec<String>,
     },
+    /// A log whose counts are of another filter than the one that advice is about.
+    #[error("{}: its counts are of the run's filter `{filter}`, and no `all/frac_reward_zero_std` says in how many groups the rewards differ", path.display())]
+    OtherFilter {
+        /// The log.
+        path: PathBuf,
+        /// The run's filter.
+        filter: String,
+    },
     /// A log that tells of no step.
     #[error("{}: no step says how many groups were kept", path.display())]
     NoCounts {
@@ -108,6 +116,7 @@ impl AdviseError {
             | Self::Empty { .. }
             | Self::NoGroup { .. }
             | Self::NoOutcome { .. }
+            | Self::OtherFilter { .. }
             | Self::NoCounts { .. } => false,
         }
     }
@@ -146,6 +155,7 @@ impl AdviseError {
             Self::NoCounts { is_of_verl: true, .. } => {
                 "verl prints no verdicts: give the rollouts that it dumps (`trainer.rollout_data_dir`)".to_owned()
             }
+            Self::OtherFilter { .. } => "name the run's rollouts".to_owned(),
             Self::NoCounts { .. } => {
                 "name the run's rollouts, or a log with the lines that docs/monitor.md shows".to_owned()
             }

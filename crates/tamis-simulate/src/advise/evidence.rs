@@ -291,6 +291,9 @@ impl Groups {
 pub struct LoggedCounts {
     /// Groups judged and kept, of each step of which both are known; the last steps alone.
     pub steps: Vec<(u64, u64)>,
+    /// Whether the run's own filter judged otherwise, or there was none: then groups count as kept whose members differ in
+    /// reward, by `all/frac_reward_zero_std`.
+    pub is_by_rewards: bool,
     /// Share of groups that were kept where no step tells both numbers.
     pub keep_rate: Option<f64>,
     /// The steps that they are of.

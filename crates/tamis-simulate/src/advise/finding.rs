@@ -122,7 +122,17 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
         .and_then(|share| cut_share(share, None, limit, plan, &mut changes))
         .into_iter()
         .collect();
-    found.extend(of_plan(plan, false));
+    // Of what the run's own filter judged otherwise no count is taken.
+    if counts.is_by_rewards {
+        found.push(note(
+            "sample",
+            "groups count as kept whose rewards differ (`all/frac_reward_zero_std`): what the run itself kept is no count of them".to_owned(),
+            None,
+        ));
+        found.extend(of_plan(&Plan { other_filter: None, ..plan.clone() }, false));
+    } else {
+        found.extend(of_plan(plan, false));
+    }
     (found, changes)
 }
 
@@ -410,7 +420,10 @@ fn unread(groups: &Groups) -> Option<Finding> {
     let rows = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX), "row");
     let mut parts = Vec::new();
     if groups.num_unread > 0 {
-        parts.push(format!("{} left out: no JSON object, or without a group", rows(groups.num_unread)));
+        parts.push(format!(
+            "{} left out: no JSON object (`NaN` is no JSON), or without a group",
+            rows(groups.num_unread)
+        ));
     }
     if groups.num_without_step > 0 {
         parts.push(format!("{} left out: of no step", rows(groups.num_without_step)));

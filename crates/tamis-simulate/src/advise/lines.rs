@@ -179,7 +179,11 @@ impl Values<'_> {
     /// the larger one. `None` where a mean does not tell.
     fn window(&self) -> Option<(String, String)> {
         let (low, top) = self.values.filter(|_| self.n < WINDOW)?;
-        let at = |share: f64| shortest(((low + share * (top - low)) * 1e6).round() / 1e6);
+        let at = |share: f64| {
+            let exact = low * (1.0 - share) + top * share;
+            let rounded = (exact * 1e6).round() / 1e6;
+            shortest(if rounded.is_finite() { rounded } else { exact })
+        };
         Some((at(0.01), at(0.99)))
     }
 
@@ -220,7 +224,15 @@ impl Values<'_> {
             ),
             lines(
                 "trl",
-                "TRL, which has no filter: on one device, so many groups that a batch of them differs",
+                match (self.filters, self.plan.is_batch_known) {
+                    (false, _) => "TRL",
+                    (true, true) => {
+                        "TRL, which has no filter: on one device, so many groups that a batch of them differs"
+                    }
+                    (true, false) => {
+                        "TRL, which has no filter: `gradient_accumulation_steps` is the groups of a batch over the keep rate"
+                    }
+                },
                 self.trl(),
             ),
         ]

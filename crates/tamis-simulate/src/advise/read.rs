@@ -178,8 +178,13 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, A
     let summary = watch.summary();
     let mut counts = LoggedCounts {
         sampled: sampled(path),
-        ..counts(&summary, steps.unwrap_or(StepRange::ALL), steps.is_none())
+        ..counts(&summary, steps.unwrap_or(StepRange::ALL), steps.is_none(), plan)
     };
+    let judges_otherwise = plan.has_filter == Some(false) || plan.other_filter.is_some();
+    if judges_otherwise && !counts.is_by_rewards {
+        let filter = plan.other_filter.clone().unwrap_or_else(|| "null".to_owned());
+        return Err(AdviseError::OtherFilter { path: path.to_owned(), filter });
+    }
     counts.find_members(plan);
     if counts.steps.is_empty() && counts.keep_rate.is_none() {
         let is_of_verl = summary.formats.contains(&LogFormat::Verl);
@@ -188,8 +193,9 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, A
     Ok(Evidence::Counts(counts))
 }
 
-/// The counts of a summary.
-fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool) -> LoggedCounts {
+/// The counts of a summary. What a filter keeps that judges otherwise, and a run without one, is no count of groups whose
+/// members differ: that is taken from the share of those whose rewards are alike.
+fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> LoggedCounts {
     let mut counts = LoggedCounts {
         dropped_by: summary.dropped_by.clone(),
         truncated: summary
@@ -202,10 +208,22 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool) -> LoggedCounts 
         ..LoggedCounts::default()
     };
     let (mut judged, mut rates, mut batches) = (0, Vec::new(), 0);
-    for point in summary.history.iter().rev().filter(|point| range.contains(point.step)) {
+    let points: Vec<_> = summary.history.iter().rev().filter(|point| range.contains(point.step)).collect();
+    counts.is_by_rewards = points.iter().all(|point| point.alike.is_some() || point.kept.is_none())
+        && points.iter().any(|point| point.alike.is_some_and(|alike| alike > 0.0))
+        && (plan.has_filter == Some(false)
+            || plan.other_filter.is_some()
+            || points.iter().all(|point| point.dropped.is_none_or(|dropped| dropped == 0)));
+    let shares: Vec<f64> = points.iter().filter_map(|point| point.alike).collect();
+    for point in points {
         rates.extend(point.pass_rate);
         if let (Some(kept), Some(dropped)) = (point.kept, point.dropped) {
             let of_step = kept.saturating_add(dropped);
+            let kept = match point.alike.filter(|_| counts.is_by_rewards) {
+                Some(alike) => ((1.0 - alike) * of_step as f64).round() as u64,
+                None => kept,
+            };
+            let dropped = of_step - kept.min(of_step);
             counts.steps.push((of_step, kept));
             let (first, _) = counts.range.unwrap_or((point.step, point.step));
             counts.range = Some((point.step.min(first), counts.range.map_or(point.step, |(_, last)| last)));
@@ -222,11 +240,15 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool) -> LoggedCounts 
     counts.steps.reverse();
     counts.pass_rate = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
     if counts.steps.is_empty() && is_cut {
-        counts.keep_rate = summary.guide.average_filter_rate.map(|rate| 1.0 - rate);
+        counts.keep_rate =
+            summary.guide.average_filter_rate.map(|rate| 1.0 - rate).filter(|_| !counts.is_by_rewards);
         // The first step is not done yet, but the log says what became of its groups so far.
         if let (Some(generated), Some(dropped)) = (summary.groups.generated, summary.groups.dropped)
             && let Some(kept) = generated.checked_sub(dropped).filter(|_| generated > 0)
         {
+            let alike = shares.iter().sum::<f64>() / shares.len() as f64;
+            let kept =
+                if counts.is_by_rewards { ((1.0 - alike) * generated as f64).round() as u64 } else { kept };
             counts.steps.push((generated, kept));
             (judged, batches) = (generated, summary.guide.total_batches);
         }

@@ -595,3 +595,71 @@ fn first_members_are_advised_where_they_pay() {
     let of_log = advise("x", &Evidence::Counts(counts), &Plan { n: 8, ..Plan::default() });
     assert_eq!(of_log.screening, None);
 }
+
+/// A run that drops nothing, or by another rule, tells of differing rewards by their share alone; keep rates rise with the size.
+#[test]
+fn what_another_filter_keeps_is_no_keep_rate() {
+    let rows = |dropped: u64, alike: &str| -> String {
+        (1..=4)
+            .map(|step| {
+                format!(
+                    "{{\"step\":{step},\"groups/generated\":200,\"groups/dropped\":{dropped},\"train/num_kept_prompts\":{},\"all/pass_rate\":0.1{alike}}}\n",
+                    200 - dropped
+                )
+            })
+            .collect()
+    };
+    let alike = ",\"all/frac_reward_zero_std\":0.75";
+    let bare = Plan { n: 8, ..Plan::default() };
+    let plans = [
+        (0, Plan { has_filter: Some(false), ..bare.clone() }),
+        (0, bare.clone()),
+        (150, Plan { has_filter: Some(true), other_filter: Some("top_p".to_owned()), ..bare.clone() }),
+    ];
+    let with_batches = format!("{alike},\"train/num_gen_batches\":1");
+    for ((dropped, plan), more) in
+        plans.iter().flat_map(|plan| [(plan, alike), (plan, with_batches.as_str())])
+    {
+        let found = read_of(&[("metrics.jsonl", rows(*dropped, more))], "metrics.jsonl", plan);
+        assert!((found.keep_rate.unwrap().value - 0.25).abs() < 0.01, "{found}");
+        assert!(
+            found.keep_rates.is_sorted_by(|one, next| one.rate.value <= next.rate.value + 1e-9),
+            "{found}"
+        );
+        let text = found.to_string();
+        assert!(
+            text.contains("groups count as kept whose rewards differ") && !text.contains("`top_p`"),
+            "{text}"
+        );
+    }
+    // What a filter by differing rewards keeps is counted as it says.
+    let own = read_of(&[("metrics.jsonl", rows(120, alike))], "metrics.jsonl", &bare);
+    assert!((own.keep_rate.unwrap().value - 0.4).abs() < 0.01, "{own}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.jsonl");
+    std::fs::write(&path, rows(0, "")).unwrap();
+    let plan = Plan { has_filter: Some(false), ..bare };
+    let error = read(&path, None, None, &plan).unwrap_err();
+    assert!(error.to_string().contains("of the run's filter `null`") && error.hint().is_some(), "{error}");
+}
+
+#[test]
+fn a_window_holds_for_any_two_values() {
+    let with = |low: f64, top: f64| {
+        let mut groups = spread_out();
+        for member in groups.groups.iter_mut().flat_map(|group| &mut group.members) {
+            member.scores[0] = if member.scores[0] > 0.5 { top } else { low };
+        }
+        let found = advice(&groups, &Plan { is_batch_known: true, ..Plan::default() });
+        lines(&found, "easyr1")
+            .iter()
+            .filter(|line| line.starts_with("algorithm.filter_"))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    for (low, top) in [(0.0, 1e308), (-1e308, 1e308), (-1.0, 1.0)] {
+        let window = with(low, top);
+        assert!(window.iter().any(|line| line.contains("filter_low=")), "{window:?}");
+        assert!(!window.iter().any(|line| line.contains("inf")), "{window:?}");
+    }
+}

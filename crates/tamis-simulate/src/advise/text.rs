@@ -284,7 +284,9 @@ impl Advice {
             }
             (Some((planned, PlannedScreening::LeftOut)), _) => format!("{}: leave it out", costs(planned)),
             (None, Some(best)) => {
-                format!("{}: with `schedule.mode: streaming`, for {price}", costs(best))
+                let filter =
+                    if self.plan.has_filter == Some(true) { "" } else { " and `filter.kind: variance`" };
+                format!("{}: with `schedule.mode: streaming`{filter}, for {price}", costs(best))
             }
             (None, None) => return Ok(()),
         };
