@@ -599,15 +599,14 @@ fn first_members_are_advised_where_they_pay() {
 /// A run that drops nothing, or by another rule, tells of differing rewards by their share alone; keep rates rise with the size.
 #[test]
 fn what_another_filter_keeps_is_no_keep_rate() {
-    let rows = |dropped: u64, alike: &str| -> String {
-        (1..=4)
-            .map(|step| {
-                format!(
-                    "{{\"step\":{step},\"groups/generated\":200,\"groups/dropped\":{dropped},\"train/num_kept_prompts\":{},\"all/pass_rate\":0.1{alike}}}\n",
-                    200 - dropped
-                )
-            })
-            .collect()
+    let rows = |dropped: u64, alike: &str| {
+        let kept = 200 - dropped;
+        let row = |step: u32| {
+            format!(
+                "{{\"step\":{step},\"groups/generated\":200,\"groups/dropped\":{dropped},\"train/num_kept_prompts\":{kept},\"all/pass_rate\":0.1{alike}}}\n"
+            )
+        };
+        row(1) + &row(2) + &row(3) + &row(4)
     };
     let alike = ",\"all/frac_reward_zero_std\":0.75";
     let bare = Plan { n: 8, ..Plan::default() };
