@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
         print(&made.html)?;
         return Ok(0);
     }
-    Disk::new().write_file(&out, made.html.as_bytes()).map_err(|error| {
+    Disk::new().write_shared_file(&out, made.html.as_bytes()).map_err(|error| {
         Failure::of(FAILED, &error, Some("name a file that can be written with `--out FILE`".to_owned()))
     })?;
     let plural =

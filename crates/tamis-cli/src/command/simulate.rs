@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
     if !arguments.json {
         show(&simulation.to_string())?;
     }
-    Disk::new().write_file(&out, html.as_bytes()).map_err(|error| {
+    Disk::new().write_shared_file(&out, html.as_bytes()).map_err(|error| {
         Failure::of(FAILED, &error, Some("name a file that can be written with `--html FILE`".to_owned()))
     })?;
     if !arguments.json {

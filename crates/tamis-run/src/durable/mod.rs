@@ -168,23 +168,38 @@ impl Disk {
         self.write_file_with(path, |writer| writer.write_all(bytes))
     }
 
+    /// As [`Disk::write_file`], for a file that other processes may write at the same time: it is one's whole content or
+    /// another's.
+    pub fn write_shared_file(&self, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
+        let temporary = temporary_beside(path, &format!(".{}", std::process::id()));
+        self.write_through(&temporary, path, |writer| writer.write_all(bytes))
+    }
+
     /// As [`Disk::write_file`], the content streamed by `fill` (buffered, 1 MiB).
     pub fn write_file_with(
         &self,
         path: &Path,
         fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
     ) -> Result<(), DiskError> {
-        let temporary = temporary_beside(path);
+        self.write_through(&temporary_beside(path, ""), path, fill)
+    }
+
+    fn write_through(
+        &self,
+        temporary: &Path,
+        path: &Path,
+        fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
+    ) -> Result<(), DiskError> {
         let outcome = self
-            .fill_and_sync(&temporary, fill)
-            .and_then(|()| self.rename(&temporary, path))
+            .fill_and_sync(temporary, fill)
+            .and_then(|()| self.rename(temporary, path))
             .map_err(|error| {
                 // A person knows the file by its final name.
                 if error.path == temporary { DiskError { path: path.to_owned(), ..error } } else { error }
             });
         if outcome.is_err() {
             // Best effort: the cause that matters is the first one.
-            let _ = self.remove_file(&temporary);
+            let _ = self.remove_file(temporary);
         }
         outcome
     }
@@ -403,9 +418,11 @@ impl Write for Gate<'_> {
 /// Ending of what is not complete yet: a file or folder of this name may be removed by whoever holds the run.
 pub const UNFINISHED: &str = ".tmp";
 
-fn temporary_beside(path: &Path) -> PathBuf {
+/// `.NAME.tmp`, or with a mark of who writes it `.NAME.MARK.tmp`.
+fn temporary_beside(path: &Path, mark: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
+    name.push(mark);
     name.push(UNFINISHED);
     path.with_file_name(name)
 }

@@ -25,6 +25,22 @@ fn at_every_operation(mut act: impl FnMut(DiskFault, &Disk) -> bool) {
     }
 }
 
+/// Two that write one page never take each other's unfinished file.
+#[test]
+fn a_file_that_others_write_too_goes_by_a_file_of_ones_own() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("page.html");
+    // Another's that is being written: it cannot be opened here.
+    let others = folder.path().join(".page.html.tmp");
+    std::fs::create_dir(&others).expect("a folder");
+    assert!(Disk::new().write_file(&path, b"one").is_err());
+    Disk::new().write_shared_file(&path, b"two").expect("written");
+    assert_eq!(std::fs::read(&path).expect("a page"), b"two");
+    let left: Vec<_> =
+        std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(left.iter().filter(|left| **left != path && **left != others).count(), 0, "{left:?}");
+}
+
 #[test]
 fn the_previous_file_is_whole_after_a_failure_at_any_operation() {
     let (old, new) = (vec![1_u8; 3000], vec![2_u8; 5000]);
