@@ -50,6 +50,8 @@ pub(super) enum Fact {
     Figure(String, f64),
     /// Number of steps of the run.
     TotalSteps(u64),
+    /// Groups of a batch, as the run is configured.
+    GenBatchSize(u64),
     /// Something that a person should know.
     Warning(String),
     /// An error.

@@ -19,6 +19,8 @@ pub(super) struct Reading {
     pub(super) open: Option<Step>,
     /// Number of steps of the run.
     pub(super) total_steps: Option<u64>,
+    /// Groups of a batch, where the configuration was printed.
+    pub(super) gen_batch_size: Option<u64>,
     /// Who wrote the lines that were understood.
     pub(super) formats: BTreeSet<LogFormat>,
     /// The last warnings.
@@ -51,7 +53,11 @@ impl Reading {
 
     fn take(&mut self, fact: Fact) {
         match &fact {
-            Fact::Error(_) | Fact::Warning(_) | Fact::TotalSteps(_) | Fact::Refills(_) => {}
+            Fact::Error(_)
+            | Fact::Warning(_)
+            | Fact::TotalSteps(_)
+            | Fact::GenBatchSize(_)
+            | Fact::Refills(_) => {}
             // The run goes on.
             _ => self.error.clear(),
         }
@@ -98,6 +104,7 @@ impl Reading {
                 }
             }
             Fact::TotalSteps(total) => self.total_steps = Some(total),
+            Fact::GenBatchSize(groups) => self.gen_batch_size = Some(groups),
             Fact::Warning(text) => push(&mut self.warnings, text),
             Fact::Error(text) => push(&mut self.error, text),
         }

@@ -122,6 +122,17 @@ impl Step {
         (sum.max(least), known.len() as u64, is_whole)
     }
 
+    /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the step.
+    pub(super) fn kept_before_last(&self) -> Option<u64> {
+        self.count(&["train/num_gen_batches"]).filter(|batches| *batches > 0)?;
+        if self.names_batches || self.count(&["train/num_kept_prompts"]).is_some() {
+            return None;
+        }
+        let kept: Vec<u64> = self.batches.iter().filter_map(|batch| batch.kept).collect();
+        let is_told = kept.len() as u64 + 1 == self.num_batches();
+        is_told.then(|| sum(kept.into_iter()))
+    }
+
     /// The sum over the batches, where it is known of each.
     fn of_batches(&self, count: impl Fn(&Batch) -> Option<u64>) -> Option<u64> {
         let counts: Option<Vec<u64>> = self.batches.iter().map(count).collect();

@@ -88,8 +88,24 @@ pub enum AdviseError {
     NoCounts {
         /// The log.
         path: PathBuf,
-        /// Whether it is what verl prints.
-        is_of_verl: bool,
+        /// What it lacks, where it is what verl prints.
+        gap: Option<VerlGap>,
+    },
+}
+
+/// Why nothing is known of the keep rate from what verl prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerlGap {
+    /// No step took a second batch, or there was no filter.
+    NoRefill,
+    /// The number of prompts of a batch is not there.
+    NoSize,
+    /// Batches of so many prompts cannot have come to what is printed of a step.
+    OtherSize {
+        /// The step.
+        step: u64,
+        /// Prompts of a batch.
+        generated: usize,
     },
 }
 
@@ -152,8 +168,19 @@ impl AdviseError {
                     .to_owned()
             }
             Self::NoMetric { .. } => "name one of them with --metric".to_owned(),
-            Self::NoCounts { is_of_verl: true, .. } => {
-                "verl prints no verdicts: give the rollouts that it dumps (`trainer.rollout_data_dir`)".to_owned()
+            Self::NoCounts { gap: Some(gap), .. } => {
+                let why = match gap {
+                    VerlGap::NoRefill => {
+                        "verl prints nothing of a batch that fills its step, and no step took a second one".to_owned()
+                    }
+                    VerlGap::NoSize => {
+                        "say how many prompts a batch had (`data.gen_batch_size=N` behind it), which verl prints with its configuration".to_owned()
+                    }
+                    VerlGap::OtherSize { step, generated } => {
+                        format!("what is printed of step {step} cannot be of batches of {generated} prompts: give the run's own `data.gen_batch_size=N`")
+                    }
+                };
+                format!("{why}; or give the rollouts that it dumps (`trainer.rollout_data_dir`)")
             }
             Self::OtherFilter { .. } => "name the run's rollouts".to_owned(),
             Self::NoCounts { .. } => {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::keep_rate::Counts;
+use super::keep_rate::{Counts, Estimate};
 use super::plan::Plan;
 
 /// One member of a group.
@@ -294,8 +294,13 @@ pub struct LoggedCounts {
     /// Whether the run's own filter judged otherwise, or there was none: then groups count as kept whose members differ in
     /// reward, by `all/frac_reward_zero_std`.
     pub is_by_rewards: bool,
+    /// Whether that share is not there, so that no group counts as kept.
+    pub is_of_another_rule: bool,
     /// Share of groups that were kept where no step tells both numbers.
     pub keep_rate: Option<f64>,
+    /// The keep rate of steps of whose last batch the log does not tell what it kept; [`Self::steps`] then has what these are
+    /// expected to have kept.
+    pub of_filled: Option<Estimate>,
     /// The steps that they are of.
     pub range: Option<(u64, u64)>,
     /// Share of correct trajectories.

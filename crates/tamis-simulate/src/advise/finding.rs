@@ -122,6 +122,13 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
         .and_then(|share| cut_share(share, None, limit, plan, &mut changes))
         .into_iter()
         .collect();
+    if counts.of_filled.is_some() {
+        found.push(note(
+            "sample",
+            "verl prints nothing of the batch that fills a step: the keep rate is the one at which what it does print is likeliest".to_owned(),
+            None,
+        ));
+    }
     // Of what the run's own filter judged otherwise no count is taken.
     if counts.is_by_rewards {
         found.push(note(

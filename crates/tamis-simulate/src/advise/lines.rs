@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use tamis_config::ScheduleMode;
 use tamis_core::figure::shortest;
 
 use super::cost::Costs;
@@ -90,9 +91,10 @@ impl Values<'_> {
         // At servers a stream keeps them full; where one engine samples and learns in turns a step that lags
         // by one buys nothing.
         let mut mode = match (self.plan.samples_at_servers, self.screen_first) {
-            (true, _) => "streaming, surplus: carry, max_lag: 1".to_owned(),
+            (true, _) => format!("streaming, surplus: carry, max_lag: {}", self.plan.max_lag.unwrap_or(1)),
             // Groups of a round are begun whole.
             (false, Some(_)) => "streaming".to_owned(),
+            (false, None) if self.plan.schedule == Some(ScheduleMode::Streaming) => "streaming".to_owned(),
             (false, None) if self.plan.overlaps_rounds => "deficit, rounds_in_flight: null".to_owned(),
             (false, None) => "deficit".to_owned(),
         };
@@ -204,6 +206,11 @@ impl Values<'_> {
         let lines = |system, title: &str, lines| ConfigLines { system, title: title.to_owned(), lines };
         let verl =
             if self.filters { "verl (`python -m recipe.dapo.main_dapo`)" } else { "verl, without a filter" };
+        let tamis = if self.filters && !self.plan.samples_at_servers {
+            "tamis, as a second file (`tamis train my.yaml advice.yaml`), for one engine that samples and learns in turns"
+        } else {
+            "tamis, as a second file (`tamis train my.yaml advice.yaml`)"
+        };
         let easyr1 = match self.window() {
             None if self.filters && self.values.is_none() => {
                 "EasyR1, without its filter: a window on the mean does not tell whether the members of a group differ in a number with many values"
@@ -214,7 +221,7 @@ impl Values<'_> {
             _ => "EasyR1",
         };
         vec![
-            lines("tamis", "tamis, as a second file (`tamis train my.yaml advice.yaml`)", self.tamis()),
+            lines("tamis", tamis, self.tamis()),
             lines("verl", verl, self.verl()),
             lines("easyr1", easyr1, self.easyr1(false)),
             lines(

@@ -16,6 +16,7 @@ mod cost;
 mod data_column;
 mod error;
 mod evidence;
+mod filled;
 mod finding;
 mod gold;
 mod histogram;
@@ -323,6 +324,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     // Its members are then those of groups that went on, more than of others.
     let pass_rate = counts.pass_rate.filter(|_| !counts.is_screened);
     let counted = match counts.sums() {
+        _ if counts.of_filled.is_some() => counts.of_filled,
         (0, _) => counts.keep_rate.map(Estimate::exact),
         _ => Some(keep_rate::of_steps(&counts.steps)),
     };

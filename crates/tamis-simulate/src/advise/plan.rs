@@ -31,6 +31,12 @@ pub struct Plan {
     pub has_filter: Option<bool>,
     /// Name of what the run does in [`Costs::modes`](super::Costs::modes); `None` where nobody said.
     pub mode: Option<&'static str>,
+    /// The schedule's mode, where somebody chose it.
+    #[serde(skip)]
+    pub schedule: Option<ScheduleMode>,
+    /// Greatest age of a carried group, where somebody chose it.
+    #[serde(skip)]
+    pub max_lag: Option<usize>,
     /// Members with which a group is begun that ends where they are alike.
     pub screen_first: Option<usize>,
     /// Limit on rounds.
@@ -74,6 +80,8 @@ impl Default for Plan {
             metric: None,
             has_filter: None,
             mode: None,
+            schedule: None,
+            max_lag: None,
             screen_first: None,
             max_num_gen_batches: None,
             temperature: None,
@@ -121,6 +129,8 @@ impl Plan {
             metric: filter.and_then(|filter| filter.metric.clone()),
             has_filter: is_given("filter").then_some(filter.is_some()),
             mode: is_given("schedule.mode").then(|| mode(config)),
+            schedule: is_given("schedule.mode").then_some(config.schedule.mode),
+            max_lag: config.schedule.max_lag,
             screen_first: config.schedule.screen_first,
             max_num_gen_batches: match config.schedule.max_num_gen_batches {
                 RoundLimit::Rounds(rounds) if is_given("schedule.max_num_gen_batches") => Some(rounds),

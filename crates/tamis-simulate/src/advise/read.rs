@@ -10,13 +10,16 @@ use tamis_report::monitor::{LogFormat, Watch};
 use tamis_report::page::StepRange;
 use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step_files};
 
-use super::error::AdviseError;
+use super::error::{AdviseError, VerlGap};
 use super::evidence::{Evidence, Groups, LoggedCounts, Sampled};
+use super::filled::{self, FilledStep};
 use super::plan::Plan;
 use super::rows::Reader;
 
 /// Groups that say enough of a policy: of a run, the last steps that have so many are read.
 const ENOUGH: usize = 1024;
+/// More prompts than any batch of verl has: such a number is a damaged one.
+const MOST_PROMPTS: usize = 1 << 24;
 
 /// What was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -180,17 +183,61 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, A
         sampled: sampled(path),
         ..counts(&summary, steps.unwrap_or(StepRange::ALL), steps.is_none(), plan)
     };
-    let judges_otherwise = plan.has_filter == Some(false) || plan.other_filter.is_some();
-    if judges_otherwise && !counts.is_by_rewards {
+    counts.find_members(plan);
+    if counts.is_of_another_rule {
         let filter = plan.other_filter.clone().unwrap_or_else(|| "null".to_owned());
         return Err(AdviseError::OtherFilter { path: path.to_owned(), filter });
     }
-    counts.find_members(plan);
     if counts.steps.is_empty() && counts.keep_rate.is_none() {
-        let is_of_verl = summary.formats.contains(&LogFormat::Verl);
-        return Err(AdviseError::NoCounts { path: path.to_owned(), is_of_verl });
+        let mut gap = None;
+        if summary.formats.contains(&LogFormat::Verl) {
+            gap = count_filled(&summary, steps, plan, &mut counts).err();
+        }
+        if counts.steps.is_empty() {
+            return Err(AdviseError::NoCounts { path: path.to_owned(), gap });
+        }
     }
     Ok(Evidence::Counts(counts))
+}
+
+/// The counts of what verl prints: of each step how many batches it took, and what all but the last one kept.
+fn count_filled(
+    summary: &WatchedRun,
+    range: Option<StepRange>,
+    plan: &Plan,
+    counts: &mut LoggedCounts,
+) -> Result<(), VerlGap> {
+    let mut filled = Vec::new();
+    for point in summary.history.iter().filter(|point| range.is_none_or(|range| range.contains(point.step))) {
+        let target = summary.target.and_then(|target| usize::try_from(target).ok());
+        let kept = point.kept_before_last.and_then(|kept| usize::try_from(kept).ok());
+        let batches = usize::try_from(point.batches).ok().filter(|batches| *batches > 0);
+        if let (Some(target), Some(kept), Some(batches)) = (target, kept, batches)
+            && kept < target
+        {
+            filled.push(FilledStep { step: point.step, batches, kept, target });
+        }
+    }
+    if filled.iter().all(|step| step.batches == 1) {
+        return Err(VerlGap::NoRefill);
+    }
+    let own = summary.gen_batch_size.and_then(|groups| usize::try_from(groups).ok());
+    let generated = own
+        .or(plan.is_round_known.then_some(plan.gen_batch_size))
+        .filter(|generated| (1..=MOST_PROMPTS).contains(generated))
+        .ok_or(VerlGap::NoSize)?;
+    if let Some(step) = filled.iter().find(|step| !step.is_possible(generated)) {
+        return Err(VerlGap::OtherSize { step: step.step, generated });
+    }
+    let keep = filled::keep_rate(&filled, generated);
+    let of_step = |step: &FilledStep| {
+        ((step.batches * generated) as u64, step.expected(generated, keep.value).round() as u64)
+    };
+    counts.steps = filled.iter().map(of_step).collect();
+    counts.range = filled.first().zip(filled.last()).map(|(first, last)| (first.step, last.step));
+    counts.train_batch_size = filled.last().map(|step| step.target);
+    (counts.gen_batch_size, counts.of_filled) = (Some(generated), Some(keep));
+    Ok(())
 }
 
 /// The counts of a summary. What a filter keeps that judges otherwise, and a run without one, is no count of groups whose
@@ -209,12 +256,16 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     };
     let (mut judged, mut rates, mut batches) = (0, Vec::new(), 0);
     let points: Vec<_> = summary.history.iter().rev().filter(|point| range.contains(point.step)).collect();
-    counts.is_by_rewards = points.iter().all(|point| point.alike.is_some() || point.kept.is_none())
-        && points.iter().any(|point| point.alike.is_some_and(|alike| alike > 0.0))
-        && (plan.has_filter == Some(false)
-            || plan.other_filter.is_some()
-            || points.iter().all(|point| point.dropped.is_none_or(|dropped| dropped == 0)));
     let shares: Vec<f64> = points.iter().filter_map(|point| point.alike).collect();
+    let dropped = points.iter().filter_map(|point| point.dropped).reduce(u64::saturating_add);
+    let drops_none = dropped.or(summary.groups.dropped) == Some(0);
+    // Of a log that tells of dropped groups there was a filter, whatever is planned.
+    let is_of_another_rule = plan.other_filter.is_some() || drops_none && plan.has_filter == Some(false);
+    let are_told =
+        !shares.is_empty() && points.iter().all(|point| point.alike.is_some() || point.kept.is_none());
+    counts.is_by_rewards =
+        are_told && (is_of_another_rule || drops_none && shares.iter().any(|share| *share > 0.0));
+    counts.is_of_another_rule = is_of_another_rule && !are_told;
     for point in points {
         rates.extend(point.pass_rate);
         if let (Some(kept), Some(dropped)) = (point.kept, point.dropped) {

@@ -11,6 +11,7 @@ use tamis_config::{
 use super::*;
 use crate::{World, simulate_in};
 
+mod of_verl;
 mod over_plan;
 
 fn advice(groups: &Groups, plan: &Plan) -> Advice {
@@ -634,10 +635,17 @@ fn what_another_filter_keeps_is_no_keep_rate() {
     // What a filter by differing rewards keeps is counted as it says.
     let own = read_of(&[("metrics.jsonl", rows(120, alike))], "metrics.jsonl", &bare);
     assert!((own.keep_rate.unwrap().value - 0.4).abs() < 0.01, "{own}");
+    // Of a run whose rewards differ in all groups nothing else is said, and of a log that tells of dropped groups its counts
+    // are taken, whatever is planned.
+    let plan = Plan { has_filter: Some(false), ..bare };
+    let differing = rows(0, ",\"all/frac_reward_zero_std\":0.0");
+    let found = read_of(&[("metrics.jsonl", differing)], "metrics.jsonl", &plan);
+    assert!(found.keep_rate.unwrap().value > 0.99, "{found}");
+    let found = read_of(&[("metrics.jsonl", rows(120, ""))], "metrics.jsonl", &plan);
+    assert!((found.keep_rate.unwrap().value - 0.4).abs() < 0.01, "{found}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("metrics.jsonl");
     std::fs::write(&path, rows(0, "")).unwrap();
-    let plan = Plan { has_filter: Some(false), ..bare };
     let error = read(&path, None, None, &plan).unwrap_err();
     assert!(error.to_string().contains("of the run's filter `null`") && error.hint().is_some(), "{error}");
 }

@@ -1,7 +1,7 @@
 //! What verl prints: `step:3 - critic/score/mean:0.41 - ...` after every step, `num_prompt_in_batch=424 <
 //! prompt_bsz=1024` and `num_gen_batches=1. Keep generating...` where a batch does not fill the step, `Total
-//! training steps: 435` and a progress bar. Verdicts are not printed: of the batch that fills a step nobody
-//! knows how many groups were kept.
+//! training steps: 435`, a progress bar, and its configuration at the start. Verdicts are not printed: of the batch that
+//! fills a step nobody knows how many groups were kept.
 
 use crate::monitor::fact::Fact;
 use crate::monitor::line::{Line, number, number_after, python_number};
@@ -32,7 +32,7 @@ pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
     if let Some(total) = total(text, "Training Progress:") {
         return vec![Fact::TotalSteps(total)];
     }
-    Vec::new()
+    number_after(text, "'gen_batch_size': ").map(Fact::GenBatchSize).into_iter().collect()
 }
 
 /// The number of steps, from the line that says it or from a progress bar: `Training Progress:  10%|█ | 5/435

@@ -35,7 +35,7 @@ fn over(run: &str, groups: &Groups, at_servers: bool) -> Config {
 
 #[test]
 fn lines_go_with_what_is_planned() {
-    use tamis_config::ScheduleMode::{Deficit, Streaming};
+    use tamis_config::ScheduleMode::Streaming;
     let screened = |first: usize| {
         format!(
             "data: {{train_batch_size: 64}}\nfilter: {{kind: variance}}\nrollout: {{n: 8}}\nschedule: {{mode: streaming, screen_first: {first}, rounds_in_flight: 4}}\n"
@@ -54,8 +54,7 @@ fn lines_go_with_what_is_planned() {
         let config = over(&screened(7), &unlike(), at_servers);
         assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(best.first)));
         let config = over(&screened(2), &sampled(&|_| 0.05), at_servers);
-        let mode = if at_servers { Streaming } else { Deficit };
-        assert_eq!((config.schedule.mode, config.schedule.screen_first), (mode, None));
+        assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, None));
         // Where filtering is advised against.
         let config = over(&screened(3), &sampled(&|u| 0.8 + 0.2 * u), at_servers);
         assert_eq!((config.filter.is_none(), config.schedule.screen_first), (true, None));
@@ -233,4 +232,23 @@ fn steps_that_are_not_there() {
     std::fs::remove_file(&path).unwrap();
     let refused = read(folder.path(), Some("10..50".parse().unwrap()), None, &Plan::default()).unwrap_err();
     assert!(refused.hint().unwrap().starts_with("steps 3 to 4 are there"), "{refused}");
+}
+
+/// Only what nobody chose is chosen.
+#[test]
+fn a_planned_schedule_stays() {
+    use tamis_config::ScheduleMode::{Deficit, Streaming};
+    let run = |schedule: &str| {
+        format!("data: {{train_batch_size: 64}}\nfilter: {{kind: variance}}\nrollout: {{n: 8}}\n{schedule}")
+    };
+    let streaming = run("schedule: {mode: streaming, surplus: carry, max_lag: 2}\n");
+    let groups = sampled(&|u| u);
+    for at_servers in [false, true] {
+        let schedule = over(&streaming, &groups, at_servers).schedule;
+        assert_eq!((schedule.mode, schedule.max_lag), (Streaming, Some(2)));
+    }
+    let schedule = over(&run(""), &groups, false).schedule;
+    assert_eq!((schedule.mode, schedule.max_lag), (Deficit, None));
+    let schedule = over(&run(""), &groups, true).schedule;
+    assert_eq!((schedule.mode, schedule.max_lag), (Streaming, Some(1)));
 }
