@@ -31,6 +31,8 @@ mod lost_learner;
 mod model_messages;
 mod monitor;
 mod not_finite;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod plan;
 mod regex;
 mod report;
