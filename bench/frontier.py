@@ -42,7 +42,7 @@ CURVES = [
     ]),
     ("posterior_biased, reference 0.1 to 1", "#0072b2", "5 3", posterior("posterior_biased", 0.995)),
     ("posterior, reference 0.1 to 1", "#0072b2", "", posterior("posterior", 0.995)),
-    ("posterior, min_groups 2", "#009e73", "", posterior("posterior", "0.995, min_groups: 2")),
+    ("posterior, memory 0.98", "#009e73", "", posterior("posterior", 0.98)),
     ("posterior, memory 1", "#cc79a7", "", posterior("posterior", 1.0)),
 ]
 

@@ -47,6 +47,10 @@ enum Policy {
     Skip(ZeroVarianceSkip),
     Pools(DifficultyPools),
     Posterior(Posterior),
+    /// With q in proportion to sqrt(x / (1 - m x)), x = K / K*: of all functions of K the one that generates least
+    /// at its effective share, where x is right. It is what minimises sum q at given sums of q K, the kept groups,
+    /// and of K / q, their squared weights.
+    CheapestForm(Posterior, f64),
 }
 
 #[derive(Default)]
@@ -70,7 +74,7 @@ impl Counts {
         let sum: f64 = self.weights.iter().sum();
         let share = effective_share(&self.weights).unwrap_or(1.0);
         format!(
-            "{:>6.3} {:>6.4} {:>6.4} {:>5.2}",
+            "{:>6.3} {:>6.4} {:>6.4} {:>5.3}",
             self.generated / self.kept,
             self.hard / sum,
             self.easy / sum,
@@ -110,6 +114,12 @@ fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &m
                 Policy::Posterior(posterior) => {
                     posterior.select(&prior, histories.get(id), version, MEMBERS, draw)
                 }
+                Policy::CheapestForm(posterior, m) => {
+                    let keep = posterior.keep_probability(&prior, histories.get(id), version, MEMBERS);
+                    let x = keep / (1.0 - 0.5_f64.powi(MEMBERS as i32 - 1));
+                    let inclusion = (x * (1.0 - m) / (1.0 - m * x)).sqrt().clamp(posterior.floor, 1.0);
+                    Selection::with_probability(inclusion, draw.uniform(0))
+                }
             };
             if !is_taken {
                 continue;
@@ -117,7 +127,10 @@ fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &m
             let rate = 1.0 / (1.0 + (-logits[prompt]).exp());
             let num_correct =
                 (0..u64::from(MEMBERS)).filter(|&i| draw.with(9).uniform(i) < rate).count() as u32;
-            let memory = if let Policy::Posterior(posterior) = policy { posterior.memory } else { 1.0 };
+            let memory = match policy {
+                Policy::Posterior(posterior) | Policy::CheapestForm(posterior, _) => posterior.memory,
+                _ => 1.0,
+            };
             histories.observe(id, num_correct, MEMBERS, version, memory);
             prior.observe(num_correct, MEMBERS, inclusion, 0.9998);
             generated += 1;
@@ -126,7 +139,8 @@ fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &m
                 Some(Side::Hard) => hard += 1,
                 None => {
                     kept += 1;
-                    let weight = if matches!(policy, Policy::Posterior(_)) { 1.0 / inclusion } else { 1.0 };
+                    let is_weighted = matches!(policy, Policy::Posterior(_) | Policy::CheapestForm(..));
+                    let weight = if is_weighted { 1.0 / inclusion } else { 1.0 };
                     all.keep(rate, weight);
                     if step >= STEPS / 2 {
                         late.keep(rate, weight);
@@ -158,10 +172,21 @@ fn main() {
             Policy::Posterior(Posterior { memory: 1.0, ..Posterior::default() }),
         ),
         ("posterior, reference 1/2", Policy::Posterior(Posterior { reference: 0.5, ..Posterior::default() })),
+        ("posterior, reference 1", Policy::Posterior(Posterior { reference: 1.0, ..Posterior::default() })),
+        ("cheapest form, m 0.8", Policy::CheapestForm(Posterior::default(), 0.8)),
+        ("cheapest form, m 0.85", Policy::CheapestForm(Posterior::default(), 0.85)),
+        (
+            "cheapest form, m 0.8, memory 1",
+            Policy::CheapestForm(Posterior { memory: 1.0, ..Posterior::default() }, 0.8),
+        ),
+        (
+            "cheapest form, m 0.85, memory 1",
+            Policy::CheapestForm(Posterior { memory: 1.0, ..Posterior::default() }, 0.85),
+        ),
     ];
-    println!("{:<30} {:<26}   second half of the steps", "", "all steps");
+    println!("{:<32} {:<26}   second half of the steps", "", "all steps");
     println!(
-        "{:<30} {:>6} {:>6} {:>6} {:>5}   {:>6} {:>6} {:>6} {:>5}",
+        "{:<32} {:>6} {:>6} {:>6} {:>5}   {:>6} {:>6} {:>6} {:>5}",
         "policy", "cost", "hard", "easy", "ESS", "cost", "hard", "easy", "ESS"
     );
     for (name, policy) in cases {
@@ -169,6 +194,6 @@ fn main() {
         for seed in 1..=SEEDS {
             run(policy, shape, seed, &mut all, &mut late);
         }
-        println!("{name:<30} {}   {}", all.shown(), late.shown());
+        println!("{name:<32} {}   {}", all.shown(), late.shown());
     }
 }

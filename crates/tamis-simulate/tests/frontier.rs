@@ -21,7 +21,6 @@ use tamis_config::{
     BetaRates, Config, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
     SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig,
 };
-use tamis_core::schedule::selector::{Posterior, Selector};
 use tamis_core::schedule::yields::{PassRateSpread, keep_probability};
 use tamis_simulate::{Completions, PolicyResult, Population, World, simulate, simulate_in};
 
@@ -372,12 +371,7 @@ struct Choice {
 }
 
 fn choose(a: f64, b: f64, policy: SimulatedPolicy) -> Choice {
-    choose_by(Selector::default(), a, b, policy)
-}
-
-fn choose_by(selector: Selector, a: f64, b: f64, policy: SimulatedPolicy) -> Choice {
     let mut config = config(a, b, 8, 6000);
-    config.schedule.selector = selector;
     config.simulate.as_mut().unwrap().drift = SimulatedDriftConfig { logit: 0.006, noise: 0.03 };
     let mut found: [Vec<PolicyResult>; 2] = Default::default();
     for seed in 1..=3 {
@@ -429,20 +423,6 @@ fn table_e_choosing_prompts() {
         let biased = choose(a, b, SimulatedPolicy::PosteriorBiased);
         assert!(biased.hard < 0.9 * blind.hard, "{} and {}", biased.hard, blind.hard);
     }
-}
-
-/// What table E has of known pass rates, of rates that are learnt: every prompt twice before it is passed over.
-#[test]
-fn the_aim_of_table_e() {
-    let posterior = Posterior { reference: 0.85, min_groups: 2, ..Posterior::default() };
-    let blind = choose(0.3, 0.3, SimulatedPolicy::StreamingCarry);
-    let found = choose_by(Selector::Posterior(posterior), 0.3, 0.3, SimulatedPolicy::Posterior);
-    println!(
-        "cost {:.3}, second half {:.3}, hard {:.4} ({:.4} without a choice), effective share {:.3}",
-        found.cost, found.late, found.hard, blind.hard, found.share
-    );
-    assert!(found.late <= 1.45 && found.share >= 0.75, "{} {}", found.late, found.share);
-    close(found.hard, blind.hard, 0.05, "hard prompts, against none chosen");
 }
 
 /// With W groups in flight and T trained a step, a group is k W / T steps in flight.

@@ -14,8 +14,7 @@ settings! {
     /// their age. Its next group of n is mixed with probability
     /// `K(a, b) = 1 - B(a + n, b) / B(a, b) - B(a, b + n) / B(a, b)`, and it is taken with probability
     /// `q = clip(K / (reference K*), floor, 1)`, where `K* = 1 - 2^(1 - n)` is the most that K can be: that of a
-    /// prompt that is solved half of the time. A prompt without history has K of the prior, or is taken for certain where
-    /// `min_groups` are to be seen first. Weighted by 1/q, kept
+    /// prompt that is solved half of the time. A prompt without history has K of the prior. Weighted by 1/q, kept
     /// groups are distributed as without selection. Of a group that is begun with some of its members, which are
     /// to differ, n is the number of these.
     ///
@@ -29,9 +28,6 @@ settings! {
         /// Least probability with which a prompt is taken, so that none is forgotten and no weight is above its
         /// inverse.
         floor: f64 = 0.05, Between(0.001, 1.0);
-        /// Groups of a prompt that are seen before it may be passed over: with 2 the first passes over the data cost
-        /// more, and those after them less.
-        min_groups: u64 = 0;
         /// Share of what was seen that still counts one policy version later.
         memory: f64 = 0.995, Between(0.0, 1.0);
         /// Use in the loss of the probability with which a prompt was taken.
@@ -74,7 +70,7 @@ impl Posterior {
     }
 
     /// Whether a prompt is taken; `key` is that of the draw. For n below 2, of which no group is mixed, it is taken
-    /// with the least probability, once `min_groups` of it were seen.
+    /// with the least probability.
     pub fn select(
         &self,
         prior: &PassRatePrior,
@@ -83,9 +79,6 @@ impl Posterior {
         n: u32,
         key: Key,
     ) -> Selection {
-        if history.map_or(0, |history| history.num_groups) < self.min_groups {
-            return Selection::CERTAIN;
-        }
         let keep = self.keep_probability(prior, history, version, n);
         let most = greatest_mixed(n);
         let inclusion = if most > 0.0 { keep / (self.reference * most) } else { 0.0 };

@@ -78,22 +78,6 @@ fn a_judged_group_is_mixed_where_its_members_differ() {
     assert_eq!(of(&[f64::NAN, f64::NAN]), (0, 0));
 }
 
-/// One group of a prompt that is never solved says little; two are what it is passed over by.
-#[test]
-fn a_prompt_is_taken_until_its_first_groups_were_seen() {
-    let (prior, version, key) = (PassRatePrior::default(), PolicyVersion(0), Key::new(1, Purpose::Selection));
-    let one = history(&[(0, 8, 0)], 1.0);
-    let two = history(&[(0, 8, 0), (0, 8, 0)], 1.0);
-    let chances = |min_groups: u64| {
-        let posterior = Posterior { min_groups, ..Posterior::default() };
-        [None, Some(&one), Some(&two)].map(|seen| posterior.select(&prior, seen, version, 8, key).inclusion)
-    };
-    let [new, after_one, after_two] = chances(0);
-    assert!(1.0 > after_one && after_one > after_two && new > after_one, "{new} {after_one} {after_two}");
-    assert_eq!(chances(1), [1.0, after_one, after_two]);
-    assert_eq!(chances(2), [1.0, 1.0, after_two]);
-}
-
 /// Table of the keep rate under a Beta prior, groups of 8 and 16, to three digits.
 #[test]
 fn the_probability_of_a_mixed_group_is_that_of_the_beta_binomial() {
