@@ -19,8 +19,8 @@ pub(super) struct Reading {
     pub(super) open: Option<Step>,
     /// Number of steps of the run.
     pub(super) total_steps: Option<u64>,
-    /// Groups of a batch, where the configuration was printed.
-    pub(super) gen_batch_size: Option<u64>,
+    /// Groups of a batch, as the configuration that was printed last has it.
+    gen_batch_size: Option<u64>,
     /// Who wrote the lines that were understood.
     pub(super) formats: BTreeSet<LogFormat>,
     /// The last warnings.
@@ -76,6 +76,9 @@ impl Reading {
             Fact::Refills(batches) => {
                 let open = self.open.get_or_insert_default();
                 let number = usize::try_from(batches).unwrap_or(usize::MAX);
+                if !open.names_batches && number == 1 && open.batches.len() > 1 {
+                    open.begin_again();
+                }
                 open.batch(number.saturating_add(open.given_up));
             }
             Fact::Skipped => {
@@ -104,7 +107,13 @@ impl Reading {
                 }
             }
             Fact::TotalSteps(total) => self.total_steps = Some(total),
-            Fact::GenBatchSize(groups) => self.gen_batch_size = Some(groups),
+            Fact::GenBatchSize(groups) => {
+                // A process begins: what another one had not ended is gone.
+                if self.open.as_ref().is_some_and(|open| !open.names_batches) {
+                    self.open = None;
+                }
+                self.gen_batch_size = Some(groups);
+            }
             Fact::Warning(text) => push(&mut self.warnings, text),
             Fact::Error(text) => push(&mut self.error, text),
         }
@@ -139,8 +148,11 @@ impl Reading {
         }
         let open = self.open.get_or_insert_default();
         if !open.names_batches {
-            let before = open.ready.unwrap_or(0);
-            let kept = ready.checked_sub(before);
+            // Fewer than before are those of a process that was started again.
+            if open.ready.is_some_and(|before| before > ready) {
+                (open.batches, open.ready) = (Vec::new(), None);
+            }
+            let kept = ready.checked_sub(open.ready.unwrap_or(0));
             let place = open.batches.len() + 1;
             open.batch(place).merge(Batch { kept, ..Batch::default() });
         }
@@ -160,6 +172,7 @@ impl Reading {
         }
         let mut open = self.open.take().unwrap_or_default();
         open.number = Some(step);
+        open.gen_batch_size = self.gen_batch_size;
         open.add(values);
         open.ended = self.last_time.or(open.ended);
         let num_batches = open.num_batches();

@@ -60,6 +60,8 @@ pub(super) struct Step {
     pub(super) ready: Option<u64>,
     /// Groups wanted.
     pub(super) target: Option<u64>,
+    /// Groups of a batch, where the configuration was printed before.
+    pub(super) gen_batch_size: Option<u64>,
     /// When it ended, in seconds from some day on.
     pub(super) ended: Option<f64>,
     /// Whether lines name its batches; if not, they are counted by what was accumulated.
@@ -128,9 +130,15 @@ impl Step {
         if self.names_batches || self.count(&["train/num_kept_prompts"]).is_some() {
             return None;
         }
-        let kept: Vec<u64> = self.batches.iter().filter_map(|batch| batch.kept).collect();
-        let is_told = kept.len() as u64 + 1 == self.num_batches();
-        is_told.then(|| sum(kept.into_iter()))
+        let before = usize::try_from(self.num_batches()).ok()?.checked_sub(1)?;
+        let (before, last) = self.batches.split_at_checked(before)?;
+        let kept: Option<Vec<u64>> = before.iter().map(|batch| batch.kept).collect();
+        kept.filter(|_| last.iter().all(|batch| batch.kept.is_none())).map(|kept| sum(kept.into_iter()))
+    }
+
+    /// What was accumulated last is the first batch of another attempt, by a process that was started again.
+    pub(super) fn begin_again(&mut self) {
+        self.batches = vec![Batch { kept: self.ready, ..Batch::default() }];
     }
 
     /// The sum over the batches, where it is known of each.

@@ -155,6 +155,12 @@ pub struct PastStep {
     /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the step.
     #[serde(skip)]
     pub kept_before_last: Option<u64>,
+    /// Groups that it wanted, where lines say it.
+    #[serde(skip)]
+    pub target: Option<u64>,
+    /// Groups of a batch, where the log has the configuration of verl.
+    #[serde(skip)]
+    pub gen_batch_size: Option<u64>,
     /// Groups generated.
     #[serde(skip)]
     pub generated: Option<u64>,
@@ -187,12 +193,6 @@ pub struct WatchedRun {
     pub num_steps: u64,
     /// Number of steps that it will have.
     pub total_steps: Option<u64>,
-    /// Groups of a batch, where the log has the configuration of verl.
-    #[serde(skip)]
-    pub gen_batch_size: Option<u64>,
-    /// Groups that a step wants, the last that was said.
-    #[serde(skip)]
-    pub target: Option<u64>,
     /// The figures of the guide's script.
     pub guide: GuideFigures,
     /// Groups by where they went.
@@ -301,8 +301,6 @@ impl WatchedRun {
             step,
             num_steps: steps.len() as u64,
             total_steps,
-            gen_batch_size: said.gen_batch_size,
-            target: all.iter().rev().find_map(|step| step.target),
             guide: guide_figures(&all),
             groups: WatchedGroups {
                 generated: sum(&Step::generated),
@@ -502,6 +500,8 @@ fn history(steps: &[&Step], reward: Option<&Course>, pass_rate: Option<&Course>)
                 kept: (is_whole && num_kept > 0).then_some(kept),
                 dropped: step.dropped(),
                 kept_before_last: step.kept_before_last(),
+                target: step.target,
+                gen_batch_size: step.gen_batch_size,
                 generated: step.generated(),
                 trajectories: step.trajectories(),
                 alike: step.figure(&["all/frac_reward_zero_std"]).filter(|share| (0.0..=1.0).contains(share)),

@@ -98,14 +98,21 @@ pub enum AdviseError {
 pub enum VerlGap {
     /// No step took a second batch, or there was no filter.
     NoRefill,
+    /// Steps took several batches, and what these kept is not there.
+    NoLines,
     /// The number of prompts of a batch is not there.
     NoSize,
-    /// Batches of so many prompts cannot have come to what is printed of a step.
+    /// Batches of so many prompts cannot have come to what is printed of most steps.
     OtherSize {
-        /// The step.
+        /// The first of them.
         step: u64,
         /// Prompts of a batch.
         generated: usize,
+    },
+    /// None of the steps that are asked for is there.
+    OtherSteps {
+        /// The first and the last step that there is.
+        steps: (u64, u64),
     },
 }
 
@@ -170,14 +177,17 @@ impl AdviseError {
             Self::NoMetric { .. } => "name one of them with --metric".to_owned(),
             Self::NoCounts { gap: Some(gap), .. } => {
                 let why = match gap {
-                    VerlGap::NoRefill => {
-                        "verl prints nothing of a batch that fills its step, and no step took a second one".to_owned()
+                    VerlGap::NoRefill | VerlGap::OtherSteps { .. } => {
+                        "verl prints nothing of a batch that fills its step, and no step took a second one: most prompts are kept, or there was no filter".to_owned()
+                    }
+                    VerlGap::NoLines => {
+                        "steps took several batches, and their lines (`num_prompt_in_batch=424 < prompt_bsz=1024`) are not there: give all that verl printed".to_owned()
                     }
                     VerlGap::NoSize => {
                         "say how many prompts a batch had (`data.gen_batch_size=N` behind it), which verl prints with its configuration".to_owned()
                     }
                     VerlGap::OtherSize { step, generated } => {
-                        format!("what is printed of step {step} cannot be of batches of {generated} prompts: give the run's own `data.gen_batch_size=N`")
+                        format!("what is printed of step {step} and others cannot be of batches of {generated} prompts: check `data.gen_batch_size`")
                     }
                 };
                 format!("{why}; or give the rollouts that it dumps (`trainer.rollout_data_dir`)")

@@ -298,9 +298,9 @@ pub struct LoggedCounts {
     pub is_of_another_rule: bool,
     /// Share of groups that were kept where no step tells both numbers.
     pub keep_rate: Option<f64>,
-    /// The keep rate of steps of whose last batch the log does not tell what it kept; [`Self::steps`] then has what these are
-    /// expected to have kept.
-    pub of_filled: Option<Estimate>,
+    /// Of a log that does not tell what the last batch of a step kept; [`Self::steps`] then has what the steps are expected
+    /// to have kept.
+    pub of_filled: Option<FilledSteps>,
     /// The steps that they are of.
     pub range: Option<(u64, u64)>,
     /// Share of correct trajectories.
@@ -325,6 +325,17 @@ pub struct LoggedCounts {
     pub first_members: Option<usize>,
     /// How they were sampled.
     pub sampled: Sampled,
+}
+
+/// What is known of steps of whose last batch nothing is told but that it filled the step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FilledSteps {
+    /// The keep rate at which they are likeliest.
+    pub keep_rate: Estimate,
+    /// Steps whose lines are missing, or cannot be of one run.
+    pub num_left_out: usize,
+    /// Prompts of a batch as they are planned, where the log does not say how many there were.
+    pub planned_size: Option<usize>,
 }
 
 impl LoggedCounts {

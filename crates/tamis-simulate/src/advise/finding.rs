@@ -122,12 +122,23 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
         .and_then(|share| cut_share(share, None, limit, plan, &mut changes))
         .into_iter()
         .collect();
-    if counts.of_filled.is_some() {
-        found.push(note(
-            "sample",
-            "verl prints nothing of the batch that fills a step: the keep rate is the one at which what it does print is likeliest".to_owned(),
-            None,
-        ));
+    if let Some(filled) = &counts.of_filled {
+        let mut text = "verl prints nothing of the batch that fills a step: the keep rate is the one at which what it does print is likeliest".to_owned();
+        if let Some(size) = filled.planned_size {
+            let _ = write!(
+                text,
+                "; batches are taken to have had the {size} prompts of `data.gen_batch_size`, for the log does not say how many"
+            );
+        }
+        found.push(note("sample", text, None));
+        if filled.num_left_out > 0 {
+            let number = filled.num_left_out;
+            found.push(warning(
+                "sample",
+                format!("the lines of {number} step{} are missing, or cannot be of one run: the keep rate is of the others, and too high where these took more batches", if number == 1 { "" } else { "s" }),
+                "give a whole log, or the rollouts that verl dumps (`trainer.rollout_data_dir`)",
+            ));
+        }
     }
     // Of what the run's own filter judged otherwise no count is taken.
     if counts.is_by_rewards {

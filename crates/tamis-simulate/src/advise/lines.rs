@@ -90,14 +90,22 @@ impl Values<'_> {
         let [metric, ..] = metric(self.outcome);
         // At servers a stream keeps them full; where one engine samples and learns in turns a step that lags
         // by one buys nothing.
+        let is_stream = self.plan.schedule == Some(ScheduleMode::Streaming);
         let mut mode = match (self.plan.samples_at_servers, self.screen_first) {
-            (true, _) => format!("streaming, surplus: carry, max_lag: {}", self.plan.max_lag.unwrap_or(1)),
+            // Nobody chose one: its lag is a choice, which is not made over another's.
+            (true, _) if self.plan.schedule.is_none() => {
+                format!("streaming, surplus: carry, max_lag: {}", self.plan.max_lag.unwrap_or(1))
+            }
             // Groups of a round are begun whole.
-            (false, Some(_)) => "streaming".to_owned(),
-            (false, None) if self.plan.schedule == Some(ScheduleMode::Streaming) => "streaming".to_owned(),
-            (false, None) if self.plan.overlaps_rounds => "deficit, rounds_in_flight: null".to_owned(),
-            (false, None) => "deficit".to_owned(),
+            (_, Some(_)) => "streaming".to_owned(),
+            _ if is_stream => "streaming".to_owned(),
+            _ if self.plan.overlaps_rounds => "deficit, rounds_in_flight: null".to_owned(),
+            _ => "deficit".to_owned(),
         };
+        if self.plan.mode == Some("no_filter") && self.plan.schedule.is_some() && !is_stream {
+            // Without it every step is one round.
+            mode += ", refill: true";
+        }
         match (self.screen_first, self.plan.screen_first) {
             (Some(first), _) => {
                 let _ = write!(mode, ", screen_first: {first}");

@@ -37,7 +37,7 @@ use tamis_core::schedule::yields::{PassRateSpread, Screening};
 pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
 pub use data_column::start_lines_of_data;
 pub use error::AdviseError;
-pub use evidence::{Evidence, Group, Groups, LoggedCounts, Member, Sampled, Scale};
+pub use evidence::{Evidence, FilledSteps, Group, Groups, LoggedCounts, Member, Sampled, Scale};
 pub(crate) use finding::of_pass_rates;
 pub use finding::{Finding, Weight};
 pub use gold::shows_gold;
@@ -324,7 +324,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     // Its members are then those of groups that went on, more than of others.
     let pass_rate = counts.pass_rate.filter(|_| !counts.is_screened);
     let counted = match counts.sums() {
-        _ if counts.of_filled.is_some() => counts.of_filled,
+        _ if counts.of_filled.is_some() => counts.of_filled.map(|filled| filled.keep_rate),
         (0, _) => counts.keep_rate.map(Estimate::exact),
         _ => Some(keep_rate::of_steps(&counts.steps)),
     };

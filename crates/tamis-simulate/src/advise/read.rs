@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tamis_config::load_of_run;
 use tamis_data::records::{FileFormat, RecordError, Records};
-use tamis_report::monitor::summary::WatchedRun;
+use tamis_report::monitor::summary::{PastStep, WatchedRun};
 use tamis_report::monitor::{LogFormat, Watch};
 use tamis_report::page::StepRange;
 use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step_files};
 
 use super::error::{AdviseError, VerlGap};
-use super::evidence::{Evidence, Groups, LoggedCounts, Sampled};
+use super::evidence::{Evidence, FilledSteps, Groups, LoggedCounts, Sampled};
 use super::filled::{self, FilledStep};
 use super::plan::Plan;
 use super::rows::Reader;
@@ -19,7 +19,7 @@ use super::rows::Reader;
 /// Groups that say enough of a policy: of a run, the last steps that have so many are read.
 const ENOUGH: usize = 1024;
 /// More prompts than any batch of verl has: such a number is a damaged one.
-const MOST_PROMPTS: usize = 1 << 24;
+const MOST_PROMPTS: usize = 1 << 20;
 
 /// What was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -192,6 +192,9 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, A
         let mut gap = None;
         if summary.formats.contains(&LogFormat::Verl) {
             gap = count_filled(&summary, steps, plan, &mut counts).err();
+            if let Some(VerlGap::OtherSteps { steps }) = gap {
+                return Err(AdviseError::OtherSteps { path: path.to_owned(), steps });
+            }
         }
         if counts.steps.is_empty() {
             return Err(AdviseError::NoCounts { path: path.to_owned(), gap });
@@ -200,43 +203,80 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, A
     Ok(Evidence::Counts(counts))
 }
 
-/// The counts of what verl prints: of each step how many batches it took, and what all but the last one kept.
+/// The counts of what verl prints: of each step how many batches it took, and what all but the last one kept. Of a log the
+/// last steps are read that say enough, unless a range is given.
 fn count_filled(
     summary: &WatchedRun,
     range: Option<StepRange>,
     plan: &Plan,
     counts: &mut LoggedCounts,
 ) -> Result<(), VerlGap> {
-    let mut filled = Vec::new();
-    for point in summary.history.iter().filter(|point| range.is_none_or(|range| range.contains(point.step))) {
-        let target = summary.target.and_then(|target| usize::try_from(target).ok());
+    let steps = summary.history.iter();
+    let of_range: Vec<&PastStep> =
+        steps.filter(|point| range.is_none_or(|range| range.contains(point.step))).collect();
+    if let (true, Some((first, last))) =
+        (of_range.is_empty(), summary.history.first().zip(summary.history.last()))
+    {
+        return Err(VerlGap::OtherSteps { steps: (first.step, last.step) });
+    }
+    let count = |count: Option<u64>| {
+        count.and_then(|count| usize::try_from(count).ok()).filter(|count| (1..=MOST_PROMPTS).contains(count))
+    };
+    // A step that its first batch filled has no line that says what it wanted: that is what the one before it did.
+    let first = of_range.iter().find_map(|point| count(point.target));
+    let mut target = first.ok_or_else(|| {
+        if of_range.iter().any(|point| point.batches > 1) { VerlGap::NoLines } else { VerlGap::NoRefill }
+    })?;
+    let planned = plan.is_round_known.then_some(plan.gen_batch_size as u64);
+    let (mut filled, mut impossible, mut num_told) = (Vec::new(), None, 0);
+    for point in &of_range {
+        target = count(point.target).unwrap_or(target);
+        let generated = count(point.gen_batch_size).or(count(planned)).ok_or(VerlGap::NoSize)?;
+        let batches = count(Some(point.batches));
+        num_told += usize::from(batches.is_some());
         let kept = point.kept_before_last.and_then(|kept| usize::try_from(kept).ok());
-        let batches = usize::try_from(point.batches).ok().filter(|batches| *batches > 0);
-        if let (Some(target), Some(kept), Some(batches)) = (target, kept, batches)
-            && kept < target
-        {
-            filled.push(FilledStep { step: point.step, batches, kept, target });
+        if let (Some(kept), Some(batches)) = (kept.filter(|kept| *kept < target), batches) {
+            let step = FilledStep { step: point.step, batches, kept, target, generated };
+            if step.is_possible() {
+                filled.push(step);
+            } else {
+                impossible = impossible.or(Some(step));
+            }
         }
     }
-    if filled.iter().all(|step| step.batches == 1) {
-        return Err(VerlGap::NoRefill);
+    if let Some(step) = impossible.filter(|_| 2 * filled.len() < num_told) {
+        return Err(VerlGap::OtherSize { step: step.step, generated: step.generated });
     }
-    let own = summary.gen_batch_size.and_then(|groups| usize::try_from(groups).ok());
-    let generated = own
-        .or(plan.is_round_known.then_some(plan.gen_batch_size))
-        .filter(|generated| (1..=MOST_PROMPTS).contains(generated))
-        .ok_or(VerlGap::NoSize)?;
-    if let Some(step) = filled.iter().find(|step| !step.is_possible(generated)) {
-        return Err(VerlGap::OtherSize { step: step.step, generated });
+    if !filled.iter().any(|step| step.batches > 1) {
+        let is_refilled = of_range.iter().any(|point| point.batches > 1);
+        return Err(if is_refilled { VerlGap::NoLines } else { VerlGap::NoRefill });
     }
-    let keep = filled::keep_rate(&filled, generated);
-    let of_step = |step: &FilledStep| {
-        ((step.batches * generated) as u64, step.expected(generated, keep.value).round() as u64)
-    };
-    counts.steps = filled.iter().map(of_step).collect();
-    counts.range = filled.first().zip(filled.last()).map(|(first, last)| (first.step, last.step));
-    counts.train_batch_size = filled.last().map(|step| step.target);
-    (counts.gen_batch_size, counts.of_filled) = (Some(generated), Some(keep));
+    let mut judged = 0;
+    let enough = filled.iter().rposition(|step| {
+        judged += step.judged();
+        judged >= ENOUGH
+    });
+    // Steps that one batch filled bound the rate on one side alone.
+    let refilled = filled.iter().rposition(|step| step.batches > 1);
+    let from = if range.is_none() { enough.unwrap_or(0).min(refilled.unwrap_or(0)) } else { 0 };
+    let num_before =
+        if from > 0 { of_range.iter().filter(|point| point.step < filled[from].step).count() } else { 0 };
+    let last = filled.split_off(from);
+    let keep = filled::keep_rate(&last);
+    counts.steps =
+        last.iter().map(|step| (step.judged() as u64, step.expected(keep.value).round() as u64)).collect();
+    counts.range = last.first().zip(last.last()).map(|(first, last)| (first.step, last.step));
+    let end = last.last();
+    counts.train_batch_size = end.map(|step| step.target);
+    counts.gen_batch_size = end.map(|step| step.generated);
+    counts.of_filled = Some(FilledSteps {
+        keep_rate: keep,
+        num_left_out: of_range.len() - num_before - last.len(),
+        planned_size: of_range
+            .iter()
+            .any(|point| count(point.gen_batch_size).is_none())
+            .then_some(plan.gen_batch_size),
+    });
     Ok(())
 }
 
@@ -257,9 +297,8 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     let (mut judged, mut rates, mut batches) = (0, Vec::new(), 0);
     let points: Vec<_> = summary.history.iter().rev().filter(|point| range.contains(point.step)).collect();
     let shares: Vec<f64> = points.iter().filter_map(|point| point.alike).collect();
-    let dropped = points.iter().filter_map(|point| point.dropped).reduce(u64::saturating_add);
-    let drops_none = dropped.or(summary.groups.dropped) == Some(0);
     // Of a log that tells of dropped groups there was a filter, whatever is planned.
+    let drops_none = summary.groups.dropped.unwrap_or(0) == 0;
     let is_of_another_rule = plan.other_filter.is_some() || drops_none && plan.has_filter == Some(false);
     let are_told =
         !shares.is_empty() && points.iter().all(|point| point.alike.is_some() || point.kept.is_none());

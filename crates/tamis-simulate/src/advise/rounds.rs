@@ -19,16 +19,49 @@ fn ln_factorial(n: f64) -> f64 {
         + inverse.powi(5) / 1260.0
 }
 
-/// P(Bin(n, k) = i).
-fn mass(n: usize, k: f64, i: usize) -> f64 {
-    if k <= 0.0 || k >= 1.0 {
-        return f64::from(u8::from(i == if k <= 0.0 { 0 } else { n }));
-    }
+/// ln P(Bin(n, k) = i), k in (0, 1).
+fn ln_mass(n: usize, k: f64, i: usize) -> f64 {
     let (all, some) = (n as f64, i as f64);
-    let log = ln_factorial(all) - ln_factorial(some) - ln_factorial(all - some)
+    ln_factorial(all) - ln_factorial(some) - ln_factorial(all - some)
         + some * k.ln()
-        + (all - some) * (-k).ln_1p();
-    log.exp()
+        + (all - some) * (-k).ln_1p()
+}
+
+/// P(Bin(n, k) = i), k in (0, 1).
+fn mass(n: usize, k: f64, i: usize) -> f64 {
+    ln_mass(n, k, i).exp()
+}
+
+/// ln P(Bin(n, k) >= t), of however little probability.
+///
+/// ```
+/// use tamis_simulate::advise::rounds::ln_at_least;
+/// assert!((ln_at_least(2, 0.5, 1) - 0.75_f64.ln()).abs() < 1e-12);
+/// // One term, of less than any number: 0.001 to the power of 400.
+/// assert!((ln_at_least(400, 0.001, 400) - 400.0 * 0.001_f64.ln()).abs() < 1e-6);
+/// assert_eq!((ln_at_least(3, 0.2, 0), ln_at_least(3, 0.0, 1)), (0.0, f64::NEG_INFINITY));
+/// ```
+pub fn ln_at_least(n: usize, k: f64, t: usize) -> f64 {
+    if t == 0 {
+        return 0.0;
+    }
+    if t > n || k <= 0.0 {
+        return f64::NEG_INFINITY;
+    }
+    if k >= 1.0 || (t as f64) < n as f64 * k {
+        return (-below(n, k, t)).ln_1p();
+    }
+    // From the greatest term on, as multiples of it.
+    let ratio = k / (1.0 - k);
+    let (mut sum, mut term) = (0.0, 1.0);
+    for i in t..=n {
+        sum += term;
+        term *= (n - i) as f64 * ratio / (i + 1) as f64;
+        if term < sum * 1e-17 {
+            break;
+        }
+    }
+    (ln_mass(n, k, t) + f64::ln(sum)).min(0.0)
 }
 
 /// P(Bin(n, k) < t): the probability that n prompts leave a batch of t groups short.

@@ -67,6 +67,10 @@ impl LineReader {
         let plain = without_colours(line);
         if plain.trim_start().starts_with('{') {
             let facts = rows::read(plain.trim());
+            if facts.is_empty() {
+                // The configuration of verl, as Python prints it.
+                return told(LogFormat::Verl, verl::read(&Line::of(&plain)), None);
+            }
             return told(LogFormat::Metrics, facts, None);
         }
         let line = Line::of(&plain);

@@ -13,18 +13,22 @@ const CONFIG: &str = "\
 
 /// Steps of 64 groups from batches of 96 prompts of which a given share is kept, as verl prints them.
 fn printed(keep: f64) -> String {
+    printed_of(keep, 64, 1..=80)
+}
+
+fn printed_of(keep: f64, target: usize, steps: std::ops::RangeInclusive<u64>) -> String {
     let key = tamis_core::random::Key::new(4, tamis_core::random::Purpose::Task);
     let mut text = String::new();
-    for step in 1..=80_u64 {
+    for step in steps {
         let (mut kept, mut batch) = (0, 0);
         loop {
             batch += 1;
             let key = key.with(step).with(batch);
             kept += (0..96).filter(|prompt| key.uniform(*prompt) < keep).count();
-            if kept >= 64 {
+            if kept >= target {
                 break;
             }
-            writeln!(text, "(TaskRunner pid=71) num_prompt_in_batch={kept} < prompt_bsz=64").unwrap();
+            writeln!(text, "(TaskRunner pid=71) num_prompt_in_batch={kept} < prompt_bsz={target}").unwrap();
             writeln!(text, "(TaskRunner pid=71) num_gen_batches={batch}. Keep generating...").unwrap();
         }
         writeln!(
@@ -48,12 +52,10 @@ fn the_keep_rate_is_the_likeliest_one() {
     let text = CONFIG.to_owned() + &printed(0.42);
     let found = read_of(&[("train.log", text.clone())], "train.log", &Plan { n: 8, ..Plan::default() });
     let keep = found.keep_rate.unwrap();
-    assert!((keep.value - 0.42).abs() < 0.02, "{keep:?}");
+    assert!((keep.value - 0.42).abs() < 0.04, "{keep:?}");
     assert!(keep.low.is_some_and(|low| low < 0.42) && keep.high.is_some_and(|high| high > 0.42), "{keep:?}");
-    assert_eq!(
-        (found.plan.train_batch_size, found.plan.gen_batch_size, found.sample.steps),
-        (64, 96, Some((1, 80)))
-    );
+    assert_eq!((found.plan.train_batch_size, found.plan.gen_batch_size), (64, 96));
+    assert_eq!(found.sample.steps.unwrap().1, 80);
     assert!(found.to_string().contains("verl prints nothing of the batch that fills a step"), "{found}");
     // The steps that are asked for alone.
     let folder = tempfile::tempdir().unwrap();
@@ -70,30 +72,94 @@ fn the_keep_rate_is_the_likeliest_one() {
 fn the_size_of_a_batch_may_be_planned() {
     let plan = Plan { gen_batch_size: 96, is_round_known: true, ..Plan::default() };
     let found = read_of(&[("train.log", printed(0.42))], "train.log", &plan);
-    assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.02, "{found}");
+    assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.04, "{found}");
 }
 
 #[test]
 fn what_is_missing_is_said() {
     let plan = |generated| Plan { gen_batch_size: generated, is_round_known: true, ..Plan::default() };
+    let steps: String = printed(0.42)
+        .lines()
+        .filter(|line| line.contains("step:"))
+        .fold(String::new(), |text, line| text + line + "\n");
+    let unfiltered = CONFIG.to_owned() + "step:1 - critic/score/mean:0.5 - train/num_gen_batches:1\n";
     for (text, plan, why) in [
         (printed(0.42), Plan::default(), "data.gen_batch_size=N"),
         (printed(0.42), plan(0), "data.gen_batch_size=N"),
         (printed(0.42), plan(usize::MAX), "data.gen_batch_size=N"),
         (printed(0.42), plan(16), "cannot be of batches of 16 prompts"),
         (printed(1.0), plan(96), "no step took a second one"),
-        (
-            CONFIG.to_owned() + "step:1 - critic/score/mean:0.5 - train/num_gen_batches:1\n",
-            Plan::default(),
-            "no step took",
-        ),
+        (steps, plan(96), "their lines"),
+        (unfiltered, Plan::default(), "no step took"),
     ] {
         let hint = refused(&text, &plan);
         assert!(hint.contains(why) && hint.contains("trainer.rollout_data_dir"), "{hint}");
     }
-    // A damaged line costs its step alone.
-    let text =
-        CONFIG.to_owned() + &printed(0.42).replacen("num_prompt_in_batch=", "num_prompt_in_batch=99999", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.log");
+    std::fs::write(&path, CONFIG.to_owned() + &printed(0.42)).unwrap();
+    let other = read(&path, Some("1000..2000".parse().unwrap()), None, &Plan::default()).unwrap_err();
+    assert!(other.hint().unwrap().starts_with("steps 1 to 80 are there"), "{other}");
+}
+
+/// A line of which a number is damaged costs its step alone, and that is said.
+#[test]
+fn damaged_lines_cost_their_steps() {
+    for (of, damaged) in [
+        ("num_prompt_in_batch=", "num_prompt_in_batch=99999"),
+        ("prompt_bsz=64", "prompt_bsz=18446744073709551615"),
+        ("prompt_bsz=64", "prompt_bsz=640"),
+        ("train/num_gen_batches:", "train/num_gen_batches:99999999999"),
+    ] {
+        let text = printed(0.42);
+        // Of one of the last steps.
+        let at = text.rfind("step:76 ").unwrap();
+        let at = if of.starts_with("train") { at } else { text[..at].rfind(of).unwrap() };
+        let text = CONFIG.to_owned() + &text[..at] + &text[at..].replacen(of, damaged, 1);
+        let found = read_of(&[("train.log", text)], "train.log", &Plan::default());
+        assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.05, "{damaged}: {found}");
+    }
+    let lost = (CONFIG.to_owned() + &printed(0.3)).replacen("num_prompt_in_batch=", "lost", 40);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("train.log"), lost).unwrap();
+    let all = Some("1..80".parse().unwrap());
+    let some = read(&folder.path().join("train.log"), all, None, &Plan::default()).unwrap();
+    let found = advise("train.log", &some, &Plan::default()).to_string();
+    assert!(found.contains("the lines of") && found.contains("are missing"), "{found}");
+}
+
+/// The last steps alone, of their own batch size and batch.
+#[test]
+fn a_run_that_changed_is_read_from_its_end() {
+    let falls = (0..8).map(|part| printed_of(0.8 - 0.06 * part as f64, 64, part * 10 + 1..=part * 10 + 10));
+    let text = CONFIG.to_owned() + &falls.collect::<String>();
     let found = read_of(&[("train.log", text)], "train.log", &Plan::default());
-    assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.02, "{found}");
+    assert!((found.keep_rate.unwrap().value - 0.38).abs() < 0.04, "{found}");
+    assert!(found.sample.groups < 1024 + 4 * 96, "{found}");
+    // Resumed with twice the batch, and quoted with another size at the end.
+    let text = CONFIG.to_owned() + &printed_of(0.42, 32, 1..=40) + CONFIG + &printed_of(0.42, 64, 41..=80);
+    let found = read_of(&[("train.log", text.clone())], "train.log", &Plan::default());
+    assert!(
+        (found.keep_rate.unwrap().value - 0.42).abs() < 0.04 && found.plan.train_batch_size == 64,
+        "{found}"
+    );
+    let quoted = text + "(TaskRunner pid=71) {'gen_batch_size': 512}\n";
+    assert_eq!(read_of(&[("train.log", quoted)], "train.log", &Plan::default()).keep_rate, found.keep_rate);
+}
+
+/// What a process had gathered for a step that another one generates anew is gone.
+#[test]
+fn attempts_that_died_are_not_counted() {
+    let whole = CONFIG.to_owned() + &printed(0.42);
+    let expected = read_of(&[("train.log", whole.clone())], "train.log", &Plan::default()).keep_rate;
+    let attempt = "num_prompt_in_batch=63 < prompt_bsz=64\nnum_gen_batches=1. Keep generating...\n";
+    let low = attempt.replace("=63", "=1");
+    let first = whole.rfind("(TaskRunner pid=71) step:79 ").unwrap();
+    let first = first + whole[first..].find('\n').unwrap() + 1;
+    assert!(whole[first..].contains("num_prompt_in_batch"), "a step of one batch shows nothing");
+    for died in [attempt.to_owned(), attempt.to_owned() + CONFIG, low.clone(), low + CONFIG] {
+        let text = whole[..first].to_owned() + &died + &whole[first..];
+        let found = read_of(&[("train.log", text)], "train.log", &Plan::default()).keep_rate;
+        assert_eq!(found, expected, "{died}");
+    }
 }

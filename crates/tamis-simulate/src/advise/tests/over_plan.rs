@@ -238,6 +238,7 @@ fn steps_that_are_not_there() {
 #[test]
 fn a_planned_schedule_stays() {
     use tamis_config::ScheduleMode::{Deficit, Streaming};
+    use tamis_config::SurplusKind;
     let run = |schedule: &str| {
         format!("data: {{train_batch_size: 64}}\nfilter: {{kind: variance}}\nrollout: {{n: 8}}\n{schedule}")
     };
@@ -246,6 +247,15 @@ fn a_planned_schedule_stays() {
     for at_servers in [false, true] {
         let schedule = over(&streaming, &groups, at_servers).schedule;
         assert_eq!((schedule.mode, schedule.max_lag), (Streaming, Some(2)));
+    }
+    // What is chosen on-policy stays so, and rounds are refilled by what is missing.
+    for at_servers in [false, true] {
+        for chosen in ["mode: rounds", "mode: deficit", "mode: rounds, refill: false"] {
+            let schedule = over(&run(&format!("schedule: {{{chosen}}}\n")), &groups, at_servers).schedule;
+            assert_eq!((schedule.mode, schedule.max_lag, schedule.refill), (Deficit, None, true), "{chosen}");
+        }
+        let discards = run("schedule: {mode: streaming, surplus: discard}\n");
+        assert_eq!(over(&discards, &groups, at_servers).schedule.surplus, SurplusKind::Discard);
     }
     let schedule = over(&run(""), &groups, false).schedule;
     assert_eq!((schedule.mode, schedule.max_lag), (Deficit, None));
