@@ -11,10 +11,10 @@
 use std::ops::Range;
 
 use crate::floats::Floats;
-use crate::lanes::{LANES, Lanes, exp, pad, tree};
+use crate::lanes::{LANES, Lanes, exp, tree};
 use crate::panels::{self, pack_rows};
 use crate::product::{ChainStart, Left, Out, ProductShape, Right, product, product_apart};
-use crate::simd::{MulAdd, PANEL, SimdLevel, multiversion};
+use crate::simd::{Arithmetic, PANEL, SimdLevel, multiversion};
 
 /// Query rows per block.
 const BLOCK: usize = 24;
@@ -59,82 +59,89 @@ pub(crate) struct Span<'a> {
     pub len: usize,
 }
 
-/// Raises each lane to the greatest of the scores at its positions.
+/// Raises each lane to the greatest of the first `visible` scores at its positions; `scores` are whole chunks.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-fn raise(best: &mut Lanes, scores: &[f32]) {
+fn raise<F: Arithmetic>(best: &mut Lanes, scores: &[f32], visible: usize) {
     let raise = |best: &mut Lanes, scores: &Lanes| {
         for i in 0..LANES {
             best[i] = if scores[i] > best[i] { scores[i] } else { best[i] };
         }
     };
-    let (chunks, tail) = scores.as_chunks::<LANES>();
+    let (chunks, _) = scores.as_chunks::<LANES>();
+    let (whole, rest) = chunks.split_at(visible / LANES);
     // Two at a time: one maximum alone would wait for itself.
-    let (pairs, rest) = chunks.as_chunks::<2>();
+    let (pairs, last) = whole.as_chunks::<2>();
     let mut other = *best;
     for [even, odd] in pairs {
         raise(best, even);
         raise(&mut other, odd);
     }
-    for chunk in rest {
+    for chunk in last {
         raise(best, chunk);
     }
-    raise(best, &other);
-    if !tail.is_empty() {
-        raise(best, &pad(tail, f32::NEG_INFINITY));
+    if !visible.is_multiple_of(LANES) {
+        raise(&mut other, &F::first(&rest[0], visible % LANES, f32::NEG_INFINITY));
     }
+    raise(best, &other);
 }
 
-/// Softmax numerators in place, `e^((s - max) * scale)`, added to the lanes of their positions.
+/// Softmax numerators of the first `visible` scores in place, `e^((s - max) * scale)`, added to the lanes of their positions.
+/// `scores` are whole chunks; zero in what is left of the chunk that holds the last of them.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-fn exponentiate<F: MulAdd>(scores: &mut [f32], max: f32, scale: f32, sums: &mut Lanes) {
-    let (chunks, tail) = scores.as_chunks_mut::<LANES>();
-    for chunk in chunks {
+fn exponentiate<F: Arithmetic>(scores: &mut [f32], visible: usize, max: f32, scale: f32, sums: &mut Lanes) {
+    let mut add = |chunk: &mut Lanes| {
         for i in 0..LANES {
             chunk[i] = exp::<F>((chunk[i] - max) * scale);
             sums[i] += chunk[i];
         }
+    };
+    let (chunks, _) = scores.as_chunks_mut::<LANES>();
+    let (whole, rest) = chunks.split_at_mut(visible / LANES);
+    whole.iter_mut().for_each(&mut add);
+    if !visible.is_multiple_of(LANES) {
+        rest[0] = F::first(&rest[0], visible % LANES, f32::NEG_INFINITY);
+        add(&mut rest[0]);
+        // Also where a maximum of no number makes none of the others one.
+        rest[0] = F::first(&rest[0], visible % LANES, 0.0);
     }
-    if !tail.is_empty() {
-        let mut last = pad(tail, f32::NEG_INFINITY);
-        for i in 0..LANES {
-            last[i] = exp::<F>((last[i] - max) * scale);
-            sums[i] += last[i];
+}
+
+multiversion! {
+    /// Softmax numerators of rows in place: `e^((s - max) * scale)` for the first `visible` scores of each, zero from there to
+    /// `end` and to the end of its chunk. Rows are whole chunks, `width` apart; `sums` receives the sum of each.
+    fn softmax<F>(scores: &mut [f32], width: usize, visible: &[usize], end: usize, scale: f32, sums: &mut Vec<f32>) {
+        for (row, &visible) in scores.chunks_exact_mut(width).zip(visible) {
+            let mut best = [f32::NEG_INFINITY; LANES];
+            raise::<F>(&mut best, row, visible);
+            let mut lanes: Lanes = [0.0; LANES];
+            exponentiate::<F>(row, visible, F::greatest(&best), scale, &mut lanes);
+            row[visible.next_multiple_of(LANES).min(end)..end].fill(0.0);
+            sums.push(F::sum(&lanes));
         }
-        tail.copy_from_slice(&last[..tail.len()]);
-    }
-}
-
-fn greatest(best: &Lanes) -> f32 {
-    best.iter().fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max })
-}
-
-multiversion! {
-    /// Softmax numerators in place: `e^((s - max) * scale)` for the first `visible` scores, zero up to `end`.
-    /// Returns their sum.
-    fn softmax<F>(scores: &mut [f32], visible: usize, end: usize, scale: f32) -> f32 {
-        let mut best = [f32::NEG_INFINITY; LANES];
-        raise(&mut best, &scores[..visible]);
-        let mut sums: Lanes = [0.0; LANES];
-        exponentiate::<F>(&mut scores[..visible], greatest(&best), scale, &mut sums);
-        scores[visible..end].fill(0.0);
-        tree(&sums)
     }
 }
 
 multiversion! {
-    /// The greatest of each lane of a row, after so many more scores.
-    fn raise_maxima<F>(scores: &[f32], best: &mut Lanes) {
-        raise(best, scores);
+    /// The greatest lane.
+    fn greatest<F>(best: &Lanes) -> f32 {
+        F::greatest(best)
+    }
+}
+
+multiversion! {
+    /// The greatest of each lane of a row, after `visible` more scores.
+    fn raise_maxima<F>(scores: &[f32], visible: usize, best: &mut Lanes) {
+        raise::<F>(best, scores, visible);
     }
 }
 
 multiversion! {
     /// Softmax numerators of a part of a row, its first `visible` scores; zero after them.
     fn softmax_part<F>(scores: &mut [f32], visible: usize, max: f32, scale: f32, sums: &mut Lanes) {
-        exponentiate::<F>(&mut scores[..visible], max, scale, sums);
-        scores[visible..].fill(0.0);
+        exponentiate::<F>(scores, visible, max, scale, sums);
+        scores[visible.next_multiple_of(LANES)..].fill(0.0);
     }
 }
 
@@ -341,11 +348,12 @@ impl Plan {
     }
 
     /// Packs the rows of every stretch into panels of its own.
-    fn pack(&self, head: Head, source: &[f32], out: &mut Floats) {
+    fn pack(&self, level: SimdLevel, head: Head, source: &[f32], out: &mut Floats) {
         out.resize(self.packed);
         for stretch in &self.stretches {
             let out = &mut out[stretch.panels..][..panels::len(stretch.rows, head.dim)];
-            pack_rows(&source[stretch.first * head.stride..], stretch.rows, head.dim, head.stride, out);
+            let source = &source[stretch.first * head.stride..];
+            pack_rows(level, source, stretch.rows, head.dim, head.stride, out);
         }
     }
 }
@@ -522,7 +530,7 @@ pub(crate) fn forward(
         return;
     }
     SCRATCH.with_borrow_mut(|Scratch { keys, scores, state, .. }| {
-        plan.pack(head, group.k, keys);
+        plan.pack(level, head, group.k, keys);
         scores.resize(plan.tallest * width);
         let heads = group.q.chunks_exact(len * stride).zip(out.chunks_exact_mut(len * stride));
         for ((q, out), lse) in heads.zip(lse.chunks_exact_mut(len)) {
@@ -534,16 +542,17 @@ pub(crate) fn forward(
                     score_tile(level, head, &q[block.first * stride..], block, &tile, keys, scores, width);
                     block.for_each_row(|piece, i, at| {
                         let (visible, _) = piece.seen(i, &tile);
-                        raise_maxima(level, &scores[at * width + tile.start..][..visible], &mut state[at]);
+                        let row = &scores[at * width + tile.start..][..visible.next_multiple_of(LANES)];
+                        raise_maxima(level, row, visible, &mut state[at]);
                     });
                 }
-                let maxima: Vec<f32> = state.iter().map(greatest).collect();
+                let maxima: Vec<f32> = state.iter().map(|best| greatest(level, best)).collect();
                 state.fill([0.0; LANES]);
                 let out = &mut out[block.first * stride..][..block.rows * stride];
                 for tile in tiles(end) {
                     block.for_each_row(|piece, i, at| {
                         let (visible, end) = piece.seen(i, &tile);
-                        let row = &mut scores[at * width + tile.start..][..end];
+                        let row = &mut scores[at * width + tile.start..][..end.next_multiple_of(LANES)];
                         softmax_part(level, row, visible, maxima[at], head.scale, &mut state[at]);
                     });
                     mix_tile(level, head, scores, width, block, &tile, group.v, out);
@@ -559,9 +568,21 @@ pub(crate) fn forward(
 }
 
 multiversion! {
-    /// Divides a row by its softmax sum.
+    /// Rows divided by their softmax sums, into `out`.
+    fn divide<F>(rows: &[f32], stride: usize, sums: &[f32], out: &mut [f32]) {
+        for ((row, out), &sum) in rows.chunks_exact(stride).zip(out.chunks_exact_mut(stride)).zip(sums) {
+            let factor = 1.0 / sum;
+            for (out, &value) in out.iter_mut().zip(row) {
+                *out = value * factor;
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// Divides a row by its softmax sum, as [`divide`].
     fn normalise<F>(row: &mut [f32], sum: f32) {
-        let factor = F::fma(1.0 / sum, 1.0, 0.0);
+        let factor = 1.0 / sum;
         for value in row {
             *value *= factor;
         }
@@ -570,25 +591,26 @@ multiversion! {
 
 multiversion! {
     /// From the scores of a part of a row probabilities, zero from `visible` on, and to the lanes of their positions
-    /// `p * dp` where `dp = dO·V`.
+    /// `p * dp` where `dp = dO·V`. Scores and `dp` are whole chunks.
     fn probabilities<F>(scores: &mut [f32], dp: &[f32], visible: usize, scale: f32, lse: f32, sums: &mut Lanes) {
-        let (chunks, tail) = scores[..visible].as_chunks_mut::<LANES>();
-        let (others, other_tail) = dp[..visible].as_chunks::<LANES>();
-        for (s, d) in chunks.iter_mut().zip(others) {
+        let mut add = |s: &mut Lanes, d: &Lanes| {
             for i in 0..LANES {
                 s[i] = exp::<F>(F::fma(s[i], scale, -lse));
                 sums[i] = F::fma(s[i], d[i], sums[i]);
             }
+        };
+        let (chunks, _) = scores.as_chunks_mut::<LANES>();
+        let (others, _) = dp.as_chunks::<LANES>();
+        let (whole, rest) = chunks.split_at_mut(visible / LANES);
+        whole.iter_mut().zip(others).for_each(|(s, d)| add(s, d));
+        let mut rest = rest.iter_mut();
+        if !visible.is_multiple_of(LANES) && let Some(last) = rest.next() {
+            let count = visible % LANES;
+            *last = F::first(last, count, f32::NEG_INFINITY);
+            add(last, &F::first(&others[visible / LANES], count, 0.0));
+            *last = F::first(last, count, 0.0);
         }
-        if !tail.is_empty() {
-            let (mut s, d) = (pad(tail, f32::NEG_INFINITY), pad(other_tail, 0.0));
-            for i in 0..LANES {
-                s[i] = exp::<F>(F::fma(s[i], scale, -lse));
-                sums[i] = F::fma(s[i], d[i], sums[i]);
-            }
-            tail.copy_from_slice(&s[..tail.len()]);
-        }
-        scores[visible..].fill(0.0);
+        rest.for_each(|chunk| *chunk = [0.0; LANES]);
     }
 }
 
@@ -629,8 +651,8 @@ pub(crate) fn backward(
         return;
     }
     SCRATCH.with_borrow_mut(|Scratch { keys, values, scores, dp, state }| {
-        plan.pack(head, group.k, keys);
-        plan.pack(head, group.v, values);
+        plan.pack(level, head, group.k, keys);
+        plan.pack(level, head, group.v, values);
         scores.resize(plan.tallest * width);
         dp.resize(plan.tallest * width);
         for (index, q) in group.q.chunks_exact(len * stride).enumerate() {
@@ -649,7 +671,8 @@ pub(crate) fn backward(
                     block.for_each_row(|piece, i, at| {
                         let (visible, end) = piece.seen(i, &tile);
                         let from = at * width + tile.start;
-                        let (s, d) = (&mut scores[from..][..end], &dp[from..][..end]);
+                        let chunks = end.next_multiple_of(LANES);
+                        let (s, d) = (&mut scores[from..][..chunks], &dp[from..][..chunks]);
                         let lse = lse[block.first + at];
                         probabilities(level, s, d, visible, head.scale, lse, &mut state[at]);
                     });

@@ -3,7 +3,7 @@
 //! The order does not depend on the SIMD width, on neighbours or on padding, so a row's result is a function
 //! of the row alone.
 
-use crate::simd::MulAdd;
+use crate::simd::Arithmetic;
 
 /// Lanes of a partial sum.
 pub(crate) const LANES: usize = 16;
@@ -38,7 +38,7 @@ pub(crate) fn pad(tail: &[f32], fill: f32) -> Lanes {
 /// Dot product of two rows of equal length.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-pub(crate) fn dot<F: MulAdd>(left: &[f32], right: &[f32]) -> f32 {
+pub(crate) fn dot<F: Arithmetic>(left: &[f32], right: &[f32]) -> f32 {
     let mut sums = [0.0; LANES];
     let (chunks, tail) = left.as_chunks::<LANES>();
     let (others, other_tail) = right.as_chunks::<LANES>();
@@ -53,14 +53,14 @@ pub(crate) fn dot<F: MulAdd>(left: &[f32], right: &[f32]) -> f32 {
             sums[i] = F::fma(a[i], b[i], sums[i]);
         }
     }
-    tree(&sums)
+    F::sum(&sums)
 }
 
 /// `e^x` to about 1e-7 relative: 2^n times a polynomial in the remainder (coefficients of Cephes' `expf`).
 /// Exactly 0 below -87, at most e^88; NaN stays NaN.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-pub(crate) fn exp<F: MulAdd>(x: f32) -> f32 {
+pub(crate) fn exp<F: Arithmetic>(x: f32) -> f32 {
     /// 1.5 * 2^23: adding it rounds to a whole number, left in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let low = if x < -87.0 { -87.0 } else { x };
@@ -84,7 +84,7 @@ pub(crate) fn exp<F: MulAdd>(x: f32) -> f32 {
 #[allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 mod tests {
     use super::*;
-    use crate::simd::{Fused, Separate, SimdLevel, multiversion};
+    use crate::simd::{Portable, SimdLevel, multiversion};
 
     multiversion! {
         fn exp_all<F>(values: &mut [f32]) {
@@ -107,17 +107,47 @@ mod tests {
                 .fold(0.0, f64::max);
             assert!(worst < 1.5e-7, "{level:?}: {worst:e}");
         }
-        assert_eq!(exp::<Fused>(0.0), 1.0);
-        assert_eq!(exp::<Separate>(-87.5), 0.0);
-        assert_eq!(exp::<Separate>(f32::NEG_INFINITY), 0.0);
-        assert!(exp::<Fused>(1e9).is_finite());
-        assert!(exp::<Fused>(f32::NAN).is_nan());
+        assert_eq!(exp::<Portable>(0.0), 1.0);
+        assert_eq!(exp::<Portable>(-87.5), 0.0);
+        assert_eq!(exp::<Portable>(f32::NEG_INFINITY), 0.0);
+        assert!(exp::<Portable>(1e9).is_finite());
+        assert!(exp::<Portable>(f32::NAN).is_nan());
+    }
+
+    multiversion! {
+        fn reduce<F>(lanes: &Lanes, count: usize) -> (f32, f32, Lanes) {
+            (F::sum(lanes), F::greatest(lanes), F::first(lanes, count, f32::NEG_INFINITY))
+        }
+    }
+
+    #[test]
+    fn reductions_are_the_same_bits_at_every_level() {
+        for shift in 0..LANES {
+            let mut lanes: Lanes = std::array::from_fn(|i| ((i + shift) as f32 * 2.3).sin() * 1e3);
+            lanes[shift / 2] = f32::NEG_INFINITY;
+            let finite = lanes.map(|x| x.max(-1e6));
+            for count in 0..=LANES {
+                let (expected, all) =
+                    (reduce(SimdLevel::Portable, &lanes, count), reduce(SimdLevel::Portable, &finite, count));
+                assert_eq!(expected.2, pad(&lanes[..count], f32::NEG_INFINITY));
+                for level in SimdLevel::available() {
+                    assert_eq!(reduce(level, &lanes, count), expected, "{level:?}");
+                    let found = reduce(level, &finite, count);
+                    assert_eq!(
+                        (found.0.to_bits(), found.1.to_bits()),
+                        (all.0.to_bits(), all.1.to_bits()),
+                        "{level:?}"
+                    );
+                    assert_eq!(found.2.map(f32::to_bits), all.2.map(f32::to_bits), "{level:?}");
+                }
+            }
+        }
     }
 
     #[test]
     fn dot_by_hand() {
         let a: Vec<f32> = (1..=19).map(|i| i as f32).collect();
-        assert_eq!(dot::<Separate>(&a, &a), 2470.0);
-        assert_eq!(dot::<Fused>(&[], &[]), 0.0);
+        assert_eq!(dot::<Portable>(&a, &a), 2470.0);
+        assert_eq!(dot::<Portable>(&[], &[]), 0.0);
     }
 }

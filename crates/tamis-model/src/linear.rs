@@ -75,7 +75,7 @@ fn flip(threads: &Threads, model: &Model, weight: usize, out: &mut Floats) {
     if n > 0 {
         let parts = Parts::chunks(out, n * PANEL);
         let panels = model.weight(weight);
-        threads.run(num_slabs, |slab| flip_slab(panels, n, k, slab, parts.take(slab)));
+        threads.run(num_slabs, |slab| flip_slab(threads.level(), panels, n, k, slab, parts.take(slab)));
     }
 }
 

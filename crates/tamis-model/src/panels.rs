@@ -4,7 +4,7 @@
 //! buffer serves the forward product and takes the gradient, so nothing is repacked after an update. Only the
 //! backward product by the weight's transpose needs another order ([`flip`]).
 
-use crate::simd::PANEL;
+use crate::simd::{PANEL, SimdLevel, transpose};
 
 /// Length of the panels of an `[n][k]` matrix.
 pub(crate) fn len(n: usize, k: usize) -> usize {
@@ -94,17 +94,34 @@ fn pack_width<const WIDTH: usize>(
 }
 
 /// Rows `[rows][k]` (rows `stride` apart) into panels `[rows / 16][k][16]`, the last one padded with zeros.
-pub(crate) fn pack_rows(source: &[f32], rows: usize, k: usize, stride: usize, out: &mut [f32]) {
+pub(crate) fn pack_rows(
+    level: SimdLevel,
+    source: &[f32],
+    rows: usize,
+    k: usize,
+    stride: usize,
+    out: &mut [f32],
+) {
     for (panel, out) in out.chunks_exact_mut(k * PANEL).enumerate().take(rows.div_ceil(PANEL)) {
         let first = panel * PANEL;
         let count = (rows - first).min(PANEL);
-        if count < PANEL {
-            out.fill(0.0);
+        let source = &source[first * stride..];
+        let squares = k / PANEL * PANEL;
+        for col in (0..squares).step_by(PANEL) {
+            let out = &mut out[col * PANEL..];
+            if count == PANEL {
+                transpose(level, &source[col..], stride, out);
+            } else {
+                let mut square = [0.0; PANEL * PANEL];
+                for (lane, row) in square.chunks_exact_mut(PANEL).enumerate().take(count) {
+                    row.copy_from_slice(&source[lane * stride + col..][..PANEL]);
+                }
+                transpose(level, &square, PANEL, out);
+            }
         }
-        for lane in 0..count {
-            let source = &source[(first + lane) * stride..][..k];
-            for (out, &value) in out[lane..].iter_mut().step_by(PANEL).zip(source) {
-                *out = value;
+        for (col, lanes) in out.chunks_exact_mut(PANEL).enumerate().skip(squares) {
+            for (lane, out) in lanes.iter_mut().enumerate() {
+                *out = if lane < count { source[lane * stride + col] } else { 0.0 };
             }
         }
     }
@@ -112,20 +129,20 @@ pub(crate) fn pack_rows(source: &[f32], rows: usize, k: usize, stride: usize, ou
 
 /// Slab `slab` (sixteen columns) of the transpose: from panels `[n / 16][k][16]` to `out` = `[n][16]` holding
 /// columns `16 * slab ..` of each row.
-pub(crate) fn flip_slab(panels: &[f32], n: usize, k: usize, slab: usize, out: &mut [f32]) {
+pub(crate) fn flip_slab(level: SimdLevel, panels: &[f32], n: usize, k: usize, slab: usize, out: &mut [f32]) {
     let first = slab * PANEL;
     let count = (k - first).min(PANEL);
     for (panel, out) in out[..n * PANEL].chunks_mut(PANEL * PANEL).enumerate() {
-        let rows = out.len() / PANEL;
         let source = &panels[(panel * k + first) * PANEL..][..count * PANEL];
-        let mut square = [[0.0f32; PANEL]; PANEL];
-        for (col, lanes) in source.chunks_exact(PANEL).enumerate() {
-            for (lane, &value) in lanes.iter().enumerate() {
-                square[lane][col] = value;
-            }
+        if count == PANEL && out.len() == PANEL * PANEL {
+            transpose(level, source, PANEL, out);
+            continue;
         }
-        for (out, row) in out.chunks_exact_mut(PANEL).zip(&square[..rows]) {
-            out.copy_from_slice(row);
+        for (lane, row) in out.chunks_exact_mut(PANEL).enumerate() {
+            row.fill(0.0);
+            for (out, values) in row.iter_mut().zip(source.chunks_exact(PANEL)) {
+                *out = values[lane];
+            }
         }
     }
 }
@@ -136,27 +153,33 @@ mod tests {
 
     #[test]
     fn panels_and_back() {
-        let (n, k) = (19, 5);
-        let rows: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
-        let panels = from_rows(&rows, n, k);
-        assert_eq!(panels.len(), len(n, k));
-        assert_eq!(to_rows(&panels, n, k), rows);
-        let mut packed = vec![f32::NAN; panels.len()];
-        pack_rows(&rows, n, k, k, &mut packed);
-        assert_eq!(packed, panels);
+        for (n, k) in [(19, 5), (16, 16), (50, 37)] {
+            let rows: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
+            let panels = from_rows(&rows, n, k);
+            assert_eq!(panels.len(), len(n, k));
+            assert_eq!(to_rows(&panels, n, k), rows);
+            for level in SimdLevel::available() {
+                let mut packed = vec![f32::NAN; panels.len()];
+                pack_rows(level, &rows, n, k, k, &mut packed);
+                assert_eq!(packed, panels, "{level:?} {n} {k}");
+            }
+        }
     }
 
     #[test]
     fn the_flip_is_the_panels_of_the_transpose() {
-        let (n, k) = (37, 20);
-        let rows: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
-        let panels = from_rows(&rows, n, k);
-        let transposed: Vec<f32> = (0..n * k).map(|at| rows[at % n * k + at / n]).collect();
-        let expected = from_rows(&transposed, k, n);
-        let mut flipped = vec![f32::NAN; expected.len()];
-        for (slab, out) in flipped.chunks_exact_mut(n * PANEL).enumerate() {
-            flip_slab(&panels, n, k, slab, out);
+        for (n, k) in [(37, 20), (32, 48)] {
+            let rows: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
+            let panels = from_rows(&rows, n, k);
+            let transposed: Vec<f32> = (0..n * k).map(|at| rows[at % n * k + at / n]).collect();
+            let expected = from_rows(&transposed, k, n);
+            for level in SimdLevel::available() {
+                let mut flipped = vec![f32::NAN; expected.len()];
+                for (slab, out) in flipped.chunks_exact_mut(n * PANEL).enumerate() {
+                    flip_slab(level, &panels, n, k, slab, out);
+                }
+                assert_eq!(flipped, expected, "{level:?} {n} {k}");
+            }
         }
-        assert_eq!(flipped, expected);
     }
 }

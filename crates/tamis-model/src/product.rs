@@ -235,6 +235,7 @@ pub(crate) fn product_apart(
                     b: operands.b.add(row * apart + panel * operands.b_panel),
                     b_row: operands.b_row,
                     b_panel: operands.b_panel,
+                    ahead: 0,
                     c: operands.c.add(row * operands.c_row + panel * operands.c_panel),
                     c_row: operands.c_row,
                     c_panel: operands.c_panel,
@@ -313,6 +314,9 @@ unsafe fn block(
                 let whole = full_panels.min(panels.end).saturating_sub(panel);
                 let width = operands.level.tile_panels(height).min(whole.max(1));
                 let mut row = first_row;
+                // The panels of the next pass are fetched while this one computes, one by each call of a tile.
+                let mut ahead = (panel + width..panels.end.min(panel + 2 * width))
+                    .map(|next| (next - panel) * operands.b_panel);
                 while row < end_row {
                     let height = (end_row - row).min(tile_rows);
                     // SAFETY: inside the checked bounds; `PANEL` columns of C exist where the panel is whole.
@@ -329,6 +333,7 @@ unsafe fn block(
                             b: operands.b.add(panel * operands.b_panel + first_k * operands.b_row),
                             b_row: operands.b_row,
                             b_panel: operands.b_panel,
+                            ahead: 0,
                             c: operands.c.add(row * operands.c_row + panel * operands.c_panel),
                             c_row: operands.c_row,
                             c_panel: operands.c_panel,
@@ -337,7 +342,7 @@ unsafe fn block(
                         if whole == 0 {
                             partial(operands.level, height, shape.n % PANEL, &at);
                         } else {
-                            pass(operands.level, height, width, &at);
+                            pass(operands.level, height, width, &mut ahead, &at);
                         }
                     }
                     row += height;
@@ -353,15 +358,24 @@ unsafe fn block(
     }
 }
 
-/// A tile over `width` panels, in as many calls as its height needs.
-unsafe fn pass(level: SimdLevel, height: usize, width: usize, at: &Tile) {
+/// A tile over `width` panels, in as many calls as its height needs. `ahead` holds distances in values from the first of them to
+/// panels that are still to be fetched: each call fetches one, so that a pass of few calls leaves some out.
+unsafe fn pass(
+    level: SimdLevel,
+    height: usize,
+    width: usize,
+    ahead: &mut impl Iterator<Item = usize>,
+    at: &Tile,
+) {
     let step = level.tile_panels(height);
     let mut done = 0;
     while done < width {
         let panels = step.min(width - done);
         // SAFETY: panels `done..done + panels` of the caller's.
         unsafe {
-            let part = Tile { b: at.b.add(done * at.b_panel), c: at.c.add(done * at.c_panel), ..*at };
+            let b = at.b.add(done * at.b_panel);
+            let ahead = ahead.next().map_or(0, |ahead| ahead - done * at.b_panel);
+            let part = Tile { b, ahead, c: at.c.add(done * at.c_panel), ..*at };
             tile(level, height, panels, &part);
         }
         done += panels;
@@ -393,20 +407,21 @@ unsafe fn partial(level: SimdLevel, height: usize, columns: usize, at: &Tile) {
 /// bound of every product on this machine.
 pub fn measure_peak(threads: &Threads) -> f64 {
     let rows = threads.level().tile_rows();
-    measure_product(threads, rows, threads.level().tile_panels(rows) * PANEL, 128)
+    measure_product(threads, rows, threads.level().tile_panels(rows) * PANEL, 128, 1)
 }
 
 /// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of
-/// ten tries, of at least a hundredth of a second each.
-pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize) -> f64 {
+/// ten tries, of at least a hundredth of a second each. With several matrices `[k][n]` they are multiplied by in turn, and
+/// come from beyond the caches where these do not hold them all.
+pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize, matrices: usize) -> f64 {
     let shape = ProductShape { m, n, k };
     let num_threads = threads.num_threads();
     let operations = 2 * m * n * k;
-    let repeats = (1_500_000_000 / operations.max(1)).max(1);
+    let repeats = (1_500_000_000 / operations.max(1)).max(matrices);
     // Touched before the first try, so that no page is faulted in while the clock runs.
     let operands: Vec<_> = (0..num_threads)
         .map(|_| {
-            let lengths = [m * k, panels::len(n, k), m * n];
+            let lengths = [m * k, matrices * panels::len(n, k), m * n];
             Mutex::new(lengths.map(|len| {
                 let mut floats = Floats::zeros(len);
                 floats.fill(0.5);
@@ -419,8 +434,9 @@ pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize) -> f64 {
         let start = std::time::Instant::now();
         threads.run(num_threads, |thread| {
             let [a, b, c] = &mut *operands[thread].lock().unwrap_or_else(PoisonError::into_inner);
-            let (left, right) = (Left::rows(a, k), Right::panels(b, k));
-            for _ in 0..repeats {
+            let left = Left::rows(a, k);
+            for b in b.chunks_exact(panels::len(n, k).max(1)).cycle().take(repeats) {
+                let right = Right::panels(b, k);
                 product(threads.level(), shape, &left, &right, &mut Out::rows(c, n), ChainStart::Zero);
                 std::hint::black_box(&mut *c);
             }

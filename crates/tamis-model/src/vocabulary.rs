@@ -1,7 +1,7 @@
 //! Log-probability and entropy of a row of logits, in one order for training and generation.
 
-use crate::lanes::{LANES, Lanes, exp, pad, tree};
-use crate::simd::{MulAdd, SimdLevel, multiversion};
+use crate::lanes::{LANES, Lanes, exp, pad};
+use crate::simd::{Arithmetic, SimdLevel, multiversion};
 
 /// Statistics of a softmax row; `z = logits / temperature`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,7 +27,7 @@ impl Statistics {
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-fn scan<F: MulAdd>(
+fn scan<F: Arithmetic>(
     logits: &[f32],
     inverse_temperature: f32,
     mut each: impl FnMut(usize, &Lanes),
@@ -41,8 +41,7 @@ fn scan<F: MulAdd>(
         }
     }
     let last = tail.iter().map(|&logit| logit * inverse_temperature);
-    let max =
-        best.iter().copied().chain(last).fold(f32::NEG_INFINITY, |max, z| if z > max { z } else { max });
+    let max = last.fold(F::greatest(&best), |max, z| if z > max { z } else { max });
     let (mut sums, mut weighted) = ([0.0; LANES], [0.0; LANES]);
     let mut add = |index: usize, chunk: &Lanes| {
         let mut powers = [0.0; LANES];
@@ -61,7 +60,7 @@ fn scan<F: MulAdd>(
     if !tail.is_empty() {
         add(chunks.len(), &pad(tail, f32::NEG_INFINITY));
     }
-    Statistics { max, sum: tree(&sums), weighted: tree(&weighted) }
+    Statistics { max, sum: F::sum(&sums), weighted: F::sum(&weighted) }
 }
 
 multiversion! {

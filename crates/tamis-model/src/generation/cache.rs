@@ -9,6 +9,7 @@ use crate::attention::{Head, HeadsSpan, Span};
 use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::simd::PANEL;
+use crate::training::copy_head;
 
 /// Positions per block.
 pub(super) const BLOCK: usize = 64;
@@ -96,9 +97,7 @@ impl Cache {
         let (keys, values) = part.split_at_mut(BLOCK * dim);
         let lane = &mut keys[at / PANEL * dim * PANEL + at % PANEL..];
         lane.iter_mut().step_by(PANEL).zip(key).for_each(|(out, &x)| *out = x);
-        let (live, padding) = values[at * stride..][..stride].split_at_mut(dim);
-        live.copy_from_slice(value);
-        padding.fill(0.0);
+        copy_head(value, &mut values[at * stride..][..stride]);
     }
 
     /// The first `len` positions of one layer and head, block by block.

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cache::{Cache, CacheShape, Prefix};
 use crate::activation;
-use crate::attention::{Head, mix, mix_heads, normalise, score, score_heads, softmax};
+use crate::attention::{Head, divide, mix, mix_heads, score, score_heads, softmax};
 use crate::floats::Floats;
 use crate::linear;
 use crate::model::Model;
 use crate::norm;
 use crate::product::ChainStart;
 use crate::rotary::Rotary;
-use crate::simd::{APART, PANEL, SimdLevel};
+use crate::simd::{APART, PANEL};
 use crate::threads::{Parts, Threads};
-use crate::training::{embed_token, place_head};
+use crate::training::{copy_head, embed_token, place_head};
 
 /// Query rows per block of a prompt's attention.
 const ROWS: usize = 24;
@@ -365,7 +365,7 @@ fn attend(
     for (row, out) in scratch.mixed.chunks_exact_mut(width).enumerate() {
         for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
             let at = ((h / shared * rows + row) * shared + h % shared) * head.stride;
-            out.copy_from_slice(&scratch.mixed_heads[at..][..head.dim]);
+            copy_head(&scratch.mixed_heads[at..][..head.dim], out);
         }
     }
 }
@@ -455,16 +455,14 @@ fn attend_unit<'a>(
                 }
             }
         }
-        let mut sums = Vec::with_capacity(count * rows);
-        for (i, row) in scores.chunks_exact_mut(width).enumerate() {
-            let (visible, end) = if unit.joined {
-                let all = prefix_len + own(&mine[i % rows / shared]);
-                (all, all)
-            } else {
-                (together - unit.rows + i / shared + 1, together)
-            };
-            sums.push(softmax(level, row, visible, end, head.scale));
-        }
+        let visible: Vec<usize> = (0..count * rows)
+            .map(|i| {
+                let (item, row) = (i % rows / shared, i / shared);
+                if unit.joined { prefix_len + own(&mine[item]) } else { together - unit.rows + row + 1 }
+            })
+            .collect();
+        let mut sums = Vec::with_capacity(visible.len());
+        softmax(level, scores, width, &visible, longest, head.scale, &mut sums);
         let begin = if together > 0 { ChainStart::Output } else { ChainStart::Zero };
         if count > 1 && rows == 1 {
             let (mut begin, mut at) = (ChainStart::Zero, 0);
@@ -511,16 +509,8 @@ fn attend_unit<'a>(
                 }
             }
         }
-        divide(level, mixed, head.stride, &sums);
         for (i, mixed) in mixed.chunks_exact(mixed_apart).enumerate() {
-            out(i).copy_from_slice(mixed);
+            divide(level, mixed, head.stride, &sums[i * rows..], out(i));
         }
     });
-}
-
-/// Divides each row by its sum.
-fn divide(level: SimdLevel, out: &mut [f32], stride: usize, sums: &[f32]) {
-    for (row, &sum) in out.chunks_exact_mut(stride).zip(sums) {
-        normalise(level, row, sum);
-    }
 }

@@ -5,10 +5,114 @@
 )]
 
 use std::arch::x86_64::{
-    __m256, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+    __m256, _MM_HINT_T1, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehdup_ps,
+    _mm_movehl_ps, _mm_prefetch, _mm256_add_epi32, _mm256_add_ps, _mm256_blendv_ps, _mm256_broadcast_ss,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_extractf128_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_max_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps,
+    _mm256_unpacklo_ps,
 };
 
-use super::{PANEL, Tile};
+use super::{Arithmetic, PANEL, Tile};
+use crate::lanes::Lanes;
+
+/// Arithmetic with AVX2 and FMA: of code that is compiled for them.
+pub(crate) struct Avx2;
+
+#[allow(clippy::inline_always, reason = "must become instructions of the caller's CPU feature")]
+impl Arithmetic for Avx2 {
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn sum(lanes: &Lanes) -> f32 {
+        // SAFETY: only kernels compiled for AVX2 are written over this.
+        unsafe {
+            sum_halves(_mm256_add_ps(_mm256_loadu_ps(lanes.as_ptr()), _mm256_loadu_ps(lanes.as_ptr().add(8))))
+        }
+    }
+
+    #[inline(always)]
+    fn greatest(lanes: &Lanes) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            greatest_of_halves(_mm256_max_ps(
+                _mm256_loadu_ps(lanes.as_ptr()),
+                _mm256_loadu_ps(lanes.as_ptr().add(8)),
+            ))
+        }
+    }
+
+    #[inline(always)]
+    fn first(lanes: &Lanes, count: usize, fill: f32) -> Lanes {
+        let mut out = [fill; PANEL];
+        // SAFETY: as above.
+        unsafe {
+            for half in [0, 8] {
+                let place =
+                    _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(half));
+                let mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), place));
+                let values = _mm256_loadu_ps(lanes.as_ptr().add(half as usize));
+                let values = _mm256_blendv_ps(_mm256_set1_ps(fill), values, mask);
+                _mm256_storeu_ps(out.as_mut_ptr().add(half as usize), values);
+            }
+        }
+        out
+    }
+}
+
+/// The rest of a sum whose halves of lanes are added.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn sum_halves(half: __m256) -> f32 {
+    let quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+    let pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+}
+
+/// The greatest of the lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn greatest_of_halves(half: __m256) -> f32 {
+    let quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+    let pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
+}
+
+/// # Safety
+/// As [`super::transpose`]'s, whose bounds are checked.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn transpose(source: *const f32, stride: usize, out: *mut f32) {
+    for (row, column) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
+        // SAFETY: the caller vouches for sixteen rows of sixteen values on both sides.
+        unsafe {
+            let mut rows = [_mm256_setzero_ps(); 8];
+            for i in 0..8 {
+                rows[i] = _mm256_loadu_ps(source.add((row + i) * stride + column));
+            }
+            // Pairs of values, then quadruples, of the columns j and j + 4.
+            let mut pairs = rows;
+            for i in (0..8).step_by(2) {
+                pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+                pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+            }
+            let mut quadruples = rows;
+            for i in [0, 1, 4, 5] {
+                let to = i / 4 * 4 + i % 2 * 2;
+                quadruples[to] = _mm256_shuffle_ps::<0x44>(pairs[i], pairs[i + 2]);
+                quadruples[to + 1] = _mm256_shuffle_ps::<0xee>(pairs[i], pairs[i + 2]);
+            }
+            for j in 0..4 {
+                let (low, high) = (quadruples[j], quadruples[j + 4]);
+                let out = out.add((column + j) * PANEL + row);
+                _mm256_storeu_ps(out, _mm256_permute2f128_ps::<0x20>(low, high));
+                _mm256_storeu_ps(out.add(4 * PANEL), _mm256_permute2f128_ps::<0x31>(low, high));
+            }
+        }
+    }
+}
 
 /// # Safety
 /// As [`super::tile`].
@@ -50,6 +154,7 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
         if tile.a_col == 1 && tile.b_row == PANEL {
             while left >= 4 {
                 for k in 0..4 {
+                    _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(tile.ahead + k * PANEL).cast());
                     step::<ROWS, PANELS>(&mut sums, a.add(k), tile.a_row, b.add(k * PANEL), tile.b_panel);
                 }
                 a = a.wrapping_add(4);

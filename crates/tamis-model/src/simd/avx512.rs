@@ -9,10 +9,113 @@
 )]
 
 use std::arch::x86_64::{
-    __m512, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m256, __m512, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_castpd_ps, _mm256_max_ps,
+    _mm512_castps_pd, _mm512_castps512_ps256, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_epi32,
+    _mm512_loadu_ps, _mm512_mask_mov_ps, _mm512_permutex2var_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_storeu_ps,
 };
 
-use super::{PANEL, Tile};
+use super::avx2::{greatest_of_halves, sum_halves};
+use super::{Arithmetic, PANEL, Tile};
+use crate::lanes::Lanes;
+
+/// Arithmetic with AVX-512: of code that is compiled for it.
+pub(crate) struct Avx512;
+
+#[allow(clippy::inline_always, reason = "must become instructions of the caller's CPU feature")]
+impl Arithmetic for Avx512 {
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn sum(lanes: &Lanes) -> f32 {
+        // SAFETY: only kernels compiled for AVX-512 are written over this.
+        unsafe {
+            let [low, high] = halves(lanes);
+            sum_halves(_mm256_add_ps(low, high))
+        }
+    }
+
+    #[inline(always)]
+    fn greatest(lanes: &Lanes) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let [low, high] = halves(lanes);
+            greatest_of_halves(_mm256_max_ps(low, high))
+        }
+    }
+
+    #[inline(always)]
+    fn first(lanes: &Lanes, count: usize, fill: f32) -> Lanes {
+        let mut out = [fill; PANEL];
+        let mask = ((1u32 << count.min(PANEL)) - 1) as u16;
+        // SAFETY: as above.
+        unsafe {
+            let values = _mm512_mask_mov_ps(_mm512_set1_ps(fill), mask, _mm512_loadu_ps(lanes.as_ptr()));
+            _mm512_storeu_ps(out.as_mut_ptr(), values);
+        }
+        out
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves(lanes: &Lanes) -> [__m256; 2] {
+    // SAFETY: the lanes are as many as a register holds.
+    let all = unsafe { _mm512_loadu_ps(lanes.as_ptr()) };
+    let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(all));
+    [_mm512_castps512_ps256(all), _mm256_castpd_ps(high)]
+}
+
+/// Rows of A behind each pointer.
+const GROUP: usize = 3;
+
+/// Pointers of the tallest tile.
+const GROUPS: usize = 12 / GROUP;
+
+/// Which lanes of a pair of rows make the first and the second of them, where pairs are so far apart.
+const EXCHANGES: [(usize, [[i32; PANEL]; 2]); 4] = [exchange(1), exchange(2), exchange(4), exchange(8)];
+
+const fn exchange(apart: usize) -> (usize, [[i32; PANEL]; 2]) {
+    let mut lanes = [[0; PANEL]; 2];
+    let mut j = 0;
+    while j < PANEL {
+        // Lanes of the second row count from 16.
+        let own = j & apart == 0;
+        lanes[0][j] = (if own { j } else { PANEL + j - apart }) as i32;
+        lanes[1][j] = (if own { j + apart } else { PANEL + j }) as i32;
+        j += 1;
+    }
+    (apart, lanes)
+}
+
+/// # Safety
+/// As [`super::transpose`]'s, whose bounds are checked.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn transpose(source: *const f32, stride: usize, out: *mut f32) {
+    // SAFETY: the caller vouches for sixteen rows of sixteen values on both sides.
+    unsafe {
+        let mut rows = [_mm512_setzero_ps(); PANEL];
+        for i in 0..PANEL {
+            rows[i] = _mm512_loadu_ps(source.add(i * stride));
+        }
+        for (apart, [first, second]) in &EXCHANGES {
+            let (first, second) = (_mm512_loadu_epi32(first.as_ptr()), _mm512_loadu_epi32(second.as_ptr()));
+            for i in 0..PANEL {
+                if i & apart == 0 {
+                    let (a, b) = (rows[i], rows[i + apart]);
+                    rows[i] = _mm512_permutex2var_ps(a, first, b);
+                    rows[i + apart] = _mm512_permutex2var_ps(a, second, b);
+                }
+            }
+        }
+        for i in 0..PANEL {
+            _mm512_storeu_ps(out.add(i * PANEL), rows[i]);
+        }
+    }
+}
 
 /// # Safety
 /// As [`super::tile`].
@@ -152,22 +255,34 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
                 }
             }
         }
-        let (mut a, mut b) = (tile.a, tile.b);
+        let mut b = tile.b;
+        // Every third row's pointer, unknown to be the others' neighbour: two rows behind each are an address with a scaled
+        // index, where the compiler would compute all of them anew in each step, on the ports of the multiply-adds.
+        let mut a: [*const f32; GROUPS] = std::array::from_fn(|group| {
+            std::hint::black_box(tile.a.wrapping_add(group * GROUP * tile.a_row))
+        });
         let mut left = tile.k;
         // The common layout in steps of four, so that addresses are constants off a few pointers.
         if tile.a_col == 1 && tile.b_row == PANEL {
             while left >= 4 {
                 for k in 0..4 {
-                    step::<ROWS, PANELS>(&mut sums, a.add(k), tile.a_row, b.add(k * PANEL), tile.b_panel);
+                    _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(tile.ahead + k * PANEL).cast());
+                    step::<ROWS, PANELS>(
+                        &mut sums,
+                        a.map(|a| a.wrapping_add(k)),
+                        tile.a_row,
+                        b.add(k * PANEL),
+                        tile.b_panel,
+                    );
                 }
-                a = a.wrapping_add(4);
+                a = a.map(|a| a.wrapping_add(4));
                 b = b.wrapping_add(4 * PANEL);
                 left -= 4;
             }
         }
         while left > 0 {
             step::<ROWS, PANELS>(&mut sums, a, tile.a_row, b, tile.b_panel);
-            a = a.wrapping_add(tile.a_col);
+            a = a.map(|a| a.wrapping_add(tile.a_col));
             b = b.wrapping_add(tile.b_row);
             left -= 1;
         }
@@ -184,7 +299,7 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
 #[target_feature(enable = "avx512f")]
 unsafe fn step<const ROWS: usize, const PANELS: usize>(
     sums: &mut [[__m512; PANELS]; ROWS],
-    a: *const f32,
+    a: [*const f32; GROUPS],
     a_row: usize,
     b: *const f32,
     b_panel: usize,
@@ -196,7 +311,7 @@ unsafe fn step<const ROWS: usize, const PANELS: usize>(
             columns[p] = _mm512_loadu_ps(b.add(p * b_panel));
         }
         for i in 0..ROWS {
-            let row = _mm512_set1_ps(*a.add(i * a_row));
+            let row = _mm512_set1_ps(*a[i / GROUP].add(i % GROUP * a_row));
             for p in 0..PANELS {
                 sums[i][p] = _mm512_fmadd_ps(row, columns[p], sums[i][p]);
             }

@@ -1,7 +1,7 @@
 //! The register tile in plain Rust, for machines without AVX2: up to 4 x 16 outputs (eight NEON registers'
 //! worth by four rows).
 
-use super::{MulAdd, PANEL, Separate, Tile};
+use super::{Arithmetic, PANEL, Portable, Tile};
 
 /// # Safety
 /// As [`super::tile`].
@@ -36,7 +36,7 @@ unsafe fn kernel<const ROWS: usize>(tile: &Tile) {
             for (i, row) in sums.iter_mut().enumerate() {
                 let factor = *a.add(i * tile.a_row);
                 for (sum, &value) in row.iter_mut().zip(&column) {
-                    *sum = Separate::fma(factor, value, *sum);
+                    *sum = Portable::fma(factor, value, *sum);
                 }
             }
             a = a.wrapping_add(tile.a_col);

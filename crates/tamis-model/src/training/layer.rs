@@ -57,6 +57,9 @@ pub(super) struct LayerScratch {
     /// Derivative by the residual stream `[N][d]`.
     pub stream: Floats,
     normed: Floats,
+    /// Where [`Saved`] does not keep them.
+    raw_q: Floats,
+    raw_k: Floats,
     raw_v: Floats,
     act: Floats,
     heads: Floats,
@@ -81,9 +84,24 @@ impl Saved {
 impl LayerScratch {
     /// Values held.
     pub(super) fn len(&self) -> usize {
-        let Self { stream, normed, raw_v, act, heads, dheads, dq, dk, dv, drows, dnormed, packed, flipped } =
-            self;
-        [stream, normed, raw_v, act, heads, dheads, dq, dk, dv, drows, dnormed, packed, flipped]
+        let Self {
+            stream,
+            normed,
+            raw_q,
+            raw_k,
+            raw_v,
+            act,
+            heads,
+            dheads,
+            dq,
+            dk,
+            dv,
+            drows,
+            dnormed,
+            packed,
+            flipped,
+        } = self;
+        [stream, normed, raw_q, raw_k, raw_v, act, heads, dheads, dq, dk, dv, drows, dnormed, packed, flipped]
             .iter()
             .map(|buffer| buffer.len())
             .sum()
@@ -147,15 +165,19 @@ pub(super) fn forward(
     scratch.normed.resize(rows * config.hidden_size);
     norm::forward(threads, x, model.weight(tensors.input_norm), eps, &mut scratch.normed);
     let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
+    // The backward pass needs queries and keys as they are before they are normalised; without norms, nobody does.
+    let Saved { raw_q, raw_k, q, k, v, .. } = &mut *saved;
+    let LayerScratch { normed, raw_q: lost_q, raw_k: lost_k, raw_v, .. } = &mut *scratch;
+    let (raw_q, raw_k) = if tensors.qk_norm.is_some() { (raw_q, raw_k) } else { (lost_q, lost_k) };
     for (i, weight, out, width) in [
-        (0, tensors.q, &mut saved.raw_q, q_width),
-        (1, tensors.k, &mut saved.raw_k, kv_width),
-        (2, tensors.v, &mut scratch.raw_v, kv_width),
+        (0, tensors.q, &mut *raw_q, q_width),
+        (1, tensors.k, &mut *raw_k, kv_width),
+        (2, tensors.v, &mut *raw_v, kv_width),
     ] {
         out.resize(rows * width);
-        linear::forward(threads, model, weight, bias(i), &scratch.normed, out, width, ChainStart::Zero);
+        linear::forward(threads, model, weight, bias(i), normed, out, width, ChainStart::Zero);
     }
-    split_heads(context, tensors, saved, &scratch.raw_v);
+    split_heads(context, tensors, [raw_q, raw_k, raw_v], [q, k, v]);
     attend(context, saved, &mut scratch.heads);
     merge_heads(context, &scratch.heads, &mut saved.mixed);
 
@@ -213,7 +235,7 @@ pub(crate) fn place_head(
 }
 
 /// A head's values and zeros up to its stride.
-fn copy_head(values: &[f32], out: &mut [f32]) {
+pub(crate) fn copy_head(values: &[f32], out: &mut [f32]) {
     let (lanes, tail) = values.as_chunks::<LANES>();
     let (out, out_tail) = out.as_chunks_mut::<LANES>();
     // Whole registers: a call for so few values would cost more than they do.
@@ -226,21 +248,25 @@ fn copy_head(values: &[f32], out: &mut [f32]) {
 }
 
 /// From rows to heads, normalised and rotated.
-fn split_heads(context: &LayerContext, tensors: &Layer, saved: &mut Saved, raw_v: &[f32]) {
+fn split_heads(
+    context: &LayerContext,
+    tensors: &Layer,
+    [raw_q, raw_k, raw_v]: [&Floats; 3],
+    [q, k, v]: [&mut Floats; 3],
+) {
     let LayerContext { threads, model, rotary, batch, .. } = *context;
     let Shape { heads, kv, shared, head } = context.shape();
     let eps = model.config().rms_norm_eps as f32;
     let weights = tensors.qk_norm.map(|[q, k]| (model.weight(q), model.weight(k)));
     let rows = batch.num_rows();
-    saved.q.resize(rows * heads * head.stride);
-    saved.k.resize(rows * kv * head.stride);
-    saved.v.resize(rows * kv * head.stride);
+    q.resize(rows * heads * head.stride);
+    k.resize(rows * kv * head.stride);
+    v.resize(rows * kv * head.stride);
     let parts = (
-        Parts::new(&mut saved.q, context.parts(shared * head.stride)),
-        Parts::new(&mut saved.k, context.parts(head.stride)),
-        Parts::new(&mut saved.v, context.parts(head.stride)),
+        Parts::new(q, context.parts(shared * head.stride)),
+        Parts::new(k, context.parts(head.stride)),
+        Parts::new(v, context.parts(head.stride)),
     );
-    let (raw_q, raw_k) = (&saved.raw_q, &saved.raw_k);
     threads.run(context.num_parts(), |task| {
         let (group, kv_head, _) = context.part(task, 0);
         let (q, k, v) = (parts.0.take(task), parts.1.take(task), parts.2.take(task));

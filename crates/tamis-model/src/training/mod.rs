@@ -33,7 +33,7 @@ pub use gradients::Gradients;
 pub use head::PassOptions;
 use head::Upstream;
 pub(crate) use head::block_rows;
-pub(crate) use layer::place_head;
+pub(crate) use layer::{copy_head, place_head};
 pub use sequence::{Sequence, SequenceError};
 use watch::PassWatch;
 pub use workspace::Workspace;
