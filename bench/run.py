@@ -5,6 +5,7 @@
     python3 bench/run.py                  everything but smollm2 (about 10 minutes and the build, on 2 quiet cores)
     python3 bench/run.py --only filter    one part of: engine, step, filter, loss, advantage, smollm2
     python3 bench/run.py --rounds 5 --json ratios.json
+    python3 bench/run.py --only engine --avx2      both sides without AVX-512, on a processor that has it
 
 Needs python3 and cargo; beside this folder only the standard library is imported here.
 
@@ -55,6 +56,9 @@ THREADS = 2
 
 # glibc then neither maps nor returns memory for each tensor, which saves the page faults.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "67108864"}
+
+# PyTorch and the libraries that it multiplies with then do without AVX-512.
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 # (what, model): (title, aim as a ratio)
 CASES = {
@@ -197,20 +201,21 @@ class Part:
 class Engine(Part):
     name = "engine"
 
-    def __init__(self, models, repetitions, limit):
-        self.models, self.repetitions, self.limit, self.work = models, repetitions, limit, {}
+    def __init__(self, models, repetitions, limit, avx2):
+        self.models, self.repetitions, self.limit, self.avx2, self.work = models, repetitions, limit, avx2, {}
 
     def prepare(self):
         build("-p", "tamis-model", "--example", "engine_speed")
         self.program = target_folder() / "examples" / "engine_speed"
 
     def ours(self):
-        lines = [line | {"what": ALIASES.get(line["what"], line["what"])} for line in json_lines([self.program])]
+        command = [self.program, *([str(THREADS), "3", "", "avx2"] if self.avx2 else [])]
+        lines = [line | {"what": ALIASES.get(line["what"], line["what"])} for line in json_lines(command)]
         self.work = workload(lines)
         return lines
 
     def run(self, allocator, *more):
-        extra = KEEP_MEMORY if allocator == "keep-memory" else {}
+        extra = (KEEP_MEMORY if allocator == "keep-memory" else {}) | (AVX2 if self.avx2 else {})
         command = [
             PYTHON, PEERS / "torch_engine.py", "--threads", str(THREADS), "--models", self.models,
             "--workload", json.dumps(self.work), *more,
@@ -559,12 +564,13 @@ def main():
     parser.add_argument("--only", help="parts, separated by commas: engine, step, filter, loss, advantage, smollm2")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", default="small,mid", help="models of the engine's part")
+    parser.add_argument("--avx2", action="store_true", help="the engine's part without AVX-512 on both sides, on a processor that has it")
     parser.add_argument("--repetitions", type=int, default=3, help="repetitions of a peer's case within a round")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds to wait for undisturbed repetitions of a peer's case")
     parser.add_argument("--as-users-run-it", action="store_true", help="add rows against transformers and TRL as they come")
     parser.add_argument("--json", help="also write rows and raw lines to this file")
     arguments = parser.parse_args()
-    parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(2 + arguments.repetitions, 2 * arguments.limit), Filter()]
+    parts = [Engine(arguments.models, arguments.repetitions, arguments.limit, arguments.avx2), Step(2 + arguments.repetitions, 2 * arguments.limit), Filter()]
     parts += [Loss(), Advantage()]
     at_length = [SmolLM2(1 + arguments.repetitions)]
     if arguments.only:

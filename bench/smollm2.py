@@ -4,11 +4,12 @@
     scripts/smollm2; bench/install_peers.sh; cargo build --release      once
     python3 bench/smollm2.py [--threads 1] [--steps 4]
     python3 bench/smollm2.py --dapo                                     DAPO's bounds, 16 groups of 8 completions of 16 tokens
+    python3 bench/smollm2.py --evaluate                                 greedy answers to the 100 held-out prompts
     scripts/install-torch                                               once, for the next
     python3 bench/smollm2.py --learner torch [--sampler learner] [--device cuda] [--model FOLDER]
     python3 bench/smollm2.py --accuracy [--learner torch]               16 steps and what was learned; half an hour
 
-All train on 8 groups of 8 completions of at most 24 tokens with one optimizer step, in 32 bits, from the same
+Without `--evaluate`, all train on 8 groups of 8 completions of at most 24 tokens with one optimizer step, in 32 bits, from the same
 weights, on the same number of threads, one after the other. Printed are the seconds of a step by the wall clock
 and by the processor's, without the first step, and the most memory that the process took. On a machine that does
 other things too, compare the processor's on one thread. TRL has its quickest settings: no gradient checkpointing,
@@ -19,6 +20,9 @@ no reference model, micro-batches of 64, nothing logged or saved. Both weight al
 learner` from PyTorch as well. `--device cuda` puts both learners on the GPU, in bf16 with 32-bit weights (TRL: 32-bit
 weights under autocast), and asks for `--sampler learner`. `--model` is another chat model in Hugging
 Face layout; `--shape 0.5b` makes one of that shape with random weights and SmolLM2's tokenizer, for seconds alone.
+
+`--evaluate` runs `tamis eval`, and transformers' `generate` over all prompts at once, padded on the left: seconds and memory of the
+whole process, loading included, and for transformers those of its answers alone, too.
 
 `--accuracy` prints the accuracy on the 100 held-out prompts (greedy, by tamis for both) before, after 8 and after 16 steps,
 beside the seconds of all steps until then, and the groups a second whose members' rewards differ.
@@ -33,6 +37,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "target" / "smollm2"
@@ -117,21 +122,39 @@ def accuracy_of(metrics):
 
 
 def evaluate(given, folder):
-    """Accuracy of a model's greedy answers."""
+    """Accuracy of a model's greedy answers, processor seconds and GiB of `tamis eval`."""
     command = [given.program, "eval", folder, f"data.val={FOLDER}/test.jsonl", "reward=[{kind: gsm8k, method: flexible}]"]
     command += ["rollout.max_response_length=24", "data.max_prompt_length=64", f"run.threads={given.threads}", "--json"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    return accuracy_of(json.loads(done.stdout)["metrics"])
+    printed, processor, memory = run(command)
+    return accuracy_of(json.loads(printed)["metrics"]), processor, memory
+
+
+def evaluate_with_transformers(given, folder):
+    """As `evaluate`, and the seconds of the answers alone."""
+    command = [given.peer_python, ROOT / "bench/peers/transformers_eval.py", folder, FOLDER / "test.jsonl"]
+    printed, processor, memory = run([*command, "--threads", str(given.threads)], environment(given.threads))
+    answers = json.loads(printed.splitlines()[-1])
+    return answers["accuracy"], processor, memory, answers
+
+
+def compare_evaluations(given):
+    sides = {"tamis": ("tamis eval", evaluate), "trl": ("transformers", evaluate_with_transformers)}
+    for who, measure in (side for name, side in sides.items() if given.only in (None, name)):
+        begin = time.perf_counter()
+        accuracy, processor, memory, *answers = measure(given, given.model)
+        figures = f"{time.perf_counter() - begin:6.1f} s, {processor:6.1f} s of the processor, {memory:4.1f} GiB, {accuracy:.1%} right"
+        alone = "".join(f"; answers alone {row['wall']:.1f} s, {row['processor']:.1f} of the processor" for row in answers)
+        print(f"{who:14} {figures}{alone}", flush=True)
 
 
 def their_accuracy(given):
     with tempfile.TemporaryDirectory(prefix="tamis-bench-") as folder:
         row = theirs(given, ["--keep", folder, "--keep-every", str(KEEP_EVERY)])
-        points = [(0, 0.0, evaluate(given, given.model), 0.0)]
+        points = [(0, 0.0, evaluate(given, given.model)[0], 0.0)]
         for steps in range(KEEP_EVERY, given.steps + 1, KEEP_EVERY):
             seconds = sum(wall for wall, _ in row["steps"][:steps])
             kept = given.prompts * sum(1 - share for share in row["zero_std"][:steps])
-            points.append((steps, seconds, evaluate(given, pathlib.Path(folder) / f"step_{steps}"), kept / seconds))
+            points.append((steps, seconds, evaluate(given, pathlib.Path(folder) / f"step_{steps}")[0], kept / seconds))
     return points
 
 
@@ -149,6 +172,7 @@ def arguments(words=None):
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, help="of each; default 4, the first of which does not count, with --accuracy 16")
     parser.add_argument("--accuracy", action="store_true", help="what was learned, too")
+    parser.add_argument("--evaluate", action="store_true", help="greedy answers to the held-out prompts, no training")
     parser.add_argument("--only", choices=["tamis", "trl"], help="one of the two")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/tamis")
     parser.add_argument("--learner", choices=["native", "torch"], default="native", help="where tamis learns")
@@ -167,6 +191,8 @@ def arguments(words=None):
 
 def check(given):
     """Ends with what to run first where something is missing."""
+    if given.evaluate and (given.learner, given.sampler, given.device, given.dapo, given.accuracy) != ("native", "native", "cpu", False, False):
+        raise SystemExit("--evaluate compares the native engine with transformers on the CPU: it takes --threads, --model and --only")
     if given.device == "cuda" and (given.learner, given.sampler) != ("torch", "learner"):
         raise SystemExit("--device cuda needs --learner torch --sampler learner: nothing else of tamis computes on a GPU")
     needed = {FOLDER / "model": "scripts/smollm2", given.peer_python: "bench/install_peers.sh"}
@@ -196,6 +222,8 @@ def make_model(given, folder):
 
 
 def compare(given):
+    if given.evaluate:
+        return compare_evaluations(given)
     if given.accuracy:
         print(f"{'':14} {'steps':>5} {'seconds':>8} {'accuracy':>9} {'groups with signal a second':>28}")
         sides = {"tamis": (f"tamis ({given.learner})", our_accuracy), "trl": ("TRL", their_accuracy)}
