@@ -10,9 +10,10 @@
 //! of 4,096 and of 16,384 tokens, where attention is most of the work) are measured where they are named.
 //!
 //! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
-//! tokens. `peak_share` is the share of the peak that the same kernel reaches on operands in cache just before or after, counting
-//! 2 operations per weight (6 in training) and those of attention. The median of the repetitions counts; `best_...` is the
-//! quickest of them, which other programs on the machine disturb least.
+//! tokens. `peak_share` is the share of the peak that the same kernel reaches on operands in cache just
+//! before or after, counting 2 operations per weight (6 in training) and those of attention. The median of
+//! the repetitions counts; `best_...` is the quickest of them, which other programs on the machine disturb
+//! least.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
 
@@ -40,8 +41,9 @@ struct Case {
 const PROMPT: usize = 32;
 const NEW: usize = 32;
 
-/// Rows, columns, chain lengths and number of matrices of products: of the small model, of the mid one and of a layer of
-/// 576 x 1536, each with the rows of a training pass and of a step of generation; last, steps whose weights lie beyond the caches.
+/// Rows, columns, chain lengths and number of matrices of products: of the small model, of the mid one and of
+/// a layer of 576 x 1536, each with the rows of a training pass and of a step of generation; last, steps
+/// whose weights lie beyond the caches.
 const PRODUCTS: [(usize, usize, usize, usize); 12] = [
     (512, 128, 128, 1),
     (512, 384, 128, 1),

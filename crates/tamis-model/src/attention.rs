@@ -59,7 +59,8 @@ pub(crate) struct Span<'a> {
     pub len: usize,
 }
 
-/// Raises each lane to the greatest of the first `visible` scores at its positions; `scores` are whole chunks.
+/// Raises each lane to the greatest of the first `visible` scores at its positions; `scores` are whole
+/// chunks.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
 fn raise<F: Arithmetic>(best: &mut Lanes, scores: &[f32], visible: usize) {
@@ -86,8 +87,8 @@ fn raise<F: Arithmetic>(best: &mut Lanes, scores: &[f32], visible: usize) {
     raise(best, &other);
 }
 
-/// Softmax numerators of the first `visible` scores in place, `e^((s - max) * scale)`, added to the lanes of their positions.
-/// `scores` are whole chunks; zero in what is left of the chunk that holds the last of them.
+/// Softmax numerators of the first `visible` scores in place, `e^((s - max) * scale)`, added to the lanes of
+/// their positions. `scores` are whole chunks; zero in what is left of the chunk that holds the last of them.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
 fn exponentiate<F: Arithmetic>(scores: &mut [f32], visible: usize, max: f32, scale: f32, sums: &mut Lanes) {
@@ -109,8 +110,9 @@ fn exponentiate<F: Arithmetic>(scores: &mut [f32], visible: usize, max: f32, sca
 }
 
 multiversion! {
-    /// Softmax numerators of rows in place: `e^((s - max) * scale)` for the first `visible` scores of each, zero from there to
-    /// `end` and to the end of its chunk. Rows are whole chunks, `width` apart; `sums` receives the sum of each.
+    /// Softmax numerators of rows in place: `e^((s - max) * scale)` for the first `visible` scores of each,
+    /// zero from there to `end` and to the end of its chunk. Rows are whole chunks, `width` apart; `sums`
+    /// receives the sum of each.
     fn softmax<F>(scores: &mut [f32], width: usize, visible: &[usize], end: usize, scale: f32, sums: &mut Vec<f32>) {
         for (row, &visible) in scores.chunks_exact_mut(width).zip(visible) {
             let mut best = [f32::NEG_INFINITY; LANES];

@@ -314,11 +314,12 @@ mod tests {
             ..MemoryPlan::default()
         };
         let estimate = MemoryEstimate::new(&config, &plan);
-        // Three inputs of layers and output; of each layer q, k, v and what attention makes of them, its log-sum, its middle
-        // and two of the feed-forward; the head's rows, before and after the norm, and logits.
+        // Three inputs of layers and output; of each layer q, k, v and what attention makes of them, its
+        // log-sum, its middle and two of the feed-forward; the head's rows, before and after the norm, and
+        // logits.
         let kept = 100 * (3 * 16) + 2 * 100 * (4 * 16 + 1 + 16 + 2 * 32) + 60 * (2 * 16 + 32);
-        // Normed, raw queries, keys and values, heads and activation (32), then stream, derivative of the normed, by heads,
-        // q, k, v and rows, and packed (32); the head's derivative and packed rows.
+        // Normed, raw queries, keys and values, heads and activation (32), then stream, derivative of the
+        // normed, by heads, q, k, v and rows, and packed (32); the head's derivative and packed rows.
         let held = 100 * (5 * 16 + 32) + 100 * (7 * 16 + 32) + 60 * 2 * 16;
         assert_eq!(estimate.activations, 4 * (kept + held));
         // One chunk of rows is one sum of gradients; the flipped weights are all there.

@@ -314,7 +314,8 @@ unsafe fn block(
                 let whole = full_panels.min(panels.end).saturating_sub(panel);
                 let width = operands.level.tile_panels(height).min(whole.max(1));
                 let mut row = first_row;
-                // The panels of the next pass are fetched while this one computes, one by each call of a tile.
+                // The panels of the next pass are fetched while this one computes, one by each call of a
+                // tile.
                 let mut ahead = (panel + width..panels.end.min(panel + 2 * width))
                     .map(|next| (next - panel) * operands.b_panel);
                 while row < end_row {
@@ -358,8 +359,9 @@ unsafe fn block(
     }
 }
 
-/// A tile over `width` panels, in as many calls as its height needs. `ahead` holds distances in values from the first of them to
-/// panels that are still to be fetched: each call fetches one, so that a pass of few calls leaves some out.
+/// A tile over `width` panels, in as many calls as its height needs. `ahead` holds distances in values from
+/// the first of them to panels that are still to be fetched: each call fetches one, so that a pass of few
+/// calls leaves some out.
 unsafe fn pass(
     level: SimdLevel,
     height: usize,
@@ -411,8 +413,8 @@ pub fn measure_peak(threads: &Threads) -> f64 {
 }
 
 /// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of
-/// ten tries, of at least a hundredth of a second each. With several matrices `[k][n]` they are multiplied by in turn, and
-/// come from beyond the caches where these do not hold them all.
+/// ten tries, of at least a hundredth of a second each. With several matrices `[k][n]` they are multiplied by
+/// in turn, and come from beyond the caches where these do not hold them all.
 pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize, matrices: usize) -> f64 {
     let shape = ProductShape { m, n, k };
     let num_threads = threads.num_threads();

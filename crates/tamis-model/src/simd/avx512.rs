@@ -256,8 +256,9 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
             }
         }
         let mut b = tile.b;
-        // Every third row's pointer, unknown to be the others' neighbour: two rows behind each are an address with a scaled
-        // index, where the compiler would compute all of them anew in each step, on the ports of the multiply-adds.
+        // Every third row's pointer, unknown to be the others' neighbour: two rows behind each are an address
+        // with a scaled index, where the compiler would compute all of them anew in each step, on the ports
+        // of the multiply-adds.
         let mut a: [*const f32; GROUPS] = std::array::from_fn(|group| {
             std::hint::black_box(tile.a.wrapping_add(group * GROUP * tile.a_row))
         });

@@ -73,10 +73,12 @@ impl SimdLevel {
     }
 }
 
-/// Arithmetic at a level; row kernels are written once over it. The compiler turns loops over lanes into the level's instructions,
-/// but takes lanes apart where they are summed up or part of them is left out: for these there are instructions here.
+/// Arithmetic at a level; row kernels are written once over it. The compiler turns loops over lanes into the
+/// level's instructions, but takes lanes apart where they are summed up or part of them is left out: for
+/// these there are instructions here.
 ///
-/// The implementations use instructions of their level: [`multiversion!`] alone names them, in code that is compiled for it.
+/// The implementations use instructions of their level: [`multiversion!`] alone names them, in code that is
+/// compiled for it.
 pub(crate) trait Arithmetic {
     /// `a * b + c`, fused where the level has the instruction.
     fn fma(a: f32, b: f32, c: f32) -> f32;
@@ -127,9 +129,10 @@ pub(crate) struct Tile {
     pub b: *const f32,
     pub b_row: usize,
     pub b_panel: usize,
-    /// Distance in values from `b` to a panel that a later tile reads, whose `k` lines are fetched into the second-level cache
-    /// while this one computes; 0 for none. What it takes to read weights beyond the caches is hidden so: 64 x 1536 x 576 by
-    /// 40 matrices in turn, one core of a Sapphire Rapids, 121 Gflop/s without and 139 with it (AVX2 there: 66 and 72).
+    /// Distance in values from `b` to a panel that a later tile reads, whose `k` lines are fetched into the
+    /// second-level cache while this one computes; 0 for none. What it takes to read weights beyond the
+    /// caches is hidden so: 64 x 1536 x 576 by 40 matrices in turn, one core of a Sapphire Rapids, 121
+    /// Gflop/s without and 139 with it (AVX2 there: 66 and 72).
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "the portable tile leaves fetching to the processor")
@@ -163,7 +166,8 @@ pub(crate) unsafe fn tile(level: SimdLevel, rows: usize, panels: usize, tile: &T
     }
 }
 
-/// Sixteen rows of sixteen values (`stride` apart, at least 16) into sixteen columns: `out[j * 16 + i] = source[i * stride + j]`.
+/// Sixteen rows of sixteen values (`stride` apart, at least 16) into sixteen columns:
+/// `out[j * 16 + i] = source[i * stride + j]`.
 #[inline]
 pub(crate) fn transpose(level: SimdLevel, source: &[f32], stride: usize, out: &mut [f32]) {
     assert!(

@@ -165,7 +165,8 @@ pub(super) fn forward(
     scratch.normed.resize(rows * config.hidden_size);
     norm::forward(threads, x, model.weight(tensors.input_norm), eps, &mut scratch.normed);
     let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
-    // The backward pass needs queries and keys as they are before they are normalised; without norms, nobody does.
+    // The backward pass needs queries and keys as they are before they are normalised; without norms, nobody
+    // does.
     let Saved { raw_q, raw_k, q, k, v, .. } = &mut *saved;
     let LayerScratch { normed, raw_q: lost_q, raw_k: lost_k, raw_v, .. } = &mut *scratch;
     let (raw_q, raw_k) = if tensors.qk_norm.is_some() { (raw_q, raw_k) } else { (lost_q, lost_k) };
