@@ -36,8 +36,8 @@ def main():
         inputs = tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
         output = model.generate(**inputs, do_sample=False, max_new_tokens=given.tokens)
         answers = tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    # As `gsm8k` with `method: flexible`: the last number counts.
-    found = [re.findall(r"-?\d+", answer) for answer in answers]
+    # As `gsm8k` with `method: flexible` and as in verl: the last number counts, and `22.` is not `22`.
+    found = [[number for number in re.findall(r"-?[0-9.,]+", answer) if number != "."] for answer in answers]
     right = sum(bool(numbers) and numbers[-1] == row["answer"] for numbers, row in zip(found, rows))
     wall, processor = time.perf_counter() - begin[0], time.process_time() - begin[1]
     print(json.dumps({"wall": wall, "processor": processor, "accuracy": right / len(rows)}))
