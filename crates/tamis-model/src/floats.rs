@@ -1,43 +1,53 @@
 //! `Floats`: a vector of `f32` aligned to cache lines, so that vector loads never straddle two.
-#![expect(
-    unsafe_code,
-    reason = "a slice of 64-byte lines is viewed as a slice of f32: same bytes, weaker alignment"
-)]
 
 use std::ops::{Deref, DerefMut};
 
-/// One cache line.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Line([f32; LINE]);
-
+/// Values of a cache line.
 const LINE: usize = 16;
 
 /// A 64-byte aligned `[f32]` that grows and shrinks like a `Vec`.
-#[derive(Clone, Default)]
+///
+/// Zeros come from the system where they are many, which gives a page when it is first written to. An
+/// allocation of that alignment would be filled with zeros at once, and gradients and moments take memory where
+/// nothing is trained: so the values begin at the first line inside an allocation of the common alignment.
+#[derive(Default)]
 pub(crate) struct Floats {
-    lines: Vec<Line>,
+    values: Vec<f32>,
+    /// Of `values` those before the first line.
+    begin: usize,
     len: usize,
 }
 
 impl Floats {
     /// Nothing yet.
     pub(crate) const fn new() -> Self {
-        Self { lines: Vec::new(), len: 0 }
+        Self { values: Vec::new(), begin: 0, len: 0 }
     }
 
     /// `len` zeros.
     pub(crate) fn zeros(len: usize) -> Self {
-        Self { lines: vec![Line([0.0; LINE]); len.div_ceil(LINE)], len }
+        let values = vec![0.0; len + LINE - 1];
+        let begin = values.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE - 1);
+        Self { values, begin, len }
     }
 
     /// Makes the length `len`; memory is kept, and what lies beyond the old length may be stale.
     pub(crate) fn resize(&mut self, len: usize) {
-        let lines = len.div_ceil(LINE);
-        if lines > self.lines.len() {
-            self.lines.resize(lines, Line([0.0; LINE]));
+        let room = self.values.len() - self.begin;
+        if len > room {
+            let mut grown = Self::zeros(len.max(2 * room));
+            grown[..self.len].copy_from_slice(self);
+            *self = grown;
         }
         self.len = len;
+    }
+}
+
+impl Clone for Floats {
+    fn clone(&self) -> Self {
+        let mut clone = Self::zeros(self.len);
+        clone.copy_from_slice(self);
+        clone
     }
 }
 
@@ -45,16 +55,13 @@ impl Deref for Floats {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: `lines` holds at least `len` initialised f32 in one allocation (`Line` is `repr(C)` of f32
-        // without padding).
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        &self.values[self.begin..self.begin + self.len]
     }
 }
 
 impl DerefMut for Floats {
     fn deref_mut(&mut self) -> &mut [f32] {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        &mut self.values[self.begin..self.begin + self.len]
     }
 }
 
@@ -69,16 +76,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_aligned_and_the_length_is_exact() {
+    fn values_are_aligned_and_the_length_is_exact() {
+        let is_aligned = |floats: &Floats| (floats.as_ptr() as usize).is_multiple_of(64);
         let mut floats = Floats::zeros(17);
-        assert_eq!((floats.len(), floats.as_ptr() as usize % 64), (17, 0));
+        assert!(floats.len() == 17 && is_aligned(&floats));
         floats[16] = 2.0;
         floats.resize(40);
         assert_eq!((floats.len(), floats[16], floats[39]), (40, 2.0, 0.0));
+        assert!(is_aligned(&floats));
         floats.resize(3);
         assert_eq!(&floats[..], [0.0; 3]);
         floats.resize(17);
         assert_eq!((floats.len(), floats[16]), (17, 2.0));
+        for _ in 0..4 {
+            let clone = floats.clone();
+            assert!(clone[..] == floats[..] && is_aligned(&clone));
+        }
         assert!(Floats::default().is_empty());
     }
 }

@@ -52,12 +52,12 @@ impl Tensor {
     }
 
     /// Puts values in the order of the file into a buffer.
-    pub(crate) fn set_rows(&self, buffer: &mut [f32], values: impl Iterator<Item = f32>) {
+    pub(crate) fn set_rows(&self, buffer: &mut [f32], mut values: impl Iterator<Item = f32>) {
         let out = self.of_mut(buffer);
         match (self.order, &self.shape[..]) {
-            (TensorOrder::Panels, &[_, k]) => {
-                for (at, value) in values.enumerate() {
-                    out[panels::place(k, at / k, at % k)] = value;
+            (TensorOrder::Panels, &[n, k]) => {
+                for row in 0..n {
+                    panels::set_row(out, k, row, values.by_ref().take(k));
                 }
             }
             _ => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),

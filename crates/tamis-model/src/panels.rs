@@ -21,16 +21,24 @@ pub(crate) fn place(k: usize, row: usize, col: usize) -> usize {
 pub(crate) fn from_rows(rows: &[f32], n: usize, k: usize) -> Vec<f32> {
     let mut panels = vec![0.0; len(n, k)];
     for (row, values) in rows.chunks_exact(k.max(1)).take(n).enumerate() {
-        for (col, &value) in values.iter().enumerate() {
-            panels[place(k, row, col)] = value;
-        }
+        set_row(&mut panels, k, row, values.iter().copied());
     }
     panels
 }
 
+/// Puts the values of one row, at most `k`, into panels.
+pub(crate) fn set_row(panels: &mut [f32], k: usize, row: usize, values: impl Iterator<Item = f32>) {
+    let lane = panels.iter_mut().skip(place(k, row, 0)).step_by(PANEL);
+    lane.zip(values).for_each(|(out, value)| *out = value);
+}
+
 /// Panels back into row-major `[n][k]`.
 pub(crate) fn to_rows(panels: &[f32], n: usize, k: usize) -> Vec<f32> {
-    (0..n).flat_map(|row| (0..k).map(move |col| panels[place(k, row, col)])).collect()
+    let mut rows = Vec::with_capacity(n * k);
+    for row in 0..n {
+        rows.extend(panels.iter().skip(place(k, row, 0)).step_by(PANEL).take(k));
+    }
+    rows
 }
 
 /// `[rows][cols]` (rows `stride` apart) into `[cols / width][rows][width]`, padded with zeros.
