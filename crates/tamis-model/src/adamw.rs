@@ -121,11 +121,12 @@ impl AdamW {
         let power = self.step.min(i32::MAX as u64) as i32;
         let step_size = learning_rate / (1.0 - beta1.powi(power));
         let root_scale = 1.0 / (1.0 - beta2.powi(power)).sqrt();
+        let weights = model.weights_mut();
         for tensor in &self.layout.tensors {
             let decays = decay_norms_and_biases || tensor.role == Role::Matrix;
             let keep = if decays { 1.0 - learning_rate * weight_decay } else { 1.0 };
             let parts = (
-                Parts::chunks(tensor.of_mut(&mut model.weights), CHUNK),
+                Parts::chunks(tensor.of_mut(weights), CHUNK),
                 Parts::chunks(tensor.of_mut(&mut self.first), CHUNK),
                 Parts::chunks(tensor.of_mut(&mut self.second), CHUNK),
             );

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::attention::Head;
 use crate::config::{OutputHead, TransformerConfig};
-use crate::generation::{PREFILL_TOKENS, in_blocks, width};
+use crate::generation::{PREFILL_TOKENS, in_blocks, most_positions, width};
 use crate::layout::WeightLayout;
 use crate::simd::{PANEL, SimdLevel};
 use crate::training::{Cut, FAR_ROWS, block_rows, stay_near};
@@ -64,6 +64,7 @@ impl GenerationPlan {
         } else {
             sequences * in_blocks(self.response_tokens) + groups * in_blocks(self.prompt_tokens)
         };
+        let cached = cached + most_positions(self.prompt_tokens);
         let head = Head::new(config.head_dim);
         let position = config.num_layers * config.num_kv_heads * (head.dim + head.stride);
         let prefill = (groups * self.prompt_tokens).min(PREFILL_TOKENS.max(self.prompt_tokens));

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tamis_core::random::Key;
 
@@ -16,10 +17,27 @@ use crate::layout::{Role, Tensor, WeightLayout};
 pub struct Model {
     config: TransformerConfig,
     layout: Arc<WeightLayout>,
-    pub(crate) weights: Floats,
+    weights: Floats,
+    state: WeightsState,
+}
+
+/// Names the values of a model's weights: where two models have the same, so are their weights, bit for bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WeightsState(u64);
+
+impl WeightsState {
+    /// One that no weights have had.
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl Model {
+    fn new(config: TransformerConfig, layout: WeightLayout, weights: Floats) -> Self {
+        Self { config, layout: Arc::new(layout), weights, state: WeightsState::new() }
+    }
+
     /// Loads a language model from a Hugging Face folder: `config.json`, `model.safetensors` or its shards.
     pub fn load(folder: &Path) -> Result<Self, CheckpointError> {
         Self::load_weights(folder, TransformerConfig::load(folder))
@@ -45,7 +63,7 @@ impl Model {
         checkpoint::read_weights(folder, &layout, None)?;
         let mut weights = Floats::zeros(layout.len);
         checkpoint::read_weights(folder, &layout, Some(&mut weights))?;
-        Ok(Self { config, layout: Arc::new(layout), weights })
+        Ok(Self::new(config, layout, weights))
     }
 
     /// A critic with these layers: its value head is zero, so that it knows nothing yet and says 0 of
@@ -60,7 +78,7 @@ impl Model {
                 tensor.set_rows(&mut weights, own.to_rows(&self.weights).into_iter());
             }
         }
-        Self { config, layout: Arc::new(layout), weights }
+        Self::new(config, layout, weights)
     }
 
     /// The same model with a head of its own, which begins as the embedding that it was tied to; a copy where
@@ -78,7 +96,7 @@ impl Model {
             let own = if index == layout.head { embedding } else { index };
             tensor.set_rows(&mut weights, self.layout.tensors[own].to_rows(&self.weights).into_iter());
         }
-        Self { config, layout: Arc::new(layout), weights }
+        Self::new(config, layout, weights)
     }
 
     /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero.
@@ -98,7 +116,7 @@ impl Model {
             let count = tensor.shape.iter().product::<usize>() as u64;
             tensor.set_rows(&mut weights, (0..count).map(value));
         }
-        Ok(Self { config, layout: Arc::new(layout), weights })
+        Ok(Self::new(config, layout, weights))
     }
 
     /// Writes `config.json`, `generation_config.json` (where there are end tokens) and `model.safetensors`.
@@ -211,12 +229,24 @@ impl Model {
     /// Adds `change(i)` to element i (row-major) of a tensor; `false` where no tensor has the name. For
     /// studies of a model, not for training.
     pub fn nudge(&mut self, name: &str, change: impl Fn(usize) -> f32) -> bool {
-        let Some(tensor) = self.layout.tensors.iter().find(|tensor| tensor.name == name) else {
+        let layout = Arc::clone(&self.layout);
+        let Some(tensor) = layout.tensors.iter().find(|tensor| tensor.name == name) else {
             return false;
         };
         let values = tensor.to_rows(&self.weights);
-        tensor.set_rows(&mut self.weights, values.iter().enumerate().map(|(i, value)| value + change(i)));
+        tensor.set_rows(self.weights_mut(), values.iter().enumerate().map(|(i, value)| value + change(i)));
         true
+    }
+
+    /// What the weights are, and no others.
+    pub(crate) fn state(&self) -> WeightsState {
+        self.state
+    }
+
+    /// The weights, to change them.
+    pub(crate) fn weights_mut(&mut self) -> &mut Floats {
+        self.state = WeightsState::new();
+        &mut self.weights
     }
 
     pub(crate) fn layout(&self) -> &Arc<WeightLayout> {

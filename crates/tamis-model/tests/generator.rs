@@ -335,6 +335,70 @@ fn what_is_cached_is_computed_once_more_by_other_weights() {
     assert!(num_after > 40);
 }
 
+/// Prompts that begin alike share what they have in common, and sample what they would alone: in a step
+/// together or one after the other, in groups or not, on any number of threads, also once weights have changed.
+#[test]
+fn what_prompts_have_in_common_is_computed_once() {
+    let config = |architecture, kv_heads| {
+        let mut config = TransformerConfig::new(architecture, 31, 16, 24, 2, 2, 200);
+        (config.num_kv_heads, config.initializer_range) = (kv_heads, 0.4);
+        config
+    };
+    let random = Key::new(3, Purpose::Task);
+    let tokens = |key: u64, len: usize| -> Vec<u32> {
+        (0..len as u64).map(|i| random.with(key).below(i, 31) as u32).collect()
+    };
+    let after = |system: &[u32], question: u64, len| [system, &tokens(question, len)].concat();
+    // In one block and over several; the second is a longer one of the first's kind.
+    let short = tokens(1, 40);
+    let long = [&short[..], &tokens(2, 70)].concat();
+    let alone = tokens(4, 50);
+    for (architecture, kv_heads) in [(Architecture::Llama, 2), (Architecture::Qwen3, 1)] {
+        let mut model = Model::init(config(architecture, kv_heads), Key::new(5, Purpose::Init)).unwrap();
+        for (num_threads, max_sequences) in [(1, 256), (2, 256), (2, 3)] {
+            let threads = Threads::new(num_threads);
+            let settings = GeneratorSettings { max_sequences, ..GeneratorSettings::default() };
+            let mut generator = BatchGenerator::new(model.config(), settings);
+            for round in 0..3_u64 {
+                if round == 2 {
+                    model.nudge("model.layers.0.self_attn.k_proj.weight", |i| (i % 3) as f32 * 0.1);
+                }
+                let prompts: Vec<Vec<u32>> = (0..4)
+                    .flat_map(|i| [(&short, 10 + i), (&long, 20 + i)])
+                    .map(|(system, question)| after(system, 100 * (round + 1) + question, 5))
+                    .chain([alone.clone(), long.clone()])
+                    .collect();
+                let requests: Vec<_> = prompts
+                    .iter()
+                    .enumerate()
+                    .map(|(i, prompt)| request(prompt, [1, 3][i / 2 % 2], 20))
+                    .collect();
+                let before = generator.num_shared_tokens();
+                let mut ids = Vec::new();
+                for request in &requests {
+                    ids.push(generator.submit(request.clone()).unwrap());
+                }
+                let together = sorted(generator.run(&threads, &model));
+                let shared = generator.num_shared_tokens() - before;
+                // Of 40 and of 110 tokens, for four prompts each; in the second round both are there.
+                assert!(shared > if round == 1 { 590 } else { 400 }, "round {round}: {shared}");
+                for (id, request) in ids.into_iter().zip(requests) {
+                    let mut own = BatchGenerator::new(model.config(), settings);
+                    own.submit(request).unwrap();
+                    let apart = sorted(own.run(&threads, &model));
+                    let together: Vec<_> = together.iter().filter(|done| done.request == id).collect();
+                    assert_eq!(together.len(), apart.len());
+                    for (together, apart) in together.into_iter().zip(&apart) {
+                        assert_eq!(together.tokens, apart.tokens);
+                        assert_eq!((&together.logprobs, together.finish), (&apart.logprobs, apart.finish));
+                    }
+                    assert_eq!(own.num_shared_tokens(), 0);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn alternatives_are_told_where_asked_for() {
     let (threads, model) = (Threads::new(1), model());

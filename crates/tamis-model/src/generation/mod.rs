@@ -7,8 +7,10 @@
 //! arrival or on the number of threads.
 //!
 //! A sequence of several turns goes on behind the keys and values that its last turn left, where these are
-//! kept ([`BatchGenerator::submit_turn`]); what comes of it, and when, is the same without them.
+//! kept ([`BatchGenerator::submit_turn`]), and a prompt behind those of a beginning that it has in common
+//! with others; what comes of it, and when, is the same without them.
 
+mod beginnings;
 mod cache;
 mod infer;
 mod kept;
@@ -28,6 +30,8 @@ use crate::model::Model;
 use crate::rotary::Rotary;
 use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
+use beginnings::Beginnings;
+pub(crate) use beginnings::most_positions;
 use cache::{Cache, CacheShape, Prefix};
 use infer::{InferContext, Item, infer};
 use kept::KeptSequences;
@@ -79,11 +83,13 @@ pub struct BatchGenerator {
     waiting: VecDeque<RequestId>,
     running: Vec<Running>,
     kept: KeptSequences,
+    beginnings: Beginnings,
     free: Vec<Floats>,
     scratch: Vec<Scratch>,
     cached: usize,
     num_generated: u64,
     num_reused: u64,
+    num_shared: u64,
     stop: Option<Arc<AtomicBool>>,
 }
 
@@ -100,11 +106,13 @@ impl BatchGenerator {
             waiting: VecDeque::new(),
             running: Vec::new(),
             kept: KeptSequences::default(),
+            beginnings: Beginnings::default(),
             free: Vec::new(),
             scratch: Vec::new(),
             cached: 0,
             num_generated: 0,
             num_reused: 0,
+            num_shared: 0,
             stop: None,
         }
     }
@@ -236,9 +244,14 @@ impl BatchGenerator {
         self.num_generated
     }
 
-    /// Tokens of prompts that were not computed, for their keys and values were kept.
+    /// Tokens of prompts that were not computed, for their keys and values were kept of a turn before.
     pub fn num_reused_tokens(&self) -> u64 {
         self.num_reused
+    }
+
+    /// Tokens of prompts that were not computed, for they had been for another prompt that begins with them.
+    pub fn num_shared_tokens(&self) -> u64 {
+        self.num_shared
     }
 
     /// A request that has not ended, with the keys added to it.
@@ -457,8 +470,58 @@ impl BatchGenerator {
         }
     }
 
+    /// Gives prompts of which nothing is kept a beginning that they have in common with others.
+    fn share_beginnings(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
+        let Self { groups, beginnings, rotary, free, shape, .. } = self;
+        let shape = *shape;
+        beginnings.expect_weights(model.state(), free);
+        let is_new = |group: &RequestGroup| group.prefix.len() + group.cache.len == 0;
+        let mut groups: Vec<&mut RequestGroup> = groups
+            .iter_mut()
+            .filter(|(id, group)| is_new(group) && prompts.contains(id))
+            .map(|(_, group)| group)
+            .collect();
+        // The logits after the last token are wanted.
+        let known = |group: &RequestGroup| group.request.prompt.len() - 1;
+        let prompts: Vec<&[u32]> = groups.iter().map(|group| &group.request.prompt[..known(group)]).collect();
+        let new = beginnings.find_new(&prompts);
+        let mut num_computed = 0;
+        if !new.is_empty() {
+            let mut caches: Vec<Cache> =
+                new.iter().map(|tokens| beginnings.begin(tokens, shape, free)).collect();
+            for (tokens, cache) in new.iter().zip(&mut caches) {
+                let num_new = tokens.len() - cache.len;
+                cache.reserve(shape, num_new, free);
+                rotary.reach(tokens.len());
+                num_computed += num_new;
+            }
+            let mut items: Vec<Item> = new
+                .iter()
+                .zip(&mut caches)
+                .map(|(tokens, cache)| Item { tokens: &tokens[cache.len..], prefix: None, cache })
+                .collect();
+            self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
+            let stop = self.stop.as_deref();
+            let context = InferContext { threads, model, rotary, shape, stop };
+            infer(context, &mut items, &mut self.scratch[0].infer);
+            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                return;
+            }
+            for (tokens, cache) in new.into_iter().zip(caches) {
+                beginnings.insert(tokens, cache, free);
+            }
+        }
+        let mut num_copied = 0;
+        for group in groups {
+            group.cache = beginnings.begin(&group.request.prompt[..known(group)], shape, free);
+            num_copied += group.cache.len;
+        }
+        self.num_shared += num_copied.saturating_sub(num_computed) as u64;
+    }
+
     /// Computes prompts.
     fn prefill(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
+        self.share_beginnings(threads, model, prompts);
         let mut groups: Vec<&mut RequestGroup> = Vec::new();
         for (id, group) in &mut self.groups {
             if prompts.contains(id) {

@@ -487,10 +487,13 @@ impl Worker {
 
     fn step(&mut self) {
         let begun = Instant::now();
-        let (tokens, running) = (self.generator.num_generated_tokens(), self.generator.num_running());
+        let counts =
+            |generator: &BatchGenerator| [generator.num_generated_tokens(), generator.num_shared_tokens()];
+        let (before, running) = (counts(&self.generator), self.generator.num_running());
         let completions = self.generator.step(&self.threads, &self.model);
-        let tokens = self.generator.num_generated_tokens() - tokens;
-        self.metrics.generated_tokens.fetch_add(tokens, Ordering::Relaxed);
+        let [generated, shared] = counts(&self.generator);
+        self.metrics.generated_tokens.fetch_add(generated - before[0], Ordering::Relaxed);
+        self.metrics.shared_prompt_tokens.fetch_add(shared - before[1], Ordering::Relaxed);
         if let Some(slow_down) = &self.slow_down {
             slow_down.stretch(begun, running.max(self.generator.num_running()));
         }

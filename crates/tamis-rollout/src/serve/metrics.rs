@@ -19,7 +19,7 @@ pub(super) struct ServeMetrics {
     pub(super) cached_tokens: AtomicUsize,
     pub(super) max_cached_tokens: AtomicUsize,
     pub(super) prompt_tokens: AtomicU64,
-    /// Prompt tokens that were not computed, because another sample's were at hand.
+    /// Prompt tokens that were not computed, because those of another sample or prompt were at hand.
     pub(super) shared_prompt_tokens: AtomicU64,
     pub(super) generated_tokens: AtomicU64,
     stopped: AtomicU64,
@@ -137,7 +137,7 @@ impl ServeMetrics {
         put(
             "counter",
             "vllm:prefix_cache_hits_total",
-            "Prompt tokens found there: samples of one prompt that run at the same time.",
+            "Prompt tokens found there: those of other samples of a prompt, and beginnings that prompts have in common.",
             &[("", whole(&self.shared_prompt_tokens))],
         );
         put(

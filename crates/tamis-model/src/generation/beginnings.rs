@@ -1,0 +1,236 @@
+//! Beginnings that prompts have in common, such as a system prompt or worked examples: computed once, and
+//! copied.
+//!
+//! Keys and values of a position depend on the weights and on the tokens up to it, and on nothing else, so a
+//! copy has the bits that the prompt would compute. What is in common is found by comparing new prompts with
+//! each other and with those that came last; their tokens are remembered, their keys and values are not. So
+//! only what was seen twice takes memory, and that little: at most [`MOST`] beginnings, of
+//! [`MOST_POSITIONS`] positions together, those forgotten first that were not used for longest.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use super::cache::{Cache, CacheShape};
+use super::{PREFILL_TOKENS, in_blocks};
+use crate::floats::Floats;
+use crate::model::WeightsState;
+
+/// Tokens below which a beginning is not worth a pass of its own.
+pub(super) const LEAST: usize = 16;
+
+/// Beginnings that are kept, at most.
+const MOST: usize = 8;
+
+/// Positions of all beginnings that are kept, in whole blocks.
+const MOST_POSITIONS: usize = PREFILL_TOKENS;
+
+/// Prompts that are remembered.
+const REMEMBERED: usize = 16;
+
+/// Positions that beginnings take at most where no prompt is longer than this.
+pub(crate) fn most_positions(prompt_tokens: usize) -> usize {
+    if prompt_tokens <= LEAST { 0 } else { MOST_POSITIONS.min(MOST * in_blocks(prompt_tokens - 1)) }
+}
+
+/// A beginning with its keys and values.
+struct Beginning {
+    tokens: Vec<u32>,
+    cache: Cache,
+}
+
+/// Beginnings of prompts, and the prompts that came last.
+#[derive(Default)]
+pub(super) struct Beginnings {
+    /// The one used longest ago first.
+    computed: VecDeque<Beginning>,
+    /// The weights that computed them.
+    weights: Option<WeightsState>,
+    /// The oldest first.
+    last_prompts: VecDeque<Vec<u32>>,
+}
+
+/// Number of tokens that two have in common from the first on.
+fn num_common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+impl Beginnings {
+    /// Forgets what other weights have computed.
+    pub(super) fn expect_weights(&mut self, weights: WeightsState, free: &mut Vec<Floats>) {
+        if self.weights.replace(weights) != Some(weights) {
+            self.computed.drain(..).for_each(|mut old| old.cache.release(free));
+        }
+    }
+
+    /// The longest that these tokens begin with.
+    fn find_longest(&self, tokens: &[u32]) -> Option<usize> {
+        let begins = |&place: &usize| tokens.starts_with(&self.computed[place].tokens);
+        (0..self.computed.len()).filter(begins).max_by_key(|&place| self.computed[place].tokens.len())
+    }
+
+    /// A copy of the longest that these tokens begin with; empty where there is none.
+    pub(super) fn begin(&mut self, tokens: &[u32], shape: CacheShape, free: &mut Vec<Floats>) -> Cache {
+        let Some(used) = self.find_longest(tokens).and_then(|place| self.computed.remove(place)) else {
+            return Cache::default();
+        };
+        let copy = used.cache.copy(used.tokens.len(), shape, free);
+        self.computed.push_back(used);
+        copy
+    }
+
+    /// The beginnings that are worth computing for these prompts, which are remembered: each is
+    /// [`LEAST`] tokens longer than what is there, and at least two prompts have it, one of them among these.
+    /// Where a prompt has more in common with few and less with many, the length counts by which most tokens
+    /// are spared.
+    pub(super) fn find_new(&mut self, prompts: &[&[u32]]) -> Vec<Vec<u32>> {
+        let mut found: Vec<(usize, &[u32])> =
+            (0..prompts.len()).filter_map(|place| self.find_shared(prompts, place)).collect();
+        found.sort_by_key(|&(spared, _)| Reverse(spared));
+        let (mut new, mut positions) = (Vec::<Vec<u32>>::new(), 0);
+        for (_, tokens) in found {
+            // A prompt that begins with one of them already is content with it.
+            if new.len() == MOST || new.iter().any(|new| tokens.starts_with(new)) {
+                continue;
+            }
+            positions += in_blocks(tokens.len());
+            if positions > MOST_POSITIONS {
+                break;
+            }
+            new.push(tokens.to_vec());
+        }
+        for prompt in prompts {
+            if !self.last_prompts.iter().any(|last| last == prompt) {
+                self.last_prompts.push_back(prompt.to_vec());
+            }
+        }
+        let too_many = self.last_prompts.len().saturating_sub(REMEMBERED);
+        self.last_prompts.drain(..too_many);
+        new
+    }
+
+    /// The beginning of a prompt by which most tokens of all that have it are spared, and how many are.
+    fn find_shared<'a>(&self, prompts: &[&'a [u32]], place: usize) -> Option<(usize, &'a [u32])> {
+        let prompt = prompts[place];
+        let others = prompts.iter().enumerate().filter(|&(other, _)| other != place).map(|(_, other)| *other);
+        let mut shared: Vec<usize> = others
+            .chain(self.last_prompts.iter().map(Vec::as_slice))
+            .map(|other| num_common(prompt, other).min(MOST_POSITIONS))
+            .collect();
+        shared.sort_unstable_by_key(|&len| Reverse(len));
+        let there = self.find_longest(prompt).map_or(0, |place| self.computed[place].tokens.len());
+        shared
+            .into_iter()
+            .enumerate()
+            .filter(|&(_, len)| len >= there + LEAST)
+            .map(|(num_longer, len)| ((num_longer + 1) * (len - there), &prompt[..len]))
+            .max_by_key(|&(spared, _)| spared)
+    }
+
+    /// Keeps a beginning, of which everything is computed.
+    pub(super) fn insert(&mut self, tokens: Vec<u32>, cache: Cache, free: &mut Vec<Floats>) {
+        self.computed.push_back(Beginning { tokens, cache });
+        let positions = |these: &VecDeque<Beginning>| -> usize {
+            these.iter().map(|beginning| in_blocks(beginning.tokens.len())).sum()
+        };
+        while self.computed.len() > MOST || positions(&self.computed) > MOST_POSITIONS {
+            let Some(mut oldest) = self.computed.pop_front() else { break };
+            oldest.cache.release(free);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Architecture, TransformerConfig};
+    use crate::model::Model;
+    use tamis_core::random::{Key, Purpose};
+
+    fn prompt(system: u32, len: usize, question: u32) -> Vec<u32> {
+        [vec![system; len], vec![question; 8]].concat()
+    }
+
+    fn find(beginnings: &mut Beginnings, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
+        beginnings.find_new(&prompts.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_prompts_have_in_common_is_found_where_it_is_worth_it() {
+        let new = |prompts: &[Vec<u32>]| find(&mut Beginnings::default(), prompts);
+        let asked =
+            |questions: std::ops::Range<u32>, len| questions.map(move |question| prompt(1, len, question));
+        assert_eq!(new(&asked(2..6, 30).collect::<Vec<_>>()), [vec![1; 30]]);
+        assert!(new(&asked(2..6, LEAST - 1).collect::<Vec<_>>()).is_empty(), "too short");
+        assert!(new(&[prompt(1, 30, 2)]).is_empty(), "nothing to compare with");
+        // Two system prompts, and one prompt of its own.
+        let two = [prompt(1, 30, 2), prompt(3, 20, 2), prompt(4, 40, 5), prompt(3, 20, 6), prompt(1, 30, 7)];
+        assert_eq!(new(&two), [vec![1; 30], vec![3; 20]]);
+        // One that begins with the other: three with 80 tokens, and three with 30.
+        let nested: Vec<_> = (0..6).map(|i| prompt(1, [80, 30][i / 3], 10 + i as u32)).collect();
+        assert_eq!(new(&nested), [vec![1; 80], vec![1; 30]]);
+        // Two of ten have 38 tokens in common: 2 x 38 are fewer than 10 x 30.
+        let pair = [vec![1; 30], vec![9; 8]].concat();
+        let mut ten: Vec<_> = asked(2..8, 30).chain(asked(10..12, 30)).collect();
+        ten.splice(0..0, [[&pair[..], &[5]].concat(), [&pair[..], &[6]].concat()]);
+        assert_eq!(new(&ten), [vec![1; 30]]);
+        // Of no more than is kept at once.
+        let long: Vec<_> = (0..2).map(|question| prompt(1, 3 * MOST_POSITIONS, question + 2)).collect();
+        assert_eq!(new(&long), [vec![1; MOST_POSITIONS]]);
+        let many: Vec<_> = (0..40).map(|i| prompt(100 + i / 2, 100, i)).collect();
+        assert_eq!(new(&many).len(), MOST);
+    }
+
+    #[test]
+    fn prompts_are_compared_with_the_last_ones_and_with_what_is_there() {
+        let shape = CacheShape::new(&TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 256));
+        let (mut beginnings, mut free) = (Beginnings::default(), Vec::new());
+        let computed = |len: usize, free: &mut Vec<Floats>| {
+            let mut cache = Cache::default();
+            cache.reserve(shape, len, free);
+            cache.len = len;
+            cache
+        };
+        assert!(find(&mut beginnings, &[prompt(1, 30, 2)]).is_empty());
+        assert_eq!(find(&mut beginnings, &[prompt(1, 30, 3)]), [vec![1; 30]]);
+        beginnings.insert(vec![1; 30], computed(30, &mut free), &mut free);
+        assert!(find(&mut beginnings, &[prompt(1, 30, 4)]).is_empty(), "it is there");
+        let longer = prompt(1, 50, 4);
+        assert!(find(&mut beginnings, &[prompt(1, 45, 5), longer.clone()]).is_empty(), "15 more");
+        assert_eq!(find(&mut beginnings, &[prompt(1, 50, 6)]), [vec![1; 50]]);
+        assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 30);
+        assert_eq!(beginnings.begin(&[1; 29], shape, &mut free).len, 0);
+        // Of two the longer; the one used longest ago is forgotten first.
+        beginnings.insert(vec![1; 50], computed(50, &mut free), &mut free);
+        assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
+        for i in 0..MOST as u32 - 1 {
+            beginnings.insert(vec![100 + i; 20], computed(20, &mut free), &mut free);
+        }
+        assert_eq!(beginnings.begin(&prompt(1, 30, 2), shape, &mut free).len, 0);
+        assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
+        // As many as there are positions for.
+        beginnings.insert(
+            vec![200; MOST_POSITIONS - 64],
+            computed(MOST_POSITIONS - 64, &mut free),
+            &mut free,
+        );
+        assert_eq!(beginnings.computed.len(), 2);
+        assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
+    }
+
+    #[test]
+    fn other_weights_begin_anew() {
+        let config = TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 256);
+        let mut model = Model::init(config, Key::new(1, Purpose::Init)).unwrap();
+        let shape = CacheShape::new(model.config());
+        let (mut beginnings, mut free) = (Beginnings::default(), Vec::new());
+        beginnings.expect_weights(model.state(), &mut free);
+        let mut cache = Cache::default();
+        cache.reserve(shape, 30, &mut free);
+        beginnings.insert(vec![1; 30], cache, &mut free);
+        beginnings.expect_weights(model.clone().state(), &mut free);
+        assert_eq!((beginnings.computed.len(), free.len()), (1, 0), "a copy has the same weights");
+        assert!(model.nudge("model.norm.weight", |_| 0.5));
+        beginnings.expect_weights(model.state(), &mut free);
+        assert_eq!((beginnings.computed.len(), free.len()), (0, 1));
+    }
+}
