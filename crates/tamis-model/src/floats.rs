@@ -72,8 +72,28 @@ impl std::fmt::Debug for Floats {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::float_cmp,
+    reason = "a test fails by panicking, and compares what must be exact"
+)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn zeros_take_memory_where_they_are_written_to() {
+        let pages = || -> usize {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split(' ').nth(1).unwrap().parse().unwrap()
+        };
+        let before = pages();
+        let mut floats = Floats::zeros(1 << 28);
+        floats[1 << 27] = 1.0;
+        // A GiB has 262,144 pages; other tests take some meanwhile.
+        assert!(pages() < before + 100_000, "{before}");
+        assert!(floats[1 << 20] == 0.0 && floats[1 << 27] == 1.0);
+    }
 
     #[test]
     fn values_are_aligned_and_the_length_is_exact() {

@@ -57,7 +57,7 @@ impl Tensor {
         match (self.order, &self.shape[..]) {
             (TensorOrder::Panels, &[n, k]) => {
                 for row in 0..n {
-                    panels::set_row(out, k, row, values.by_ref().take(k));
+                    panels::set_row(out, k, row, values.by_ref());
                 }
             }
             _ => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::attention::Head;
 use crate::config::{OutputHead, TransformerConfig};
-use crate::generation::{PREFILL_TOKENS, in_blocks, most_positions, width};
+use crate::generation::{PREFILL_TOKENS, in_blocks, max_beginning_positions, width};
 use crate::layout::WeightLayout;
 use crate::simd::{PANEL, SimdLevel};
 use crate::training::{Cut, FAR_ROWS, block_rows, stay_near};
@@ -64,7 +64,7 @@ impl GenerationPlan {
         } else {
             sequences * in_blocks(self.response_tokens) + groups * in_blocks(self.prompt_tokens)
         };
-        let cached = cached + most_positions(self.prompt_tokens);
+        let cached = cached + max_beginning_positions(self.prompt_tokens);
         let head = Head::new(config.head_dim);
         let position = config.num_layers * config.num_kv_heads * (head.dim + head.stride);
         let prefill = (groups * self.prompt_tokens).min(PREFILL_TOKENS.max(self.prompt_tokens));
@@ -299,6 +299,15 @@ mod tests {
         // feed-forward. Logits of four sequences and two prompts.
         assert_eq!(estimate.generation, 4 * ((4 * 128 + 2 * 64) * 32 + 20 * (32 + 32 + 64 + 96) + 6 * 32));
         assert_eq!(estimate.total(), estimate.certain() + estimate.generation);
+        // Prompts that may have something in common: eight beginnings of a block, and no more than 2048 positions.
+        let cached = |prompt_tokens: usize| {
+            let plan = MemoryPlan { generation: GenerationPlan { prompt_tokens, ..generation }, ..plan };
+            let prompts = prompt_tokens.next_multiple_of(64);
+            let rows = (2 * prompt_tokens).min(prompt_tokens.max(2048));
+            let others = (4 * 128 + 2 * prompts) * 32 + rows * (32 + 32 + 64 + 96) + 6 * 32;
+            (MemoryEstimate::new(&config, &plan).generation / 4 - others as u64) / 32
+        };
+        assert_eq!([16, 17, 65, 66, 5000].map(cached), [0, 512, 512, 1024, 2048]);
         insta::assert_snapshot!(estimate, @"0.2 MiB (weights 0.0, gradients 0.0, optimizer moments 0.0, reference 0.0, generation 0.1)");
     }
 

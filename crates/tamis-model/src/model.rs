@@ -238,7 +238,7 @@ impl Model {
         true
     }
 
-    /// What the weights are, and no others.
+    /// Names the weights as they are now.
     pub(crate) fn state(&self) -> WeightsState {
         self.state
     }

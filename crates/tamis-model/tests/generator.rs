@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
@@ -397,6 +398,31 @@ fn what_prompts_have_in_common_is_computed_once() {
             }
         }
     }
+}
+
+/// What a step that was stopped in the middle has computed is not used after it.
+#[test]
+fn a_stopped_step_leaves_no_beginning() {
+    let (threads, model) = (Threads::new(1), model());
+    let prompts = [9, 10].map(|last| [&[3; 20][..], &[last]].concat());
+    let play = |generator: &mut BatchGenerator| {
+        let ids = prompts.each_ref().map(|prompt| generator.submit(request(prompt, 1, 9)).unwrap());
+        let done = sorted(generator.run(&threads, &model));
+        (ids, done.into_iter().map(|done| (done.tokens, done.logprobs)).collect::<Vec<_>>())
+    };
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
+    let stop = Arc::new(AtomicBool::new(true));
+    generator.stop_on(Arc::clone(&stop));
+    let ids = prompts.each_ref().map(|prompt| generator.submit(request(prompt, 1, 9)).unwrap());
+    generator.step(&threads, &model);
+    for id in ids {
+        generator.abort(id);
+    }
+    stop.store(false, Ordering::Relaxed);
+    let (_, after) = play(&mut generator);
+    let (_, expected) = play(&mut BatchGenerator::new(model.config(), GeneratorSettings::default()));
+    assert_eq!(after, expected);
+    assert!(generator.num_shared_tokens() > 0);
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! Keys and values of a position depend on the weights and on the tokens up to it, and on nothing else, so a
 //! copy has the bits that the prompt would compute. What is in common is found by comparing new prompts with
 //! each other and with those that came last; their tokens are remembered, their keys and values are not. So
-//! only what was seen twice takes memory, and that little: at most [`MOST`] beginnings, of
-//! [`MOST_POSITIONS`] positions together, those forgotten first that were not used for longest.
+//! only what was seen twice takes memory: at most [`MOST`] beginnings, of [`MOST_POSITIONS`] positions
+//! together, those forgotten first that were not used for longest. They come on top of
+//! [`GeneratorSettings::max_cached_tokens`](super::GeneratorSettings::max_cached_tokens).
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -15,8 +16,8 @@ use super::{PREFILL_TOKENS, in_blocks};
 use crate::floats::Floats;
 use crate::model::WeightsState;
 
-/// Tokens below which a beginning is not worth a pass of its own.
-pub(super) const LEAST: usize = 16;
+/// Fewest tokens of a beginning: fewer are not worth a pass of their own, nor a copy.
+const LEAST: usize = 16;
 
 /// Beginnings that are kept, at most.
 const MOST: usize = 8;
@@ -24,11 +25,11 @@ const MOST: usize = 8;
 /// Positions of all beginnings that are kept, in whole blocks.
 const MOST_POSITIONS: usize = PREFILL_TOKENS;
 
-/// Prompts that are remembered.
+/// Prompts whose tokens are remembered, at most.
 const REMEMBERED: usize = 16;
 
-/// Positions that beginnings take at most where no prompt is longer than this.
-pub(crate) fn most_positions(prompt_tokens: usize) -> usize {
+/// Positions that beginnings take at most where no prompt has more tokens than this.
+pub(crate) fn max_beginning_positions(prompt_tokens: usize) -> usize {
     if prompt_tokens <= LEAST { 0 } else { MOST_POSITIONS.min(MOST * in_blocks(prompt_tokens - 1)) }
 }
 
@@ -42,7 +43,7 @@ struct Beginning {
 #[derive(Default)]
 pub(super) struct Beginnings {
     /// The one used longest ago first.
-    computed: VecDeque<Beginning>,
+    computed: Vec<Beginning>,
     /// The weights that computed them.
     weights: Option<WeightsState>,
     /// The oldest first.
@@ -58,31 +59,45 @@ impl Beginnings {
     /// Forgets what other weights have computed.
     pub(super) fn expect_weights(&mut self, weights: WeightsState, free: &mut Vec<Floats>) {
         if self.weights.replace(weights) != Some(weights) {
-            self.computed.drain(..).for_each(|mut old| old.cache.release(free));
+            self.forget(free);
         }
     }
 
-    /// The longest that these tokens begin with.
-    fn find_longest(&self, tokens: &[u32]) -> Option<usize> {
-        let begins = |&place: &usize| tokens.starts_with(&self.computed[place].tokens);
-        (0..self.computed.len()).filter(begins).max_by_key(|&place| self.computed[place].tokens.len())
+    /// Forgets what was computed.
+    pub(super) fn forget(&mut self, free: &mut Vec<Floats>) {
+        self.computed.drain(..).for_each(|mut old| old.cache.release(free));
     }
 
-    /// A copy of the longest that these tokens begin with; empty where there is none.
+    /// The place of what has most in common with these tokens, and how many: [`LEAST`] or more.
+    fn find_longest(&self, tokens: &[u32]) -> Option<(usize, usize)> {
+        let commons = self.computed.iter().map(|beginning| num_common(&beginning.tokens, tokens));
+        commons.enumerate().filter(|&(_, len)| len >= LEAST).max_by_key(|&(_, len)| len)
+    }
+
+    /// Counts what these tokens begin with as used; how many tokens of it they have, 0 where there is none.
+    fn touch(&mut self, tokens: &[u32]) -> usize {
+        let Some((place, len)) = self.find_longest(tokens) else { return 0 };
+        self.computed[place..].rotate_left(1);
+        len
+    }
+
+    /// A copy of as much of these tokens as there is; empty where that is less than [`LEAST`].
     pub(super) fn begin(&mut self, tokens: &[u32], shape: CacheShape, free: &mut Vec<Floats>) -> Cache {
-        let Some(used) = self.find_longest(tokens).and_then(|place| self.computed.remove(place)) else {
-            return Cache::default();
-        };
-        let copy = used.cache.copy(used.tokens.len(), shape, free);
-        self.computed.push_back(used);
-        copy
+        match (self.touch(tokens), self.computed.last()) {
+            (len, Some(used)) if len > 0 => used.cache.copy(len, shape, free),
+            _ => Cache::default(),
+        }
     }
 
-    /// The beginnings that are worth computing for these prompts, which are remembered: each is
+    /// The beginnings that are worth computing for these prompts, which are remembered: each is at least
     /// [`LEAST`] tokens longer than what is there, and at least two prompts have it, one of them among these.
     /// Where a prompt has more in common with few and less with many, the length counts by which most tokens
     /// are spared.
     pub(super) fn find_new(&mut self, prompts: &[&[u32]]) -> Vec<Vec<u32>> {
+        // What these begin with is not forgotten for what is new.
+        for prompt in prompts {
+            self.touch(prompt);
+        }
         let mut found: Vec<(usize, &[u32])> =
             (0..prompts.len()).filter_map(|place| self.find_shared(prompts, place)).collect();
         found.sort_by_key(|&(spared, _)| Reverse(spared));
@@ -92,16 +107,14 @@ impl Beginnings {
             if new.len() == MOST || new.iter().any(|new| tokens.starts_with(new)) {
                 continue;
             }
-            positions += in_blocks(tokens.len());
-            if positions > MOST_POSITIONS {
-                break;
+            if positions + in_blocks(tokens.len()) <= MOST_POSITIONS {
+                positions += in_blocks(tokens.len());
+                new.push(tokens.to_vec());
             }
-            new.push(tokens.to_vec());
         }
-        for prompt in prompts {
-            if !self.last_prompts.iter().any(|last| last == prompt) {
-                self.last_prompts.push_back(prompt.to_vec());
-            }
+        for prompt in prompts.iter().filter(|prompt| prompt.len() >= LEAST) {
+            self.last_prompts.retain(|last| last != prompt);
+            self.last_prompts.push_back(prompt.to_vec());
         }
         let too_many = self.last_prompts.len().saturating_sub(REMEMBERED);
         self.last_prompts.drain(..too_many);
@@ -117,7 +130,7 @@ impl Beginnings {
             .map(|other| num_common(prompt, other).min(MOST_POSITIONS))
             .collect();
         shared.sort_unstable_by_key(|&len| Reverse(len));
-        let there = self.find_longest(prompt).map_or(0, |place| self.computed[place].tokens.len());
+        let there = self.find_longest(prompt).map_or(0, |(_, len)| len);
         shared
             .into_iter()
             .enumerate()
@@ -126,15 +139,17 @@ impl Beginnings {
             .max_by_key(|&(spared, _)| spared)
     }
 
-    /// Keeps a beginning, of which everything is computed.
+    /// Keeps a beginning, of which everything is computed, in place of those that it begins with.
     pub(super) fn insert(&mut self, tokens: Vec<u32>, cache: Cache, free: &mut Vec<Floats>) {
-        self.computed.push_back(Beginning { tokens, cache });
-        let positions = |these: &VecDeque<Beginning>| -> usize {
+        for mut old in self.computed.extract_if(.., |old| tokens.starts_with(&old.tokens)) {
+            old.cache.release(free);
+        }
+        self.computed.push(Beginning { tokens, cache });
+        let positions = |these: &[Beginning]| -> usize {
             these.iter().map(|beginning| in_blocks(beginning.tokens.len())).sum()
         };
         while self.computed.len() > MOST || positions(&self.computed) > MOST_POSITIONS {
-            let Some(mut oldest) = self.computed.pop_front() else { break };
-            oldest.cache.release(free);
+            self.computed.remove(0).cache.release(free);
         }
     }
 }
@@ -176,6 +191,11 @@ mod tests {
         // Of no more than is kept at once.
         let long: Vec<_> = (0..2).map(|question| prompt(1, 3 * MOST_POSITIONS, question + 2)).collect();
         assert_eq!(new(&long), [vec![1; MOST_POSITIONS]]);
+        // What does not fit beside a longer one leaves room for a shorter one.
+        let [long, longer, short] = [(1, 1500), (2, 1400), (3, 100)]
+            .map(|(system, len)| (0..2).map(move |question| prompt(system, len, 9 - question)));
+        let found = new(&long.chain(longer).chain(short).collect::<Vec<_>>());
+        assert_eq!(found, [vec![1; 1500], vec![3; 100]]);
         let many: Vec<_> = (0..40).map(|i| prompt(100 + i / 2, 100, i)).collect();
         assert_eq!(new(&many).len(), MOST);
     }
@@ -198,14 +218,23 @@ mod tests {
         assert!(find(&mut beginnings, &[prompt(1, 45, 5), longer.clone()]).is_empty(), "15 more");
         assert_eq!(find(&mut beginnings, &[prompt(1, 50, 6)]), [vec![1; 50]]);
         assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 30);
-        assert_eq!(beginnings.begin(&[1; 29], shape, &mut free).len, 0);
-        // Of two the longer; the one used longest ago is forgotten first.
+        assert_eq!(beginnings.begin(&[1; 29], shape, &mut free).len, 29, "a part of it");
+        assert_eq!(beginnings.begin(&[1; LEAST - 1], shape, &mut free).len, 0);
+        // The longer takes the place of the shorter, and serves those that begin with that.
         beginnings.insert(vec![1; 50], computed(50, &mut free), &mut free);
+        assert_eq!(beginnings.computed.len(), 1);
         assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
+        assert_eq!(beginnings.begin(&prompt(1, 30, 2), shape, &mut free).len, 30);
+        // The one used longest ago is forgotten first, but none that a prompt of the step begins with.
         for i in 0..MOST as u32 - 1 {
             beginnings.insert(vec![100 + i; 20], computed(20, &mut free), &mut free);
         }
-        assert_eq!(beginnings.begin(&prompt(1, 30, 2), shape, &mut free).len, 0);
+        let new = find(&mut beginnings, &[longer.clone(), prompt(60, 30, 2), prompt(60, 30, 3)]);
+        assert_eq!(new, [vec![60; 30]]);
+        beginnings.insert(vec![60; 30], computed(30, &mut free), &mut free);
+        assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
+        assert_eq!(beginnings.begin(&[100; 20], shape, &mut free).len, 0);
+        assert_eq!(beginnings.begin(&[101; 20], shape, &mut free).len, 20);
         assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
         // As many as there are positions for.
         beginnings.insert(

@@ -83,12 +83,14 @@ pub(super) struct InferContext<'a> {
     pub model: &'a Model,
     pub rotary: &'a Rotary,
     pub shape: CacheShape,
+    /// Nothing is drawn after these tokens: keys and values are all that is wanted of them.
+    pub fills_caches: bool,
     /// Looked at between two layers, see [`BatchGenerator::stop_on`](super::BatchGenerator::stop_on).
     pub stop: Option<&'a AtomicBool>,
 }
 
 /// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in
-/// the scratch.
+/// the scratch, unless they only [fill caches](InferContext::fills_caches).
 pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut InferScratch) {
     let InferContext { threads, model, .. } = context;
     let config = model.config();
@@ -137,6 +139,9 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
             );
         }
         place_keys(context, index, items, scratch);
+        if context.fills_caches && index + 1 == layout.layers.len() {
+            break;
+        }
         if index + 1 == layout.layers.len() && positions.len() > items.len() {
             // Of the last layer's rows only those before a draw are read.
             keep_last(items, d, scratch);
@@ -213,6 +218,9 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
     }
     for item in items.iter_mut() {
         item.cache.len += item.tokens.len();
+    }
+    if context.fills_caches {
+        return;
     }
     let vocab = config.vocab_size.next_multiple_of(PANEL);
     scratch.logits.resize(items.len() * vocab);

@@ -31,7 +31,7 @@ use crate::rotary::Rotary;
 use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
 use beginnings::Beginnings;
-pub(crate) use beginnings::most_positions;
+pub(crate) use beginnings::max_beginning_positions;
 use cache::{Cache, CacheShape, Prefix};
 use infer::{InferContext, Item, infer};
 use kept::KeptSequences;
@@ -52,7 +52,7 @@ pub struct GeneratorSettings {
     /// Samples that run at once, at most (small models run fewer, which is faster); at least 1.
     pub max_sequences: usize,
     /// Positions cached at once, counting each running sample's longest completion and each prompt once; one
-    /// sample runs in any case.
+    /// sample runs in any case. Beginnings that prompts have in common are kept beside them, in at most 2048.
     pub max_cached_tokens: usize,
     /// A prompt stays apart from its only sample, so that further samples can be added as long as it runs
     /// ([`BatchGenerator::add_sample`]).
@@ -129,9 +129,16 @@ impl BatchGenerator {
         self.kept.limit(num_sequences, &mut self.free);
     }
 
-    /// Forgets what is kept of the sequences that are meant: of all, when the weights have changed.
+    /// Forgets what is kept for a next turn of the sequences that are meant: of all, when the weights have
+    /// changed.
     pub fn forget(&mut self, is_meant: impl Fn(SequenceName) -> bool) {
         self.kept.forget(is_meant, &mut self.free);
+    }
+
+    /// Forgets beginnings that prompts have in common, to have their memory: what other weights have computed
+    /// is not used in any case.
+    pub fn forget_beginnings(&mut self) {
+        self.beginnings.forget(&mut self.free);
     }
 
     /// Sequences that are kept for a next turn.
@@ -349,7 +356,14 @@ impl BatchGenerator {
         self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
         let scratch = &mut self.scratch[0].infer;
         let stop = self.stop.as_deref();
-        let context = InferContext { threads, model, rotary: &self.rotary, shape: self.shape, stop };
+        let context = InferContext {
+            threads,
+            model,
+            rotary: &self.rotary,
+            shape: self.shape,
+            fills_caches: true,
+            stop,
+        };
         for running in &mut self.running {
             let tokens = known(running);
             running.cache.release(&mut self.free);
@@ -502,7 +516,7 @@ impl BatchGenerator {
                 .collect();
             self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
             let stop = self.stop.as_deref();
-            let context = InferContext { threads, model, rotary, shape, stop };
+            let context = InferContext { threads, model, rotary, shape, fills_caches: true, stop };
             infer(context, &mut items, &mut self.scratch[0].infer);
             if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
                 return;
@@ -538,7 +552,14 @@ impl BatchGenerator {
         let serial = Threads::with_level(1, threads.level());
         let inner = if cuts.len() > 1 { &serial } else { threads };
         let stop = self.stop.as_deref();
-        let context = InferContext { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
+        let context = InferContext {
+            threads: inner,
+            model,
+            rotary: &self.rotary,
+            shape: self.shape,
+            fills_caches: false,
+            stop,
+        };
         let parts = (Parts::new(&mut groups, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
         threads.run(cuts.len(), |task| {
             let (groups, scratch) = (parts.0.take(task), &mut parts.1.take(task)[0].infer);
@@ -583,7 +604,14 @@ impl BatchGenerator {
         let serial = Threads::with_level(1, level);
         let inner = if cuts.len() > 1 { &serial } else { threads };
         let stop = self.stop.as_deref();
-        let context = InferContext { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
+        let context = InferContext {
+            threads: inner,
+            model,
+            rotary: &self.rotary,
+            shape: self.shape,
+            fills_caches: false,
+            stop,
+        };
         let (groups, config) = (&self.groups, &self.config);
         let parts =
             (Parts::new(&mut self.running, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));

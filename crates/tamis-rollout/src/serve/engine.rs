@@ -295,6 +295,7 @@ impl Worker {
             }
             EngineCommand::ResetCache { running, done } => {
                 let is_busy = !self.generator.is_idle();
+                self.generator.forget_beginnings();
                 if running {
                     self.refresh();
                 }

@@ -92,10 +92,11 @@ struct Lane {
 }
 
 impl Lane {
-    /// Forgets all turns of episodes.
+    /// Forgets what other weights have computed: turns of episodes, and beginnings of prompts.
     fn forget(&mut self) {
         if let Some(engine) = &mut self.engine {
             engine.forget(|_| true);
+            engine.forget_beginnings();
         }
     }
 
