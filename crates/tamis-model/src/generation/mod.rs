@@ -490,7 +490,7 @@ impl BatchGenerator {
         let shape = *shape;
         beginnings.expect_weights(model.state(), free);
         let is_new = |group: &RequestGroup| group.prefix.len() + group.cache.len == 0;
-        let mut groups: Vec<&mut RequestGroup> = groups
+        let groups: Vec<&mut RequestGroup> = groups
             .iter_mut()
             .filter(|(id, group)| is_new(group) && prompts.contains(id))
             .map(|(_, group)| group)
