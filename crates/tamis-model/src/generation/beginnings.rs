@@ -10,11 +10,15 @@
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use super::cache::{Cache, CacheShape};
-use super::{PREFILL_TOKENS, in_blocks};
+use super::infer::{InferContext, Item, infer};
+use super::running::RequestGroup;
+use super::{BatchGenerator, PREFILL_TOKENS, RequestId, Scratch, in_blocks};
 use crate::floats::Floats;
-use crate::model::WeightsState;
+use crate::model::{Model, WeightsState};
+use crate::threads::Threads;
 
 /// Fewest tokens of a beginning: fewer are not worth a pass of their own, nor a copy.
 const LEAST: usize = 16;
@@ -154,11 +158,61 @@ impl Beginnings {
     }
 }
 
+impl BatchGenerator {
+    /// Gives prompts of which nothing is kept a beginning that they have in common with others.
+    pub(super) fn share_beginnings(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
+        let Self { groups, beginnings, rotary, free, shape, .. } = self;
+        let shape = *shape;
+        beginnings.expect_weights(model.state(), free);
+        let is_new = |group: &RequestGroup| group.prefix.len() + group.cache.len == 0;
+        let groups: Vec<&mut RequestGroup> = groups
+            .iter_mut()
+            .filter(|(id, group)| is_new(group) && prompts.contains(id))
+            .map(|(_, group)| group)
+            .collect();
+        // The logits after the last token are wanted.
+        let known = |group: &RequestGroup| group.request.prompt.len() - 1;
+        let prompts: Vec<&[u32]> = groups.iter().map(|group| &group.request.prompt[..known(group)]).collect();
+        let new = beginnings.find_new(&prompts);
+        let mut num_computed = 0;
+        if !new.is_empty() {
+            let mut caches: Vec<Cache> =
+                new.iter().map(|tokens| beginnings.begin(tokens, shape, free)).collect();
+            for (tokens, cache) in new.iter().zip(&mut caches) {
+                let num_new = tokens.len() - cache.len;
+                cache.reserve(shape, num_new, free);
+                rotary.reach(tokens.len());
+                num_computed += num_new;
+            }
+            let mut items: Vec<Item> = new
+                .iter()
+                .zip(&mut caches)
+                .map(|(tokens, cache)| Item { tokens: &tokens[cache.len..], prefix: None, cache })
+                .collect();
+            self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
+            let stop = self.stop.as_deref();
+            let context = InferContext::new(threads, model, rotary, shape, stop).filling_caches();
+            infer(context, &mut items, &mut self.scratch[0].infer);
+            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                return;
+            }
+            for (tokens, cache) in new.into_iter().zip(caches) {
+                beginnings.insert(tokens, cache, free);
+            }
+        }
+        let mut num_copied = 0;
+        for group in groups {
+            group.cache = beginnings.begin(&group.request.prompt[..known(group)], shape, free);
+            num_copied += group.cache.len;
+        }
+        self.num_shared += num_copied.saturating_sub(num_computed) as u64;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{Architecture, TransformerConfig};
-    use crate::model::Model;
     use tamis_core::random::{Key, Purpose};
 
     fn prompt(system: u32, len: usize, question: u32) -> Vec<u32> {

@@ -89,6 +89,24 @@ pub(super) struct InferContext<'a> {
     pub stop: Option<&'a AtomicBool>,
 }
 
+impl<'a> InferContext<'a> {
+    /// Of a step that draws.
+    pub(super) fn new(
+        threads: &'a Threads,
+        model: &'a Model,
+        rotary: &'a Rotary,
+        shape: CacheShape,
+        stop: Option<&'a AtomicBool>,
+    ) -> Self {
+        Self { threads, model, rotary, shape, fills_caches: false, stop }
+    }
+
+    /// The same of one that draws nothing.
+    pub(super) fn filling_caches(self) -> Self {
+        Self { fills_caches: true, ..self }
+    }
+}
+
 /// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in
 /// the scratch, unless they only [fill caches](InferContext::fills_caches).
 pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut InferScratch) {

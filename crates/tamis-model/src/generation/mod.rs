@@ -356,14 +356,7 @@ impl BatchGenerator {
         self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
         let scratch = &mut self.scratch[0].infer;
         let stop = self.stop.as_deref();
-        let context = InferContext {
-            threads,
-            model,
-            rotary: &self.rotary,
-            shape: self.shape,
-            fills_caches: true,
-            stop,
-        };
+        let context = InferContext::new(threads, model, &self.rotary, self.shape, stop).filling_caches();
         for running in &mut self.running {
             let tokens = known(running);
             running.cache.release(&mut self.free);
@@ -484,55 +477,6 @@ impl BatchGenerator {
         }
     }
 
-    /// Gives prompts of which nothing is kept a beginning that they have in common with others.
-    fn share_beginnings(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
-        let Self { groups, beginnings, rotary, free, shape, .. } = self;
-        let shape = *shape;
-        beginnings.expect_weights(model.state(), free);
-        let is_new = |group: &RequestGroup| group.prefix.len() + group.cache.len == 0;
-        let groups: Vec<&mut RequestGroup> = groups
-            .iter_mut()
-            .filter(|(id, group)| is_new(group) && prompts.contains(id))
-            .map(|(_, group)| group)
-            .collect();
-        // The logits after the last token are wanted.
-        let known = |group: &RequestGroup| group.request.prompt.len() - 1;
-        let prompts: Vec<&[u32]> = groups.iter().map(|group| &group.request.prompt[..known(group)]).collect();
-        let new = beginnings.find_new(&prompts);
-        let mut num_computed = 0;
-        if !new.is_empty() {
-            let mut caches: Vec<Cache> =
-                new.iter().map(|tokens| beginnings.begin(tokens, shape, free)).collect();
-            for (tokens, cache) in new.iter().zip(&mut caches) {
-                let num_new = tokens.len() - cache.len;
-                cache.reserve(shape, num_new, free);
-                rotary.reach(tokens.len());
-                num_computed += num_new;
-            }
-            let mut items: Vec<Item> = new
-                .iter()
-                .zip(&mut caches)
-                .map(|(tokens, cache)| Item { tokens: &tokens[cache.len..], prefix: None, cache })
-                .collect();
-            self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
-            let stop = self.stop.as_deref();
-            let context = InferContext { threads, model, rotary, shape, fills_caches: true, stop };
-            infer(context, &mut items, &mut self.scratch[0].infer);
-            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-                return;
-            }
-            for (tokens, cache) in new.into_iter().zip(caches) {
-                beginnings.insert(tokens, cache, free);
-            }
-        }
-        let mut num_copied = 0;
-        for group in groups {
-            group.cache = beginnings.begin(&group.request.prompt[..known(group)], shape, free);
-            num_copied += group.cache.len;
-        }
-        self.num_shared += num_copied.saturating_sub(num_computed) as u64;
-    }
-
     /// Computes prompts.
     fn prefill(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
         self.share_beginnings(threads, model, prompts);
@@ -552,14 +496,7 @@ impl BatchGenerator {
         let serial = Threads::with_level(1, threads.level());
         let inner = if cuts.len() > 1 { &serial } else { threads };
         let stop = self.stop.as_deref();
-        let context = InferContext {
-            threads: inner,
-            model,
-            rotary: &self.rotary,
-            shape: self.shape,
-            fills_caches: false,
-            stop,
-        };
+        let context = InferContext::new(inner, model, &self.rotary, self.shape, stop);
         let parts = (Parts::new(&mut groups, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
         threads.run(cuts.len(), |task| {
             let (groups, scratch) = (parts.0.take(task), &mut parts.1.take(task)[0].infer);
@@ -604,14 +541,7 @@ impl BatchGenerator {
         let serial = Threads::with_level(1, level);
         let inner = if cuts.len() > 1 { &serial } else { threads };
         let stop = self.stop.as_deref();
-        let context = InferContext {
-            threads: inner,
-            model,
-            rotary: &self.rotary,
-            shape: self.shape,
-            fills_caches: false,
-            stop,
-        };
+        let context = InferContext::new(inner, model, &self.rotary, self.shape, stop);
         let (groups, config) = (&self.groups, &self.config);
         let parts =
             (Parts::new(&mut self.running, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
