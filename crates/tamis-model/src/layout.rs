@@ -45,10 +45,20 @@ impl Tensor {
 
     /// The tensor's values in the order of the file.
     pub(crate) fn to_rows(&self, buffer: &[f32]) -> Vec<f32> {
-        match (self.order, &self.shape[..]) {
-            (TensorOrder::Panels, &[n, k]) => panels::to_rows(self.of(buffer), n, k),
-            _ => self.of(buffer).to_vec(),
-        }
+        self.pieces_of_rows(buffer).flatten().collect()
+    }
+
+    /// [`to_rows`](Self::to_rows) in pieces, so that a large tensor is not held twice.
+    pub(crate) fn pieces_of_rows<'a>(&'a self, buffer: &'a [f32]) -> impl Iterator<Item = Vec<f32>> {
+        let values = self.of(buffer);
+        let (n, k) = match (self.order, &self.shape[..]) {
+            (TensorOrder::Panels, &[n, k]) => (n, k),
+            _ => (0, 0),
+        };
+        let pieces = values.chunks(if k == 0 { 1 << 16 } else { PANEL * k }).enumerate();
+        pieces.map(move |(panel, values)| {
+            if k == 0 { values.to_vec() } else { panels::to_rows(values, (n - panel * PANEL).min(PANEL), k) }
+        })
     }
 
     /// Puts values in the order of the file into a buffer.

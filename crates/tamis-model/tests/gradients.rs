@@ -197,11 +197,11 @@ fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
         (0..60u64).map(|i| draw(i / 4, 12).chain(draw(100 + i, 10 + i % 30)).collect()).collect();
     let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 12 }).collect();
     for model in models() {
-        let run = |num_threads: usize, size: usize| {
+        let run_keeping = |num_threads: usize, size: usize, keep_logits_bytes: usize| {
             let (threads, mut workspace) = (Threads::new(num_threads), Workspace::default());
             let (mut gradients, mut first) = (Gradients::new(&model), 0);
             for part in sequences.chunks(size) {
-                let options = PassOptions::default();
+                let options = PassOptions { keep_logits_bytes, ..PassOptions::default() };
                 let answer = |scores: &TokenScores| coefficients(first, scores);
                 let scores =
                     forward_backward(&threads, &model, &mut workspace, part, options, &mut gradients, answer);
@@ -209,7 +209,13 @@ fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
             }
             gradients
         };
+        let run = |num_threads: usize, size: usize| run_keeping(num_threads, size, usize::MAX);
         let whole = run(1, 60);
+        // Logits of none, and of about half of the 1,470 rows.
+        for rows in [0, 700] {
+            let bytes = 4 * rows * VOCAB.next_multiple_of(16);
+            assert!(run_keeping(2, 60, bytes).same_bits(&whole), "logits of {rows} rows kept");
+        }
         assert!(run(2, 60).same_bits(&whole) && run(3, 60).same_bits(&whole));
         for ((name, _, a), (_, _, b)) in whole.tensors().zip(run(1, 1).tensors()) {
             let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));

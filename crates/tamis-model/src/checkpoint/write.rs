@@ -120,7 +120,9 @@ pub(crate) fn write_tensors(
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
     for (_, tensor, buffer) in tensors {
-        out.write_all(&dtype.bytes(&tensor.to_rows(buffer)))?;
+        for piece in tensor.pieces_of_rows(buffer) {
+            out.write_all(&dtype.bytes(&piece))?;
+        }
     }
     Ok(())
 }

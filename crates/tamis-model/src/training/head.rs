@@ -28,13 +28,18 @@ pub struct PassOptions {
     /// Keep only each layer's input and compute the rest again in the backward pass: a third more work, a
     /// fraction of the memory. The gradients are the same bits.
     pub recompute: bool,
-    /// Logits are kept for the backward pass up to so many bytes, beyond that computed again.
+    /// Logits are kept for the backward pass up to so many bytes; those of rows beyond are computed again.
     pub keep_logits_bytes: usize,
+}
+
+impl PassOptions {
+    /// Bytes of logits that are kept where nothing else is asked for.
+    pub const KEEP_LOGITS_BYTES: usize = 256 << 20;
 }
 
 impl Default for PassOptions {
     fn default() -> Self {
-        Self { temperature: 1.0, recompute: false, keep_logits_bytes: 64 << 20 }
+        Self { temperature: 1.0, recompute: false, keep_logits_bytes: Self::KEEP_LOGITS_BYTES }
     }
 }
 

@@ -229,7 +229,8 @@ pub struct HeldPass {
     batches: Vec<PackedBatch>,
     /// As many as batches, and perhaps more.
     chunks: Vec<Chunk>,
-    keep_logits: bool,
+    /// Chunks from the first on whose logits are kept.
+    keep_logits: usize,
     num_targets: usize,
     /// Positions of the longest sequence.
     reach: usize,
@@ -274,8 +275,12 @@ fn forward_pass<O: HeadOutput>(
 
     let num_chunks = if keep { batches.len() } else { 0 };
     chunks.resize_with(num_chunks.max(chunks.len()), Chunk::default);
-    let num_scored: usize = batches.iter().map(|batch| batch.scored.len()).sum();
-    let keep_logits = keep && head::bytes(config, num_scored) <= options.keep_logits_bytes;
+    let scored_so_far = batches.iter().scan(0, |rows, batch| {
+        *rows += batch.scored.len();
+        Some(*rows)
+    });
+    let fits = |rows: &usize| keep && head::bytes(config, *rows) <= options.keep_logits_bytes;
+    let keep_logits = scored_so_far.take_while(fits).count();
     let lengths: Vec<usize> =
         sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect();
     let num_targets: usize = lengths.iter().sum();
@@ -302,7 +307,7 @@ fn forward_pass<O: HeadOutput>(
             pool.with(|work| {
                 let mut own = std::mem::take(&mut work.chunk);
                 let chunk = if keep { &mut parts.0.take(task)[0] } else { &mut own };
-                forward(&context, options, keep, keep_logits, chunk, work, out);
+                forward(&context, options, keep, task < keep_logits, chunk, work, out);
                 work.chunk = own;
             });
         });
@@ -370,7 +375,10 @@ fn backward_pass(
         outer.run(num_shards, |shard| {
             let (chunks, gradients) = (parts.0.take(shard), &mut parts.1.take(shard)[0]);
             let own = chunks.iter_mut().zip(&batches[first(shard)..]);
-            for (chunk, batch) in own.filter(|(_, batch)| !upstream.is_zero(batch)) {
+            for (place, (chunk, batch)) in (first(shard)..).zip(own) {
+                if upstream.is_zero(batch) {
+                    continue;
+                }
                 let context = layer::LayerContext {
                     threads: inner,
                     model,
@@ -380,6 +388,7 @@ fn backward_pass(
                     watch: &watch,
                 };
                 pool.with(|work| {
+                    let keep_logits = place < keep_logits;
                     backward_chunk(&context, options, keep_logits, chunk, work, upstream, gradients);
                 });
             }

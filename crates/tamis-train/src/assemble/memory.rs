@@ -2,10 +2,9 @@
 
 use tamis_config::{Config, ScheduleMode, SurplusKind};
 use tamis_core::advantage::Column;
-use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, TransformerConfig};
+use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, PassOptions, TransformerConfig};
 
 use super::settings::threads;
-use crate::native::KEEP_LOGITS_BYTES;
 
 /// Bytes of the program itself: code, tokenizer, prompts, what the allocator keeps.
 pub const PROGRAM: u64 = 20 << 20;
@@ -88,7 +87,7 @@ pub fn estimate(
         },
         num_threads: threads(config),
         recompute: config.model.recompute_activations,
-        keep_logits_bytes: KEEP_LOGITS_BYTES,
+        keep_logits_bytes: PassOptions::KEEP_LOGITS_BYTES,
         generation: generation(round, n),
     };
     let mut estimate = MemoryEstimate::new(model, &plan);
@@ -173,7 +172,7 @@ mod tests {
             micro_batch_tokens: rows,
             scored_tokens: scored,
             num_threads: 1,
-            keep_logits_bytes: KEEP_LOGITS_BYTES,
+            keep_logits_bytes: PassOptions::KEEP_LOGITS_BYTES,
             generation,
             ..MemoryPlan::default()
         };

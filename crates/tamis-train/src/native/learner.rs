@@ -22,9 +22,6 @@ use crate::learner::{
     Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
 };
 
-/// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
-pub(crate) const KEEP_LOGITS_BYTES: usize = 256 << 20;
-
 /// Every sequence of a wave, prompt and completion together.
 fn join_tokens(wave: &Wave<'_>) -> Vec<Vec<u32>> {
     wave.sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()
@@ -123,7 +120,7 @@ impl Learner for NativeEngine {
             Trained::Policy => PassOptions {
                 temperature: self.settings.temperature as f32,
                 recompute,
-                keep_logits_bytes: KEEP_LOGITS_BYTES,
+                ..PassOptions::default()
             },
             Trained::Critic => PassOptions { recompute, ..PassOptions::default() },
         };

@@ -8,7 +8,6 @@ mod learner;
 
 pub use files::read_model;
 pub(crate) use files::{critic_shape, write_folder, write_model};
-pub(crate) use learner::KEEP_LOGITS_BYTES;
 
 use std::path::Path;
 use std::sync::Arc;
