@@ -309,7 +309,7 @@ unsafe fn block(
             let end_row = rows.end.min(first_row + blocking.tiles * tile_rows);
             let mut panel = panels.start;
             while panel < panels.end {
-                // All tiles of a pass take the same number of panels, decided by the shortest tile.
+                // All tiles of a pass take the same number of panels, decided by the first, the tallest.
                 let height = (end_row - first_row).min(tile_rows);
                 let whole = full_panels.min(panels.end).saturating_sub(panel);
                 let width = operands.level.tile_panels(height).min(whole.max(1));

@@ -1,5 +1,5 @@
-//! The register tile in plain Rust, for machines without AVX2: up to 4 x 16 outputs (eight NEON registers'
-//! worth by four rows).
+//! The register tile in plain Rust, for machines without AVX2: up to 4 x 16 outputs (four NEON registers a
+//! row).
 
 use super::{Arithmetic, PANEL, Portable, Tile};
 
