@@ -4,7 +4,7 @@
     cargo build --release -p tamis-cli
     python3 bench/memory.py [--model FOLDER] [--data TRAIN.jsonl] [--only NAME]... [--threads 2] [KEY=VALUE...]
 
-Each case runs a step or two of `tamis train` in a folder of its own that is removed again. The estimate is the first figure of the
+Each case runs a few steps of `tamis train` in a folder of its own that is removed again, those of FOLDER's model with a checkpoint. The estimate is the first figure of the
 line `memory: at most ...`; the peak is the kernel's `ru_maxrss` of the process (what /usr/bin/time -v calls maximum resident set size).
 FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do); cases that
 need one that is not given are left out, which is said. `--only quickstart --only "mid, critic"` takes the cases whose names begin so.
@@ -54,9 +54,9 @@ data:
 rollout: {n: 4, max_response_length: 96, save: 'off'}
 reward: [{kind: gsm8k}]
 filter: null
-train: {total_steps: 2}
+train: {total_steps: 3}
 validate: {test_freq: 0}
-checkpoint: {save_freq: 0}
+checkpoint: {save_freq: 3}
 """
 
 # Rows with some 4000 characters, each a token: chance ends hardly a completion, so that all run to their full length. The prompts are as long
@@ -79,6 +79,7 @@ CASES = [
     ("mid, recomputed, 2048 tokens at once", MID, ["model.recompute_activations=true", "train.micro_batch_tokens=2048"]),
     ("random weights with the model's tokenizer", MID, ["model.init.tokenizer=MODEL/tokenizer.json", "data.max_prompt_length=64", "train.total_steps=1", "data.train_batch_size=2", "train.ppo_mini_batch_size=2", "rollout.max_response_length=64"]),
     ("model", REAL, []),
+    ("model, 8 groups of 8, 24 tokens", REAL, ["data.train_batch_size=8", "rollout.n=8", "rollout.max_response_length=24"]),
     ("model, reference, 1024 tokens at once", REAL, [KL, "train.micro_batch_tokens=1024"]),
 ]
 

@@ -5,6 +5,9 @@ use std::ops::{Deref, DerefMut};
 /// Values of a cache line.
 const LINE: usize = 16;
 
+/// Values up to which more room is taken than is asked for: 1 MiB.
+const DOUBLED: usize = 1 << 18;
+
 /// A 64-byte aligned `[f32]` that grows and shrinks like a `Vec`.
 ///
 /// Zeros come from the system where they are many, which gives a page when it is first written to. An
@@ -31,13 +34,21 @@ impl Floats {
         Self { values, begin, len }
     }
 
-    /// Makes the length `len`; memory is kept, and what lies beyond the old length may be stale.
+    /// The longest that it can get without more memory.
+    pub(crate) fn room(&self) -> usize {
+        self.values.len().saturating_sub(LINE - 1)
+    }
+
+    /// Makes the length `len`, for values that are then all written: those that were there are lost where more
+    /// memory is taken, and stale where it is not.
+    ///
+    /// Of large values no more memory is taken than they need, after the old has been given back, so that a run
+    /// holds what it says that it holds.
     pub(crate) fn resize(&mut self, len: usize) {
-        let room = self.values.len() - self.begin;
+        let room = self.room();
         if len > room {
-            let mut grown = Self::zeros(len.max(2 * room));
-            grown[..self.len].copy_from_slice(self);
-            *self = grown;
+            *self = Self::new();
+            *self = Self::zeros(len.max((2 * room).min(DOUBLED)));
         }
         self.len = len;
     }
@@ -102,13 +113,15 @@ mod tests {
         let mut floats = Floats::zeros(17);
         assert!(floats.len() == 17 && is_aligned(&floats));
         floats[16] = 2.0;
-        floats.resize(40);
-        assert_eq!((floats.len(), floats[16], floats[39]), (40, 2.0, 0.0));
-        assert!(is_aligned(&floats));
         floats.resize(3);
         assert_eq!(&floats[..], [0.0; 3]);
         floats.resize(17);
         assert_eq!((floats.len(), floats[16]), (17, 2.0));
+        // Small values take room for more, large ones what they need.
+        floats.resize(18);
+        assert!(floats.len() == 18 && floats.values.len() == 34 + LINE - 1 && is_aligned(&floats));
+        floats.resize(DOUBLED + 5);
+        assert!(floats.values.len() == DOUBLED + 5 + LINE - 1 && is_aligned(&floats));
         for _ in 0..4 {
             let clone = floats.clone();
             assert!(clone[..] == floats[..] && is_aligned(&clone));

@@ -20,6 +20,9 @@ pub struct MemoryPlan {
     pub micro_batch_tokens: usize,
     /// Of them those that logits are computed for: the completions'.
     pub scored_tokens: usize,
+    /// Tokens of the largest group of sequences that share a prompt, which go through the layers together; 0
+    /// counts as 1.
+    pub group_tokens: usize,
     /// Tokens of the largest pass without gradient beside the training's, for a reference or a critic's
     /// values; 0 where there is none.
     pub score_tokens: usize,
@@ -132,7 +135,8 @@ impl MemoryEstimate {
         let cut = Cut::of(num_parameters, plan.micro_batch_tokens);
         // What is computed and not kept is held for the rows that go through the layers together.
         let chunks = cut.chunks.max(1) as u64;
-        let (chunk, scored_chunk) = (tokens.div_ceil(chunks), scored.div_ceil(chunks));
+        let chunk = cut.most_rows(plan.micro_batch_tokens, plan.group_tokens.max(1)) as u64;
+        let scored_chunk = scored.min(chunk);
         // Where the weights are few each thread takes chunks of its own, otherwise all share one.
         let at_once = if near { plan.num_threads.clamp(1, chunks as usize) as u64 } else { 1 };
         let block =
@@ -159,7 +163,8 @@ impl MemoryEstimate {
         }
         let without = if plan.trains { plan.score_tokens } else { plan.micro_batch_tokens };
         if without > 0 {
-            let rows = (without as u64).div_ceil(Cut::of(num_parameters, without).chunks.max(1) as u64);
+            let cut = Cut::of(num_parameters, without);
+            let rows = cut.most_rows(without, plan.group_tokens.max(1)) as u64;
             held += rows * 4 * d;
             held += if plan.trains { rows.saturating_sub(chunk) } else { rows } * forward;
             held += if plan.trains && plan.recompute { 0 } else { rows * saved };
@@ -338,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_micro_batch_of_a_large_model_fits_into_a_gibibyte() {
+    fn a_micro_batch_of_a_large_model_fits_into_a_gibibyte_or_has_1536_tokens() {
         let small = TransformerConfig::new(Architecture::Llama, 64, 128, 384, 4, 4, 256);
         assert_eq!(micro_batch_tokens(&small, false), 8192);
         // SmolLM2-135M: 0.7 MB a token.

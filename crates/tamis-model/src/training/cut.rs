@@ -34,6 +34,15 @@ impl Cut {
         let shards = if rows < SHARD_ROWS / 2 { 1 } else { (rows / SHARD_ROWS).clamp(2, SHARDS) };
         Self { shards, chunks: shards * rows.div_ceil(shards * NEAR_ROWS) }
     }
+
+    /// Rows of the largest chunk of so many, at most, where no group has more than `group` of them.
+    ///
+    /// Groups are not cut, and those whose middles lie within an even share of the rows are a chunk: one alone, or
+    /// several, of which the first and the last reach beyond the share by half, and together by no more than it.
+    pub(crate) fn most_rows(self, rows: usize, group: usize) -> usize {
+        let share = rows.div_ceil(self.chunks.max(1));
+        group.max((share + group).min(2 * share)).min(rows)
+    }
 }
 
 #[cfg(test)]
@@ -51,5 +60,7 @@ mod tests {
             [(1, 0), (1, 1), (2, 2), (3, 3), (4, 4), (8, 24)]
         );
         assert_eq!(Cut::of(1 << 25, 4000), Cut { shards: 1, chunks: 3 });
+        let largest = |group| Cut { shards: 1, chunks: 3 }.most_rows(4000, group);
+        assert_eq!([1, 100, 1334, 2000, 3000, 5000].map(largest), [1335, 1434, 2668, 2668, 3000, 4000]);
     }
 }

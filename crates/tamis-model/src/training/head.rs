@@ -66,7 +66,7 @@ pub(super) struct KeptRows {
     rows: Floats,
     normed: Floats,
     /// `[S][V rounded up]`, where they are kept.
-    logits: Floats,
+    pub(super) logits: Floats,
     statistics: Vec<Statistics>,
 }
 

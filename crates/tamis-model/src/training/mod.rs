@@ -37,7 +37,7 @@ pub(crate) use layer::{copy_head, place_head};
 pub use sequence::{Sequence, SequenceError};
 use watch::PassWatch;
 pub use workspace::Workspace;
-use workspace::{Chunk, Work, add_shards, clear_shards};
+use workspace::{Chunk, ChunkNeed, Work, add_shards, clear_shards};
 
 /// Per scored token, row i for sequence i, nats.
 #[derive(Debug, Clone, PartialEq)]
@@ -267,20 +267,26 @@ fn forward_pass<O: HeadOutput>(
     let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);
     let rotary = workspace.rotary(config, longest);
     let watch = workspace.watch();
-    let Workspace { chunks, pool, .. } = workspace;
     // Either the threads take whole chunks, or they share each operation.
     let serial = Threads::with_level(1, threads.level());
     let near = stay_near(model.num_parameters());
     let (outer, inner) = if near { (threads, &serial) } else { (&serial, threads) };
 
-    let num_chunks = if keep { batches.len() } else { 0 };
-    chunks.resize_with(num_chunks.max(chunks.len()), Chunk::default);
     let scored_so_far = batches.iter().scan(0, |rows, batch| {
         *rows += batch.scored.len();
         Some(*rows)
     });
     let fits = |rows: &usize| keep && head::bytes(config, *rows) <= options.keep_logits_bytes;
     let keep_logits = scored_so_far.take_while(fits).count();
+    if keep {
+        let need = |(place, batch): (usize, &PackedBatch)| ChunkNeed {
+            input: batch.num_rows() * config.hidden_size,
+            logits: if place < keep_logits { head::bytes(config, batch.scored.len()) / 4 } else { 0 },
+        };
+        let needs: Vec<ChunkNeed> = batches.iter().enumerate().map(need).collect();
+        workspace.arrange_chunks(&needs, options.keep_logits_bytes / 4);
+    }
+    let Workspace { chunks, pool, .. } = workspace;
     let lengths: Vec<usize> =
         sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect();
     let num_targets: usize = lengths.iter().sum();

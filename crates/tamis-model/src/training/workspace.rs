@@ -1,5 +1,6 @@
 //! Buffers of the training pass.
 
+use std::cmp::Reverse;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,10 +31,38 @@ impl Chunk {
         self.saved.resize_with(saved.max(self.saved.len()), Saved::default);
     }
 
+    /// Values that the input of a layer has room for.
+    fn room(&self) -> usize {
+        self.inputs.first().map_or(0, Floats::room)
+    }
+
     fn len(&self) -> usize {
         let inputs: usize = self.inputs.iter().map(|input| input.len()).sum();
         inputs + self.saved.iter().map(Saved::len).sum::<usize>() + self.head.len()
     }
+}
+
+/// What a pass needs of a [`Chunk`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ChunkNeed {
+    /// Values of a layer's input.
+    pub input: usize,
+    /// Logits that are kept.
+    pub logits: usize,
+}
+
+/// The places whose rooms are given back, so that those of the others, and what is then needed, are at most
+/// `limit` together: as few as possible of those that have more than they need.
+fn choose_surplus(rooms: &[(usize, usize)], limit: usize) -> Vec<usize> {
+    let mut total: usize = rooms.iter().map(|&(room, need)| room.max(need)).sum();
+    let mut places: Vec<usize> = (0..rooms.len()).collect();
+    places.sort_by_key(|&place| Reverse(rooms[place].0.saturating_sub(rooms[place].1)));
+    places.retain(|&place| {
+        let is_surplus = total > limit && rooms[place].0 > rooms[place].1;
+        total -= if is_surplus { rooms[place].0 - rooms[place].1 } else { 0 };
+        is_surplus
+    });
+    places
 }
 
 /// Buffers of a thread at work.
@@ -73,6 +102,8 @@ impl WorkPool {
 #[derive(Debug, Default)]
 pub struct Workspace {
     pub(super) chunks: Vec<Chunk>,
+    /// Values of a layer's input in all chunks of the largest pass so far.
+    largest_input: usize,
     pub(super) pool: WorkPool,
     /// Gradients of the shards after the first.
     pub(super) shards: Vec<Gradients>,
@@ -97,6 +128,36 @@ impl Workspace {
     /// Bytes of the activations and of what computes them, as far as they grow with the batch.
     pub fn bytes(&self) -> usize {
         4 * (self.chunks.iter().map(Chunk::len).sum::<usize>() + self.pool.len())
+    }
+
+    /// Makes chunks for a pass that keeps them: as many as it needs, and perhaps more. They hold no more than
+    /// those of the largest pass so far, whatever the passes were cut into; of logits no more than `max_logits`.
+    pub(super) fn arrange_chunks(&mut self, needs: &[ChunkNeed], max_logits: usize) {
+        let Self { chunks, largest_input, .. } = self;
+        chunks.resize_with(needs.len().max(chunks.len()), Chunk::default);
+        // The largest to where most is needed.
+        let mut places: Vec<usize> = (0..needs.len()).collect();
+        places.sort_by_key(|&place| Reverse(needs[place].input));
+        chunks.sort_by_key(|chunk| Reverse(chunk.room()));
+        let surplus = chunks.split_off(needs.len());
+        let mut placed: Vec<(usize, Chunk)> = places.into_iter().zip(chunks.drain(..)).collect();
+        placed.sort_by_key(|&(place, _)| place);
+        chunks.extend(placed.into_iter().map(|(_, chunk)| chunk).chain(surplus));
+        *largest_input = needs.iter().map(|need| need.input).sum::<usize>().max(*largest_input);
+        let need = |place: usize| needs.get(place).copied().unwrap_or_default();
+        let of_inputs: Vec<_> =
+            chunks.iter().enumerate().map(|(place, chunk)| (chunk.room(), need(place).input)).collect();
+        for place in choose_surplus(&of_inputs, *largest_input) {
+            chunks[place] = Chunk::default();
+        }
+        let of_logits: Vec<_> = chunks
+            .iter()
+            .enumerate()
+            .map(|(place, chunk)| (chunk.head.logits.room(), need(place).logits))
+            .collect();
+        for place in choose_surplus(&of_logits, max_logits) {
+            chunks[place].head.logits = Floats::new();
+        }
     }
 
     /// Rotary angles of a configuration, made once.
@@ -133,4 +194,45 @@ pub(super) fn add_shards(threads: &Threads, shards: &[Gradients], out: &mut Grad
             out.iter_mut().zip(values).for_each(|(out, &value)| *out += value);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_few_rooms_as_possible_are_given_back() {
+        assert!(choose_surplus(&[], 0).is_empty());
+        assert!(choose_surplus(&[(9, 4), (2, 7)], 16).is_empty(), "9 + 7");
+        assert_eq!(choose_surplus(&[(9, 4), (2, 7), (6, 5)], 17), [0]);
+        assert_eq!(choose_surplus(&[(9, 4), (2, 7), (6, 5)], 16), [0, 2]);
+        assert_eq!(choose_surplus(&[(6, 5), (9, 4), (3, 0)], 9), [1, 2, 0]);
+        assert!(choose_surplus(&[(4, 4), (2, 7)], 3).is_empty(), "nothing is to be had");
+    }
+
+    /// Passes over the same rows, cut in other places.
+    #[test]
+    fn chunks_hold_what_the_largest_pass_held() {
+        let need = |input| ChunkNeed { input: input << 20, logits: (input / 2) << 20 };
+        let mut workspace = Workspace::default();
+        let mut arrange = |needs: &[usize]| {
+            let needs: Vec<ChunkNeed> = needs.iter().copied().map(need).collect();
+            workspace.arrange_chunks(&needs, 5 << 20);
+            for (chunk, need) in workspace.chunks.iter_mut().zip(&needs) {
+                chunk.grow(1, 0);
+                chunk.inputs[0].resize(need.input);
+                chunk.head.logits.resize(need.logits);
+            }
+            let rooms = |room: &dyn Fn(&Chunk) -> usize| {
+                workspace.chunks.iter().map(|chunk| room(chunk) >> 20).collect::<Vec<_>>()
+            };
+            (rooms(&Chunk::room), rooms(&|chunk| chunk.head.logits.room()))
+        };
+        assert_eq!(arrange(&[6, 2, 2]), (vec![6, 2, 2], vec![3, 1, 1]));
+        assert_eq!(arrange(&[2, 6, 2]), (vec![2, 6, 2], vec![1, 3, 1]), "the large one is used again");
+        assert_eq!(arrange(&[4, 4]), (vec![4, 4, 2], vec![2, 2, 1]));
+        assert_eq!(arrange(&[4, 4, 2]), (vec![4, 4, 2], vec![2, 2, 1]));
+        assert_eq!(arrange(&[8, 2]), (vec![8, 2, 0], vec![4, 1, 0]), "the third has to give way");
+        assert_eq!(arrange(&[1]).0, [8, 2, 0], "and is not needed");
+    }
 }

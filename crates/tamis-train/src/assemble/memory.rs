@@ -80,6 +80,7 @@ pub fn estimate(
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
         micro_batch_tokens: rows.max(warm_rows),
         scored_tokens: scored.max(warm.saturating_mul(lengths.gold)),
+        group_tokens: whole(1),
         score_tokens: if score {
             limit.min(whole(config.gen_batch_size().max(config.data.train_batch_size)))
         } else {
