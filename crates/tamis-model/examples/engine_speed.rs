@@ -10,10 +10,11 @@
 //! of 4,096 and of 16,384 tokens, where attention is most of the work) are measured where they are named.
 //!
 //! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
-//! tokens. `peak_share` is the share of the peak that the same kernel reaches on operands in cache just
-//! before or after, counting 2 operations per weight (6 in training) and those of attention. The median of
-//! the repetitions counts; `best_...` is the quickest of them, which other programs on the machine disturb
-//! least.
+//! tokens. `peak_share` is the share of the peak, what the same kernel reaches on operands in cache: the
+//! operations of a repetition (2 per weight, 6 in training, and those of attention) by those that the peak would
+//! have done, which is measured before and after each repetition, as the clock of a shared machine goes up and
+//! down. The median of the repetitions counts; `best_tokens_per_s` is the quickest of them, which other programs
+//! disturb least. The first line has the highest peak, which the shares of `products` are taken of.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
 
@@ -86,25 +87,40 @@ fn cases() -> [Case; 2] {
 struct Rates {
     median: f64,
     best: f64,
-    /// The product's operations per second, the better of those just before and just after.
-    peak: f64,
+    /// By operation of the peak at that time; the median.
+    per_operation: f64,
+}
+
+/// Tries that the peak is measured by between repetitions: a twentieth of a second.
+const PEAK_TRIES: usize = 5;
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn best(rates: &[f64]) -> f64 {
+    rates.iter().copied().fold(0.0, f64::max)
 }
 
 /// Runs once to warm up, then at least 5 times and until the time is over.
 fn measure(threads: &Threads, seconds: f64, units: f64, mut run: impl FnMut()) -> Rates {
     run();
-    let before = measure_peak(threads);
-    let (begin, mut times) = (Instant::now(), Vec::new());
-    while times.len() < 5 || begin.elapsed().as_secs_f64() < seconds {
+    let peak = || median(measure_peak(threads, PEAK_TRIES).into_iter());
+    let (begin, mut rates, mut peaks) = (Instant::now(), Vec::new(), vec![peak()]);
+    while rates.len() < 5 || begin.elapsed().as_secs_f64() < seconds {
         let start = Instant::now();
         run();
-        times.push(start.elapsed().as_secs_f64());
+        rates.push(units / start.elapsed().as_secs_f64());
+        peaks.push(peak());
     }
-    times.sort_by(f64::total_cmp);
     Rates {
-        median: units / times[times.len() / 2],
-        best: units / times[0],
-        peak: before.max(measure_peak(threads)),
+        median: median(rates.iter().copied()),
+        best: best(&rates),
+        per_operation: median(
+            rates.iter().zip(peaks.windows(2)).map(|(rate, around)| 2.0 * rate / (around[0] + around[1])),
+        ),
     }
 }
 
@@ -142,7 +158,7 @@ fn main() {
         }
     };
     let threads = Threads::with_level(num_threads, level);
-    let peak = measure_peak(&threads);
+    let peak = best(&measure_peak(&threads, 10));
     println!(
         r#"{{"what":"peak","threads":{num_threads},"level":"{:?}","gflops":{:.1}}}"#,
         threads.level(),
@@ -150,7 +166,7 @@ fn main() {
     );
     if filter == "products" {
         for (m, n, k, matrices) in PRODUCTS {
-            let rate = measure_product(&threads, m, n, k, matrices);
+            let rate = best(&measure_product(&threads, (m, n, k), matrices, 10));
             println!(
                 r#"{{"what":"product","m":{m},"n":{n},"k":{k},"matrices":{matrices},"gflops":{:.1},"peak_share":{:.3}}}"#,
                 rate / 1e9,
@@ -268,7 +284,8 @@ fn start(case: &Case) -> Option<(Model, impl Fn(usize, usize) -> u32)> {
 }
 
 /// Prints one measurement of so many operations a token.
-fn report(case: &Case, what: &str, Rates { median, best, peak }: &Rates, operations: f64, more: &str) {
+fn report(case: &Case, what: &str, rates: &Rates, operations: f64, more: &str) {
+    let Rates { median, best, per_operation } = rates;
     let TransformerConfig {
         hidden_size,
         num_layers,
@@ -279,9 +296,8 @@ fn report(case: &Case, what: &str, Rates { median, best, peak }: &Rates, operati
         ..
     } = case.config;
     println!(
-        r#"{{"what":"{what}","model":"{}","tokens_per_s":{median:.0},"peak_share":{:.3},"best_tokens_per_s":{best:.0},"best_share":{:.3},"hidden":{hidden_size},"layers":{num_layers},"heads":{num_heads},"kv_heads":{num_kv_heads},"intermediate":{intermediate_size},"vocab":{vocab_size}{more}}}"#,
+        r#"{{"what":"{what}","model":"{}","tokens_per_s":{median:.0},"peak_share":{:.3},"best_tokens_per_s":{best:.0},"hidden":{hidden_size},"layers":{num_layers},"heads":{num_heads},"kv_heads":{num_kv_heads},"intermediate":{intermediate_size},"vocab":{vocab_size}{more}}}"#,
         case.name,
-        median * operations / peak,
-        best * operations / peak
+        per_operation * operations
     );
 }

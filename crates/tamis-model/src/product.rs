@@ -6,9 +6,8 @@
 //! gradients independent of the thread count) by construction.
 //!
 //! Why not a library: one that picks kernels by shape gives a row other bits in other company, so rows would
-//! have to be padded onto one path. On AVX2 (one core, 2.45 GHz base) [`measure_product`] gives 96 to 98
-//! Gflop/s from 60 x 128 x 512 up to 256 x 512 x 128, as much as the register tile alone reaches in cache;
-//! whole training passes reach 0.8 (1 M weights) to 0.93 (31 M) of it.
+//! have to be padded onto one path. What these reach of the register tile alone is measured by
+//! [`measure_product`]; `bench/README.md` has the figures.
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
 use std::sync::{Mutex, PoisonError};
@@ -406,16 +405,21 @@ unsafe fn partial(level: SimdLevel, height: usize, columns: usize, at: &Tile) {
 }
 
 /// Operations per second of the register tile on operands in the first-level cache, all threads together: the
-/// bound of every product on this machine.
-pub fn measure_peak(threads: &Threads) -> f64 {
+/// bound of every product on this machine. So many tries as [`measure_product`] makes.
+pub fn measure_peak(threads: &Threads, num_tries: usize) -> Vec<f64> {
     let rows = threads.level().tile_rows();
-    measure_product(threads, rows, threads.level().tile_panels(rows) * PANEL, 128, 1)
+    measure_product(threads, (rows, threads.level().tile_panels(rows) * PANEL, 128), 1, num_tries)
 }
 
-/// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of
-/// ten tries, of at least a hundredth of a second each. With several matrices `[k][n]` they are multiplied by
-/// in turn, and come from beyond the caches where these do not hold them all.
-pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize, matrices: usize) -> f64 {
+/// Operations per second of `[m][k]` by `[k][n]` products of a shape `(m, n, k)`, each thread doing its own, all
+/// together, in each of so many tries of at least a hundredth of a second each. With several matrices `[k][n]`
+/// they are multiplied by in turn, and come from beyond the caches where these do not hold them all.
+pub fn measure_product(
+    threads: &Threads,
+    (m, n, k): (usize, usize, usize),
+    matrices: usize,
+    num_tries: usize,
+) -> Vec<f64> {
     let shape = ProductShape { m, n, k };
     let num_threads = threads.num_threads();
     let operations = 2 * m * n * k;
@@ -431,8 +435,7 @@ pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize, matrices
             }))
         })
         .collect();
-    let mut best = 0.0f64;
-    for _ in 0..10 {
+    let measure = |_| {
         let start = std::time::Instant::now();
         threads.run(num_threads, |thread| {
             let [a, b, c] = &mut *operands[thread].lock().unwrap_or_else(PoisonError::into_inner);
@@ -443,9 +446,9 @@ pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize, matrices
                 std::hint::black_box(&mut *c);
             }
         });
-        best = best.max((operations * repeats * num_threads) as f64 / start.elapsed().as_secs_f64());
-    }
-    best
+        (operations * repeats * num_threads) as f64 / start.elapsed().as_secs_f64()
+    };
+    (0..num_tries).map(measure).collect()
 }
 
 #[cfg(test)]

@@ -232,6 +232,31 @@ fn only_what_is_new_is_computed() {
     assert_eq!(generator.num_reused_tokens(), before, "of other sequences");
 }
 
+/// What is kept of a sequence's last turn does not stand in the way of more that is there.
+#[test]
+fn a_longer_beginning_takes_the_place_of_what_is_kept() {
+    let (threads, model) = (Threads::new(1), small());
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
+    let with_system = |question: u32| [vec![1; 40], vec![question; 5]].concat();
+    let shared = |generator: &BatchGenerator| generator.num_shared_tokens();
+    let ask = |generator: &mut BatchGenerator, episode: u64, prompt: &[u32]| {
+        answer(generator, &threads, &model, name(episode, 0), prompt)
+    };
+    // Two whose common beginning is then there, and one with a single token in common with them.
+    ask(&mut generator, 0, &[&[1], &[2; 30][..]].concat());
+    ask(&mut generator, 1, &with_system(3));
+    ask(&mut generator, 2, &with_system(4));
+    let before = (shared(&generator), generator.num_reused_tokens());
+    let done = ask(&mut generator, 0, &with_system(5));
+    assert_eq!((shared(&generator), generator.num_reused_tokens()), (before.0 + 40, before.1));
+    let mut alone = BatchGenerator::new(model.config(), GeneratorSettings::default());
+    let expected = ask(&mut alone, 0, &with_system(5));
+    assert_eq!((done.tokens, done.logprobs), (expected.tokens, expected.logprobs));
+    // What is kept of it now is more than the beginning.
+    ask(&mut generator, 0, &[with_system(5), vec![6; 10]].concat());
+    assert_eq!((shared(&generator), generator.num_reused_tokens()), (before.0 + 40, before.1 + 45));
+}
+
 /// What runs and what is kept are no more than have ever run at once; the oldest goes first, and what is to
 /// be forgotten does.
 #[test]

@@ -107,8 +107,10 @@ impl Beginnings {
         found.sort_by_key(|&(spared, _)| Reverse(spared));
         let (mut new, mut positions) = (Vec::<Vec<u32>>::new(), 0);
         for (_, tokens) in found {
-            // A prompt that begins with one of them already is content with it.
-            if new.len() == MOST || new.iter().any(|new| tokens.starts_with(new)) {
+            // A prompt that begins with one of them already is content with it, and what one of them begins with
+            // can be copied from it.
+            let is_there = |new: &Vec<u32>| tokens.starts_with(new) || new.starts_with(tokens);
+            if new.len() == MOST || new.iter().any(is_there) {
                 continue;
             }
             if positions + in_blocks(tokens.len()) <= MOST_POSITIONS {
@@ -159,20 +161,21 @@ impl Beginnings {
 }
 
 impl BatchGenerator {
-    /// Gives prompts of which nothing is kept a beginning that they have in common with others.
+    /// Gives prompts a beginning that they have in common with others where it is longer than what is kept of
+    /// them. Beginnings are looked for where less than [`LEAST`] is kept.
     pub(super) fn share_beginnings(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
         let Self { groups, beginnings, rotary, free, shape, .. } = self;
         let shape = *shape;
         beginnings.expect_weights(model.state(), free);
-        let is_new = |group: &RequestGroup| group.prefix.len() + group.cache.len == 0;
-        let groups: Vec<&mut RequestGroup> = groups
-            .iter_mut()
-            .filter(|(id, group)| is_new(group) && prompts.contains(id))
-            .map(|(_, group)| group)
-            .collect();
+        let groups: Vec<&mut RequestGroup> =
+            groups.iter_mut().filter(|(id, _)| prompts.contains(id)).map(|(_, group)| group).collect();
         // The logits after the last token are wanted.
         let known = |group: &RequestGroup| group.request.prompt.len() - 1;
-        let prompts: Vec<&[u32]> = groups.iter().map(|group| &group.request.prompt[..known(group)]).collect();
+        let prompts: Vec<&[u32]> = groups
+            .iter()
+            .filter(|group| group.num_kept() < LEAST)
+            .map(|group| &group.request.prompt[..known(group)])
+            .collect();
         let new = beginnings.find_new(&prompts);
         let mut num_computed = 0;
         if !new.is_empty() {
@@ -200,11 +203,20 @@ impl BatchGenerator {
                 beginnings.insert(tokens, cache, free);
             }
         }
-        let mut num_copied = 0;
+        let (mut num_copied, mut num_reused) = (0, 0);
         for group in groups {
-            group.cache = beginnings.begin(&group.request.prompt[..known(group)], shape, free);
-            num_copied += group.cache.len;
+            let tokens = &group.request.prompt[..known(group)];
+            let num_kept = group.num_kept();
+            if beginnings.find_longest(tokens).is_some_and(|(_, len)| len > num_kept) {
+                let copy = beginnings.begin(tokens, shape, free);
+                num_copied += copy.len;
+                group.release(free);
+                group.cache = copy;
+            } else {
+                num_reused += num_kept;
+            }
         }
+        self.num_reused += num_reused as u64;
         self.num_shared += num_copied.saturating_sub(num_computed) as u64;
     }
 }
@@ -236,7 +248,7 @@ mod tests {
         assert_eq!(new(&two), [vec![1; 30], vec![3; 20]]);
         // One that begins with the other: three with 80 tokens, and three with 30.
         let nested: Vec<_> = (0..6).map(|i| prompt(1, [80, 30][i / 3], 10 + i as u32)).collect();
-        assert_eq!(new(&nested), [vec![1; 80], vec![1; 30]]);
+        assert_eq!(new(&nested), [vec![1; 80]], "all copy from the longer");
         // Two of ten have 38 tokens in common: 2 x 38 are fewer than 10 x 30.
         let pair = [vec![1; 30], vec![9; 8]].concat();
         let mut ten: Vec<_> = asked(2..8, 30).chain(asked(10..12, 30)).collect();

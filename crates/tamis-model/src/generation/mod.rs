@@ -473,7 +473,6 @@ impl BatchGenerator {
             // The logits after the last token are wanted.
             let known = &group.request.prompt[..group.request.prompt.len() - 1];
             (group.prefix, group.cache) = self.kept.take(&turn.sequences, known, self.shape, &mut self.free);
-            self.num_reused += (group.prefix.len() + group.cache.len) as u64;
         }
     }
 

@@ -49,9 +49,14 @@ impl RequestGroup {
         self.request.params.max_new_tokens.min(config.max_position_embeddings - self.request.prompt.len())
     }
 
+    /// Tokens of the prompt of which keys and values are there.
+    pub(super) fn num_kept(&self) -> usize {
+        self.prefix.len() + self.cache.len
+    }
+
     /// The prompt's tokens that are not computed.
     pub(super) fn rest(&self) -> &[u32] {
-        &self.request.prompt[self.prefix.len() + self.cache.len..]
+        &self.request.prompt[self.num_kept()..]
     }
 
     /// What is computed of a sample that has ended, for the next turn of its sequence.
