@@ -4,6 +4,7 @@
     scripts/smollm2; bench/install_peers.sh; cargo build --release      once
     python3 bench/smollm2.py [--threads 1] [--steps 4]
     python3 bench/smollm2.py --dapo                                     DAPO's bounds, 16 groups of 8 completions of 16 tokens
+    python3 bench/smollm2.py --differ                                   a reward by which no group scores alike: all are trained on
     python3 bench/smollm2.py --evaluate                                 greedy answers to the 100 held-out prompts
     scripts/install-torch                                               once, for the next
     python3 bench/smollm2.py --learner torch [--sampler learner] [--device cuda] [--model FOLDER]
@@ -14,7 +15,9 @@ weights, on the same number of threads, one after the other. Printed are the sec
 and by the processor's, without the first step, and the most memory that the process took. On a machine that does
 other things too, compare the processor's on one thread. TRL has its quickest settings: no gradient checkpointing,
 no reference model, micro-batches of 64, nothing logged or saved. Both weight all tokens alike, as DAPO does;
-`--dapo` clips above at 1.28, too. Both train on all groups, for TRL has no filter.
+`--dapo` clips above at 1.28, too. Both train on all groups, for TRL has no filter; where a group scores alike its
+derivatives are 0, and tamis passes over its backward pass. With `--differ` rewards have nothing to do with answers,
+and all is computed on both sides.
 
 `--learner torch` has PyTorch learn for tamis too; completions come from the native engine, or with `--sampler
 learner` from PyTorch as well. `--device cuda` puts both learners on the GPU, in bf16 with 32-bit weights (TRL: 32-bit
@@ -67,7 +70,8 @@ def run(command, env=None):
 def shape_settings(given):
     """What tamis is told of the groups of a step."""
     settings = [f"data.train_batch_size={given.prompts}", f"rollout.max_response_length={given.tokens}"]
-    return settings + ["objective.loss.clip_high=0.28"] * given.dapo
+    spread = f"reward=[{{kind: python, name: spread, path: {ROOT}/bench/peers/spread_reward.py, style: verl}}]"
+    return settings + ["objective.loss.clip_high=0.28"] * given.dapo + [spread] * given.differ
 
 
 def learner_settings(given):
@@ -100,8 +104,9 @@ def ours(given):
     steps_taken = [line for line in lines if "timing_s/step" in line][1:]
     wall = statistics.median(line["timing_s/step"] for line in steps_taken)
     length = statistics.mean(line["response_length/mean"] for line in steps_taken)
+    alike = statistics.mean(line["frac_reward_zero_std"] for line in steps_taken)
     processor = (every - first) / (steps - 1)
-    return {"who": f"tamis ({given.learner})", "wall": wall, "processor": processor, "memory": memory, "length": length}
+    return {"who": f"tamis ({given.learner})", "wall": wall, "processor": processor, "memory": memory, "length": length, "alike": alike}
 
 
 def our_accuracy(given):
@@ -161,9 +166,10 @@ def their_accuracy(given):
 def theirs(given, options=()):
     command = [given.peer_python, ROOT / "bench/peers/trl_smollm2.py", FOLDER, "--model", given.model]
     command += ["--threads", str(given.threads), "--steps", str(given.steps), "--device", given.device, *options]
-    command += ["--prompts", str(given.prompts), "--tokens", str(given.tokens), *(["--dapo"] if given.dapo else [])]
+    command += ["--prompts", str(given.prompts), "--tokens", str(given.tokens), *["--dapo"] * given.dapo, *["--differ"] * given.differ]
     printed, _, memory = run(command, environment(given.threads))
-    return json.loads(printed.splitlines()[-1]) | {"memory": memory}
+    row = json.loads(printed.splitlines()[-1])
+    return row | {"memory": memory, "alike": statistics.mean(row["zero_std"][1:])}
 
 
 def arguments(words=None):
@@ -183,6 +189,7 @@ def arguments(words=None):
     parser.add_argument("--python", type=pathlib.Path, default=ROOT / ".venv-torch/bin/python", help="with PyTorch")
     parser.add_argument("--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with PyTorch and TRL")
     parser.add_argument("--dapo", action="store_true", help="DAPO's bounds, 16 groups of 8 completions of at most 16 tokens")
+    parser.add_argument("--differ", action="store_true", help="a reward by which the members of all groups differ")
     given = parser.parse_args(words)
     given.steps = given.steps or (16 if given.accuracy else 4)
     given.prompts, given.tokens = (16, 16) if given.dapo else (8, 24)
@@ -193,6 +200,8 @@ def check(given):
     """Ends with what to run first where something is missing."""
     if given.evaluate and (given.learner, given.sampler, given.device, given.dapo, given.accuracy) != ("native", "native", "cpu", False, False):
         raise SystemExit("--evaluate compares the native engine with transformers on the CPU: it takes --threads, --model and --only")
+    if given.differ and (given.accuracy or given.evaluate):
+        raise SystemExit("--differ has rewards that teach nothing: it goes with neither --accuracy nor --evaluate")
     if given.device == "cuda" and (given.learner, given.sampler) != ("torch", "learner"):
         raise SystemExit("--device cuda needs --learner torch --sampler learner: nothing else of tamis computes on a GPU")
     needed = {FOLDER / "model": "scripts/smollm2", given.peer_python: "bench/install_peers.sh"}
@@ -234,7 +243,7 @@ def compare(given):
     rows = [side(given) for name, side in (("tamis", ours), ("trl", theirs)) if given.only in (None, name)]
     for row in rows:
         figures = f"{row['wall']:7.1f} s a step, {row['processor']:7.1f} s of the processor"
-        print(f"{row['who']:14} {figures}, {row['memory']:5.1f} GiB, completions of {row['length']:.1f} tokens")
+        print(f"{row['who']:14} {figures}, {row['memory']:5.1f} GiB, completions of {row['length']:.1f} tokens, {row['alike']:.0%} of the groups alike")
     for clock in ("wall", "processor") if len(rows) == 2 else ():
         print(f"TRL over tamis by the {clock}: {rows[1][clock] / rows[0][clock]:.2f}")
 

@@ -24,12 +24,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
+from spread_reward import compute_score
+
 
 def last_number(completions, answer, **_):
     """1 where the last number of the completion is the answer, as `gsm8k` with `method: flexible`."""
     texts = [completion[0]["content"] for completion in completions]
     found = [re.findall(r"-?\d+", text) for text in texts]
     return [float(bool(numbers) and numbers[-1] == gold) for numbers, gold in zip(found, answer)]
+
+
+def spread(completions, **_):
+    """As tamis's reward of `--differ`."""
+    return [compute_score(None, completion[0]["content"], None) for completion in completions]
 
 
 class Clock(TrainerCallback):
@@ -62,6 +69,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=8, help="groups of 8 completions a step")
     parser.add_argument("--tokens", type=int, default=24, help="of a completion, at most")
     parser.add_argument("--dapo", action="store_true", help="DAPO's upper bound")
+    parser.add_argument("--differ", action="store_true", help="a reward by which the members of all groups differ")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for models, step_N each")
     parser.add_argument("--keep-every", type=int, default=8, metavar="STEPS")
     given = parser.parse_args()
@@ -75,7 +83,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=AutoModelForCausalLM.from_pretrained(given.model or given.folder / "model", dtype=torch.float32),
-            reward_funcs=last_number,
+            reward_funcs=spread if given.differ else last_number,
             train_dataset=Dataset.from_dict({"prompt": prompts, "answer": [row["answer"] for row in rows]}),
             processing_class=AutoTokenizer.from_pretrained(given.model or given.folder / "model", padding_side="left"),
             callbacks=[clock],

@@ -7,7 +7,8 @@
 //!
 //! A filter names measurements by a part of their name and model (`train`, `generate_grouped small`). `products` (matrix
 //! products of a layer's shapes, and what a thread reads from each cache) and `long` (training passes over one sequence
-//! of 4,096 and of 16,384 tokens, where attention is most of the work) are measured where they are named.
+//! of 4,096 and of 16,384 tokens, and 16 samples behind such a prompt, where attention is most of the work) are measured
+//! where they are named. `activations_mib` is what a training pass holds beside weights, gradients and moments.
 //!
 //! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
 //! tokens. `peak_share` is the share of the peak, what the same kernel reaches on operands in cache: the
@@ -44,8 +45,8 @@ const NEW: usize = 32;
 
 /// Rows, columns, chain lengths and number of matrices of products: of the small model, of the mid one and of
 /// a layer of 576 x 1536, each with the rows of a training pass and of a step of generation; last, steps
-/// whose weights lie beyond the caches.
-const PRODUCTS: [(usize, usize, usize, usize); 12] = [
+/// by as many matrices in turn as the small model has (3 MiB), and by such as lie beyond the caches.
+const PRODUCTS: [(usize, usize, usize, usize); 13] = [
     (512, 128, 128, 1),
     (512, 384, 128, 1),
     (512, 128, 384, 1),
@@ -56,6 +57,7 @@ const PRODUCTS: [(usize, usize, usize, usize); 12] = [
     (1536, 1536, 576, 1),
     (1536, 576, 1536, 1),
     (64, 1536, 576, 1),
+    (24, 384, 128, 16),
     (64, 1408, 512, 40),
     (64, 1536, 576, 40),
 ];
@@ -181,10 +183,11 @@ fn main() {
     if filter == "long" {
         for tokens in [4096, 16_384] {
             let mut config = llama(64, 128, 384, 4, 4);
-            config.max_position_embeddings = tokens;
+            config.max_position_embeddings = tokens + NEW;
             let case =
                 Case { name: "small", config, sequences: 1, lengths: (tokens, tokens), prompts: (0, 0) };
             train(&case, &threads, seconds, "train_long", 1);
+            generate(&case, &threads, seconds, "generate_long", (1, 16), tokens);
         }
         return;
     }
@@ -199,7 +202,7 @@ fn main() {
             [("generate_separate", case.prompts.0, 1), ("generate_grouped", case.prompts.1, 16)]
         {
             if is_asked(what) {
-                generate(&case, &threads, seconds, what, (prompts, samples));
+                generate(&case, &threads, seconds, what, (prompts, samples), PROMPT);
             }
         }
     }
@@ -240,22 +243,32 @@ fn train(case: &Case, threads: &Threads, seconds: f64, what: &str, samples: usiz
         optimizer.step(threads, &mut model, &gradients, 1e-4, Some(1.0));
     });
     let more = format!(
-        r#","tokens":{tokens},"sequences":{},"shortest":{shortest},"longest":{longest}"#,
-        case.sequences
+        r#","tokens":{tokens},"sequences":{},"shortest":{shortest},"longest":{longest},"activations_mib":{:.1}"#,
+        case.sequences,
+        workspace.bytes() as f64 / f64::from(1 << 20)
     );
     report(case, what, &rates, 3.0 * operations(&case.config, model.num_parameters(), context), &more);
 }
 
-fn generate(case: &Case, threads: &Threads, seconds: f64, what: &str, (prompts, samples): (usize, usize)) {
+fn generate(
+    case: &Case,
+    threads: &Threads,
+    seconds: f64,
+    what: &str,
+    (prompts, samples): (usize, usize),
+    prompt_length: usize,
+) {
     let Some((model, token)) = start(case) else { return };
     let settings = GeneratorSettings { max_sequences: 256, ..GeneratorSettings::default() };
     let mut generator = BatchGenerator::new(&case.config, settings);
     let generated = prompts * samples * NEW;
+    let mut numbers = 0..;
     let rates = measure(threads, seconds, generated as f64, || {
-        for i in 0..prompts {
+        // Others each time: what prompts have in common with the last ones is not computed again.
+        for i in numbers.by_ref().take(prompts) {
             let key = Key::new(1, Purpose::Init).with(i as u64);
             let request = GenerationRequest {
-                prompt: (0..PROMPT).map(|t| token(i, t)).collect(),
+                prompt: (0..prompt_length).map(|t| token(i, t)).collect(),
                 keys: (0..samples as u64).map(|sample| key.with(sample)).collect(),
                 params: SamplingParams { max_new_tokens: NEW, ..SamplingParams::default() },
                 stop: None,
@@ -264,13 +277,15 @@ fn generate(case: &Case, threads: &Threads, seconds: f64, what: &str, (prompts, 
             assert!(generator.submit(request).is_ok());
         }
         assert_eq!(generator.run(threads, &model).len(), prompts * samples);
+        assert_eq!(generator.num_shared_tokens(), 0);
     });
     let more = format!(
-        r#","tokens":{generated},"prompts":{prompts},"samples":{samples},"prompt_length":{PROMPT},"new_tokens":{NEW}"#
+        r#","tokens":{generated},"prompts":{prompts},"samples":{samples},"prompt_length":{prompt_length},"new_tokens":{NEW}"#
     );
     // Prompt tokens are work too: each prompt is computed once.
-    let per_prompt = operations(&case.config, model.num_parameters(), PROMPT as f64 / 2.0) * PROMPT as f64;
-    let per_token = operations(&case.config, model.num_parameters(), (PROMPT + NEW / 2) as f64);
+    let of_context = |context: f64| operations(&case.config, model.num_parameters(), context);
+    let per_prompt = of_context(prompt_length as f64 / 2.0) * prompt_length as f64;
+    let per_token = of_context((prompt_length + NEW / 2) as f64);
     let operations = per_token + per_prompt / (samples * NEW) as f64;
     report(case, what, &rates, operations, &more);
 }
