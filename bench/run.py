@@ -71,6 +71,7 @@ CASES = {
     ("grpo_step", "small"): ("whole GRPO step against TRL", 3.5),
     ("grpo_step", "smollm2"): ("GRPO step of SmolLM2-135M against TRL, 1 thread", 5.0),
     ("grpo_step", "smollm2 dapo"): ("the same, 16 groups, DAPO's bounds", 5.0),
+    ("grpo_step", "smollm2 differ"): ("the same, no group scores alike", 5.0),
     ("filter", None): ("filter, 65,536 trajectories", 1000.0),
     ("policy_loss", "verl"): ("policy loss with gradient, against verl's", 50.0),
     ("policy_loss", "trl"): ("policy loss with gradient, against TRL's", None),
@@ -370,7 +371,7 @@ class Advantage(Part):
 
 class SmolLM2(Part):
     name = "smollm2"
-    FORMS = {"smollm2": [], "smollm2 dapo": ["--dapo"]}
+    FORMS = {"smollm2": [], "smollm2 dapo": ["--dapo"], "smollm2 differ": ["--differ"]}
 
     def __init__(self, steps):
         self.steps, self.first = ["--steps", str(steps)], None

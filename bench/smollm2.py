@@ -4,7 +4,7 @@
     scripts/smollm2; bench/install_peers.sh; cargo build --release      once
     python3 bench/smollm2.py [--threads 1] [--steps 4]
     python3 bench/smollm2.py --dapo                                     DAPO's bounds, 16 groups of 8 completions of 16 tokens
-    python3 bench/smollm2.py --differ                                   a reward by which no group scores alike: all are trained on
+    python3 bench/smollm2.py --differ                                   a reward by the text alone: groups seldom score alike
     python3 bench/smollm2.py --evaluate                                 greedy answers to the 100 held-out prompts
     scripts/install-torch                                               once, for the next
     python3 bench/smollm2.py --learner torch [--sampler learner] [--device cuda] [--model FOLDER]
@@ -16,8 +16,9 @@ and by the processor's, without the first step, and the most memory that the pro
 other things too, compare the processor's on one thread. TRL has its quickest settings: no gradient checkpointing,
 no reference model, micro-batches of 64, nothing logged or saved. Both weight all tokens alike, as DAPO does;
 `--dapo` clips above at 1.28, too. Both train on all groups, for TRL has no filter; where a group scores alike its
-derivatives are 0, and tamis passes over its backward pass. With `--differ` rewards have nothing to do with answers,
-and all is computed on both sides.
+derivatives are 0, and tamis passes over its backward pass. With `--differ` rewards have nothing to do with answers, members
+score alike only where all of a group have the same text, and both sides compute everything but that; how many groups do is
+printed.
 
 `--learner torch` has PyTorch learn for tamis too; completions come from the native engine, or with `--sampler
 learner` from PyTorch as well. `--device cuda` puts both learners on the GPU, in bf16 with 32-bit weights (TRL: 32-bit
@@ -70,7 +71,7 @@ def run(command, env=None):
 def shape_settings(given):
     """What tamis is told of the groups of a step."""
     settings = [f"data.train_batch_size={given.prompts}", f"rollout.max_response_length={given.tokens}"]
-    spread = f"reward=[{{kind: python, name: spread, path: {ROOT}/bench/peers/spread_reward.py, style: verl}}]"
+    spread = f"reward=[{{kind: python, name: spread, path: '{ROOT}/bench/peers/spread_reward.py', style: verl}}]"
     return settings + ["objective.loss.clip_high=0.28"] * given.dapo + [spread] * given.differ
 
 

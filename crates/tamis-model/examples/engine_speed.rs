@@ -5,17 +5,20 @@
 //!
 //! With `avx2` the kernels for processors without AVX-512 are measured, on one that has it, too.
 //!
-//! A filter names measurements by a part of their name and model (`train`, `generate_grouped small`). `products` (matrix
-//! products of a layer's shapes, and what a thread reads from each cache) and `long` (training passes over one sequence
-//! of 4,096 and of 16,384 tokens, and 16 samples behind such a prompt, where attention is most of the work) are measured
-//! where they are named. `activations_mib` is what a training pass holds beside weights, gradients and moments.
+//! A filter names measurements by a part of their name and model (`train`, `generate_grouped small`).
+//! `products` (matrix products of a layer's shapes, and what a thread reads from each cache) and `long`
+//! (training passes over one sequence of 4,096 and of 16,384 tokens, and 16 samples behind such a prompt,
+//! where attention is most of the work) are measured where they are named. `activations_mib` is what a
+//! training pass keeps of its rows and computes with beside. The time of what is generated in `long` is
+//! mostly the prompt's: its share of the peak tells more than its tokens a second.
 //!
 //! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
 //! tokens. `peak_share` is the share of the peak, what the same kernel reaches on operands in cache: the
-//! operations of a repetition (2 per weight, 6 in training, and those of attention) by those that the peak would
-//! have done, which is measured before and after each repetition, as the clock of a shared machine goes up and
-//! down. The median of the repetitions counts; `best_tokens_per_s` is the quickest of them, which other programs
-//! disturb least. The first line has the highest peak, which the shares of `products` are taken of.
+//! operations of a repetition (2 per weight, 6 in training, and those of attention) by those that the peak
+//! would have done, which is measured before and after each repetition, as the clock of a shared machine goes
+//! up and down. The median of the repetitions counts; `best_tokens_per_s` is the quickest of them, which
+//! other programs disturb least. The first line has the highest peak, which the shares of `products` are
+//! taken of.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
 

@@ -1,12 +1,14 @@
-//! Speed of register tiles of several shapes, AVX-512 and AVX2: why the products' tiles have the rows and panels
-//! that they have.
+//! Speed of register tiles of several shapes, AVX-512 and AVX2: why the products' tiles have the rows and
+//! panels that they have.
 //!
 //! `cargo run --release -p tamis-model --example tile_speed -- [rounds]`
 //!
-//! A tile of R rows and P panels of 16 columns keeps R x P (AVX2: 2 R x P) registers of outputs, and for each step of
-//! the chains loads P panels' lines and broadcasts R factors from memory. The shapes are measured in turn in each round,
-//! one thread: on operands in the first-level cache (chains of 128), and with the rows of A in the second-level cache
-//! (96 rows, chains of 768, as a pass over a panel has them). Each line has the best of the rounds in Gflop/s.
+//! A tile of R rows and P panels of 16 columns keeps R x P (AVX2: 2 R x P) registers of outputs, and for each
+//! step of the chains loads P panels' lines and broadcasts R factors from memory, which lie side by side
+//! here, so that no shape has more addresses to keep than others. The shapes are measured in turn in each
+//! round, one thread: on operands in the first-level cache (chains of 128), and with those of A in the
+//! second-level cache (96 rows, chains of 768, as a pass over a panel has them). Each line has the best of
+//! the rounds in Gflop/s.
 #![allow(unsafe_code, reason = "intrinsics on raw pointers whose bounds are checked")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
@@ -14,8 +16,9 @@
 #[cfg(target_arch = "x86_64")]
 mod tiles {
     use std::arch::x86_64::{
-        __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+        __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_storeu_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_storeu_ps,
     };
     use std::time::Instant;
 
@@ -35,7 +38,7 @@ mod tiles {
     macro_rules! tile {
         ($name:ident, $feature:literal, $register:ty, $width:literal, $zero:ident, $load:ident, $set:ident, $fma:ident, $store:ident) => {
             /// # Safety
-            /// This machine has the features; A has R rows of k, B P panels of k lines, C R x P lines.
+            /// This machine has the features; A has k columns of R, B P panels of k lines, C R x P lines.
             #[target_feature(enable = $feature)]
             #[expect(clippy::needless_range_loop, reason = "arrays of registers are indexed by constants")]
             unsafe fn $name<const R: usize, const P: usize>(
@@ -56,7 +59,7 @@ mod tiles {
                             }
                         }
                         for r in 0..R {
-                            let factor = $set(*a.add(r * k + t));
+                            let factor = $set(*a.add(t * R + r));
                             for p in 0..P {
                                 for part in 0..PARTS {
                                     sums[r][p][part] = $fma(factor, lines[p][part], sums[r][p][part]);
@@ -76,11 +79,25 @@ mod tiles {
         };
     }
     tile!(
-        avx512, "avx512f", __m512, 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps,
+        avx512,
+        "avx512f",
+        __m512,
+        16,
+        _mm512_setzero_ps,
+        _mm512_loadu_ps,
+        _mm512_set1_ps,
+        _mm512_fmadd_ps,
         _mm512_storeu_ps
     );
     tile!(
-        avx2, "avx2,fma", __m256, 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps,
+        avx2,
+        "avx2,fma",
+        __m256,
+        8,
+        _mm256_setzero_ps,
+        _mm256_loadu_ps,
+        _mm256_set1_ps,
+        _mm256_fmadd_ps,
         _mm256_storeu_ps
     );
 
@@ -100,7 +117,7 @@ mod tiles {
             shapes.extend(shapes!(avx512: (12, 1), (24, 1), (12, 2), (14, 2), (8, 3), (9, 3), (6, 4)));
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            shapes.extend(shapes!(avx2: (6, 1), (4, 1), (3, 2)));
+            shapes.extend(shapes!(avx2: (6, 1), (4, 1), (2, 2)));
         }
         shapes
     }

@@ -11,8 +11,9 @@ const DOUBLED: usize = 1 << 18;
 /// A 64-byte aligned `[f32]` that grows and shrinks like a `Vec`.
 ///
 /// Zeros come from the system where they are many, which gives a page when it is first written to. An
-/// allocation of that alignment would be filled with zeros at once, and gradients and moments take memory where
-/// nothing is trained: so the values begin at the first line inside an allocation of the common alignment.
+/// allocation of that alignment would be filled with zeros at once, and gradients and moments take memory
+/// where nothing is trained: so the values begin at the first line inside an allocation of the common
+/// alignment.
 #[derive(Default)]
 pub(crate) struct Floats {
     values: Vec<f32>,
@@ -39,11 +40,11 @@ impl Floats {
         self.values.len().saturating_sub(LINE - 1)
     }
 
-    /// Makes the length `len`, for values that are then all written: those that were there are lost where more
-    /// memory is taken, and stale where it is not.
+    /// Makes the length `len`, for values that are then all written: those that were there are lost where
+    /// more memory is taken, and stale where it is not.
     ///
-    /// Of large values no more memory is taken than they need, after the old has been given back, so that a run
-    /// holds what it says that it holds.
+    /// Of large values no more memory is taken than they need, after the old has been given back, so that a
+    /// run holds what it says that it holds.
     pub(crate) fn resize(&mut self, len: usize) {
         let room = self.room();
         if len > room {

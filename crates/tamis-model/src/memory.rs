@@ -7,7 +7,7 @@ use crate::config::{OutputHead, TransformerConfig};
 use crate::generation::{PREFILL_TOKENS, in_blocks, max_beginning_positions, width};
 use crate::layout::WeightLayout;
 use crate::simd::{PANEL, SimdLevel};
-use crate::training::{Cut, FAR_ROWS, block_rows, stay_near};
+use crate::training::{CHUNK_SLACK, Cut, FAR_ROWS, block_rows, stay_near};
 
 /// Model and work to be held in memory at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +21,7 @@ pub struct MemoryPlan {
     /// Of them those that logits are computed for: the completions'.
     pub scored_tokens: usize,
     /// Tokens of the largest group of sequences that share a prompt, which go through the layers together; 0
-    /// counts as 1.
+    /// where sequences have nothing in common, and all passes are cut in the same places.
     pub group_tokens: usize,
     /// Tokens of the largest pass without gradient beside the training's, for a reference or a critic's
     /// values; 0 where there is none.
@@ -135,7 +135,11 @@ impl MemoryEstimate {
         let cut = Cut::of(num_parameters, plan.micro_batch_tokens);
         // What is computed and not kept is held for the rows that go through the layers together.
         let chunks = cut.chunks.max(1) as u64;
-        let chunk = cut.most_rows(plan.micro_batch_tokens, plan.group_tokens.max(1)) as u64;
+        let most_rows = |rows: usize| match plan.group_tokens {
+            0 => rows.div_ceil(Cut::of(num_parameters, rows).chunks.max(1)) as u64,
+            group => Cut::most_rows(num_parameters, rows, group) as u64,
+        };
+        let chunk = most_rows(plan.micro_batch_tokens);
         let scored_chunk = scored.min(chunk);
         // Where the weights are few each thread takes chunks of its own, otherwise all share one.
         let at_once = if near { plan.num_threads.clamp(1, chunks as usize) as u64 } else { 1 };
@@ -148,7 +152,7 @@ impl MemoryEstimate {
         let mut kept = 0;
         let mut held = 0;
         if plan.trains {
-            kept = tokens * (layers + 1) * d + 2 * scored * d + kept_logits;
+            kept = tokens * (layers + 1) * d + 2 * scored * d;
             held = chunk * (forward + backward)
                 + scored_chunk * d
                 + d * scored_chunk.min(block_rows(vocab.max(1) as usize) as u64);
@@ -157,17 +161,18 @@ impl MemoryEstimate {
             } else {
                 kept += tokens * layers * saved;
             }
+            // Passes that are cut in other places leave some room here and there.
+            kept += if plan.group_tokens > 0 { kept / CHUNK_SLACK as u64 } else { 0 } + kept_logits;
             if all > kept_logits {
                 held += block(scored_chunk);
             }
         }
         let without = if plan.trains { plan.score_tokens } else { plan.micro_batch_tokens };
         if without > 0 {
-            let cut = Cut::of(num_parameters, without);
-            let rows = cut.most_rows(without, plan.group_tokens.max(1)) as u64;
+            let rows = most_rows(without);
             held += rows * 4 * d;
             held += if plan.trains { rows.saturating_sub(chunk) } else { rows } * forward;
-            held += if plan.trains && plan.recompute { 0 } else { rows * saved };
+            held += if plan.trains && plan.recompute { rows.saturating_sub(chunk) } else { rows } * saved;
             held += if plan.trains && all > kept_logits { 0 } else { block(rows) };
         }
         let flipped = match (plan.trains && tokens > 0, near) {
@@ -242,9 +247,9 @@ impl fmt::Display for MemoryEstimate {
 /// Activations that a micro-batch of a large model may take where nothing else is asked for, bytes.
 const NEAR_ACTIVATIONS: u64 = 1 << 30;
 
-/// Tokens of a micro-batch where nothing else is asked for: 8192, and of a model whose weights stream from memory
-/// as many as 1 GiB of activations holds, 1536 at least: rows beyond those that go through the layers together gain no
-/// speed. A small model's activations are small.
+/// Tokens of a micro-batch where nothing else is asked for: 8192, and of a model whose weights stream from
+/// memory as many as 1 GiB of activations holds, 1536 at least: rows beyond those that go through the layers
+/// together gain no speed. A small model's activations are small.
 pub fn micro_batch_tokens(config: &TransformerConfig, recompute: bool) -> usize {
     const MOST: usize = 8192;
     if stay_near(WeightLayout::new(config).num_parameters()) {
@@ -304,7 +309,8 @@ mod tests {
         // feed-forward. Logits of four sequences and two prompts.
         assert_eq!(estimate.generation, 4 * ((4 * 128 + 2 * 64) * 32 + 20 * (32 + 32 + 64 + 96) + 6 * 32));
         assert_eq!(estimate.total(), estimate.certain() + estimate.generation);
-        // Prompts that may have something in common: eight beginnings of a block, and no more than 2048 positions.
+        // Prompts that may have something in common: eight beginnings of a block, and no more than 2048
+        // positions.
         let cached = |prompt_tokens: usize| {
             let plan = MemoryPlan { generation: GenerationPlan { prompt_tokens, ..generation }, ..plan };
             let prompts = prompt_tokens.next_multiple_of(64);

@@ -28,9 +28,9 @@ struct Blocking {
 impl Blocking {
     fn of(level: SimdLevel) -> Self {
         match level {
-            // Panels of 96 KiB and rows of 288 KiB in a second-level cache of 1 MiB or more: a longer chain spares
-            // passes over C, which lies beyond it. (Sapphire Rapids, one core, 3072 x 512 x 1408: 96 Gflop/s with
-            // chains of 256, 119 with these.)
+            // Panels of 96 KiB and rows of 288 KiB in a second-level cache of 1 MiB or more: a longer chain
+            // spares passes over C, which lies beyond it. (Sapphire Rapids, one core, 3072 x 512 x 1408: 96
+            // Gflop/s with chains of 256, 119 with these.)
             SimdLevel::Avx512 => Self { chain: 768, tiles: 8 },
             // A panel of 16 KiB in the first-level cache, rows of 96 KiB in the second.
             SimdLevel::Avx2 | SimdLevel::Portable => Self { chain: 256, tiles: 16 },
@@ -200,8 +200,8 @@ pub(crate) fn product(
     unsafe { block(&operands, shape, 0..shape.m, 0..shape.n.div_ceil(PANEL), begin) }
 }
 
-/// Products of one row each, as many as A has rows: row i by the matrix that begins `apart` values after that of row i - 1.
-/// Of B whole panels are read and of C whole panels are written: `n` is a multiple of 16.
+/// Products of one row each, as many as A has rows: row i by the matrix that begins `apart` values after that
+/// of row i - 1. Of B whole panels are read and of C whole panels are written: `n` is a multiple of 16.
 pub(crate) fn product_apart(
     level: SimdLevel,
     shape: ProductShape,
@@ -411,9 +411,9 @@ pub fn measure_peak(threads: &Threads, num_tries: usize) -> Vec<f64> {
     measure_product(threads, (rows, threads.level().tile_panels(rows) * PANEL, 128), 1, num_tries)
 }
 
-/// Operations per second of `[m][k]` by `[k][n]` products of a shape `(m, n, k)`, each thread doing its own, all
-/// together, in each of so many tries of at least a hundredth of a second each. With several matrices `[k][n]`
-/// they are multiplied by in turn, and come from beyond the caches where these do not hold them all.
+/// Operations per second of `[m][k]` by `[k][n]` products of a shape `(m, n, k)`, each thread doing its own,
+/// all together, in each of so many tries of at least a hundredth of a second each. With several matrices
+/// `[k][n]` they are multiplied by in turn, and come from beyond the caches where these do not hold them all.
 pub fn measure_product(
     threads: &Threads,
     (m, n, k): (usize, usize, usize),

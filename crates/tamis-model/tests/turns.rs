@@ -242,10 +242,18 @@ fn a_longer_beginning_takes_the_place_of_what_is_kept() {
     let ask = |generator: &mut BatchGenerator, episode: u64, prompt: &[u32]| {
         answer(generator, &threads, &model, name(episode, 0), prompt)
     };
+    // As many as ever run at once are kept: three.
+    for number in 0..3 {
+        generator
+            .submit(request(&[9 + number; 5], vec![Key::new(number.into(), Purpose::Rollout)], 2))
+            .unwrap();
+    }
+    generator.run(&threads, &model);
     // Two whose common beginning is then there, and one with a single token in common with them.
     ask(&mut generator, 0, &[&[1], &[2; 30][..]].concat());
     ask(&mut generator, 1, &with_system(3));
     ask(&mut generator, 2, &with_system(4));
+    assert_eq!(generator.num_kept(), 3);
     let before = (shared(&generator), generator.num_reused_tokens());
     let done = ask(&mut generator, 0, &with_system(5));
     assert_eq!((shared(&generator), generator.num_reused_tokens()), (before.0 + 40, before.1));

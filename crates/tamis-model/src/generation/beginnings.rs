@@ -107,8 +107,8 @@ impl Beginnings {
         found.sort_by_key(|&(spared, _)| Reverse(spared));
         let (mut new, mut positions) = (Vec::<Vec<u32>>::new(), 0);
         for (_, tokens) in found {
-            // A prompt that begins with one of them already is content with it, and what one of them begins with
-            // can be copied from it.
+            // A prompt that begins with one of them already is content with it, and what one of them begins
+            // with can be copied from it.
             let is_there = |new: &Vec<u32>| tokens.starts_with(new) || new.starts_with(tokens);
             if new.len() == MOST || new.iter().any(is_there) {
                 continue;
@@ -161,8 +161,8 @@ impl Beginnings {
 }
 
 impl BatchGenerator {
-    /// Gives prompts a beginning that they have in common with others where it is longer than what is kept of
-    /// them. Beginnings are looked for where less than [`LEAST`] is kept.
+    /// Gives prompts a beginning that they have in common with others where it is at least [`LEAST`] tokens
+    /// longer than what is kept of them. New beginnings are looked for where less than that is kept.
     pub(super) fn share_beginnings(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
         let Self { groups, beginnings, rotary, free, shape, .. } = self;
         let shape = *shape;
@@ -207,7 +207,7 @@ impl BatchGenerator {
         for group in groups {
             let tokens = &group.request.prompt[..known(group)];
             let num_kept = group.num_kept();
-            if beginnings.find_longest(tokens).is_some_and(|(_, len)| len > num_kept) {
+            if beginnings.find_longest(tokens).is_some_and(|(_, len)| len >= num_kept + LEAST) {
                 let copy = beginnings.begin(tokens, shape, free);
                 num_copied += copy.len;
                 group.release(free);

@@ -35,12 +35,13 @@ impl Cut {
         Self { shards, chunks: shards * rows.div_ceil(shards * NEAR_ROWS) }
     }
 
-    /// Rows of the largest chunk of so many, at most, where no group has more than `group` of them.
+    /// Rows of the largest chunk of so many or fewer, at most, where no group has more than `group` of them.
     ///
-    /// Groups are not cut, and those whose middles lie within an even share of the rows are a chunk: one alone, or
-    /// several, of which the first and the last reach beyond the share by half, and together by no more than it.
-    pub(crate) fn most_rows(self, rows: usize, group: usize) -> usize {
-        let share = rows.div_ceil(self.chunks.max(1));
+    /// Groups are not cut, and those whose middles lie within an even share of the rows are a chunk: one
+    /// alone, or several, of which the first and the last reach beyond the share by half, and together by no
+    /// more than it.
+    pub(crate) fn most_rows(num_parameters: usize, rows: usize, group: usize) -> usize {
+        let share = rows.min(if stay_near(num_parameters) { NEAR_ROWS } else { FAR_ROWS });
         group.max((share + group).min(2 * share)).min(rows)
     }
 }
@@ -60,7 +61,8 @@ mod tests {
             [(1, 0), (1, 1), (2, 2), (3, 3), (4, 4), (8, 24)]
         );
         assert_eq!(Cut::of(1 << 25, 4000), Cut { shards: 1, chunks: 3 });
-        let largest = |group| Cut { shards: 1, chunks: 3 }.most_rows(4000, group);
-        assert_eq!([1, 100, 1334, 2000, 3000, 5000].map(largest), [1335, 1434, 2668, 2668, 3000, 4000]);
+        let largest = |group| Cut::most_rows(1 << 25, 4000, group);
+        assert_eq!([1, 100, 1536, 2000, 3500, 5000].map(largest), [1537, 1636, 3072, 3072, 3500, 4000]);
+        assert_eq!([100, 600].map(|rows| Cut::most_rows(1 << 20, rows, 50)), [100, 562]);
     }
 }

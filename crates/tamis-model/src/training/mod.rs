@@ -36,6 +36,7 @@ pub(crate) use head::block_rows;
 pub(crate) use layer::{copy_head, place_head};
 pub use sequence::{Sequence, SequenceError};
 use watch::PassWatch;
+pub(crate) use workspace::CHUNK_SLACK;
 pub use workspace::Workspace;
 use workspace::{Chunk, ChunkNeed, Work, add_shards, clear_shards};
 
@@ -70,8 +71,8 @@ pub fn score(
     Ok(forward_pass(threads, model, workspace, sequences, options, false)?.0)
 }
 
-/// Log-probabilities and entropies of the scored tokens, the same bits as [`score`] gives, and the pass itself,
-/// held for [`backward`].
+/// Log-probabilities and entropies of the scored tokens, the same bits as [`score`] gives, and the pass
+/// itself, held for [`backward`].
 pub fn forward_hold(
     threads: &Threads,
     model: &Model,
@@ -83,8 +84,8 @@ pub fn forward_hold(
 }
 
 /// Adds the gradient of `sum_t (coef_t * logp_t + ent_coef_t * H_t)` over the tokens of a held pass to
-/// `gradients`. `model` is the one of the forward pass, unchanged. Rows that go through the layers together and whose
-/// coefficients are all 0 add nothing and cost nothing.
+/// `gradients`. `model` is the one of the forward pass, unchanged. Rows that go through the layers together
+/// and whose coefficients are all 0 add nothing and cost nothing.
 ///
 /// # Errors
 /// As many coefficients as tokens are asked for. A pass that is given up leaves `gradients` incomplete.
@@ -276,7 +277,8 @@ fn forward_pass<O: HeadOutput>(
         *rows += batch.scored.len();
         Some(*rows)
     });
-    let fits = |rows: &usize| keep && head::bytes(config, *rows) <= options.keep_logits_bytes;
+    let has_logits = keep && wanted == OutputHead::Vocabulary;
+    let fits = |rows: &usize| has_logits && head::bytes(config, *rows) <= options.keep_logits_bytes;
     let keep_logits = scored_so_far.take_while(fits).count();
     if keep {
         let need = |(place, batch): (usize, &PackedBatch)| ChunkNeed {
@@ -284,7 +286,7 @@ fn forward_pass<O: HeadOutput>(
             logits: if place < keep_logits { head::bytes(config, batch.scored.len()) / 4 } else { 0 },
         };
         let needs: Vec<ChunkNeed> = batches.iter().enumerate().map(need).collect();
-        workspace.arrange_chunks(&needs, options.keep_logits_bytes / 4);
+        workspace.arrange_chunks(&needs);
     }
     let Workspace { chunks, pool, .. } = workspace;
     let lengths: Vec<usize> =

@@ -51,6 +51,10 @@ pub(super) struct ChunkNeed {
     pub logits: usize,
 }
 
+/// The room that chunks may have beyond what the largest pass needed: a part of it by this number, so that
+/// passes that are cut in other places seldom have to give memory back and take it anew.
+pub(crate) const CHUNK_SLACK: usize = 16;
+
 /// The places whose rooms are given back, so that those of the others, and what is then needed, are at most
 /// `limit` together: as few as possible of those that have more than they need.
 fn choose_surplus(rooms: &[(usize, usize)], limit: usize) -> Vec<usize> {
@@ -102,8 +106,8 @@ impl WorkPool {
 #[derive(Debug, Default)]
 pub struct Workspace {
     pub(super) chunks: Vec<Chunk>,
-    /// Values of a layer's input in all chunks of the largest pass so far.
-    largest_input: usize,
+    /// What all chunks of a pass needed at most so far.
+    largest: ChunkNeed,
     pub(super) pool: WorkPool,
     /// Gradients of the shards after the first.
     pub(super) shards: Vec<Gradients>,
@@ -130,10 +134,11 @@ impl Workspace {
         4 * (self.chunks.iter().map(Chunk::len).sum::<usize>() + self.pool.len())
     }
 
-    /// Makes chunks for a pass that keeps them: as many as it needs, and perhaps more. They hold no more than
-    /// those of the largest pass so far, whatever the passes were cut into; of logits no more than `max_logits`.
-    pub(super) fn arrange_chunks(&mut self, needs: &[ChunkNeed], max_logits: usize) {
-        let Self { chunks, largest_input, .. } = self;
+    /// Makes chunks for a pass that keeps them: as many as it needs, and perhaps more. They hold hardly more
+    /// than those of the largest pass so far ([`CHUNK_SLACK`]), whatever passes were cut into; of logits no
+    /// more.
+    pub(super) fn arrange_chunks(&mut self, needs: &[ChunkNeed]) {
+        let Self { chunks, largest, .. } = self;
         chunks.resize_with(needs.len().max(chunks.len()), Chunk::default);
         // The largest to where most is needed.
         let mut places: Vec<usize> = (0..needs.len()).collect();
@@ -143,19 +148,24 @@ impl Workspace {
         let mut placed: Vec<(usize, Chunk)> = places.into_iter().zip(chunks.drain(..)).collect();
         placed.sort_by_key(|&(place, _)| place);
         chunks.extend(placed.into_iter().map(|(_, chunk)| chunk).chain(surplus));
-        *largest_input = needs.iter().map(|need| need.input).sum::<usize>().max(*largest_input);
+        largest.input = needs.iter().map(|need| need.input).sum::<usize>().max(largest.input);
+        largest.logits = needs.iter().map(|need| need.logits).sum::<usize>().max(largest.logits);
         let need = |place: usize| needs.get(place).copied().unwrap_or_default();
         let of_inputs: Vec<_> =
             chunks.iter().enumerate().map(|(place, chunk)| (chunk.room(), need(place).input)).collect();
-        for place in choose_surplus(&of_inputs, *largest_input) {
+        for place in choose_surplus(&of_inputs, largest.input + largest.input / CHUNK_SLACK) {
             chunks[place] = Chunk::default();
+        }
+        // What is too small takes as much as is needed, and not twice what it had.
+        for (chunk, _) in chunks.iter_mut().zip(needs).filter(|(chunk, need)| chunk.room() < need.input) {
+            *chunk = Chunk::default();
         }
         let of_logits: Vec<_> = chunks
             .iter()
             .enumerate()
             .map(|(place, chunk)| (chunk.head.logits.room(), need(place).logits))
             .collect();
-        for place in choose_surplus(&of_logits, max_logits) {
+        for place in choose_surplus(&of_logits, largest.logits) {
             chunks[place].head.logits = Floats::new();
         }
     }
@@ -213,26 +223,31 @@ mod tests {
     /// Passes over the same rows, cut in other places.
     #[test]
     fn chunks_hold_what_the_largest_pass_held() {
-        let need = |input| ChunkNeed { input: input << 20, logits: (input / 2) << 20 };
+        let need = |input| ChunkNeed { input: input << 10, logits: (input / 2) << 10 };
         let mut workspace = Workspace::default();
         let mut arrange = |needs: &[usize]| {
             let needs: Vec<ChunkNeed> = needs.iter().copied().map(need).collect();
-            workspace.arrange_chunks(&needs, 5 << 20);
+            workspace.arrange_chunks(&needs);
             for (chunk, need) in workspace.chunks.iter_mut().zip(&needs) {
                 chunk.grow(1, 0);
                 chunk.inputs[0].resize(need.input);
                 chunk.head.logits.resize(need.logits);
             }
             let rooms = |room: &dyn Fn(&Chunk) -> usize| {
-                workspace.chunks.iter().map(|chunk| room(chunk) >> 20).collect::<Vec<_>>()
+                workspace.chunks.iter().map(|chunk| room(chunk) >> 10).collect::<Vec<_>>()
             };
             (rooms(&Chunk::room), rooms(&|chunk| chunk.head.logits.room()))
         };
-        assert_eq!(arrange(&[6, 2, 2]), (vec![6, 2, 2], vec![3, 1, 1]));
-        assert_eq!(arrange(&[2, 6, 2]), (vec![2, 6, 2], vec![1, 3, 1]), "the large one is used again");
-        assert_eq!(arrange(&[4, 4]), (vec![4, 4, 2], vec![2, 2, 1]));
-        assert_eq!(arrange(&[4, 4, 2]), (vec![4, 4, 2], vec![2, 2, 1]));
-        assert_eq!(arrange(&[8, 2]), (vec![8, 2, 0], vec![4, 1, 0]), "the third has to give way");
-        assert_eq!(arrange(&[1]).0, [8, 2, 0], "and is not needed");
+        assert_eq!(arrange(&[60, 20, 20]), (vec![60, 20, 20], vec![30, 10, 10]));
+        assert_eq!(
+            arrange(&[20, 60, 20]),
+            (vec![20, 60, 20], vec![10, 30, 10]),
+            "the large one is used again"
+        );
+        assert_eq!(arrange(&[62, 18, 20]).0, [62, 20, 20], "62 and not twice 60; a sixteenth more is let be");
+        assert_eq!(arrange(&[40, 40]), (vec![40, 40, 20], vec![20, 20, 10]));
+        assert_eq!(arrange(&[40, 40, 20]), (vec![40, 40, 20], vec![20, 20, 10]));
+        assert_eq!(arrange(&[80, 20]), (vec![80, 20, 0], vec![40, 10, 0]), "the third has to give way");
+        assert_eq!(arrange(&[10]).0, [80, 20, 0], "and is not needed");
     }
 }

@@ -18,6 +18,9 @@ pub struct Lengths {
     pub gold: usize,
     /// Prompts of a validation.
     pub num_validation_prompts: usize,
+    /// How often one prompt is among those that are trained on: groups of it that follow one another go
+    /// through the layers as one.
+    pub num_alike: usize,
 }
 
 /// The estimate for a run whose completions are all as long as they may be: its largest micro-batch (or batch
@@ -80,7 +83,8 @@ pub fn estimate(
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
         micro_batch_tokens: rows.max(warm_rows),
         scored_tokens: scored.max(warm.saturating_mul(lengths.gold)),
-        group_tokens: whole(1),
+        // Of a warm start each prompt comes once.
+        group_tokens: whole(groups.min(lengths.num_alike)).max((prompt + lengths.gold).min(reach)),
         score_tokens: if score {
             limit.min(whole(config.gen_batch_size().max(config.data.train_batch_size)))
         } else {
@@ -151,7 +155,7 @@ mod tests {
         model
     }
 
-    const LENGTHS: Lengths = Lengths { prompt: 10, gold: 3, num_validation_prompts: 6 };
+    const LENGTHS: Lengths = Lengths { prompt: 10, gold: 3, num_validation_prompts: 6, num_alike: 1 };
 
     fn estimated(overrides: &[&str]) -> MemoryEstimate {
         estimate(&config(overrides), &model(), None, LENGTHS)
@@ -172,12 +176,17 @@ mod tests {
             trains: true,
             micro_batch_tokens: rows,
             scored_tokens: scored,
+            group_tokens: 86,
             num_threads: 1,
             keep_logits_bytes: PassOptions::KEEP_LOGITS_BYTES,
             generation,
             ..MemoryPlan::default()
         };
         assert_eq!(estimated(&[]), by_hand(plan));
+        // Groups of the same prompt may go through the layers as one.
+        let alike = Lengths { num_alike: 3, ..LENGTHS };
+        let found = estimate(&config(&[]), &model(), None, alike);
+        assert_eq!(found, by_hand(MemoryPlan { group_tokens: 3 * 86, ..plan }));
         // A micro-batch of tokens holds no more than it says, one of sequences may begin within a group.
         let cut = MemoryPlan {
             micro_batch_tokens: 100,

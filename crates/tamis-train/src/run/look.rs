@@ -1,6 +1,6 @@
 //! Checks at the start before there are weights: the directory, the prompts, the memory, the gold answers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -54,7 +54,8 @@ pub(super) struct Start {
     pub(super) codec: Codec,
     /// What the run takes of the machines.
     pub(super) resources: Resources,
-    /// Models of a run whose machines are those of a cluster, which is asked for them when its logs have begun.
+    /// Models of a run whose machines are those of a cluster, which is asked for them when its logs have
+    /// begun.
     pub(super) of_cluster: Option<RunModels>,
 }
 
@@ -283,7 +284,28 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
         prompt: longest(&prompts.train, "train").max(longest(&prompts.validation, "validation")),
         gold: if config.warm_start.steps > 0 { gold() } else { 0 },
         num_validation_prompts: prompts.validation.len(),
+        // Worlds begin as they like.
+        num_alike: if config.environments().next().is_some() {
+            usize::MAX
+        } else {
+            num_alike(&prompts.train)
+        },
     }
+}
+
+/// How often the most frequent of the prompts is there.
+fn num_alike(prompts: &[Prompt]) -> usize {
+    let mut counts: HashMap<Vec<&str>, usize> = HashMap::new();
+    for prompt in prompts {
+        let texts = match &prompt.content {
+            PromptContent::Text(text) => vec![text.as_str()],
+            PromptContent::Messages(messages) => {
+                messages.iter().map(|message| message.content.as_str()).collect()
+            }
+        };
+        *counts.entry(texts).or_default() += 1;
+    }
+    counts.into_values().max().unwrap_or(1)
 }
 
 /// Estimates the memory and refuses what cannot fit; the line that the run prints, and a warning where it may
@@ -359,7 +381,7 @@ mod tests {
     use super::*;
     use crate::assemble::memory::PROGRAM;
 
-    const LENGTHS: Lengths = Lengths { prompt: 100, gold: 3, num_validation_prompts: 6 };
+    const LENGTHS: Lengths = Lengths { prompt: 100, gold: 3, num_validation_prompts: 6, num_alike: 1 };
 
     #[test]
     fn a_resume_says_which_steps_are_trained_again() {
