@@ -40,7 +40,6 @@ mod tiles {
             /// # Safety
             /// This machine has the features; A has k columns of R, B P panels of k lines, C R x P lines.
             #[target_feature(enable = $feature)]
-            #[expect(clippy::needless_range_loop, reason = "arrays of registers are indexed by constants")]
             unsafe fn $name<const R: usize, const P: usize>(
                 a: *const f32,
                 b: *const f32,
