@@ -6,7 +6,7 @@
 
 Each case runs a few steps of `tamis train`, and its checkpoint after the last, in a folder of its own that is removed again. The estimate is the first figure of the
 line `memory: at most ...`; the peak is the kernel's `ru_maxrss` of the process (what /usr/bin/time -v calls maximum resident set size).
-FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do); cases that
+FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do), and a test.jsonl lies beside it; cases that
 need one that is not given are left out, which is said. `--only quickstart --only "mid, critic"` takes the cases whose names begin so.
 Further arguments go to `tamis train`.
 """
@@ -68,7 +68,7 @@ KL = "objective.kl={in: loss, estimator: k3, coefficient: 0.01}"
 CASES = [
     ("quickstart", "configs/quickstart.yaml", SHORT),
     ("bench_step", "configs/bench_step.yaml", ["train.total_steps=2", "warm_start.steps=3"]),
-    ("gsm8k_calculator", "configs/gsm8k_calculator.yaml", [*SHORT, "data.train=DATA", "data.val=DATA"]),
+    ("gsm8k_calculator", "configs/gsm8k_calculator.yaml", [*SHORT, "data.train=DATA", "data.val=HELDOUT", "schedule.on_limit=use_partial"]),
     ("mid", MID, []),
     ("mid, reference, 32 sequences at once", MID, [KL, "train.micro_batch_size=32"]),
     ("mid, critic", MID, ["preset=ppo", "data.gen_batch_size=null"]),
@@ -99,9 +99,10 @@ def measure(program, configuration, overrides, arguments):
             path.write_text(text)
         else:
             path = ROOT / configuration
+        held_out = arguments.data and arguments.data.with_name("test.jsonl")
         full = pathlib.Path(folder, "full.jsonl")
         full.write_text("".join(f'{{"question": "{"".join(chr(0x4E00 + row * 31 + place) for place in range(31))}", "answer": "1"}}\n' for row in range(128)))
-        overrides = [override.replace("FULL", str(full)).replace("DATA", str(arguments.data)).replace("MODEL", str(arguments.model)) for override in overrides]
+        overrides = [override.replace("FULL", str(full)).replace("HELDOUT", str(held_out)).replace("DATA", str(arguments.data)).replace("MODEL", str(arguments.model)) for override in overrides]
         command = [program, "train", str(path), f"run.dir={folder}/runs", "run.loggers=[jsonl]", f"run.threads={arguments.threads}",
                    *overrides, *arguments.overrides]
         with open(pathlib.Path(folder, "err"), "w+") as err:
