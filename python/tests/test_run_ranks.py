@@ -101,7 +101,7 @@ class RankedRuns(Runs):
             self.ranked("whole", gang, *steps)
         for victim, how in ((0, signal.SIGKILL), (0, signal.SIGSTOP), (1, signal.SIGKILL), (1, signal.SIGSTOP)):
             name = f"{how.name}_{victim}"
-            with self.subTest(name), Gang(2, heartbeat=1.0).connect() as gang:
+            with self.subTest(name), Gang(2, heartbeat=3.0).connect() as gang:
                 learner = [
                     "learner.backend=torch", "learner.device=cpu", f"learner.url={gang.address}",
                     "learner.lost_timeout=5s", "learner.max_restarts=10",

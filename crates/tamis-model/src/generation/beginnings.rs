@@ -176,6 +176,10 @@ impl BatchGenerator {
             .filter(|group| group.num_kept() < LEAST)
             .map(|group| &group.request.prompt[..known(group)])
             .collect();
+        // Nor is what others begin with forgotten for what is new.
+        for group in &groups {
+            beginnings.touch(&group.request.prompt[..known(group)]);
+        }
         let new = beginnings.find_new(&prompts);
         let mut num_computed = 0;
         if !new.is_empty() {
@@ -208,10 +212,10 @@ impl BatchGenerator {
             let tokens = &group.request.prompt[..known(group)];
             let num_kept = group.num_kept();
             if beginnings.find_longest(tokens).is_some_and(|(_, len)| len >= num_kept + LEAST) {
-                let copy = beginnings.begin(tokens, shape, free);
-                num_copied += copy.len;
-                group.release(free);
-                group.cache = copy;
+                group.prefix.release(free);
+                group.cache.release(free);
+                group.cache = beginnings.begin(tokens, shape, free);
+                num_copied += group.cache.len;
             } else {
                 num_reused += num_kept;
             }

@@ -42,7 +42,7 @@ impl Cut {
     /// more than it.
     pub(crate) fn most_rows(num_parameters: usize, rows: usize, group: usize) -> usize {
         let share = rows.min(if stay_near(num_parameters) { NEAR_ROWS } else { FAR_ROWS });
-        group.max((share + group).min(2 * share)).min(rows)
+        group.max(share.saturating_add(group).min(2 * share)).min(rows)
     }
 }
 

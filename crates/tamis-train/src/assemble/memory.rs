@@ -18,8 +18,8 @@ pub struct Lengths {
     pub gold: usize,
     /// Prompts of a validation.
     pub num_validation_prompts: usize,
-    /// How often one prompt is among those that are trained on: groups of it that follow one another go
-    /// through the layers as one.
+    /// How often one prompt may come in a batch: groups of it that follow one another go through the layers as
+    /// one. That worlds may all begin alike is not counted.
     pub num_alike: usize,
 }
 
@@ -83,7 +83,7 @@ pub fn estimate(
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
         micro_batch_tokens: rows.max(warm_rows),
         scored_tokens: scored.max(warm.saturating_mul(lengths.gold)),
-        // Of a warm start each prompt comes once.
+        // Of a warm start each prompt comes once, as a rule.
         group_tokens: whole(groups.min(lengths.num_alike)).max((prompt + lengths.gold).min(reach)),
         score_tokens: if score {
             limit.min(whole(config.gen_batch_size().max(config.data.train_batch_size)))

@@ -284,11 +284,10 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
         prompt: longest(&prompts.train, "train").max(longest(&prompts.validation, "validation")),
         gold: if config.warm_start.steps > 0 { gold() } else { 0 },
         num_validation_prompts: prompts.validation.len(),
-        // Worlds begin as they like.
         num_alike: if config.environments().next().is_some() {
-            usize::MAX
+            1
         } else {
-            num_alike(&prompts.train)
+            num_alike(&prompts.train) * config.gen_batch_size().div_ceil(prompts.train.len().max(1))
         },
     }
 }
