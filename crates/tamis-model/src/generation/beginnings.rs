@@ -176,8 +176,8 @@ impl BatchGenerator {
             .filter(|group| group.num_kept() < LEAST)
             .map(|group| &group.request.prompt[..known(group)])
             .collect();
-        // Nor is what others begin with forgotten for what is new.
-        for group in &groups {
+        // What those of which more is kept begin with is not forgotten for what is new, either.
+        for group in groups.iter().filter(|group| group.num_kept() >= LEAST) {
             beginnings.touch(&group.request.prompt[..known(group)]);
         }
         let new = beginnings.find_new(&prompts);
