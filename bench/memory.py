@@ -4,11 +4,13 @@
     cargo build --release -p tamis-cli
     python3 bench/memory.py [--model FOLDER] [--data TRAIN.jsonl] [--only NAME]... [--threads 2] [KEY=VALUE...]
 
-Each case runs a few steps of `tamis train`, and its checkpoint after the last, in a folder of its own that is removed again. The estimate is the first figure of the
-line `memory: at most ...`; the peak is the kernel's `ru_maxrss` of the process (what /usr/bin/time -v calls maximum resident set size).
-FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do), and a test.jsonl lies beside it; cases that
-need one that is not given are left out, which is said. `--only quickstart --only "mid, critic"` takes the cases whose names begin so.
-Further arguments go to `tamis train`.
+Each case runs a few steps of `tamis train`, and its checkpoint after the last, in a folder of its own that is removed again.
+The estimate is the first figure of the line `memory: at most ...`; the peak is the kernel's `ru_maxrss` of the process (what
+/usr/bin/time -v calls maximum resident set size). A run that took more than it said is named, and the exit status is 1.
+
+FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do),
+and a test.jsonl lies beside it; cases that need one that is not given are left out, which is said. `--only quickstart
+--only "mid, critic"` takes the cases whose names begin so. Further arguments go to `tamis train`.
 """
 import argparse
 import os

@@ -28,7 +28,7 @@ tamis's side, all built with `cargo --release`:
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
 | loss | example `loss_speed` of tamis-core, 1 thread (PyTorch: 2) | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
 | advantage | example `advantage_speed` of tamis-core, 1 thread (as NumPy's elementwise operations) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
-| smollm2 | bench/smollm2.py on 1 thread, where `scripts/smollm2` has run; a round takes about 10 minutes, so that it is measured where it is named | |
+| smollm2 | bench/smollm2.py on 1 thread, where `scripts/smollm2` has run; a round takes about a quarter of an hour, so that it is measured where it is named | |
 
 Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
 (or of `shortest` to `longest`) tokens; generation `prompts`, `samples`, `prompt_length`, `new_tokens`; the model `hidden`, `layers`, `heads`,
@@ -71,7 +71,7 @@ CASES = {
     ("grpo_step", "small"): ("whole GRPO step against TRL", 3.5),
     ("grpo_step", "smollm2"): ("GRPO step of SmolLM2-135M against TRL, 1 thread", 5.0),
     ("grpo_step", "smollm2 dapo"): ("the same, 16 groups, DAPO's bounds", 5.0),
-    ("grpo_step", "smollm2 differ"): ("the same, no group scores alike", 5.0),
+    ("grpo_step", "smollm2 differ"): ("the same, rewards by which groups seldom score alike", 5.0),
     ("filter", None): ("filter, 65,536 trajectories", 1000.0),
     ("policy_loss", "verl"): ("policy loss with gradient, against verl's", 50.0),
     ("policy_loss", "trl"): ("policy loss with gradient, against TRL's", None),

@@ -162,7 +162,10 @@ impl MemoryEstimate {
                 kept += tokens * layers * saved;
             }
             // Passes that are cut in other places leave some room here and there.
-            kept += if plan.group_tokens > 0 { kept / CHUNK_SLACK as u64 } else { 0 } + kept_logits;
+            if plan.group_tokens > 0 {
+                kept += kept / CHUNK_SLACK as u64;
+            }
+            kept += kept_logits;
             if all > kept_logits {
                 held += block(scored_chunk);
             }
