@@ -15,6 +15,7 @@ import time
 import unittest
 
 import support
+import warm
 
 PROGRAM = pathlib.Path(os.environ.get("TAMIS_PROGRAM", support.ROOT / "target/debug/tamis"))
 TINY = """
@@ -64,9 +65,11 @@ class RunTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         return done.stderr
 
-    def torch(self, name, *arguments):
-        learner = ["learner.backend=torch", "learner.device=cpu", f"learner.python={sys.executable}"]
-        return self.train("config.yaml", f"run.name={name}", *learner, *arguments)
+    def learner(self, python=None):
+        return ["learner.backend=torch", "learner.device=cpu", f"learner.python={python or warm.interpreter()}"]
+
+    def torch(self, name, *arguments, python=None):
+        return self.train("config.yaml", f"run.name={name}", *self.learner(python), *arguments)
 
     def native(self, name, *arguments):
         return self.train("config.yaml", f"run.name={name}", *arguments)
@@ -99,7 +102,8 @@ class RunTest(unittest.TestCase):
         }
         for kind, arguments in kinds.items():
             with self.subTest(kind):
-                said = self.torch(f"torch_{kind}", *arguments)
+                # One of them as a user has it: with the program that is part of `tamis`.
+                said = self.torch(f"torch_{kind}", *arguments, python=sys.executable if kind == "plain" else None)
                 self.assertIn("torch", said)
                 self.native(f"native_{kind}", *arguments)
                 self.assert_alike(f"torch_{kind}", f"native_{kind}")
@@ -108,9 +112,8 @@ class RunTest(unittest.TestCase):
 
     def kill(self, name, *arguments, seconds=0.0):
         """Begins a run, and kills it so many seconds after the checkpoint of its second step."""
-        learner = ["learner.backend=torch", f"learner.python={sys.executable}", "learner.device=cpu"]
         run = subprocess.Popen(
-            self.command("config.yaml", f"run.name={name}", *learner, *arguments), cwd=self.folder,
+            self.command("config.yaml", f"run.name={name}", *self.learner(), *arguments), cwd=self.folder,
             stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         until = time.monotonic() + 200
@@ -246,7 +249,6 @@ class RunTest(unittest.TestCase):
             self.assert_alike(f"killed_{place}", "whole", 1e-5)
 
     def test_a_run_goes_on_with_the_other_learner(self):
-        in_torch = ["learner.backend=torch", "learner.device=cpu", f"learner.python={sys.executable}"]
         for kind, arguments in (("plain", []), ("critic", PPO)):
             with self.subTest(kind):
                 whole, first, second, third = (f"{name}_{kind}" for name in ("whole", "first", "second", "third"))
@@ -256,7 +258,7 @@ class RunTest(unittest.TestCase):
                 self.train("--resume", f"runs/{first}", "train.total_steps=4", "learner.backend=native")
                 self.train("--resume", f"runs/{second}", "train.total_steps=4")
                 self.native(third, "train.total_steps=2", *arguments)
-                self.train("--resume", f"runs/{third}", "train.total_steps=4", *in_torch)
+                self.train("--resume", f"runs/{third}", "train.total_steps=4", *self.learner())
                 for name in (first, second, third):
                     self.assertEqual([row["step"] for row in self.rows(name)], [0, 1, 2, 3, 4])
                     self.assert_alike(name, whole, num_rows=5)

@@ -7,12 +7,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import unittest
 
 import support  # First: it says so, and leaves the tests out, where PyTorch is missing.
+import warm
 from test_ranks import LIMIT, FaultyGang, Gang
 from test_run import PPO, PROGRAM, RunTest as Runs
 
@@ -84,7 +84,7 @@ class RankedRuns(Runs):
                     self.assert_alike(f"two_{kind}", f"one_{kind}", 1e-5, num_rows=5)
                     self.assert_same_batches(f"two_{kind}", f"one_{kind}")
                     # Saved on two, loaded on one.
-                    self.train("--resume", f"runs/two_{kind}", "train.total_steps=5", "learner.url=null", f"learner.python={sys.executable}")
+                    self.train("--resume", f"runs/two_{kind}", "train.total_steps=5", "learner.url=null", f"learner.python={warm.interpreter()}")
 
     def assert_same_batches(self, one, other):
         names = [name for name in self.rows(one)[1] if name.startswith(("groups/", "trajectories/", "tokens/"))]

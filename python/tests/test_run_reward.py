@@ -14,6 +14,7 @@ import time
 import unittest
 
 import support
+import warm
 import transformers
 from test_reward import direct
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -79,7 +80,7 @@ def save_reward_model(folder, **more):
 class RewardRunTest(support.Case):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        (self.folder / "config.yaml").write_text(CONFIG.format(python=sys.executable))
+        (self.folder / "config.yaml").write_text(CONFIG.format(python=warm.interpreter()))
         save_reward_model(self.folder / "rm")
 
     def run_program(self, *arguments, code=0):

@@ -8,7 +8,6 @@ import base64
 import json
 import pathlib
 import subprocess
-import sys
 import tempfile
 import threading
 import unittest
@@ -16,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
 import support
+import warm
 from test_run import PROGRAM
 from test_vision import END, IMAGE, PROCESSOR, START, draw, tiny
 
@@ -210,7 +210,7 @@ class VisionRun(unittest.TestCase):
 
     def test_a_run_sees(self):
         address = f"http://127.0.0.1:{self.server.server_address[1]}"
-        given = [f"rollout.servers=[{address}]", f"learner.python={sys.executable}"]
+        given = [f"rollout.servers=[{address}]", f"learner.python={warm.interpreter()}"]
         said = self.train("config.yaml", "run.name=sees", *given)
         self.assertIn("<start><image_pad><end>", said)
         lengths = [self.sampler.images.get(str(self.folder / name)).num_tokens for name in ("pictures/a b.png", "other.png")]

@@ -1,15 +1,26 @@
 """Python programs that begin at once: forked from a process that has imported what takes seconds (PyTorch, transformers)."""
 
+import contextlib
+import functools
+import json
 import multiprocessing
+import multiprocessing.connection
 import os
+import pathlib
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import unittest.mock
 from multiprocessing import forkserver, reduction
 
-HEAVY = ["tamis.learner.server", "tamis.learner.ranks", "tamis.learner.transfer", "transformers.models.qwen2.modeling_qwen2"]
+HEAVY = [
+    "tamis.learner.server", "tamis.learner.ranks", "tamis.learner.transfer", "tamis.reward.server",
+    "transformers.models.qwen2.modeling_qwen2",
+]  # fmt: skip
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(HEAVY)
@@ -22,15 +33,12 @@ class Program:
     """
 
     def __init__(self, argv, env, output, standard=(1, 2), cwd=None, start_new_session=False):
-        # The process that the others are forked from begins with the first: one thread, and the package on its path.
-        paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-        with unittest.mock.patch.dict(os.environ, paths):
-            forkserver.ensure_running()
+        _begin()
         passed = _Passed(output.fileno())
         arguments = (list(argv), dict(env), passed, standard, cwd, start_new_session)
         self._process = _context.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
-        self.pid = self._process.pid
+        self.pid, self.sentinel = self._process.pid, self._process.sentinel
 
     @property
     def returncode(self):
@@ -51,6 +59,67 @@ class Program:
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
+
+
+@functools.cache
+def _begin():
+    """The process that the others are forked from begins with the first: one thread, and the package on its path."""
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    with unittest.mock.patch.dict(os.environ, paths):
+        forkserver.ensure_running()
+
+
+# Asks for a program, and ends as it does.
+_STAND_IN = """#!{python} -IS
+import json, os, socket, sys
+if sys.argv[1:2] != ["-m"]:
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+    asked.connect({address!r})
+    request = dict(argv=sys.argv[1:], env=dict(os.environ), cwd=os.getcwd())
+    socket.send_fds(asked, [json.dumps(request).encode()], [2])
+    status = int(asked.recv(16))
+if status < 0:
+    os.kill(os.getpid(), -status)
+sys.exit(status)
+"""
+
+
+@functools.cache
+def interpreter():
+    """The path of a program that stands in for this interpreter, for whoever starts `python -m MODULE`.
+
+    What it runs is a `Program` of this process, with its output where the stand-in's errors go; it is killed where the stand-in is.
+    """
+    _begin()
+    folder = tempfile.TemporaryDirectory(prefix="python-")
+    address = f"{folder.name}/socket"
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.bind(address)
+    server.listen()
+    path = pathlib.Path(folder.name, "python")
+    path.write_text(_STAND_IN.format(python=sys.executable, address=address))
+    path.chmod(0o755)
+
+    def serve(folder):
+        while True:
+            threading.Thread(target=_run_for, args=(server.accept()[0],), daemon=True).start()
+
+    # The folder is there as long as the thread is.
+    threading.Thread(target=serve, args=(folder,), daemon=True).start()
+    return str(path)
+
+
+def _run_for(stand_in):
+    with stand_in, contextlib.suppress(ConnectionError):
+        message, (handle,), *_ = socket.recv_fds(stand_in, 1 << 20, 1)
+        with open(handle, "wb") as output:
+            request = json.loads(message)
+            program = Program(request["argv"], request["env"], output, cwd=request["cwd"])
+        ended = multiprocessing.connection.wait([stand_in, program.sentinel])
+        if program.sentinel not in ended:
+            program.kill()
+        stand_in.send(str(program.wait()).encode())
 
 
 class _Passed:
