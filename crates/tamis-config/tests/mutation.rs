@@ -7,7 +7,7 @@ use std::path::Path;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{import, load_sources};
 
-const NUM_MUTATIONS: u64 = 12_000;
+const NUM_MUTATIONS: usize = 12_000;
 
 /// A small generator (splitmix64): a failure names its number, which gives the same text again.
 struct Draw(u64);
@@ -182,36 +182,46 @@ fn seeds() -> Vec<String> {
     texts
 }
 
+/// Whether the mutation of this number loads.
+fn loads(seeds: &[String], number: usize) -> bool {
+    let mut draw = Draw(number as u64);
+    let text = mutate(&seeds[draw.below(seeds.len())], &mut draw);
+    let arguments: Vec<String> = (0..draw.below(3))
+        .map(|_| {
+            let argument = draw.pick(ARGUMENTS);
+            if draw.below(2) == 0 { mutate(argument, &mut draw) } else { argument.to_owned() }
+        })
+        .collect();
+    let outcome = std::panic::catch_unwind(|| {
+        let source = Source::new(SourceKind::File("mutated.yaml".into()), text.clone());
+        match load_sources(&[source], &arguments) {
+            Ok(loaded) => {
+                let printed: usize = loaded.warnings.iter().map(|warning| warning.to_string().len()).sum();
+                (true, printed + 1)
+            }
+            Err(errors) => (false, errors.to_string().len()),
+        }
+    });
+    let Ok((loaded, length)) = outcome else {
+        panic!("mutation {number} caused a panic, with {arguments:?} and\n{text}");
+    };
+    assert!(length > 0, "mutation {number} is refused without a message");
+    loaded
+}
+
 #[test]
 fn mutated_configurations_cause_no_panic() {
-    let seeds = seeds();
-    let mut num_loaded = 0_u64;
-    for number in 0..NUM_MUTATIONS {
-        let mut draw = Draw(number);
-        let text = mutate(&seeds[draw.below(seeds.len())], &mut draw);
-        let arguments: Vec<String> = (0..draw.below(3))
-            .map(|_| {
-                let argument = draw.pick(ARGUMENTS);
-                if draw.below(2) == 0 { mutate(argument, &mut draw) } else { argument.to_owned() }
+    const THREADS: usize = 4;
+    let seeds = &seeds();
+    let num_loaded = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..THREADS)
+            .map(|first| {
+                let numbers = (first..NUM_MUTATIONS).step_by(THREADS);
+                scope.spawn(move || numbers.filter(|&number| loads(seeds, number)).count())
             })
             .collect();
-        let outcome = std::panic::catch_unwind(|| {
-            let source = Source::new(SourceKind::File("mutated.yaml".into()), text.clone());
-            match load_sources(&[source], &arguments) {
-                Ok(loaded) => {
-                    let printed: usize =
-                        loaded.warnings.iter().map(|warning| warning.to_string().len()).sum();
-                    (true, printed + 1)
-                }
-                Err(errors) => (false, errors.to_string().len()),
-            }
-        });
-        let Ok((loaded, length)) = outcome else {
-            panic!("mutation {number} caused a panic, with {arguments:?} and\n{text}");
-        };
-        assert!(length > 0, "mutation {number} is refused without a message");
-        num_loaded += u64::from(loaded);
-    }
+        started.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+    });
     // Mutations that never load, or always do, would test nothing.
     assert!(num_loaded > NUM_MUTATIONS / 50 && num_loaded < NUM_MUTATIONS / 2, "{num_loaded} loaded");
 }
