@@ -81,18 +81,18 @@ pub(super) struct HeadScratch {
 }
 
 impl KeptRows {
-    /// Values held.
-    pub(super) fn len(&self) -> usize {
+    /// Values that there is room for.
+    pub(super) fn room(&self) -> usize {
         let Self { rows, normed, logits, .. } = self;
-        rows.len() + normed.len() + logits.len()
+        rows.room() + normed.room() + logits.room()
     }
 }
 
 impl HeadScratch {
-    /// Values held.
-    pub(super) fn len(&self) -> usize {
+    /// Values that there is room for.
+    pub(super) fn room(&self) -> usize {
         let Self { logits, derivative, packed, flipped } = self;
-        logits.len() + derivative.len() + packed.len() + flipped.len()
+        logits.room() + derivative.room() + packed.room() + flipped.room()
     }
 }
 

@@ -74,16 +74,16 @@ pub(super) struct LayerScratch {
 }
 
 impl Saved {
-    /// Values held.
-    pub(super) fn len(&self) -> usize {
+    /// Values that there is room for.
+    pub(super) fn room(&self) -> usize {
         let Self { raw_q, raw_k, q, k, v, lse, mixed, middle, gate, up } = self;
-        [raw_q, raw_k, q, k, v, lse, mixed, middle, gate, up].iter().map(|buffer| buffer.len()).sum()
+        [raw_q, raw_k, q, k, v, lse, mixed, middle, gate, up].iter().map(|buffer| buffer.room()).sum()
     }
 }
 
 impl LayerScratch {
-    /// Values held.
-    pub(super) fn len(&self) -> usize {
+    /// Values that there is room for.
+    pub(super) fn room(&self) -> usize {
         let Self {
             stream,
             normed,

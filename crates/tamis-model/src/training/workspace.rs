@@ -32,13 +32,14 @@ impl Chunk {
     }
 
     /// Values that the input of a layer has room for.
-    fn room(&self) -> usize {
+    fn input_room(&self) -> usize {
         self.inputs.first().map_or(0, Floats::room)
     }
 
-    fn len(&self) -> usize {
-        let inputs: usize = self.inputs.iter().map(|input| input.len()).sum();
-        inputs + self.saved.iter().map(Saved::len).sum::<usize>() + self.head.len()
+    /// Values that there is room for in all.
+    fn room(&self) -> usize {
+        let inputs: usize = self.inputs.iter().map(Floats::room).sum();
+        inputs + self.saved.iter().map(Saved::room).sum::<usize>() + self.head.room()
     }
 }
 
@@ -95,10 +96,11 @@ impl WorkPool {
         result
     }
 
-    fn len(&self) -> usize {
+    fn room(&self) -> usize {
         let works = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let len = |work: &Work| work.chunk.len() + work.saved.len() + work.scratch.len() + work.head.len();
-        works.iter().map(len).sum()
+        let room =
+            |work: &Work| work.chunk.room() + work.saved.room() + work.scratch.room() + work.head.room();
+        works.iter().map(room).sum()
     }
 }
 
@@ -129,9 +131,9 @@ impl Workspace {
         PassWatch::of(self.stop.clone())
     }
 
-    /// Bytes of the activations and of what computes them, as far as they grow with the batch.
+    /// Bytes taken for activations and for what computes them, as far as they grow with the batch.
     pub fn bytes(&self) -> usize {
-        4 * (self.chunks.iter().map(Chunk::len).sum::<usize>() + self.pool.len())
+        4 * (self.chunks.iter().map(Chunk::room).sum::<usize>() + self.pool.room())
     }
 
     /// Makes chunks for a pass that keeps them: as many as it needs, and perhaps more. They hold hardly more
@@ -143,7 +145,7 @@ impl Workspace {
         // The largest to where most is needed.
         let mut places: Vec<usize> = (0..needs.len()).collect();
         places.sort_by_key(|&place| Reverse(needs[place].input));
-        chunks.sort_by_key(|chunk| Reverse(chunk.room()));
+        chunks.sort_by_key(|chunk| Reverse(chunk.input_room()));
         let surplus = chunks.split_off(needs.len());
         let mut placed: Vec<(usize, Chunk)> = places.into_iter().zip(chunks.drain(..)).collect();
         placed.sort_by_key(|&(place, _)| place);
@@ -152,12 +154,13 @@ impl Workspace {
         largest.logits = needs.iter().map(|need| need.logits).sum::<usize>().max(largest.logits);
         let need = |place: usize| needs.get(place).copied().unwrap_or_default();
         let of_inputs: Vec<_> =
-            chunks.iter().enumerate().map(|(place, chunk)| (chunk.room(), need(place).input)).collect();
+            chunks.iter().enumerate().map(|(place, chunk)| (chunk.input_room(), need(place).input)).collect();
         for place in choose_surplus(&of_inputs, largest.input + largest.input / CHUNK_SLACK) {
             chunks[place] = Chunk::default();
         }
         // What is too small takes as much as is needed, and not twice what it had.
-        for (chunk, _) in chunks.iter_mut().zip(needs).filter(|(chunk, need)| chunk.room() < need.input) {
+        for (chunk, _) in chunks.iter_mut().zip(needs).filter(|(chunk, need)| chunk.input_room() < need.input)
+        {
             *chunk = Chunk::default();
         }
         let of_logits: Vec<_> = chunks
@@ -236,7 +239,7 @@ mod tests {
             let rooms = |room: &dyn Fn(&Chunk) -> usize| {
                 workspace.chunks.iter().map(|chunk| room(chunk) >> 10).collect::<Vec<_>>()
             };
-            (rooms(&Chunk::room), rooms(&|chunk| chunk.head.logits.room()))
+            (rooms(&Chunk::input_room), rooms(&|chunk| chunk.head.logits.room()))
         };
         assert_eq!(arrange(&[60, 20, 20]), (vec![60, 20, 20], vec![30, 10, 10]));
         assert_eq!(
