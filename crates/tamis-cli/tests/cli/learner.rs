@@ -208,10 +208,9 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, goes_on: bool, check: 
     assert_eq!(met, calls.iter().map(|call| format!("/v1/{call}")).collect::<Vec<_>>(), "{places:?}");
 }
 
-/// A resumed run, which loads a checkpoint, and measures the gradients of its groups: with a fault at every
-/// call in turn.
-#[test]
-fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
+/// A resumed run, which loads a checkpoint, and measures the gradients of its groups: with each of these faults
+/// at every call in turn.
+fn resumed_with_a_fault_at_every_call(faults: [&str; 2]) {
     let kind = ["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={every: 1}"];
     let folder = Folder::new().with("config.yaml", TINY);
     train(&folder, &[&kind[..], &["run.name=whole", "train.total_steps=4"]].concat()).succeeds();
@@ -222,7 +221,7 @@ fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
         folder.tamis(&[&["train", "--resume", "runs/run"][..], &more].concat())
     };
     let mut met = std::collections::BTreeSet::new();
-    for fault in ["killed-before", "killed-after", "broken-before", "broken-after"] {
+    for fault in faults {
         for at in 1.. {
             let copied = std::process::Command::new("cp")
                 .args(["-R", "runs/begun", "runs/run"])
@@ -263,7 +262,17 @@ fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
 }
 
 #[test]
-fn a_learner_that_is_killed_at_any_call_loses_nothing() {
+fn a_learner_that_is_killed_at_any_call_of_a_resumed_run_loses_nothing() {
+    resumed_with_a_fault_at_every_call(["killed-before", "killed-after"]);
+}
+
+#[test]
+fn a_connection_that_breaks_at_any_call_of_a_resumed_run_loses_nothing() {
+    resumed_with_a_fault_at_every_call(["broken-before", "broken-after"]);
+}
+
+#[test]
+fn a_learner_that_is_killed_at_any_call_is_followed_by_another() {
     with_a_fault_at_every_call("killed-after", false, true, |folder, ended| {
         // What never began is begun again by a person.
         if ended.code == Some(3) {
@@ -279,24 +288,45 @@ fn a_learner_that_is_killed_at_any_call_loses_nothing() {
             ended.shown()
         );
     });
-    for (fault, samples) in [("killed-before", true), ("killed-after", true)] {
-        with_a_fault_at_every_call(fault, samples, false, |_, ended| {
-            assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.shown());
-            if ended.code == Some(3) {
-                assert!(ended.stderr.contains("error: the learner at unix:l.sock "), "{}", ended.shown());
-                assert!(ended.stderr.contains("hint: start one"), "{}", ended.shown());
-            }
+}
+
+fn killed_for_good(fault: &str) {
+    with_a_fault_at_every_call(fault, true, false, |_, ended| {
+        assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.shown());
+        if ended.code == Some(3) {
+            assert!(ended.stderr.contains("error: the learner at unix:l.sock "), "{}", ended.shown());
+            assert!(ended.stderr.contains("hint: start one"), "{}", ended.shown());
+        }
+    });
+}
+
+#[test]
+fn a_learner_that_is_killed_before_any_call_loses_nothing() {
+    killed_for_good("killed-before");
+}
+
+#[test]
+fn a_learner_that_is_killed_after_any_call_loses_nothing() {
+    killed_for_good("killed-after");
+}
+
+/// With each of these faults the run goes on, and every call is carried out once.
+fn carried_out_once(faults: [&str; 2]) {
+    for fault in faults {
+        with_a_fault_at_every_call(fault, true, false, |_, ended| {
+            assert_eq!(ended.code, Some(0), "{}", ended.shown());
         });
     }
 }
 
 #[test]
-fn a_call_whose_connection_breaks_or_whose_answer_never_comes_is_carried_out_once() {
-    for fault in ["broken-before", "broken-after", "silent-before", "silent-after"] {
-        with_a_fault_at_every_call(fault, true, false, |_, ended| {
-            assert_eq!(ended.code, Some(0), "{}", ended.shown());
-        });
-    }
+fn a_call_whose_connection_breaks_is_carried_out_once() {
+    carried_out_once(["broken-before", "broken-after"]);
+}
+
+#[test]
+fn a_call_whose_answer_never_comes_is_carried_out_once() {
+    carried_out_once(["silent-before", "silent-after"]);
 }
 
 #[test]
