@@ -136,7 +136,9 @@ class RunTest(unittest.TestCase):
                 self.torch(whole, *arguments)
                 # PyTorch on a CPU gives the same bits for the same calls.
                 self.kill(killed, *arguments)
-                self.train("--resume", f"runs/{killed}")
+                # One of them in an interpreter that shares nothing with that of the whole run.
+                python = [f"learner.python={sys.executable}"] if kind == "plain" else []
+                self.train("--resume", f"runs/{killed}", *python)
                 for network in ("", "critic/") if arguments else ("",):
                     self.assertEqual(self.weights(killed, network=network), self.weights(whole, network=network))
                 self.assertEqual(self.timeless(killed), self.timeless(whole))

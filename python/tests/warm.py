@@ -22,6 +22,8 @@ HEAVY = [
     "transformers.models.qwen2.modeling_qwen2",
 ]  # fmt: skip
 
+# Whoever begins a process asks how the others ended: not two threads at once.
+_LOCK = threading.Lock()
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(HEAVY)
 
@@ -37,21 +39,23 @@ class Program:
         passed = _Passed(output.fileno())
         arguments = (list(argv), dict(env), passed, standard, cwd, start_new_session)
         self._process = _context.Process(target=_run, args=arguments, daemon=True)
-        self._process.start()
+        with _LOCK:
+            self._process.start()
         self.pid, self.sentinel = self._process.pid, self._process.sentinel
 
     @property
     def returncode(self):
-        return self._process.exitcode
+        with _LOCK:
+            return self._process.exitcode
 
     def poll(self):
-        return self._process.exitcode
+        return self.returncode
 
     def wait(self, timeout=None):
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        multiprocessing.connection.wait([self.sentinel], timeout)
+        if self.returncode is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-        return self._process.exitcode
+        return self.returncode
 
     def send_signal(self, number):
         if self.poll() is None:
@@ -63,23 +67,26 @@ class Program:
 
 @functools.cache
 def _begin():
-    """The process that the others are forked from begins with the first: one thread, and the package on its path."""
+    """Begins the process that the others are forked from: one thread, and the package on its path."""
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     with unittest.mock.patch.dict(os.environ, paths):
         forkserver.ensure_running()
 
 
-# Asks for a program, and ends as it does.
+# Asks for a program, passes on that it is to end, and ends as it does.
 _STAND_IN = """#!{python} -IS
-import json, os, socket, sys
+import json, os, signal, socket, sys
 if sys.argv[1:2] != ["-m"]:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
-with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+with socket.socket(socket.AF_UNIX) as asked:
     asked.connect({address!r})
-    request = dict(argv=sys.argv[1:], env=dict(os.environ), cwd=os.getcwd())
-    socket.send_fds(asked, [json.dumps(request).encode()], [2])
-    status = int(asked.recv(16))
+    request = json.dumps(dict(argv=sys.argv[1:], env=dict(os.environ), cwd=os.getcwd())).encode()
+    socket.send_fds(asked, [len(request).to_bytes(4, "big")], [2])
+    asked.sendall(request)
+    signal.signal(signal.SIGTERM, lambda *_: asked.send(b"end"))
+    status = int(asked.recv(16) or sys.exit("the process of the tests has ended"))
 if status < 0:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), -status)
 sys.exit(status)
 """
@@ -89,12 +96,13 @@ sys.exit(status)
 def interpreter():
     """The path of a program that stands in for this interpreter, for whoever starts `python -m MODULE`.
 
-    What it runs is a `Program` of this process, with its output where the stand-in's errors go; it is killed where the stand-in is.
+    What it runs is a `Program` of this process, with its output where the stand-in's errors go. SIGTERM
+    reaches it; whatever else ends the stand-in kills it.
     """
     _begin()
     folder = tempfile.TemporaryDirectory(prefix="python-")
     address = f"{folder.name}/socket"
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()
     path = pathlib.Path(folder.name, "python")
@@ -111,15 +119,25 @@ def interpreter():
 
 
 def _run_for(stand_in):
-    with stand_in, contextlib.suppress(ConnectionError):
-        message, (handle,), *_ = socket.recv_fds(stand_in, 1 << 20, 1)
-        with open(handle, "wb") as output:
-            request = json.loads(message)
+    with stand_in:
+        length, handles, *_ = socket.recv_fds(stand_in, 4, 1)
+        if not handles:
+            return  # It was killed before it asked.
+        with open(handles[0], "wb") as output:
+            request = stand_in.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)
+            if len(request) < int.from_bytes(length, "big"):
+                return
+            request = json.loads(request)
             program = Program(request["argv"], request["env"], output, cwd=request["cwd"])
-        ended = multiprocessing.connection.wait([stand_in, program.sentinel])
-        if program.sentinel not in ended:
-            program.kill()
-        stand_in.send(str(program.wait()).encode())
+        with contextlib.suppress(ConnectionError):
+            while program.sentinel not in multiprocessing.connection.wait([stand_in, program.sentinel]):
+                if not stand_in.recv(16):
+                    break
+                program.send_signal(signal.SIGTERM)
+            else:
+                stand_in.send(str(program.wait()).encode())
+        program.kill()
+        program.wait()
 
 
 class _Passed:

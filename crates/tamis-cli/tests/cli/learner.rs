@@ -208,8 +208,8 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, goes_on: bool, check: 
     assert_eq!(met, calls.iter().map(|call| format!("/v1/{call}")).collect::<Vec<_>>(), "{places:?}");
 }
 
-/// A resumed run, which loads a checkpoint, and measures the gradients of its groups: with each of these faults
-/// at every call in turn.
+/// A resumed run, which loads a checkpoint, and measures the gradients of its groups: with each of these
+/// faults at every call in turn.
 fn resumed_with_a_fault_at_every_call(faults: [&str; 2]) {
     let kind = ["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={every: 1}"];
     let folder = Folder::new().with("config.yaml", TINY);
@@ -272,7 +272,7 @@ fn a_connection_that_breaks_at_any_call_of_a_resumed_run_loses_nothing() {
 }
 
 #[test]
-fn a_learner_that_is_killed_at_any_call_is_followed_by_another() {
+fn a_learner_that_is_killed_after_any_call_is_followed_by_another() {
     with_a_fault_at_every_call("killed-after", false, true, |folder, ended| {
         // What never began is begun again by a person.
         if ended.code == Some(3) {
@@ -290,6 +290,7 @@ fn a_learner_that_is_killed_at_any_call_is_followed_by_another() {
     });
 }
 
+/// Killed so at every call in turn, and no other learner follows by itself.
 fn killed_for_good(fault: &str) {
     with_a_fault_at_every_call(fault, true, false, |_, ended| {
         assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.shown());
@@ -301,12 +302,12 @@ fn killed_for_good(fault: &str) {
 }
 
 #[test]
-fn a_learner_that_is_killed_before_any_call_loses_nothing() {
+fn a_learner_that_is_killed_before_it_carries_a_call_out_loses_nothing() {
     killed_for_good("killed-before");
 }
 
 #[test]
-fn a_learner_that_is_killed_after_any_call_loses_nothing() {
+fn a_learner_that_is_killed_after_it_carried_a_call_out_loses_nothing() {
     killed_for_good("killed-after");
 }
 

@@ -103,7 +103,7 @@ impl LayerScratch {
         } = self;
         [stream, normed, raw_q, raw_k, raw_v, act, heads, dheads, dq, dk, dv, drows, dnormed, packed, flipped]
             .iter()
-            .map(|buffer| buffer.len())
+            .map(|buffer| buffer.room())
             .sum()
     }
 }
