@@ -15,6 +15,9 @@ from test_cluster import PACKAGE, PATIENCE, ClusterCase, is_alive
 # Ray takes its time to bring processes up.
 LONG = 90.0
 
+# A cluster by default misses a node for a quarter of a minute before it counts it as lost.
+NOTICES_AT_ONCE = {"health_check_period_ms": 200, "health_check_initial_delay_ms": 0}
+
 PROGRAM = os.environ.get("TAMIS_PROGRAM", "tamis")
 
 # A run that takes some seconds.
@@ -66,14 +69,48 @@ http.server.HTTPServer((host, int(port) if rank == "0" else 0), Handler).serve_f
 """
 
 
-class RayCase(ClusterCase):
+class RayTest(ClusterCase):
+    """Clusters and runs that end with the test."""
+
+    def start_cluster(self, **arguments):
+        """The head of a cluster."""
+        arguments["_system_config"] = dict(NOTICES_AT_ONCE)
+        cluster = Cluster(initialize_head=True, head_node_args=arguments)
+        self.addCleanup(cluster.shutdown)
+        return cluster
+
+    def start_run(self, *arguments):
+        """`tamis` in the background, in the folder of the test."""
+        with open(self.folder / "said", "w") as said:
+            run = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, stdout=said, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        return run
+
+    def said(self):
+        """What the run that was started last has printed."""
+        return (self.folder / "said").read_text()
+
+    def succeed(self, run):
+        """Waits for its end; what it has printed."""
+        self.assertEqual(run.wait(3 * LONG), 0, self.said())
+        return self.said()
+
+    def wait_until(self, is_so, run):
+        deadline = time.monotonic() + LONG
+        while not is_so():
+            if run.poll() is not None or time.monotonic() > deadline:
+                run.kill()
+                self.fail(self.said())
+            time.sleep(0.05)
+
+
+class RayCase(RayTest):
     """A cluster of two nodes; a test that kills one adds another."""
 
     def setUp(self):
         super().setUp()
         (self.folder / "rank.py").write_text(RANK)
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3})
-        self.addCleanup(self.cluster.shutdown)
+        self.cluster = self.start_cluster(num_cpus=3)
         self.node = self.cluster.add_node(num_cpus=3)
 
     def ray_launcher(self):
@@ -208,28 +245,11 @@ class TestRay(RayCase):
         self.assert_gone()
 
 
-class TestRuns(ClusterCase):
+class TestRuns(RayTest):
     """Whole runs."""
 
-    def tamis(self, *arguments, **variables):
-        return subprocess.Popen(
-            [PROGRAM, *arguments],
-            cwd=self.folder,
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def succeed(self, run):
-        said, _ = run.communicate(timeout=3 * LONG)
-        self.assertEqual(run.returncode, 0, said)
-        return said
-
     def test_a_submitted_run_trains_on_both_nodes_and_leaves_nothing(self):
-        arguments = {"num_cpus": 3, "include_dashboard": True, "dashboard_port": 0}
-        cluster = Cluster(initialize_head=True, head_node_args=arguments)
-        self.addCleanup(cluster.shutdown)
+        cluster = self.start_cluster(num_cpus=3, include_dashboard=True, dashboard_port=0)
         cluster.add_node(num_cpus=3)
         settings = [
             "warm_start.steps=10",
@@ -271,11 +291,10 @@ class TestRuns(ClusterCase):
     def test_a_server_whose_node_is_lost_goes_on_at_another(self):
         (self.folder / "config.yaml").write_text(CONFIG)
         warm = ["train.total_steps=1", "warm_start={steps: 60, batch_size: 32, learning_rate: 1e-2}", f"+model.init={INIT}"]
-        self.succeed(self.tamis("train", "config.yaml", "run.name=policy", "~model.path", *warm))
+        self.succeed(self.start_run("train", "config.yaml", "run.name=policy", "~model.path", *warm))
         (self.folder / "runs/policy/checkpoints/step_1").rename(self.folder / "policy")
-        self.succeed(self.tamis("train", "config.yaml", "run.name=alone"))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-        self.addCleanup(cluster.shutdown)
+        self.succeed(self.start_run("train", "config.yaml", "run.name=alone"))
+        cluster = self.start_cluster(num_cpus=0)
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         serve = [PROGRAM, "serve", "{model}", "--host", "{host}", "--port", "{port}", "--threads", "1"]
         launch = {"command": [*serve, "--api-key-file", "{key_file}"], "startup_timeout": "90s"}
@@ -287,14 +306,9 @@ class TestRuns(ClusterCase):
             f"cluster.address={cluster.address}",
             f"learner.python={sys.executable}",
         ]
-        run = self.tamis("train", "config.yaml", *served)
-        self.addCleanup(run.kill)
-        metrics, deadline = self.folder / "runs/served/metrics.jsonl", time.monotonic() + LONG
-        while not (metrics.exists() and '"step":3,' in metrics.read_text()):
-            if run.poll() is not None or time.monotonic() > deadline:
-                run.kill()
-                self.fail(run.stdout.read())
-            time.sleep(0.05)
+        run = self.start_run("train", "config.yaml", *served)
+        metrics = self.folder / "runs/served/metrics.jsonl"
+        self.wait_until(lambda: metrics.exists() and '"step":3,' in metrics.read_text(), run)
         (server,) = pids_of("tamis\0serve\0", str(self.folder))
         above = list(ancestors(server))
         raylets = {node.all_processes["raylet"][0].process.pid: node for node in nodes}

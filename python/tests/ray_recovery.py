@@ -3,26 +3,27 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 import unittest
 
-from ray.cluster_utils import Cluster
-from ray_cluster import LONG, PROGRAM, pids_of
-from test_cluster import PACKAGE, ClusterCase, is_alive
+from ray_cluster import RayTest, pids_of
+from test_cluster import PACKAGE, is_alive
 
 NUM_STEPS = 6
 
 
-class TestLosses(ClusterCase):
+class TestLosses(RayTest):
     """Losses of a whole run, which ends with the numbers and weights of one on this machine that nobody touched."""
 
-    def command(self, name, *settings):
-        """Of a run in PyTorch."""
-        settings = [
+    def train(self, name, *settings):
+        """A run that learns in PyTorch."""
+        return self.start_run(
+            "train",
+            str(PACKAGE.parent / "configs" / "quickstart.yaml"),
             "warm_start.steps=10",
             "warm_start.target_accuracy=null",
             "~train.lr_schedule",
@@ -40,35 +41,20 @@ class TestLosses(ClusterCase):
             f"run.dir={self.folder}",
             f"run.name={name}",
             *settings,
-        ]
-        return [PROGRAM, "train", str(PACKAGE.parent / "configs" / "quickstart.yaml"), *settings]
+        )
 
     def start(self, cluster, nodes):
-        """A run of a learner with a rank on each node."""
-        on_ray = ["cluster.launcher=ray", f"cluster.address={cluster.address}", f"learner.nodes={nodes}"]
-        run = subprocess.Popen(
-            self.command("lost", *on_ray),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.addCleanup(run.kill)
-        self.metrics = self.folder / "lost" / "metrics.jsonl"
-        deadline = time.monotonic() + LONG
-        while not (self.metrics.exists() and '"step":2,' in self.metrics.read_text()):
-            if run.poll() is not None or time.monotonic() > deadline:
-                run.kill()
-                self.fail(run.stdout.read())
-            time.sleep(0.05)
+        """A run of a learner with a rank on each node, which has trained two steps."""
+        run = self.train("lost", "cluster.launcher=ray", f"cluster.address={cluster.address}", f"learner.nodes={nodes}")
+        metrics = self.folder / "lost" / "metrics.jsonl"
+        self.wait_until(lambda: metrics.exists() and '"step":2,' in metrics.read_text(), run)
         return run
 
     def finish(self, run, nodes):
-        said, _ = run.communicate(timeout=2 * LONG)
-        self.assertEqual(run.returncode, 0, said)
+        said = self.succeed(run)
         self.assertRegex(said, r"the run is after step \d again, where the learner was lost")
         self.assert_gone(map(int, self.learners()))
-        here = ["cluster.launcher=local", f"learner.gpus_per_node={nodes}"]
-        subprocess.run(self.command("whole", *here), check=True, capture_output=True, timeout=2 * LONG)
+        self.succeed(self.train("whole", "cluster.launcher=local", f"learner.gpus_per_node={nodes}"))
         self.assertEqual([row["step"] for row in self.rows("lost")], list(range(1, NUM_STEPS + 1)))
         self.assertEqual(self.rows("lost"), self.rows("whole"))
         last = f"checkpoints/step_{NUM_STEPS}/model.safetensors"
@@ -81,12 +67,11 @@ class TestLosses(ClusterCase):
         return [{key: row[key] for key in row if not key.startswith(("timing", "perf/")) and "time" not in key} for row in rows]
 
     def learners(self):
-        """The ranks that run, which have the working folder of this test's run."""
-        return [pid for pid in pids_of("tamis.learner") if is_alive(pid) and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()]
+        """The ranks that run."""
+        return [pid for pid in pids_of("tamis.learner", str(self.folder)) if is_alive(pid)]
 
     def test_a_rank_that_is_killed_on_the_way_costs_no_batch(self):
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3})
-        self.addCleanup(cluster.shutdown)
+        cluster = self.start_cluster(num_cpus=3)
         cluster.add_node(num_cpus=3)
         run = self.start(cluster, nodes=2)
         (rank,) = [pid for pid in self.learners() if b"RANK=1" in variables(pid)]
@@ -99,16 +84,16 @@ class TestLosses(ClusterCase):
     def test_a_cluster_that_is_lost_is_waited_for(self):
         with socket.create_server(("", 0)) as held:
             head = {"num_cpus": 2, "gcs_server_port": held.getsockname()[1]}
-        first = Cluster(initialize_head=True, head_node_args=head)
-        self.addCleanup(first.shutdown)
-        run = self.start(first, nodes=1)
-        first.shutdown()
+        cluster = self.start_cluster(**head)
+        run = self.start(cluster, nodes=1)
+        # Not by a kill: Ray would look for its head for a minute before it gave up.
+        cluster.shutdown()
+        waiting = re.compile(r"no Ray cluster answers at \S+: .*; it is waited for, for 90 s at most")
+        self.wait_until(lambda: waiting.search(self.said()), run)
         # Longer than all pauses between restarts together.
         time.sleep(10.0)
-        second = Cluster(initialize_head=True, head_node_args=head)
-        self.addCleanup(second.shutdown)
-        said = self.finish(run, nodes=1)
-        self.assertRegex(said, r"no Ray cluster answers at \S+: .*; it is waited for, for 90 s at most")
+        self.start_cluster(**head)
+        self.finish(run, nodes=1)
 
 
 def variables(pid):
