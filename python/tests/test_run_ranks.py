@@ -96,7 +96,7 @@ class RankedRuns(Runs):
         seed = int(os.environ.get("TAMIS_KILL_SEED", time.time_ns() % 10**6))
         print(f"\nseed of the kills: TAMIS_KILL_SEED={seed}", flush=True)
         dice = random.Random(seed)
-        steps = ["train.total_steps=40", "validate.test_freq=20", "checkpoint.save_freq=7", "objective.entropy.coefficient=0.01"]
+        steps = ["train.total_steps=24", "validate.test_freq=12", "checkpoint.save_freq=7", "objective.entropy.coefficient=0.01"]
         with Gang(2).connect() as gang:
             self.ranked("whole", gang, *steps)
         for victim, how in ((0, signal.SIGKILL), (0, signal.SIGSTOP), (1, signal.SIGKILL), (1, signal.SIGSTOP)):
@@ -110,7 +110,7 @@ class RankedRuns(Runs):
                 log = self.folder / f"{name}.log"
                 with open(log, "w") as file:
                     run = subprocess.Popen(arguments, cwd=self.folder, stderr=file)
-                at = dice.randrange(1, 30)
+                at = dice.randrange(1, 20)
                 while len(self.logged(name)) < at and run.poll() is None:
                     time.sleep(0.01)
                 gang.processes[victim].send_signal(how)
@@ -124,10 +124,10 @@ class RankedRuns(Runs):
                 self.assertRegex(log.read_text(), "restart 1 of at most 10 in a row")
                 self.assertRegex(log.read_text(), "again, where the learner was lost: ")
                 self.assertEqual(self.timeless(name), self.timeless("whole"))
-                self.assertEqual(self.weights(name, 40), self.weights("whole", 40))
+                self.assertEqual(self.weights(name, 24), self.weights("whole", 24))
 
     def test_ranks_whose_run_is_killed_wait_for_the_resume(self):
-        steps = ["train.total_steps=40", "checkpoint.save_freq=5", "learner.orphan_timeout=60s"]
+        steps = ["train.total_steps=24", "checkpoint.save_freq=5", "learner.orphan_timeout=60s"]
         with Gang(2).connect() as gang:
             self.ranked("whole", gang, *steps)
             pids = [rank["pid"] for rank in gang.health()["ranks"]]
@@ -144,7 +144,7 @@ class RankedRuns(Runs):
             self.assertIn("a run goes on with what is loaded", gang.log())
             self.assertEqual([rank["pid"] for rank in gang.health()["ranks"]], pids)
             self.assertEqual(self.timeless("killed"), self.timeless("whole"))
-            self.assertEqual(self.weights("killed", 40), self.weights("whole", 40))
+            self.assertEqual(self.weights("killed", 24), self.weights("whole", 24))
             # Another run has nothing of it.
             self.assertNotIn("keeps what it has loaded", self.ranked("other", gang, *steps))
             self.assertEqual(self.timeless("other"), self.timeless("whole"))
