@@ -1,22 +1,28 @@
 """The launcher on a Ray cluster of two nodes, which are two raylets of this machine. `scripts/test-ray` runs it."""
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 from ray.cluster_utils import Cluster
-from test_cluster import PACKAGE, PATIENCE, ClusterCase, is_alive
+from test_cluster import PACKAGE, PATIENCE, ClusterCase
 
 # Ray takes its time to bring processes up.
 LONG = 90.0
 
-# A cluster by default misses a node for a quarter of a minute before it counts it as lost.
-NOTICES_AT_ONCE = {"health_check_period_ms": 200, "health_check_initial_delay_ms": 0}
+# A node that misses five looks in a row is lost, and a head that is away for so long: by default a look every 3 s, and 60 s.
+NOTICES_AT_ONCE = {
+    "health_check_period_ms": 200,
+    "health_check_initial_delay_ms": 0,
+    "gcs_rpc_server_reconnect_timeout_s": 5,
+}
 
 PROGRAM = os.environ.get("TAMIS_PROGRAM", "tamis")
 
@@ -69,11 +75,12 @@ http.server.HTTPServer((host, int(port) if rank == "0" else 0), Handler).serve_f
 """
 
 
-class RayTest(ClusterCase):
+class RayCase(ClusterCase):
     """Clusters and runs that end with the test."""
 
     def start_cluster(self, **arguments):
         """The head of a cluster."""
+        # Ray adds to what it is given.
         arguments["_system_config"] = dict(NOTICES_AT_ONCE)
         cluster = Cluster(initialize_head=True, head_node_args=arguments)
         self.addCleanup(cluster.shutdown)
@@ -81,31 +88,32 @@ class RayTest(ClusterCase):
 
     def start_run(self, *arguments):
         """`tamis` in the background, in the folder of the test."""
-        with open(self.folder / "said", "w") as said:
+        handle, path = tempfile.mkstemp(prefix="said-", dir=self.folder)
+        with open(handle, "w") as said:
             run = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, stdout=said, stderr=subprocess.STDOUT)
+        run.said = pathlib.Path(path).read_text
+        self.addCleanup(run.wait)
         self.addCleanup(run.kill)
         return run
 
-    def said(self):
-        """What the run that was started last has printed."""
-        return (self.folder / "said").read_text()
-
     def succeed(self, run):
         """Waits for its end; what it has printed."""
-        self.assertEqual(run.wait(3 * LONG), 0, self.said())
-        return self.said()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(2 * LONG)
+        self.assertEqual(run.poll(), 0, f"{run.said()}\n(what it has printed; the exit status is None where it runs on)")
+        return run.said()
 
     def wait_until(self, is_so, run):
         deadline = time.monotonic() + LONG
         while not is_so():
             if run.poll() is not None or time.monotonic() > deadline:
-                run.kill()
-                self.fail(self.said())
+                ends = "it has not come to that" if run.poll() is None else "it has ended before"
+                self.fail(f"{run.said()}\n(what the run has printed; {ends})")
             time.sleep(0.05)
 
 
-class RayCase(RayTest):
-    """A cluster of two nodes; a test that kills one adds another."""
+class TestRay(RayCase):
+    """Placement, deaths, ends, on a cluster of two nodes; a test that kills one adds another."""
 
     def setUp(self):
         super().setUp()
@@ -123,10 +131,6 @@ class RayCase(RayTest):
 
     def ready(self, launcher, **values):
         return launcher.wait("ready", LONG, **values)
-
-
-class TestRay(RayCase):
-    """Placement, deaths, ends."""
 
     def test_a_gang_is_spread_over_nodes_and_ends_with_its_role(self):
         launcher = self.ray_launcher()
@@ -245,7 +249,7 @@ class TestRay(RayCase):
         self.assert_gone()
 
 
-class TestRuns(RayTest):
+class TestRuns(RayCase):
     """Whole runs."""
 
     def test_a_submitted_run_trains_on_both_nodes_and_leaves_nothing(self):
@@ -273,7 +277,7 @@ class TestRuns(RayTest):
         ray = pathlib.Path(sys.executable).with_name("ray")
         submit = [ray, "job", "submit", "--address", f"http://{cluster.head_node.webui_url}", "--"]
         job = subprocess.run(
-            [*submit, PROGRAM, "train", str(config), *settings],
+            [*submit, "env", "-C", str(self.folder), PROGRAM, "train", str(config), *settings],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -286,7 +290,7 @@ class TestRuns(RayTest):
         self.assertEqual(len((run / "metrics.jsonl").read_text().splitlines()), 3)
         for name in ("learner.log", "learner_rank_1.log", "cluster.log"):
             self.assertTrue((run / name).exists(), name)
-        self.assertEqual([pid for pid in pids_of("tamis.learner", str(self.folder)) if is_alive(pid)], [])
+        self.assert_gone([int(pid) for pid in pids_of("tamis.learner", str(self.folder))])
 
     def test_a_server_whose_node_is_lost_goes_on_at_another(self):
         (self.folder / "config.yaml").write_text(CONFIG)

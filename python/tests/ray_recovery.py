@@ -10,13 +10,13 @@ import sys
 import time
 import unittest
 
-from ray_cluster import RayTest, pids_of
+from ray_cluster import RayCase, pids_of
 from test_cluster import PACKAGE, is_alive
 
 NUM_STEPS = 6
 
 
-class TestLosses(RayTest):
+class TestLosses(RayCase):
     """Losses of a whole run, which ends with the numbers and weights of one on this machine that nobody touched."""
 
     def train(self, name, *settings):
@@ -53,7 +53,7 @@ class TestLosses(RayTest):
     def finish(self, run, nodes):
         said = self.succeed(run)
         self.assertRegex(said, r"the run is after step \d again, where the learner was lost")
-        self.assert_gone(map(int, self.learners()))
+        self.assert_gone([int(pid) for pid in self.learners()])
         self.succeed(self.train("whole", "cluster.launcher=local", f"learner.gpus_per_node={nodes}"))
         self.assertEqual([row["step"] for row in self.rows("lost")], list(range(1, NUM_STEPS + 1)))
         self.assertEqual(self.rows("lost"), self.rows("whole"))
@@ -86,10 +86,9 @@ class TestLosses(RayTest):
             head = {"num_cpus": 2, "gcs_server_port": held.getsockname()[1]}
         cluster = self.start_cluster(**head)
         run = self.start(cluster, nodes=1)
-        # Not by a kill: Ray would look for its head for a minute before it gave up.
-        cluster.shutdown()
+        cluster.remove_node(cluster.head_node, allow_graceful=False)
         waiting = re.compile(r"no Ray cluster answers at \S+: .*; it is waited for, for 90 s at most")
-        self.wait_until(lambda: waiting.search(self.said()), run)
+        self.wait_until(lambda: waiting.search(run.said()), run)
         # Longer than all pauses between restarts together.
         time.sleep(10.0)
         self.start_cluster(**head)

@@ -664,6 +664,25 @@ class TestRoom(unittest.TestCase):
         room = launcher._find_room(self.gang(1, device="cuda", reserve=5), lambda: True, lambda message: None)
         self.assertEqual(room.each, 7)
 
+    def test_room_that_fails_is_looked_for_anew_once_where_it_was_there_before(self):
+        launcher, _ = self.launcher(8, 8)
+        gang, tried = self.gang(device="cuda"), []
+        room = launcher._find_room(gang, lambda: True, lambda message: None)
+
+        def place(request, is_wanted, say):
+            tried.append(launcher._rooms.get((request.role, request.index)))
+            if tried[-1] is None and request is gang:
+                return [], 8
+            raise LaunchError("its node is gone", "")
+
+        launcher._place = place
+        self.assertEqual(launcher.place(gang, lambda: True, lambda message: None), ([], 8))
+        self.assertEqual(tried, [room, None])
+        first = Request(role="server", index=0, argv=["x"], log="x")
+        with self.assertRaisesRegex(LaunchError, "its node is gone"):
+            launcher.place(first, lambda: True, lambda message: None)
+        self.assertEqual(tried, [room, None, None])
+
     def test_a_cluster_without_gpus_gives_cores(self):
         launcher, cluster = self.launcher(0)
         gang, said = self.gang(per_node=3), []

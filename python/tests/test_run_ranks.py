@@ -110,7 +110,7 @@ class RankedRuns(Runs):
                 log = self.folder / f"{name}.log"
                 with open(log, "w") as file:
                     run = subprocess.Popen(arguments, cwd=self.folder, stderr=file)
-                at = dice.randrange(1, 20)
+                at = dice.randrange(1, 16)
                 while len(self.logged(name)) < at and run.poll() is None:
                     time.sleep(0.01)
                 gang.processes[victim].send_signal(how)
