@@ -17,7 +17,8 @@ from test_cluster import PACKAGE, PATIENCE, ClusterCase
 # Ray takes its time to bring processes up.
 LONG = 90.0
 
-# A node that misses five looks in a row is lost, and a head that is away for so long: by default a look every 3 s, and 60 s.
+# A node is lost that misses five looks in a row (Ray's default: one every 3 s), and a head that is away for so
+# many seconds (60).
 NOTICES_AT_ONCE = {
     "health_check_period_ms": 200,
     "health_check_initial_delay_ms": 0,
@@ -79,7 +80,7 @@ class RayCase(ClusterCase):
     """Clusters and runs that end with the test."""
 
     def start_cluster(self, **arguments):
-        """The head of a cluster."""
+        """Starts the head of a cluster with these arguments of `ray start`."""
         # Ray adds to what it is given.
         arguments["_system_config"] = dict(NOTICES_AT_ONCE)
         cluster = Cluster(initialize_head=True, head_node_args=arguments)
@@ -87,7 +88,7 @@ class RayCase(ClusterCase):
         return cluster
 
     def start_run(self, *arguments):
-        """`tamis` in the background, in the folder of the test."""
+        """Starts `tamis` in the folder of the test; `said()` of what it returns is what it has printed."""
         handle, path = tempfile.mkstemp(prefix="said-", dir=self.folder)
         with open(handle, "w") as said:
             run = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, stdout=said, stderr=subprocess.STDOUT)
@@ -104,6 +105,7 @@ class RayCase(ClusterCase):
         return run.said()
 
     def wait_until(self, is_so, run):
+        """Waits for something that a run does; fails where it ends before, or takes longer than `LONG`."""
         deadline = time.monotonic() + LONG
         while not is_so():
             if run.poll() is not None or time.monotonic() > deadline:
