@@ -180,6 +180,18 @@ class Others(Folders):
             for name, parameter in module.named_parameters():
                 self.assert_same(parameter.data, learner._policy.network.weights.masters[name].to(torch_dtype), name)
 
+    def test_the_rotary_base_stands_where_older_programs_read_it(self):
+        scaled = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        for rope in ({"rope_type": "default", "rope_theta": 5e5}, scaled | {"original_max_position_embeddings": 32}):
+            source, folder = self.empty(), self.empty()
+            save_tiny(source, tiny_config("LlamaConfig", rope_parameters=rope))
+            self.assertNotIn("rope_theta", json.loads((source / "config.json").read_text()))
+            save(opened(source), folder, "weights")
+            config = json.loads((folder / "config.json").read_text())
+            self.assertEqual(config["rope_theta"], 5e5)
+            self.assertEqual(config.get("rope_scaling"), rope if rope["rope_type"] == "llama3" else None)
+            self.assertEqual(transformers.AutoConfig.from_pretrained(folder).rope_parameters, rope)
+
     def test_untied_head(self):
         learner = trained(golden_folder("qwen2"))
         tied, untied = self.empty(), self.empty()

@@ -174,6 +174,13 @@ def model_files(network, dtype, untied):
     # A model that sees says it of the whole.
     of = network.config if network.vision is None else network.decoder.config
     config["tie_word_embeddings"] = not untied and of.tie_word_embeddings
+    # transformers 5 saves the rotary base in `rope_parameters` only. Programs that read the older keys take their
+    # default for it without a word (findings/mlx_lm_rope_parameters.sh), so both are written, as the native engine does.
+    rope = config.get("rope_parameters") or {}
+    if "rope_theta" in rope:
+        config.setdefault("rope_theta", rope["rope_theta"])
+        if rope.get("rope_type", "default") != "default":
+            config.setdefault("rope_scaling", rope)
     files = {"config.json": json.dumps(config, indent=2, ensure_ascii=False).encode()}
     if network.source.generation is not None:
         files["generation_config.json"] = network.source.generation
