@@ -76,6 +76,7 @@ REFUSED = {
     "open_by_handle_at": (304, 265), "settimeofday": (164, 170), "clock_settime": (227, 112),
     "clock_adjtime": (305, 266), "adjtimex": (159, 171), "syslog": (103, 116), "vhangup": (153, 58),
     "fanotify_init": (300, 262), "memfd_create": (319, 279), "memfd_secret": (447, 447),
+    "process_mrelease": (448, 448),
     # All but pairs that are connected to each other: a name of a socket may lead out of the job.
     "socket": (41, 198), "connect": (42, 203),
     # Memory that no limit counts, and mail boxes that outlive a job.
@@ -87,12 +88,13 @@ TO_PROCESSES = {
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
 }
-# Calls that slow or steer other processes; refused where those can be named.
+# Calls that slow or steer the process that they name; process 1, which counts the job's memory, can be named too. The
+# process is the first argument, of those below the second, after which kind of number it is: of one process.
 OF_OTHERS = {
-    "setpriority": (141, 140), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274), "sched_setparam": (142, 118), "ioprio_set": (251, 30),
-    "migrate_pages": (256, 238), "move_pages": (279, 239), "process_mrelease": (448, 448),
+    "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118), "migrate_pages": (256, 238), "move_pages": (279, 239),
 }
+OF_OTHERS_BY_KIND = {"setpriority": ((141, 140), 0), "ioprio_set": ((251, 30), 1)}
 # Calls that change what a file is rather than what it holds, which Landlock does not know.
 OF_FILES = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
@@ -403,8 +405,6 @@ def filter_calls():
         for numbers in FORKS.values():
             answer_call(numbers[column], refuse(errno.EPERM))
     if not PLAN["processes"]:
-        for numbers in OF_OTHERS.values():
-            answer_call(numbers[column], refuse(errno.EPERM))
         refuse_argument(FCNTL[column], 1, SIGNALS_OF_FILES)
         # It would outlive the process that watches over it.
         refuse_argument(PRCTL[column], 0, (PR_SET_PDEATHSIG,))
@@ -414,12 +414,23 @@ def filter_calls():
             put(0x15, os.getpid(), 1, 0)
             answer(refuse(errno.EPERM))
             answer(allowed)
-    # Its own limits (0), and not those of process 1, which has the same user.
-    put(0x15, PRLIMIT[column], 0, 4)
-    load(16)
-    put(0x15, 0, 1, 0)
-    answer(refuse(errno.EPERM))
-    answer(allowed)
+    # Its own (0, or the worker's number), and not those of process 1, which has the same user.
+    for numbers in [PRLIMIT, *OF_OTHERS.values()]:
+        put(0x15, numbers[column], 0, 5)
+        load(16)
+        put(0x15, 0, 2, 0)
+        put(0x15, os.getpid(), 1, 0)
+        answer(refuse(errno.EPERM))
+        answer(allowed)
+    for numbers, of_process in OF_OTHERS_BY_KIND.values():
+        put(0x15, numbers[column], 0, 7)
+        load(16)
+        put(0x15, of_process, 0, 3)
+        load(24)
+        put(0x15, 0, 2, 0)
+        put(0x15, os.getpid(), 1, 0)
+        answer(refuse(errno.EPERM))
+        answer(allowed)
     put(0x15, CLONE[column], 0, 4)
     load(16)
     if PLAN["children"]:

@@ -214,6 +214,26 @@ def probe_children(status):
     os.write(status, b"C" if PLAN["children"] else b"N")
 
 
+def find_open_family():
+    """A family of sockets, by number, that may lead out of a namespace of the network; None where none can be opened.
+
+    Those of the network and of its settings belong to a namespace, and those of names need a file to meet at.
+    """
+    import socket
+
+    of_namespaces = {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}
+    # AF_ALG reaches the kernel's ciphers and nobody else.
+    for family in sorted(set(range(1, 64)) - of_namespaces - {38}):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_RAW):
+            try:
+                socket.socket(family, kind).close()
+            except OSError:
+                continue
+            names = [name for name in dir(socket) if name.startswith("AF_") and getattr(socket, name) == family]
+            return names[0] if names else f"family {family}"
+    return None
+
+
 def probe(status, job):
     """Tries what must not be possible, from where the code will run."""
     import socket
@@ -226,6 +246,8 @@ def probe(status, job):
         wrong.append(["network", "a connection to this machine was made"])
     except OSError:
         pass
+    if PLAN["network"] and not PLAN["seccomp"] and (family := find_open_family()) is not None:
+        wrong.append(["network", f"a socket of {family} could be opened, which no namespace closes"])
     secret, server = job["file"], job["server"]
 
     def attempt(layer, what, action):
@@ -252,6 +274,8 @@ def probe(status, job):
         attempt("processes", "a process outside could be slowed", lambda: os.setpriority(os.PRIO_PROCESS, server, 0))
         processors = os.sched_getaffinity(server)
         attempt("processes", "a process outside could be moved", lambda: os.sched_setaffinity(server, processors))
+    if PLAN["processes"] and PLAN["seccomp"]:
+        attempt("limits", "the process that counts memory could be slowed", lambda: os.setpriority(os.PRIO_PROCESS, 1, 0))
     if os.geteuid() == 0 and not PLAN["user"]:
         wrong.append(["user", "it runs as root"])
     os.write(status, b"P" + json.dumps(wrong).encode())

@@ -176,6 +176,34 @@ print(two.recv(1))
     assert!(listener.accept().is_err());
 }
 
+/// A namespace of the network does not hold every family of sockets: without seccomp, `no network` is claimed only
+/// where no other can be opened.
+#[test]
+fn no_network_is_not_claimed_with_sockets_of_other_families() {
+    let Ok(sandbox) = Sandbox::without(&settings(), &["seccomp"]) else { return };
+    let line = sandbox.protection().to_string();
+    let opens = "
+import socket
+for family in sorted(set(range(1, 64)) - {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, 38}):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_RAW):
+        try:
+            socket.socket(family, kind).close()
+            print(family)
+        except OSError:
+            pass
+";
+    let families = print(&sandbox, opens);
+    if !line.contains("(namespace") && !has(&sandbox, "network") {
+        println!("skipped: no namespaces here ({line})");
+        return;
+    }
+    assert_eq!(has(&sandbox, "network"), families.is_empty(), "{families}: {line}");
+    if !families.is_empty() {
+        assert!(line.contains("no network (a socket of "), "{line}");
+        assert!(!sandbox.protection().fulfils(Required::NoNetwork));
+    }
+}
+
 #[test]
 fn processes_outside_are_out_of_reach() {
     let Some(sandbox) = sandbox() else { return };
@@ -213,6 +241,38 @@ for which in [resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE
 print('alive')
 ";
     assert_eq!(run(sandbox, limits).exit, Exit::Exited(0));
+    // It counts the job's memory: it is neither slowed nor moved, by whatever name. The caller itself may be.
+    let priorities = "
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, action):
+    try:
+        action()
+        print(name)
+    except OSError:
+        pass
+def ioprio(kind, who):
+    number = {'x86_64': 251, 'aarch64': 30}[os.uname().machine]
+    if libc.syscall(number, kind, who, 2 << 13 | 7) != 0:
+        raise OSError(ctypes.get_errno(), 'ioprio_set')
+for who in (1, os.getppid()):
+    attempt('priority', lambda: os.setpriority(os.PRIO_PROCESS, who, 0))
+    attempt('affinity', lambda: os.sched_setaffinity(who, os.sched_getaffinity(0)))
+    attempt('scheduler', lambda: os.sched_setscheduler(who, os.SCHED_OTHER, os.sched_param(0)))
+    attempt('parameter', lambda: os.sched_setparam(who, os.sched_param(0)))
+    attempt('input and output', lambda: ioprio(1, who))
+for kind in (os.PRIO_PGRP, os.PRIO_USER):
+    attempt('priority of many', lambda: os.setpriority(kind, 0, 0))
+    attempt('input and output of many', lambda: ioprio(kind + 1, 0))
+for who in (0, os.getpid()):
+    attempt('own priority', lambda: os.setpriority(os.PRIO_PROCESS, who, 1))
+    attempt('own affinity', lambda: os.sched_setaffinity(who, os.sched_getaffinity(0)))
+    attempt('own input and output', lambda: ioprio(1, who))
+";
+    if has(sandbox, "system calls") {
+        let own = "own priority\nown affinity\nown input and output\n".repeat(2);
+        assert_eq!(run(sandbox, priorities).stdout, own);
+    }
     // Everything that it may send a signal to is itself.
     run(sandbox, "import os\nos.kill(-1, 9)");
     run(sandbox, "import os\nos.killpg(0, 9)");
