@@ -544,9 +544,10 @@ class TestNews(unittest.TestCase):
 # As much of Ray as a launcher needs to say that it is connected, which it is once a file is there.
 RAY = """
 import os
+class AuthenticationError(Exception): pass
 def init(**values):
     if not os.path.exists(os.environ["CLUSTER"]):
-        raise ConnectionError("nobody is at home")
+        raise eval(os.environ.get("TROUBLE", "ConnectionError('nobody is at home')"))
 def put(value): pass
 def remote(what): return what
 def shutdown(): pass
@@ -720,14 +721,15 @@ class TestBench(ClusterCase):
 class TestWithoutRay(ClusterCase):
     """The launcher on an interpreter that has no Ray, and without a cluster."""
 
-    def without_cluster(self, *arguments):
+    def without_cluster(self, *arguments, **surroundings):
         ray, path = self.folder / "ray", f"{self.folder}{os.pathsep}{PACKAGE}"
         (ray / "util").mkdir(parents=True)
         (ray / "__init__.py").write_text(RAY)
         (ray / "util" / "__init__.py").write_text("")
         strategies = "NodeAffinitySchedulingStrategy = PlacementGroupSchedulingStrategy = None\n"
         (ray / "util" / "scheduling_strategies.py").write_text(strategies)
-        return self.launcher("--launcher", "ray", *arguments, PYTHONPATH=path, CLUSTER=str(self.folder / "cluster"))
+        surroundings = {"PYTHONPATH": path, "CLUSTER": str(self.folder / "cluster"), **surroundings}
+        return self.launcher("--launcher", "ray", *arguments, **surroundings)
 
     def test_a_cluster_that_comes_back_is_waited_for(self):
         launcher = self.without_cluster("--wait", "30")
@@ -751,6 +753,24 @@ class TestWithoutRay(ClusterCase):
             launcher.wait("error")["message"],
             f"no Ray cluster answers at {address}: [Errno 111] Connection refused",
         )
+
+    def test_a_token_that_differs_is_told_at_once_with_the_fix(self):
+        for error in ("AuthenticationError('InvalidAuthToken: it is incorrect')", "RuntimeError('status: UNAUTHENTICATED')"):
+            with self.subTest(error):
+                launcher = self.without_cluster("--wait", "600", "--address", "auto", TROUBLE=error)
+                told = launcher.wait("error")
+                self.assertIn("the Ray cluster and this process do not have the same token: ", told["message"])
+                self.assertIn("copy its ~/.ray/auth_token", told["hint"])
+                self.assertIn("RAY_AUTH_MODE=disabled", told["hint"])
+                self.assertEqual(launcher.process.wait(PATIENCE), 1)
+                shutil.rmtree(self.folder / "ray")
+
+    def test_a_cluster_that_is_half_dead_is_waited_for(self):
+        launcher = self.without_cluster("--wait", "30", TROUBLE="KeyError('node_ip_address')")
+        self.assertIn("no Ray cluster answers: KeyError: 'node_ip_address'; it is waited", launcher.wait("log")["message"])
+        (self.folder / "cluster").touch()
+        launcher.wait("connected")
+        self.assertEqual(launcher.close(), 0)
 
     def test_a_launcher_whose_run_is_gone_waits_no_longer(self):
         launcher = self.without_cluster("--wait", "600")

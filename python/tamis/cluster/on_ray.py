@@ -30,6 +30,21 @@ CONNECT_TIMEOUT = 5.0
 LONGEST_LOOK = 120.0
 
 
+# What a token that differs between machines needs. Since Ray 2.60 a cluster wants one as soon as its head has the file.
+TOKEN_HINT = (
+    "give every node and this process the token of the head: copy its ~/.ray/auth_token, or name the file in "
+    "RAY_AUTH_TOKEN_PATH; a cluster without tokens is started with RAY_AUTH_MODE=disabled on all nodes, and joined with it"
+)
+
+
+def is_token_trouble(error):
+    """Whether an error of Ray's is about its token; only some of them are of the class that says so."""
+    if type(error).__name__ == "AuthenticationError":
+        return True
+    text = str(error).lower()
+    return "authentication token" in text or "unauthenticated" in text
+
+
 def knock(address):
     """Looks whether something listens at a cluster's address, where it is known: Ray itself would try for many minutes
     and hear no signal meanwhile.
@@ -195,9 +210,18 @@ class RayLauncher:
                 knock(address)
                 self._ray.init(address=address, log_to_driver=False, logging_level="warning")
                 return
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            except Exception as error:
+                # A cluster that is half dead raises errors of many kinds.
                 where = f" at {address}" if address != "auto" else ""
-                trouble = f"no Ray cluster answers{where}: {first_line(error)}"
+                if is_token_trouble(error):
+                    # Waiting changes nothing.
+                    raise LaunchError(
+                        f"the Ray cluster{where} and this process do not have the same token: {first_line(error)}",
+                        TOKEN_HINT,
+                    ) from None
+                is_usual = isinstance(error, ConnectionError | RuntimeError | ValueError | OSError)
+                kind = "" if is_usual else f"{type(error).__name__}: "
+                trouble = f"no Ray cluster answers{where}: {kind}{first_line(error)}"
             # What is left of the attempt would be in the way of the next.
             self._ray.shutdown()
             if time.monotonic() >= deadline:

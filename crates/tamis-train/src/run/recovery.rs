@@ -86,6 +86,8 @@ struct Losses {
     step: u64,
     /// What was said of each.
     reasons: Vec<String>,
+    /// When the last of them came.
+    came: Option<Instant>,
 }
 
 impl Losses {
@@ -97,7 +99,22 @@ impl Losses {
         }
         self.step = self.step.max(step);
         self.reasons.push(reason);
+        self.came = Some(Instant::now());
         is_further
+    }
+
+    /// Whether an error is only that of a launcher whose cluster is not there again yet: for a time after a loss a
+    /// node or the head may take connections and start nothing. No learner was lost by it.
+    fn is_of_launcher(&self, error: &RunError, timeout: Duration) -> bool {
+        let (RunError::Learner(LearnerError::Launch(error)) | RunError::Launch(error)) = error else {
+            return false;
+        };
+        let is_launchers = match error {
+            LaunchError::Refused { .. } => true,
+            LaunchError::Ended { command, .. } => command == cluster::COMMAND,
+            _ => false,
+        };
+        is_launchers && self.came.is_some_and(|came| came.elapsed() < timeout)
     }
 
     /// Number in a row.
@@ -143,7 +160,9 @@ pub fn train(
             Ok(trained) => return Ok(trained),
             Err(lost) => *lost,
         };
-        if !may_go_on(&error, &losses) {
+        let timeout = given.config.learner.startup_timeout;
+        let is_launchers = losses.is_of_launcher(&error, timeout);
+        if !is_launchers && !may_go_on(&error, &losses) {
             return Err(error);
         }
         let (Some(run), Some(ui)) = (&standing.run, &console) else { return Err(error) };
@@ -151,13 +170,21 @@ pub fn train(
         let is_begun = !is_new || run.is_dir();
         let directory = if is_begun { Some(RunDirectory::open(&disk, run)?) } else { None };
         let step = directory.as_ref().and_then(RunDirectory::last_logged_step).unwrap_or(0);
-        let (reason, is_further) = (one_line(&error), losses.add(step, one_line(&error)));
+        let reason = one_line(&error);
+        let is_further = !is_launchers && losses.add(step, reason.clone());
         if losses.num() > most {
             return Err(losses.into_error(error));
         }
         ui.warn(&reason);
-        let again = format!("restart {} of at most {most} in a row", losses.num());
-        match wait(&given.config, losses.pause(), &again, ui, interrupt) {
+        let (num, pause) = (losses.num(), losses.pause());
+        let (again, pause) = if is_launchers {
+            let again =
+                format!("the launcher's failures are not counted for {} s after a loss", timeout.as_secs());
+            (again, pause.max(FIRST_PAUSE))
+        } else {
+            (format!("restart {num} of at most {most} in a row"), pause)
+        };
+        match wait(&given.config, pause, &again, ui, interrupt) {
             Ok(true) => {}
             Ok(false) => return Err(error),
             Err(Halt::Interrupted) => return Ok(TrainEnd::Interrupted(Unbegun::NotResumed)),
@@ -269,6 +296,30 @@ mod tests {
         assert_eq!((losses.num(), losses.pause()), (3, Duration::from_secs(2)));
         assert!(losses.add(5, "d".to_owned()));
         assert_eq!((losses.num(), losses.step), (1, 5));
+    }
+
+    #[test]
+    fn a_launcher_that_fails_after_a_loss_is_none() {
+        let refused =
+            || LaunchError::Refused { message: "the agent cannot be started".to_owned(), hint: None };
+        let ended = |command: &str| LaunchError::Ended {
+            command: command.to_owned(),
+            status: "exit status: 1".to_owned(),
+            by_signal: false,
+            output: String::new(),
+        };
+        let long = Duration::from_secs(300);
+        let mut losses = Losses::default();
+        let of = |losses: &Losses, error, timeout| {
+            losses.is_of_launcher(&RunError::Learner(LearnerError::Launch(error)), timeout)
+        };
+        assert!(!of(&losses, refused(), long), "nothing was lost: it is an error of the run");
+        losses.add(4, "a".to_owned());
+        assert!(of(&losses, refused(), long) && of(&losses, ended(cluster::COMMAND), long));
+        assert!(losses.is_of_launcher(&RunError::Launch(refused()), long));
+        assert!(!of(&losses, ended("rank 0"), long), "a rank that ends is a loss");
+        assert!(!of(&losses, refused(), Duration::ZERO), "it was waited for");
+        assert!(!losses.is_of_launcher(&lost("it hangs"), long));
     }
 
     #[test]
