@@ -436,6 +436,51 @@ class Malformed(Served):
                 self.assertNotIn(b"Traceback", received)
         self.assert_answers()
 
+    def test_names_that_are_not_of_this_machine(self):
+        for host in (b"localhost", b"LOCALHOST:80", b"127.0.0.1:9", b"127.3.2.1", b"[::1]:80"):
+            received = self.exchange(b"GET /v1/health HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            self.assertEqual(received.split(b" ")[1], b"200", host)
+        for host in (b"example.org", b"localhost.example.org:80", b"10.0.0.1", b"local\xe9", b"", b"localhost\r\nHost: a"):
+            received = self.exchange(b"GET /v1/health HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            self.assertEqual(received.split(b" ")[1], b"403", host)
+        self.assertIn(b"and not 'a'", received)
+
+    def test_json_is_bounded_before_it_is_read(self):
+        self.session.max_body_bytes, self.server.room = 1 << 30, connections.Room(1 << 30)
+        most = protocol.MAX_JSON_BYTES
+        head = b"POST /v1/open HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n"
+        self.assertIn(b"4194305 bytes, and at most 4194304", self.exchange(head % (b"", most + 1)))
+        columns = b"Content-Type: application/x-safetensors\r\n"
+        file = (most + 1).to_bytes(8, "little") + bytes(most + 1)
+        self.assertIn(b"4194305 bytes of JSON", self.exchange(head % (columns, len(file)) + file))
+        self.assertEqual(self.count("open"), 0)
+
+    def test_a_client_that_is_still_writing_reads_why_it_is_refused(self):
+        host, port = self.server.server_address[:2]
+        with socket.create_connection((host, port), timeout=LIMIT) as raw:
+            raw.sendall(b"POST /v1/open HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (20 << 20))
+            for _ in range(20):
+                raw.sendall(bytes(1 << 20))
+            self.assertTrue(raw.recv(100).startswith(b"HTTP/1.1 413 "))
+
+    def test_bodies_that_do_not_end_share_one_room(self):
+        # There is room for two of the longest.
+        head = b"POST /v1/open HTTP/1.1\r\nContent-Type: application/x-safetensors\r\nContent-Length: %d\r\n\r\n" % (1 << 20)
+        with contextlib.ExitStack() as stack:
+            halves = [stack.enter_context(socket.create_connection(self.server.server_address, LIMIT)) for _ in "ab"]
+            for half in halves:
+                half.sendall(head)
+            self.wait_for(lambda: self.server.room.left == 0)
+            third = stack.enter_context(socket.create_connection(self.server.server_address, LIMIT))
+            third.sendall(head + bytes(1 << 20))
+            self.assert_answers()
+            third.settimeout(0.3)
+            self.assertRaises(TimeoutError, third.recv, 1)
+            halves[0].close()
+            third.settimeout(LIMIT)
+            self.assertTrue(third.recv(100).startswith(b"HTTP/1.1 400 "))
+        self.wait_for(lambda: self.server.room.left == 2 << 20)
+
     def test_a_body_that_waits_to_be_asked_for(self):
         host, port = self.server.server_address[:2]
         with socket.create_connection((host, port), timeout=LIMIT) as raw:

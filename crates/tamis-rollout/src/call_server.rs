@@ -14,16 +14,22 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::{Body as _, Bytes, Incoming};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
-use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::body::{BodyFault, BodyLimits, BodyRoom, HeldBody};
+pub use crate::caller::is_same;
+use crate::caller::stranger;
 use crate::connections::{ConnectionLimits, Listener, accept, set_or};
 use crate::wire::HttpMethod;
+
+/// Media type of a body whose numbers are columns.
+pub const SAFETENSORS: &str = "application/x-safetensors";
 
 /// An address that calls come in at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +55,8 @@ impl std::fmt::Display for CallAddress {
 pub struct CallLimits {
     /// Bytes of a request's body, at most; longer ones are refused with 413.
     pub max_body_bytes: usize,
+    /// Bytes of a body that is no safetensors file, at most: what is read of it takes many times its bytes.
+    pub max_json_bytes: usize,
     /// Connections at once, at most.
     pub max_connections: usize,
     /// Longest time that a client may take to send a request or to read some of an answer.
@@ -66,7 +74,10 @@ pub struct Question {
     pub content_type: String,
     /// The body.
     pub body: Bytes,
+    /// Why it does not come from this machine, if it does not.
+    pub stranger: Option<String>,
     headers: hyper::HeaderMap,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Question {
@@ -81,13 +92,21 @@ impl Question {
         let header = |&(name, value): &(&str, &str)| {
             Some((HeaderName::from_str(name).ok()?, HeaderValue::from_str(value).ok()?))
         };
+        let headers: hyper::HeaderMap = headers.iter().filter_map(header).collect();
         Self {
             method,
             path: path.to_owned(),
             content_type: content_type.to_owned(),
             body: body.into(),
-            headers: headers.iter().filter_map(header).collect(),
+            stranger: stranger(&headers, "localhost"),
+            headers,
+            _room: None,
         }
+    }
+
+    /// Whether it has a header, text or not.
+    pub fn has_header(&self, name: &str) -> bool {
+        self.headers.contains_key(name)
     }
 
     /// A header, where it is text.
@@ -148,11 +167,14 @@ impl CallServer {
         let stopping = Arc::clone(&stop);
         let connections =
             ConnectionLimits { max_connections: limits.max_connections, idle_timeout: limits.idle_timeout };
+        // A call may come again while its body is still worked on.
+        let room = Arc::new(BodyRoom::new(2, limits.max_body_bytes));
+        let is_port = matches!(address, CallAddress::Tcp(_));
         let thread = std::thread::Builder::new().name("calls".to_owned()).spawn(move || {
             let answer = move |request: Request<Incoming>| {
-                let (sender, at_once) = (sender.clone(), Arc::clone(&at_once));
+                let (sender, at_once, room) = (sender.clone(), Arc::clone(&at_once), Arc::clone(&room));
                 async move {
-                    let answer = match read(request, limits.max_body_bytes).await {
+                    let answer = match read(request, &room, limits, is_port).await {
                         Err(answer) => answer,
                         Ok(question) => match at_once(&question) {
                             Some(answer) => answer,
@@ -224,7 +246,12 @@ fn bind_unix(path: &Path) -> io::Result<tokio::net::UnixListener> {
 }
 
 /// A request with its body, or the refusal of it: `{"error": {"kind": "request", "message", "hint": null}}`.
-async fn read(request: Request<Incoming>, most: usize) -> Result<Question, Answer> {
+async fn read(
+    request: Request<Incoming>,
+    room: &BodyRoom,
+    limits: CallLimits,
+    is_port: bool,
+) -> Result<Question, Answer> {
     let (head, body) = request.into_parts();
     let refuse = |status: u16, message: String| {
         let error = json!({"error": {"kind": "request", "message": message, "hint": null}});
@@ -235,23 +262,34 @@ async fn read(request: Request<Incoming>, most: usize) -> Result<Question, Answe
         Method::POST => HttpMethod::Post,
         other => return Err(refuse(405, format!("{other} is not understood: GET or POST"))),
     };
-    let too_long = || Err(refuse(413, format!("the body is longer than {most} bytes")));
-    // One that says so is not waited for.
-    if body.size_hint().lower() > most as u64 {
-        return too_long();
-    }
-    let body = match Limited::new(body, most).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return too_long(),
-        Err(error) => return Err(refuse(400, format!("the body did not come whole: {error}"))),
-    };
-    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type =
+        head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let has_columns = content_type.split(';').next().unwrap_or_default().trim() == SAFETENSORS;
+    let most =
+        if has_columns { limits.max_body_bytes } else { limits.max_json_bytes.min(limits.max_body_bytes) };
+    let read = room.read(body, BodyLimits { most, patience: limits.idle_timeout }).await;
+    let HeldBody { bytes, room } = read.map_err(|fault| match fault {
+        BodyFault::TooLarge(most) if has_columns => {
+            refuse(413, format!("the body is longer than {most} bytes"))
+        }
+        BodyFault::TooLarge(most) => refuse(
+            413,
+            format!("the body is longer than {most} bytes, the most of one that is not {SAFETENSORS}"),
+        ),
+        BodyFault::Slow(patience) => {
+            refuse(408, format!("the body did not arrive within {} s", patience.as_secs_f64()))
+        }
+        BodyFault::NoRoom => refuse(408, "other bodies take all the room that there is for them".to_owned()),
+        BodyFault::Broken(reason) => refuse(400, format!("the body did not come whole: {reason}")),
+    })?;
     Ok(Question {
         method,
         path: head.uri.path().to_owned(),
-        content_type: content_type.unwrap_or_default().to_owned(),
-        body,
+        content_type: content_type.to_owned(),
+        body: bytes.into(),
+        stranger: if is_port { stranger(&head.headers, "localhost") } else { None },
         headers: head.headers,
+        _room: room,
     })
 }
 

@@ -3,25 +3,35 @@
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::rt::{ReadBufCursor, Timer};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use hyper::{Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+#[cfg(unix)]
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant as Moment, Sleep, sleep};
 
 /// Interval at which a connection checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// Interval at which a client that waits for an answer is looked for.
+const LOOK_FOR_CLIENT_EVERY: Duration = Duration::from_millis(200);
+
 /// Longest time for connections to send the rest of their answers when the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Longest silence of a client that is read from after its request was refused.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Limits of the connections of a server.
 #[derive(Debug, Clone, Copy)]
@@ -36,16 +46,36 @@ pub(crate) struct ConnectionLimits {
 /// Where connections come from.
 pub(crate) enum Listener {
     /// A port.
-    Tcp(tokio::net::TcpListener),
+    Tcp(TcpListener),
     /// A socket in the file system.
     #[cfg(unix)]
-    Unix(tokio::net::UnixListener),
+    Unix(UnixListener),
 }
 
 /// Both ends of a connection.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Whether the client has closed its end, also if there is something before that which nobody has read.
+    fn is_left(&self) -> bool;
+}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+/// Whether what is known already of a socket says so.
+fn is_left(ready: impl Future<Output = io::Result<tokio::io::Ready>>) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    matches!(pin!(ready).poll(&mut context), Poll::Ready(Ok(ready)) if ready.is_read_closed())
+}
+
+impl Stream for TcpStream {
+    fn is_left(&self) -> bool {
+        is_left(self.ready(Interest::READABLE))
+    }
+}
+
+#[cfg(unix)]
+impl Stream for UnixStream {
+    fn is_left(&self) -> bool {
+        is_left(self.ready(Interest::READABLE))
+    }
+}
 
 impl Listener {
     async fn accept(&self) -> io::Result<Box<dyn Stream>> {
@@ -60,6 +90,9 @@ impl Listener {
         }
     }
 }
+
+/// An error of any kind.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Waits until the flag is set or the other condition holds.
 pub(crate) async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
@@ -79,10 +112,10 @@ pub(crate) async fn accept<A, F, B, E>(
 ) where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response<B>, E>> + Send + 'static,
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    E: Into<BoxError>,
     B: Body + Send + 'static,
     B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
     let most = limits.max_connections.max(1);
     let room = Arc::new(Semaphore::new(most));
@@ -119,7 +152,7 @@ pub(crate) async fn accept<A, F, B, E>(
     let _ = tokio::time::timeout(LAST_WORDS, room.acquire_many(all)).await;
 }
 
-/// Answers the requests of one connection.
+/// Answers the requests of one connection. A request whose client has left while it waits is given up.
 async fn converse<A, F, B, E>(
     answer: A,
     stream: Box<dyn Stream>,
@@ -128,13 +161,28 @@ async fn converse<A, F, B, E>(
 ) where
     A: Fn(Request<Incoming>) -> F + Send + 'static,
     F: Future<Output = Result<Response<B>, E>> + Send + 'static,
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    E: Into<BoxError>,
     B: Body + Send + 'static,
     B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
-    let connection = Connection { stream, patience, stalled: None };
-    let service = service_fn(answer);
+    let shared = Arc::new(Shared { stream: Mutex::new(stream), is_refused: AtomicBool::new(true) });
+    let connection = Connection { shared: shared.clone(), patience, stalled: None, closing: None };
+    let service = service_fn(move |request| {
+        let (shared, answered) = (shared.clone(), answer(request));
+        async move {
+            let mut response: Response<B> = tokio::select! {
+                response = answered => response.map_err(io::Error::other)?,
+                () = shared.left() => return Err(io::ErrorKind::ConnectionAborted.into()),
+            };
+            // What is still to come of the body is not the next request.
+            if matches!(response.status(), StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            shared.is_refused.store(response.status().is_client_error(), Ordering::Relaxed);
+            Ok::<_, io::Error>(response)
+        }
+    });
     let mut serving = pin!(
         http1::Builder::new()
             .timer(Clock)
@@ -157,12 +205,62 @@ async fn converse<A, F, B, E>(
     .await;
 }
 
+/// What reads and writes a connection, and who watches its client.
+struct Shared {
+    /// Held only while something is polled.
+    stream: Mutex<Box<dyn Stream>>,
+    /// Whether the last request was refused, or none was read: the client may still be writing it.
+    is_refused: AtomicBool,
+}
+
+impl Shared {
+    fn stream(&self) -> MutexGuard<'_, Box<dyn Stream>> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the client has closed its end. Hyper notices that only if nothing stands behind the request.
+    async fn left(&self) {
+        loop {
+            sleep(LOOK_FOR_CLIENT_EVERY).await;
+            if self.stream().is_left() {
+                return;
+            }
+        }
+    }
+
+    /// Reads through a buffer of our own.
+    fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        most: usize,
+        then: impl FnOnce(&[u8]),
+    ) -> Poll<io::Result<()>> {
+        let mut bytes = [0; 1 << 14];
+        let length = bytes.len().min(most);
+        let mut buffer = ReadBuf::new(&mut bytes[..length]);
+        ready!(Pin::new(&mut *self.stream()).poll_read(context, &mut buffer))?;
+        then(buffer.filled());
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// A stream whose other end must take what is written within a time.
 struct Connection {
-    stream: Box<dyn Stream>,
+    shared: Arc<Shared>,
     patience: Duration,
     /// Since when nothing could be written.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Since our end is closed.
+    closing: Option<Closing>,
+}
+
+/// A connection whose client may still be writing. If it were closed with bytes that nobody has read, the client
+/// would lose the answer that says why.
+struct Closing {
+    /// Ends the wait for more.
+    silent: Pin<Box<Sleep>>,
+    /// Ends it also for who writes on and on.
+    until: Moment,
 }
 
 impl Connection {
@@ -181,17 +279,12 @@ impl Connection {
 
 impl hyper::rt::Read for Connection {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         mut into: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        // Through a buffer of our own, as hyper's may not be initialised.
-        let mut bytes = [0; 1 << 14];
-        let length = bytes.len().min(into.remaining());
-        let mut buffer = ReadBuf::new(&mut bytes[..length]);
-        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
-        into.put_slice(buffer.filled());
-        Poll::Ready(Ok(()))
+        // Hyper's buffer may not be initialised.
+        self.shared.poll_read(context, into.remaining(), |bytes| into.put_slice(bytes))
     }
 }
 
@@ -201,20 +294,39 @@ impl hyper::rt::Write for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        let written = Pin::new(&mut *self.shared.stream()).poll_write(context, bytes);
         self.patient(context, written)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.shared.stream()).poll_flush(context)
     }
 
+    /// Closes our end, and reads what the client of a refused request still writes.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let Self { shared, patience, closing, .. } = &mut *self;
+        if closing.is_none() {
+            ready!(Pin::new(&mut *shared.stream()).poll_shutdown(context))?;
+            if !shared.is_refused.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let start = || Closing { silent: Box::pin(sleep(LINGER)), until: Moment::now() + *patience };
+        let Closing { silent, until } = closing.get_or_insert_with(start);
+        loop {
+            let mut count = 0;
+            match shared.poll_read(context, usize::MAX, |bytes| count = bytes.len()) {
+                Poll::Ready(Ok(())) if count > 0 && Moment::now() < *until => {
+                    silent.as_mut().reset(Moment::now() + LINGER);
+                }
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => return silent.as_mut().poll(context).map(Ok),
+            }
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.shared.stream().is_write_vectored()
     }
 
     fn poll_write_vectored(
@@ -222,7 +334,7 @@ impl hyper::rt::Write for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        let written = Pin::new(&mut *self.shared.stream()).poll_write_vectored(context, slices);
         self.patient(context, written)
     }
 }

@@ -7,7 +7,9 @@
 //! ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
 
 pub mod asking;
+mod body;
 pub mod call_server;
+mod caller;
 pub mod clock;
 mod complete;
 mod connections;
@@ -20,6 +22,7 @@ pub mod fleet;
 mod generator;
 pub mod http;
 mod inbox;
+pub mod json_tree;
 pub mod judge;
 pub mod launch;
 pub mod native;

@@ -8,8 +8,12 @@ use tamis_rollout::clock::Bell;
 use tamis_rollout::http::{Address, Exchange, HttpClient, HttpSettings, Line, Transport as _};
 use tamis_rollout::wire::{Call, FaultClass, HttpMethod};
 
-const LIMITS: CallLimits =
-    CallLimits { max_body_bytes: 1000, max_connections: 8, idle_timeout: Duration::from_secs(10) };
+const LIMITS: CallLimits = CallLimits {
+    max_body_bytes: 1000,
+    max_json_bytes: 100,
+    max_connections: 8,
+    idle_timeout: Duration::from_secs(10),
+};
 
 fn text(status: u16, text: String) -> Answer {
     Answer { status, content_type: "text/plain; charset=utf-8", body: text.into() }
@@ -70,6 +74,11 @@ fn converse(address: &CallAddress) {
     line.send(3, post(vec![0; 1001]), Duration::from_secs(10));
     let refused = receive(&mut line, &bell, 1);
     assert_eq!(refused[0].1.as_ref().expect("answered").status, 413);
+    line.send(6, Call { content_type: "application/json", ..post(vec![b' '; 101]) }, Duration::from_secs(10));
+    let refused = receive(&mut line, &bell, 1);
+    let refused = refused[0].1.as_ref().expect("answered");
+    assert_eq!(refused.status, 413);
+    assert!(String::from_utf8_lossy(&refused.body).contains("100 bytes, the most of one that is not"));
     assert!(server.next(Duration::ZERO).is_none(), "nobody else hears of it");
 
     // A call that is dropped has no answer, and later calls find nobody.

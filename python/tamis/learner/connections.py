@@ -5,7 +5,8 @@
       asks the session ----------->  computes, in `run` of the session
       writes the answer <----------
 
-A session has `hear`, `health`, `info`, `submit`, `run` and `max_body_bytes`: a learner's, or a reward model's.
+A session has `hear`, `health`, `info`, `submit`, `run`, `max_body_bytes` and `max_json_bytes`: a learner's, or a
+reward model's.
 `GET` calls are answered by the connection's thread while the main thread computes. All that computes runs in the
 main thread: PyTorch keeps a pool of workers for each thread that computes. Signals are heard there, too, between
 two operations of PyTorch.
@@ -23,15 +24,32 @@ import socketserver
 import stat
 import sys
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 
 from . import protocol
 from .device import DeviceLost
-from .protocol import LearnerError, MethodError, PageError, PathError, RequestError, TokenError, TooLongError
+from .protocol import (
+    SAFETENSORS,
+    LearnerError,
+    MethodError,
+    PageError,
+    PathError,
+    RequestError,
+    SlowError,
+    TokenError,
+    TooLongError,
+)
 
 # Seconds that a request may stand still between its first line and its end.
 STALL_SECONDS = 60.0
+# Seconds that a whole body may take, and that one waits for room.
+BODY_SECONDS = 600.0
+# Seconds of silence after which a refused client that may still be writing is not read from any more.
+LINGER_SECONDS = 2.0
+# Bytes of a body that needs no room.
+SHORT = 1 << 16
 # Seconds that a process which ends by itself leaves its connections for answers that are there.
 LAST_SECONDS = 2.0
 
@@ -63,6 +81,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
     # An answer leaves in one piece.
     wbufsize = -1
+    # Whether the client may still be writing a call that was refused.
+    _is_refused = False
 
     def setup(self):
         """Answers are small and waited for: none is held back to be sent with the next."""
@@ -105,6 +125,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(Answer.of_error(kind(message or "the request cannot be read")))
 
     def _send(self, answer):
+        self._is_refused = answer.status >= 400 and self.close_connection
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -120,6 +141,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _check_caller(self):
         if "Origin" in self.headers:
             raise PageError("a web page may not ask this")
+        # Nor one whose server's name was pointed at this machine.
+        if self.server.key is None and self.server.address_family != socket.AF_UNIX:
+            for host in self.headers.get_all("Host", []):
+                if not is_own(host):
+                    hint = "ask 127.0.0.1 or localhost, or start it with a key (--api-key-file)"
+                    message = f"without a key only names of this machine are answered to, and not {host!r}"
+                    raise PageError(message, hint)
 
     def _check_key(self):
         self._check_caller()
@@ -158,11 +186,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer_call(self):
         session = self.server.session
+        with contextlib.ExitStack() as held:
+            self._answer_held(session, held)
+
+    def _answer_held(self, session, held):
         try:
             # A body that is not read would be taken for the next request.
             self.close_connection, stays = True, self.close_connection
             self._check_key()
-            body = self._read_body(session.max_body_bytes)
+            body = self._read_body(session, held)
             self.close_connection = stays
             session.hear()
             incarnation, seq = self.headers.get("Tamis-Incarnation"), self.headers.get("Tamis-Seq")
@@ -172,19 +204,75 @@ class Handler(http.server.BaseHTTPRequestHandler):
             answer = Answer.of_error(error)
         self._send(answer)
 
-    def _read_body(self, max_body_bytes):
+    def finish(self):
+        """Reads what the client of a refused call still writes: it would lose the answer otherwise."""
+        if not self._is_refused:
+            return super().finish()
+        end = time.monotonic() + STALL_SECONDS
+        with contextlib.suppress(OSError):
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(LINGER_SECONDS)
+            while time.monotonic() < end and self.connection.recv(1 << 16):
+                pass
+        return super().finish()
+
+    def _read_body(self, session, held):
         if "Transfer-Encoding" in self.headers:
             raise RequestError("bodies come with a Content-Length, not in chunks")
         lengths = self.headers.get_all("Content-Length", [])
         if len(lengths) != 1 or not re.fullmatch("[0-9]{1,18}", lengths[0].strip()):
             raise RequestError("the request has no Content-Length, or one that is no number")
         length = int(lengths[0])
-        if length > max_body_bytes:
-            raise TooLongError(f"the body has {length} bytes, and at most {max_body_bytes} are taken")
-        body = self.rfile.read(length)
-        if len(body) < length:
-            raise ConnectionAbortedError("the connection ended within a body")
+        # What is read of JSON takes seventy times its bytes.
+        has_columns = self.headers.get("Content-Type", "").split(";")[0].strip().lower() == SAFETENSORS
+        most = session.max_body_bytes if has_columns else min(session.max_json_bytes, session.max_body_bytes)
+        if length > most:
+            what = "the body" if has_columns else f"the body, which is not {SAFETENSORS},"
+            raise TooLongError(f"{what} has {length} bytes, and at most {most} are taken")
+        end = time.monotonic() + BODY_SECONDS
+        if length > SHORT:
+            held.enter_context(self.server.room.take(length, BODY_SECONDS))
+        body = bytearray()
+        while len(body) < length:
+            if time.monotonic() > end:
+                raise SlowError(f"the body did not arrive within {BODY_SECONDS:.0f} s")
+            part = self.rfile.read1(min(length - len(body), 1 << 20))
+            if not part:
+                raise ConnectionAbortedError("the connection ended within a body")
+            body += part
         return body
+
+
+def is_own(host):
+    """Whether `host[:port]` names this machine to itself."""
+    found = re.fullmatch(r"\[([^]]*)\](?::\d*)?|([^:]*)(?::\d*)?", host.strip())
+    name = (found[1] or found[2] or "") if found else ""
+    try:
+        return name.lower() == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class Room:
+    """Room for the long bodies of all calls at once."""
+
+    def __init__(self, size):
+        self.left, self._changed = size, threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, length, seconds):
+        """Room for a body until it is done with; waits for it."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.left >= length, seconds):
+                raise SlowError(f"other bodies took all the room for {seconds:.0f} s")
+            self.left -= length
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.left += length
+                self._changed.notify_all()
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
@@ -195,6 +283,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def __init__(self, address, family, session, key):
         self.address_family = family
         self.session, self.key = session, key
+        # A call may come again while its body is still worked on.
+        self.room = Room(2 * session.max_body_bytes)
         self._num_answering, self._answered = 0, threading.Condition()
         super().__init__(address, Handler)
 

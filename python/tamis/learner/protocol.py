@@ -65,6 +65,12 @@ class TooLongError(RequestError):
     status = 413
 
 
+class SlowError(RequestError):
+    """A body was not there in time."""
+
+    status = 408
+
+
 class MethodError(RequestError):
     """A request is neither `GET` nor `POST`."""
 
@@ -142,6 +148,10 @@ class DiskError(Failed):
         message = f"failed to {operation.replace('_', ' ')} {path}: {reason}"
         more = {} if error.errno is None else {"errno": error.errno}
         super().__init__(message, hint, operation=operation, path=str(path), **more)
+
+
+# Most bytes of JSON in a request: of a body without columns, or of the header of one with columns.
+MAX_JSON_BYTES = 4 << 20
 
 
 def _strict_object(pairs):
@@ -294,6 +304,8 @@ def _decode_safetensors(body):
     if len(body) < 8:
         raise RequestError(wrong + "it is shorter than the length of its header")
     (length,) = struct.unpack_from("<Q", body)
+    if length > MAX_JSON_BYTES:
+        raise TooLongError(f"the header has {length} bytes of JSON, and at most {MAX_JSON_BYTES} are taken")
     if length > len(body) - 8:
         raise RequestError(wrong + f"its header would have {length} bytes, and {len(body) - 8} follow")
     header = parse_json(bytes(body[8 : 8 + length]), "the header of the body")

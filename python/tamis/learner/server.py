@@ -82,7 +82,7 @@ class Session:
     def __init__(self, learner, max_body_bytes=MAX_BODY_BYTES, log=lambda line: None):
         self.learner = learner
         self.log = log
-        self.max_body_bytes = max_body_bytes
+        self.max_body_bytes, self.max_json_bytes = max_body_bytes, protocol.MAX_JSON_BYTES
         self.orphan_timeout = None
         self.incarnation = None
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ from ..learner.model import first_line
 from ..learner.protocol import Failed, LearnerError, PathError, RequestError, Settings, decode, parse_json
 from .scoring import RewardModel, read_texts
 
-MAX_BODY_BYTES = 1 << 28
+MAX_BODY_BYTES = 1 << 24
 SCORE = "/v1/score"
 
 
@@ -32,7 +32,7 @@ class _Job:
 class ScoringSession:
     """What connections ask of a session, for a reward model."""
 
-    max_body_bytes = MAX_BODY_BYTES
+    max_body_bytes = max_json_bytes = MAX_BODY_BYTES
 
     def __init__(self, model, log=lambda line: None):
         self.model = model

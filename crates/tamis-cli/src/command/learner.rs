@@ -8,7 +8,7 @@ use tamis_rollout::call_server::{CallAddress, CallLimits, CallServer};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 use tamis_train::interrupt::Interrupt;
-use tamis_train::learner::wire::service::{LearnerService, MAX_BODY_BYTES};
+use tamis_train::learner::wire::service::{LearnerService, MAX_BODY_BYTES, MAX_JSON_BYTES};
 use tamis_train::native;
 
 use super::print;
@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
     );
     let limits = CallLimits {
         max_body_bytes: MAX_BODY_BYTES,
+        max_json_bytes: MAX_JSON_BYTES,
         max_connections: 64,
         idle_timeout: Duration::from_secs(600),
     };

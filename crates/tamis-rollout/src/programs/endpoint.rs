@@ -15,12 +15,10 @@ use super::EpisodeNumber;
 use super::call::ChatCall;
 use super::ledger::Ledger;
 use super::refused::Refusal;
-use crate::serve::body::{BodyLimits, read_json};
+use crate::body::BodyLimits;
 use crate::serve::error::ApiError;
+use crate::serve::json::{Document, JsonForm};
 use crate::serve::seconds;
-
-/// Bytes of a call that is too long which are read all the same.
-const FORGOTTEN_BYTES: usize = 16 << 20;
 
 /// Tells OpenAI's clients whether to make a call again.
 const SHOULD_RETRY: &str = "x-should-retry";
@@ -107,10 +105,8 @@ async fn chat(
     body: Incoming,
     patience: Duration,
 ) -> Result<Result<Reply, ApiError>, Refusal> {
-    let limits = BodyLimits {
-        most: ledger.settings.max_body_bytes,
-        forgotten: FORGOTTEN_BYTES,
-        patience,
+    let limits = BodyLimits { most: ledger.settings.max_body_bytes, patience };
+    let form = JsonForm {
         // Who writes a call by hand may not say that it is JSON, and what else would it be.
         takes_any_form: true,
         too_large: |most| {
@@ -118,7 +114,8 @@ async fn chat(
             ApiError::new(413, "RequestTooLargeError", message)
         },
     };
-    let read = read_json(&head.headers, body, limits).await.and_then(|body| ChatCall::read(&body));
+    let read = Document::read(&head.headers, body, (&ledger.room, limits), form).await;
+    let read = read.and_then(|body| ChatCall::read(&body.value));
     let call = match read {
         Ok(call) => call,
         Err(error) => return refuse(ledger, episode, error),

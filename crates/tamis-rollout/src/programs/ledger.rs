@@ -13,6 +13,8 @@ use super::outcome::{ProgramFailure, ProgramOutcome};
 use super::refused::{Refusal, RefusedCalls};
 use super::reply::{ChatAnswer, ChatError};
 use super::{CallNumber, EpisodeNumber, ProgramEvent, ProgramSettings};
+use crate::body::BodyRoom;
+use crate::serve::BODIES_AT_ONCE;
 
 /// Ended episodes whose URLs are remembered.
 const MOST_ENDED: usize = 1 << 16;
@@ -100,6 +102,8 @@ impl Open {
 /// What the threads of a host share.
 pub(super) struct Ledger {
     pub(super) settings: Arc<ProgramSettings>,
+    /// Room for the bodies of all calls.
+    pub(super) room: BodyRoom,
     open: Mutex<Open>,
     bell: Box<dyn Fn() + Send + Sync>,
     random: RandomState,
@@ -107,7 +111,8 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn new(settings: Arc<ProgramSettings>, bell: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self { settings, open: Mutex::default(), bell, random: RandomState::new() }
+        let room = BodyRoom::new(BODIES_AT_ONCE, settings.max_body_bytes);
+        Self { settings, room, open: Mutex::default(), bell, random: RandomState::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {

@@ -52,6 +52,7 @@
 //! | 410 | after the end of its episode |
 //! | 413 | longer than a call may be |
 //! | 429 | while as many calls of the episode as may be at once are under way: passes |
+//! | 503 | while other long calls take all the room that there is for them: passes |
 //!
 //! Where tamis itself is killed, process groups end a second later, and the folder of all episodes is removed: each has a
 //! guard that is there before it. A process that leaves its group and has a clean environment is not found by the end

@@ -69,6 +69,7 @@ impl RefusedCalls {
             Refusal::OverLimit(_) => &mut self.over_limit,
             Refusal::AtOnce(_) => &mut self.at_once,
             Refusal::Request(error) if error.status == 413 => &mut self.too_large,
+            Refusal::Request(error) if error.is_passing() => &mut self.at_once,
             Refusal::Request(_) => &mut self.invalid,
             Refusal::TooLong(_) => &mut self.too_long,
             Refusal::Unanswerable(_) => &mut self.unanswerable,
@@ -124,7 +125,11 @@ impl From<ApiError> for Refusal {
 impl Refusal {
     /// Whether the same call may be answered later.
     pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Self::AtOnce(_))
+        match self {
+            Self::AtOnce(_) => true,
+            Self::Request(error) => error.is_passing(),
+            _ => false,
+        }
     }
 
     /// As the program gets it.

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::engine::{ChoiceEvent, Ended, Piece};
 use super::error::ApiError;
 use super::field::Fields;
-use super::running::{Choice, Running, broken_error};
+use super::running::{Choice, broken_error};
 use super::sampling::HowSampled;
 use super::stream::Chunks;
 use super::text::{GrowingText, TokenTexts, stop_reason, whole};
-use super::{App, FINGERPRINT, Reply};
+use super::{App, FINGERPRINT, Reply, SHORT, off_thread};
 
 /// Facts about a request before it is sampled.
 pub(super) struct OpenRequest {
@@ -121,12 +121,15 @@ impl OpenRequest {
         if self.how.scores_prompt {
             self.scores = Some(self.app.score(self.prompts.clone()).await?);
         }
-        Ok(Reply::Json(self.whole(&form, running).await?))
+        let done = running.collect().await?;
+        let num_tokens: usize = done.iter().map(|choice| choice.piece.token_ids.len()).sum();
+        let prompts: usize = self.scores.iter().flatten().map(Vec::len).sum();
+        let work = move || self.whole(&form, done).map(|value| value.to_string());
+        Ok(Reply::Written(if num_tokens + prompts <= SHORT { work() } else { off_thread(work).await? }?))
     }
 
-    async fn whole(&self, form: &impl RouteFormat, running: Running) -> Result<Value, ApiError> {
+    fn whole(&self, form: &impl RouteFormat, done: Vec<Choice>) -> Result<Value, ApiError> {
         let Self { app, how, .. } = self;
-        let done = running.collect().await?;
         let mut choices = Vec::with_capacity(done.len());
         let mut num_tokens = 0;
         for (index, Choice { piece, ended }) in done.into_iter().enumerate() {

@@ -8,6 +8,7 @@ use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
 use super::engine::Piece;
 use super::error::ApiError;
 use super::field::{Fields, Refused};
+use super::json::Document;
 use super::sampling::MOST_ALTERNATIVES;
 use super::text::{TokenTexts, finish_name};
 use super::{App, Reply};
@@ -24,10 +25,10 @@ const REFUSED: [Refused; 6] = [
 
 pub(super) async fn answer(
     app: &Arc<App>,
-    body: &Value,
+    body: Document,
     request_id: Option<&str>,
 ) -> Result<Reply, ApiError> {
-    let fields = Fields::of(body)?;
+    let fields = Fields::of(&body.value)?;
     app.check_model(fields)?;
     fields.refuse(&REFUSED)?;
     let prompt = prompt(app, fields).await?;
@@ -43,7 +44,9 @@ pub(super) async fn answer(
     let how = app.how_sampled(fields, fields, max_tokens, app.max_model_len()).await?;
     let id = format!("chatcmpl-{}", app.request_id(fields, request_id)?);
     let logprobs = (wants_logprobs.then(|| top.unwrap_or(0)), top.filter(|&count| count > 0));
-    OpenRequest::read(app, fields, id, how, vec![prompt], logprobs)?.answer(Chat, false).await
+    let asked = OpenRequest::read(app, fields, id, how, vec![prompt], logprobs)?;
+    drop(body);
+    asked.answer(Chat, false).await
 }
 
 /// The tokens of a conversation, as the template writes it.
@@ -99,7 +102,7 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
             template.render(&messages, &arguments)
         };
         let text = rendered.map_err(|error| ApiError::field("messages", error.to_string()))?;
-        app.tokenizer.encode(&text, false).map_err(|error| ApiError::field("messages", error.to_string()))
+        app.encode_now("messages", &text, false)
     })
     .await?
 }

@@ -8,6 +8,7 @@ use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
 use super::engine::Piece;
 use super::error::ApiError;
 use super::field::{Fields, token_ids};
+use super::json::Document;
 use super::sampling::MOST_ALTERNATIVES;
 use super::text::{TokenTexts, finish_name};
 use super::{App, Reply};
@@ -20,10 +21,10 @@ const MOST_PROMPTS: usize = 1024;
 
 pub(super) async fn answer(
     app: &Arc<App>,
-    body: &Value,
+    body: Document,
     request_id: Option<&str>,
 ) -> Result<Reply, ApiError> {
-    let fields = Fields::of(body)?;
+    let fields = Fields::of(&body.value)?;
     app.check_model(fields)?;
     fields.refuse(&[
         ("echo", |value| value == &Value::Bool(false), "put the prompt before the text yourself"),
@@ -36,7 +37,9 @@ pub(super) async fn answer(
     let how = app.how_sampled(fields, fields, max_tokens, MAX_TOKENS).await?;
     let id = format!("cmpl-{}", app.request_id(fields, request_id)?);
     let logprobs = (logprobs, logprobs.filter(|&count| count > 0));
-    OpenRequest::read(app, fields, id, how, prompts, logprobs)?.answer(Completion, true).await
+    let asked = OpenRequest::read(app, fields, id, how, prompts, logprobs)?;
+    drop(body);
+    asked.answer(Completion, true).await
 }
 
 /// The prompts of a request: a text, a list of token ids, or a list of either.

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::engine::{EngineCommand, PauseMode};
 use super::error::ApiError;
 use super::field::Fields;
+use super::json::Document;
 use super::running::broken_error;
 use super::{App, Reply, off_thread};
 
@@ -100,8 +101,8 @@ pub(super) async fn update_weight_version(app: &App, body: &Value) -> Result<Rep
     Ok(Reply::Json(json!({"success": true, "new_version": version})))
 }
 
-pub(super) async fn collective_rpc(app: &Arc<App>, body: &Value) -> Result<Reply, ApiError> {
-    let fields = Fields::of(body)?;
+pub(super) async fn collective_rpc(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
+    let fields = Fields::of(&body.value)?;
     let Some(method) = fields.text("method")? else {
         return Err(ApiError::field("method", "Missing 'method' in request body"));
     };
@@ -114,6 +115,7 @@ pub(super) async fn collective_rpc(app: &Arc<App>, body: &Value) -> Result<Reply
     let named = kwargs.map_or(Ok(None), |kwargs| kwargs.text("weights_path"))?;
     let first = fields.list("args")?.and_then(|args| args.first());
     let path = named.or_else(|| first.and_then(Value::as_str)).map(PathBuf::from);
+    drop(body);
     reload(app, path).await?;
     Ok(Reply::Json(json!({"results": [null]})))
 }

@@ -82,6 +82,12 @@ impl ApiError {
         Self::new(413, "RequestTooLargeError", message)
     }
 
+    /// Other bodies take all the room.
+    pub(crate) fn no_room() -> Self {
+        let message = "the server reads as many long bodies as it has room for: ask again later";
+        Self::new(503, "ServiceUnavailableError", message).coded("overloaded")
+    }
+
     /// Too much is in flight.
     pub(crate) fn busy(limit: usize) -> Self {
         let message = format!(

@@ -9,6 +9,7 @@ use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
 use super::engine::{Ended, Piece};
 use super::error::ApiError;
 use super::field::Fields;
+use super::json::Document;
 use super::sampling::MOST_ALTERNATIVES;
 use super::text::{TokenTexts, finish_name};
 use super::{App, Reply};
@@ -18,10 +19,10 @@ const MAX_TOKENS: usize = 16;
 
 pub(super) async fn answer(
     app: &Arc<App>,
-    body: &Value,
+    body: Document,
     request_id: Option<&str>,
 ) -> Result<Reply, ApiError> {
-    let fields = Fields::of(body)?;
+    let fields = Fields::of(&body.value)?;
     app.check_model(fields)?;
     let Some(prompt) = fields.token_ids("token_ids")? else {
         return Err(ApiError::field("token_ids", "`token_ids` is missing"));
@@ -43,6 +44,7 @@ pub(super) async fn answer(
     let how = app.how_sampled(sampling, fields, max_tokens, MAX_TOKENS).await?;
     let id = format!("generate-tokens-{}", app.request_id(fields, request_id)?);
     let asked = OpenRequest::read(app, fields, id, how, vec![prompt], (logprobs, logprobs))?;
+    drop(body);
     asked.answer(Generate { is_text }, false).await
 }
 

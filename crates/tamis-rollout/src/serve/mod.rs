@@ -7,7 +7,6 @@
 //! worker, carried out between two steps of it.
 
 mod answer;
-pub(crate) mod body;
 pub(crate) mod chat;
 mod completion;
 mod control;
@@ -15,6 +14,7 @@ mod engine;
 pub(crate) mod error;
 pub(crate) mod field;
 mod generate;
+pub(crate) mod json;
 mod metrics;
 mod route;
 mod running;
@@ -38,7 +38,7 @@ use serde_json::{Map, Value};
 use tamis_model::{BatchGenerator, GeneratorSettings, Model, TransformerConfig, available_memory};
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::template::ChatTemplate;
-use tamis_text::tokenizer::Tokenizer;
+use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
 
 use engine::{EngineCommand, Setup, Worker};
@@ -50,6 +50,7 @@ use sampling::{Defaults, HowSampled};
 pub use slow::SlowDown;
 use stream::Chunks;
 
+use crate::body::{self, BodyRoom};
 use crate::connections::{ConnectionLimits, Listener, accept, set_or};
 
 /// Loads a folder of weights, or says why it cannot be used.
@@ -189,6 +190,12 @@ impl ServeError {
     }
 }
 
+/// The longest bodies that there is room for at once.
+pub(crate) const BODIES_AT_ONCE: usize = 4;
+
+/// Bytes of a token that is not longer than most.
+const USUAL_TOKEN_BYTES: usize = 16;
+
 /// Named in answers as the system that made them.
 pub(crate) const FINGERPRINT: &str = concat!("tamis-", env!("CARGO_PKG_VERSION"));
 
@@ -200,6 +207,10 @@ struct App {
     /// Shape of the weights.
     model: TransformerConfig,
     tokenizer: Arc<Tokenizer>,
+    /// Bytes of the longest text whose tokens the model may read.
+    most_text_bytes: usize,
+    /// Room for all bodies.
+    room: BodyRoom,
     masks: RegexMasks,
     template: Option<ChatTemplate>,
     template_arguments: Map<String, Value>,
@@ -263,7 +274,10 @@ impl NativeServer {
             .spawn(move || Worker::new(setup, received).run())
             .map_err(ServeError::Begin)?;
         let tokenizer = Arc::new(tokenizer);
+        let longest = tokenizer.longest_token().max(USUAL_TOKEN_BYTES);
         let app = App {
+            room: BodyRoom::new(BODIES_AT_ONCE, settings.max_body_bytes),
+            most_text_bytes: config.max_position_embeddings.saturating_mul(longest),
             settings,
             name,
             created: seconds(),
@@ -356,7 +370,9 @@ pub(crate) fn seconds() -> u64 {
 }
 
 /// Work that may take a while, off the thread that all connections share.
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+pub(crate) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| ApiError::internal(format!("the request failed inside the server: {error}")))
@@ -368,6 +384,8 @@ enum Reply {
     Empty,
     /// A JSON document.
     Json(Value),
+    /// One that is written already.
+    Written(String),
     /// Prometheus's text.
     Text(String),
     /// Server-sent events.
@@ -458,15 +476,34 @@ impl App {
 
     /// Tokens of a text.
     async fn encode(self: &Arc<Self>, text: String, add_special: bool) -> Result<Vec<u32>, ApiError> {
-        /// Shorter texts take less time than handing them over.
-        const SHORT: usize = 4096;
-        let app = self.clone();
-        let length = text.len();
-        let work = move || {
-            app.tokenizer
-                .encode(&text, add_special)
-                .map_err(|error| ApiError::field("prompt", error.to_string()))
-        };
-        if length <= SHORT { work() } else { off_thread(work).await? }
+        let (app, is_short) = (self.clone(), text.len() <= SHORT);
+        let work = move || app.encode_now("prompt", &text, add_special);
+        if is_short { work() } else { off_thread(work).await? }
+    }
+
+    /// Tokens of the text of a field, in this thread. A text that is certainly too long for the model is refused
+    /// before it is tokenised, which takes 140 times its memory.
+    fn encode_now(&self, field: &str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        let failed = |error: TokenizerError| ApiError::field(field, error.to_string());
+        let limit = self.max_model_len();
+        let usual = limit.saturating_mul(USUAL_TOKEN_BYTES).max(body::SHORT);
+        if text.len() > usual {
+            // Its tokens may be long ones, of blanks say. Those of its beginning tell.
+            let begins = (0..=usual).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
+            let fits = text.len() <= self.most_text_bytes.max(body::SHORT)
+                && self.tokenizer.encode(&text[..begins], false).map_err(failed)?.len() <= limit * 2;
+            if !fits {
+                let message = format!(
+                    "This model's maximum context length is {limit} tokens. However, your text has {} bytes, which \
+                     are more tokens than that. Please reduce the length of the input.",
+                    text.len()
+                );
+                return Err(ApiError::field(field, message));
+            }
+        }
+        self.tokenizer.encode(text, add_special).map_err(failed)
     }
 }
+
+/// Texts of fewer bytes, and lists of fewer tokens, take less time than handing them to another thread.
+const SHORT: usize = 4096;

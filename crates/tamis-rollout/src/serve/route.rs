@@ -1,22 +1,23 @@
 //! From a request to its answer: who may ask, which route, how much of a body.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::body::{BodyLimits, read_json};
 use super::error::ApiError;
 use super::field::{Fields, token_ids};
+use super::json::{Document, JsonForm};
 use super::stream::{AnswerBody, Stream};
-use super::{App, Reply, chat, completion, control, generate};
+use super::{App, Reply, SHORT, chat, completion, control, generate, off_thread};
+use crate::body::BodyLimits;
+use crate::caller::{is_same, stranger};
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -32,6 +33,7 @@ pub(super) async fn answer(
         Ok(Reply::Json(value)) => {
             respond(StatusCode::OK, Some("application/json"), value.to_string().into_bytes())
         }
+        Ok(Reply::Written(text)) => respond(StatusCode::OK, Some("application/json"), text.into_bytes()),
         Ok(Reply::Text(text)) => {
             let form = "text/plain; version=0.0.4; charset=utf-8";
             respond(StatusCode::OK, Some(form), text.into_bytes())
@@ -108,28 +110,24 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
         "/resume" => control::resume(app).await,
         "/reset_prefix_cache" => control::reset_prefix_cache(app, query).await,
         _ => {
-            let limits = BodyLimits {
-                most: app.settings.max_body_bytes,
-                forgotten: 0,
-                patience: app.settings.idle_timeout,
-                takes_any_form: false,
-                too_large: ApiError::too_large,
-            };
-            let body = read_json(&parts.headers, body, limits).await?;
+            let (most, patience) = (app.settings.max_body_bytes, app.settings.idle_timeout);
+            let limits = (&app.room, BodyLimits { most, patience });
+            let form = JsonForm { takes_any_form: false, too_large: ApiError::too_large };
+            let body = Document::read(&parts.headers, body, limits, form).await?;
             match path {
-                "/abort_requests" => control::abort(app, &body, true).await,
-                "/inference/v1/abort_requests" => control::abort(app, &body, false).await,
-                "/collective_rpc" => control::collective_rpc(app, &body).await,
-                "/update_weight_version" => control::update_weight_version(app, &body).await,
-                "/tokenize" => tokenize(app, &body).await,
-                "/detokenize" => detokenize(app, &body),
+                "/abort_requests" => control::abort(app, &body.value, true).await,
+                "/inference/v1/abort_requests" => control::abort(app, &body.value, false).await,
+                "/collective_rpc" => control::collective_rpc(app, body).await,
+                "/update_weight_version" => control::update_weight_version(app, &body.value).await,
+                "/tokenize" => tokenize(app, body).await,
+                "/detokenize" => detokenize(app, body).await,
                 _ => {
                     let limit = app.settings.request_timeout;
                     let answered = async {
                         match path {
-                            "/v1/completions" => completion::answer(app, &body, id).await,
-                            "/v1/chat/completions" => chat::answer(app, &body, id).await,
-                            _ => generate::answer(app, &body, id).await,
+                            "/v1/completions" => completion::answer(app, body, id).await,
+                            "/v1/chat/completions" => chat::answer(app, body, id).await,
+                            _ => generate::answer(app, body, id).await,
                         }
                     };
                     timeout(limit, answered)
@@ -141,48 +139,14 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     }
 }
 
-/// With a key, only who knows it. Without one the server listens on this machine alone, and a web page that a
-/// browser on it shows is not this machine: neither under its own name (`Origin`), nor under one that it has
-/// pointed here (`Host`).
+/// With a key, only who knows it. Without one the server listens on this machine alone.
 fn check_client(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    if let Some(key) = &app.settings.api_key {
-        let given = text(AUTHORIZATION).and_then(|given| given.strip_prefix("Bearer ")).unwrap_or_default();
-        return if same(given.trim().as_bytes(), key.as_bytes()) {
-            Ok(())
-        } else {
-            Err(ApiError::unauthorized())
-        };
-    }
-    if let Some(host) = text(HOST)
-        && !is_own(host, &app.settings.host)
-    {
-        return Err(ApiError::foreign(format!(
-            "this server has no key and answers only to names of its own machine, and not to {host:?}"
-        )));
-    }
-    match text(ORIGIN) {
-        Some(origin)
-            if !is_own(origin.split_once("://").map_or(origin, |parts| parts.1), &app.settings.host) =>
-        {
-            Err(ApiError::foreign("this server has no key and does not answer web pages of other machines"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether `host[:port]` names this machine to itself.
-fn is_own(host: &str, own: &str) -> bool {
-    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => host.rsplit_once(':').map_or(host, |parts| parts.0),
+    let Some(key) = &app.settings.api_key else {
+        return stranger(headers, &app.settings.host).map_or(Ok(()), |reason| Err(ApiError::foreign(reason)));
     };
-    name == "localhost" || name == own || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// Whether two secrets are the same, in a time that does not tell where they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+    let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok());
+    let given = given.and_then(|given| given.strip_prefix("Bearer ")).unwrap_or_default();
+    if is_same(given.trim().as_bytes(), key.as_bytes()) { Ok(()) } else { Err(ApiError::unauthorized()) }
 }
 
 /// `server` tells clients that this is tamis, and `keys` that requests may carry its random keys.
@@ -207,8 +171,8 @@ fn models(app: &App) -> Value {
     })
 }
 
-async fn tokenize(app: &Arc<App>, body: &Value) -> Result<Reply, ApiError> {
-    let fields = Fields::of(body)?;
+async fn tokenize(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
+    let fields = Fields::of(&body.value)?;
     app.check_model(fields)?;
     let tokens = match fields.text("prompt")? {
         Some(text) => {
@@ -218,26 +182,41 @@ async fn tokenize(app: &Arc<App>, body: &Value) -> Result<Reply, ApiError> {
         None if fields.get("messages").is_some() => chat::prompt(app, fields).await?,
         None => return Err(ApiError::field("prompt", "`prompt` or `messages` is missing")),
     };
-    let texts: Option<Vec<String>> = fields
-        .flag("return_token_strs")?
-        .then(|| tokens.iter().map(|&token| app.tokenizer.token(token).unwrap_or_default()).collect());
-    Ok(Reply::Json(json!({
-        "count": tokens.len(),
-        "max_model_len": app.max_model_len(),
-        "tokens": tokens,
-        "token_strs": texts,
-    })))
+    let (app, with_texts) = (app.clone(), fields.flag("return_token_strs")?);
+    drop(body);
+    written(tokens, move |tokens| {
+        let text = |&token: &u32| app.tokenizer.token(token).unwrap_or_default();
+        let texts: Option<Vec<String>> = with_texts.then(|| tokens.iter().map(text).collect());
+        Ok(json!({
+            "count": tokens.len(),
+            "max_model_len": app.max_model_len(),
+            "tokens": tokens,
+            "token_strs": texts,
+        }))
+    })
+    .await
 }
 
-fn detokenize(app: &App, body: &Value) -> Result<Reply, ApiError> {
-    let fields = Fields::of(body)?;
+async fn detokenize(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
+    let fields = Fields::of(&body.value)?;
     app.check_model(fields)?;
-    let tokens = fields.get("tokens").and_then(token_ids);
-    let Some(tokens) = tokens else {
+    let Some(tokens) = fields.get("tokens").and_then(token_ids) else {
         return Err(ApiError::field("tokens", "`tokens` must be a list of token ids"));
     };
     if let Some(token) = tokens.iter().find(|&&token| token as usize >= app.model.vocab_size) {
         return Err(ApiError::field("tokens", format!("Token id {token} is out of vocabulary")));
     }
-    Ok(Reply::Json(json!({"prompt": app.tokenizer.decode(&tokens, false)?})))
+    let app = app.clone();
+    drop(body);
+    written(tokens, move |tokens| Ok(json!({"prompt": app.tokenizer.decode(&tokens, false)?}))).await
+}
+
+/// What is to be said of tokens, as text; of many in another thread.
+async fn written(
+    tokens: Vec<u32>,
+    say: impl FnOnce(Vec<u32>) -> Result<Value, ApiError> + Send + 'static,
+) -> Result<Reply, ApiError> {
+    let is_short = tokens.len() <= SHORT;
+    let work = move || say(tokens).map(|value| value.to_string());
+    Ok(Reply::Written(if is_short { work() } else { off_thread(work).await? }?))
 }

@@ -47,6 +47,136 @@ fn bodies_over_the_limit_are_not_read() {
     );
 }
 
+/// The head of a request for a completion.
+fn head(length: usize, further: &str) -> String {
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{further}\
+         Content-Length: {length}\r\n\r\n"
+    )
+}
+
+/// Clients write a body to its end before they read.
+#[test]
+fn refusals_reach_clients_that_are_still_writing() {
+    let server = serve(ServeSettings { max_body_bytes: 10_000, ..settings() });
+    let body = "x".repeat(1 << 20);
+    for (head, status) in [(head(20 << 20, ""), 413), (head(20 << 20, "").replace("/v1/", "/"), 404)] {
+        let mut stream = connect(&server, &head);
+        for _ in 0..20 {
+            stream.write_all(body.as_bytes()).expect("the server reads on");
+        }
+        assert_eq!(read(&mut stream).status, status);
+    }
+}
+
+#[test]
+fn texts_that_are_too_long_are_refused_before_they_are_tokenised() {
+    let server = serve(settings());
+    let long = "1+2=3 ".repeat(1 << 17);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": long})),
+        ("/v1/completions", json!({"prompt": ["1", long]})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": long}]})),
+        ("/tokenize", json!({"prompt": long})),
+        ("/tokenize", json!({"messages": [{"role": "user", "content": long}]})),
+    ] {
+        let answer = server.post(path, &body);
+        let text = answer.text();
+        assert_eq!(answer.status, 400, "{path}: {text}");
+        assert!(text.contains("maximum context length is 512 tokens. However, your text has 786"), "{text}");
+    }
+}
+
+#[test]
+fn a_body_of_too_many_values_is_refused() {
+    let server = serve(settings());
+    let body = format!("{{\"prompt\": [1], \"max_tokens\": 1, \"unknown\": [{}0]}}", "0,".repeat(2 << 20));
+    let headers = [("Content-Type", "application/json")];
+    let answer = ask(server.address, "POST", "/v1/completions", &headers, body.as_bytes());
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(
+        answer.text().contains("so many values that they would take more than 128 MiB"),
+        "{}",
+        answer.text()
+    );
+}
+
+/// Long bodies are taken apart one at a time, and none is kept while its answer is generated.
+#[test]
+fn a_long_body_is_gone_when_its_generation_begins() {
+    let server = serve(slow(200));
+    let unknown = "x".repeat(100_000);
+    let mut first = long("first", 500);
+    first["unknown"] = json!(unknown);
+    let running = server.later(GENERATE, first);
+    server.await_metric("vllm:num_requests_running", |running| running == 1.0);
+    let second = server.json("/tokenize", &json!({"prompt": "1+2", "unknown": unknown}));
+    assert_eq!(second["count"], 3);
+    assert_eq!(server.metric("vllm:num_requests_running", ""), 1.0, "the first is not finished");
+    server.json("/abort_requests", &json!({}));
+    assert_eq!(running.join().unwrap().status, 200);
+}
+
+/// There is room for four of the longest bodies; who sends them does not matter.
+#[test]
+fn bodies_that_do_not_end_share_one_room() {
+    let server = serve(ServeSettings { max_body_bytes: 200_000, ..settings() });
+    // The server asks for a body once it has room for it.
+    let begin = || connect(&server, &head(200_000, "Expect: 100-continue\r\n"));
+    let goes_on = |stream: &mut TcpStream, patience: Duration| {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        let mut part = [0; 25];
+        stream.read_exact(&mut part).map(|()| assert_eq!(&part, b"HTTP/1.1 100 Continue\r\n\r\n"))
+    };
+    let mut halves: Vec<TcpStream> = (0..4).map(|_| begin()).collect();
+    for half in &mut halves {
+        goes_on(half, PATIENCE).expect("there is room");
+    }
+    let mut fifth = begin();
+    goes_on(&mut fifth, Duration::from_millis(300)).expect_err("there is no room");
+    assert_eq!(server.json("/tokenize", &json!({"prompt": "1+2"}))["count"], 3, "short ones need none");
+    drop(halves.pop());
+    goes_on(&mut fifth, PATIENCE).expect("there is room again");
+}
+
+#[test]
+fn a_client_that_left_is_noticed_whatever_stands_behind_its_request() {
+    let server = serve(slow(200));
+    let body = long("left", 500).to_string();
+    for behind in ["", "\r\n", "GET /health HTTP/1.1\r\n"] {
+        let head = head(body.len(), "").replace("/v1/completions", GENERATE);
+        let client = connect(&server, &format!("{head}{body}{behind}"));
+        server.await_metric("vllm:num_requests_running", |running| running == 1.0);
+        drop(client);
+        server.await_metric("vllm:num_requests_running", |running| running == 0.0);
+    }
+}
+
+#[test]
+fn long_lists_of_tokens_become_text() {
+    let server = serve(settings());
+    let tokens = server.json("/tokenize", &json!({"prompt": "1+2=3"}))["tokens"].as_array().unwrap().clone();
+    let many: Vec<_> = tokens.iter().cycle().take(tokens.len() * 20_000).collect();
+    assert_eq!(server.json("/detokenize", &json!({"tokens": many}))["prompt"], "1+2=3".repeat(20_000));
+}
+
+/// A name that is no text is not ours, and one that stands beside ours neither.
+#[test]
+fn hosts_and_origins_that_are_no_text_are_foreign() {
+    let server = serve(settings());
+    for (headers, status) in [
+        (&b"Host: localhost\r\n"[..], 200),
+        (b"Host: local\xe9\r\n", 403),
+        (b"Host: localhost\r\nHost: example.org\r\n", 403),
+        (b"Host: localhost\r\nOrigin: http://local\xff\r\n", 403),
+        (b"Host: localhost\r\nOrigin: http://example.org\r\n", 403),
+    ] {
+        let mut stream = connect(&server, "POST /resume HTTP/1.1\r\nConnection: close\r\n");
+        stream.write_all(&[headers, b"Content-Length: 0\r\n\r\n"].concat()).unwrap();
+        assert_eq!(read(&mut stream).status, status, "{:?}", String::from_utf8_lossy(headers));
+    }
+}
+
 #[test]
 fn garbage_ends_its_connection_and_nothing_else() {
     let server = serve(settings());

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Number, Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
+pub(crate) use tamis_rollout::call_server::SAFETENSORS;
+use tamis_rollout::json_tree::{self, MOST_TREE_BYTES};
 
 use super::{GenerateAnswer, GenerateRequest, find_bad};
 use crate::learner::generate::{BeginningGroup, Drawing, Generate, GrownSamples, SampleGrowth};
@@ -16,8 +18,6 @@ use crate::learner::{LearnerSequence, Network, TokenColumns, Wave};
 
 /// Media type of a body without columns.
 pub(crate) const JSON: &str = "application/json";
-/// Media type of a body with columns.
-pub(crate) const SAFETENSORS: &str = "application/x-safetensors";
 /// The key of the settings in the metadata of a body with columns.
 const SETTINGS: &str = "json";
 /// Key of the settings with the paths of each prompt's images.
@@ -72,72 +72,10 @@ pub struct WireMessage {
     columns: HashMap<String, WireColumn>,
 }
 
-/// JSON in which no key stands twice in one object: which of its values is meant nobody could say.
-struct Strict(Value);
-
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Strict;
-
-            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.write_str("JSON")
-            }
-
-            fn visit_unit<E>(self) -> Result<Strict, E> {
-                Ok(Strict(Value::Null))
-            }
-
-            fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
-                Ok(Strict(Value::Bool(value)))
-            }
-
-            fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
-                Ok(Strict(Value::Number(value.into())))
-            }
-
-            fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
-                Ok(Strict(Value::Number(value.into())))
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
-                Ok(Strict(Number::from_f64(value).map_or(Value::Null, Value::Number)))
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
-                Ok(Strict(Value::String(value.to_owned())))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Strict, A::Error> {
-                let mut list = Vec::new();
-                while let Some(Strict(item)) = items.next_element()? {
-                    list.push(item);
-                }
-                Ok(Strict(Value::Array(list)))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Strict, A::Error> {
-                let mut object = Map::new();
-                while let Some((name, Strict(value))) = entries.next_entry::<String, Strict>()? {
-                    if object.contains_key(&name) {
-                        return Err(A::Error::custom(format!("key `{name}` stands twice in one object")));
-                    }
-                    object.insert(name, value);
-                }
-                Ok(Strict(Value::Object(object)))
-            }
-        }
-
-        deserializer.deserialize_any(Reader)
-    }
-}
-
-/// A JSON object of settings.
+/// A JSON object of settings, in which no key stands twice.
 fn read_settings(text: &[u8], what: &str) -> Result<Value, MessageError> {
-    let Strict(settings) =
-        serde_json::from_slice(text).map_err(|error| MessageError(format!("no JSON{what}: {error}")))?;
+    let settings = json_tree::read(text, MOST_TREE_BYTES, true)
+        .map_err(|error| MessageError(format!("no JSON{what}: {error}")))?;
     if settings.is_object() { Ok(settings) } else { Err(MessageError(format!("no JSON object{what}"))) }
 }
 

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use serde_json::json;
 use tamis_core::group::PolicyVersion;
-use tamis_rollout::call_server::{Answer, AnswerAtOnce, Question};
+use tamis_rollout::call_server::{self, Answer, AnswerAtOnce, Question};
 use tamis_rollout::wire::HttpMethod;
 use tamis_run::durable::{DiskError, DiskOperation};
 
-use super::message::{MessageError, WireColumn, WireMessage};
+use super::message::{MessageError, SAFETENSORS, WireColumn, WireMessage};
 use super::{
     BackwardRequest, Capabilities, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody,
     ForwardRequest, HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer,
@@ -27,6 +27,9 @@ use crate::learner::{
 
 /// Most bytes of a request.
 pub const MAX_BODY_BYTES: usize = 1 << 30;
+
+/// Most bytes of JSON in a request: of a body without columns, or of the header of one with columns.
+pub const MAX_JSON_BYTES: usize = 4 << 20;
 
 /// Loads a learner as a request asks for it.
 pub type Opener<'a> = Box<dyn FnMut(&OpenRequest) -> Result<Box<dyn RunLearner>, LearnerError> + 'a>;
@@ -199,13 +202,16 @@ impl<'a> LearnerService<'a> {
         let shown = Arc::clone(&self.shown);
         Arc::new(move |question: &Question| {
             shown.lock().unwrap_or_else(PoisonError::into_inner).asked = Instant::now();
-            if question.header("origin").is_some() {
+            if question.has_header("origin") {
                 return Some(Refusal::new(403, "request", "a web page may not ask this").answer());
+            }
+            if let Some(stranger) = question.stranger.as_ref().filter(|_| token.is_none()) {
+                return Some(Refusal::new(403, "request", stranger.as_str()).answer());
             }
             let is_health = question.method == HttpMethod::Get && question.path == "/v1/health";
             if let Some(token) = token.as_deref().filter(|_| !is_health) {
                 let shown = question.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-                if !shown.is_some_and(|shown| is_same(shown.as_bytes(), token.as_bytes())) {
+                if !shown.is_some_and(|shown| call_server::is_same(shown.as_bytes(), token.as_bytes())) {
                     return Some(Refusal::new(401, "token", "a bearer token is missing, or wrong").answer());
                 }
             }
@@ -253,13 +259,13 @@ impl<'a> LearnerService<'a> {
     }
 
     fn answer_post(&mut self, question: &Question) -> Answer {
-        let message = WireMessage::read(&question.content_type, &question.body);
+        let message = read(question);
         if question.path == "/v1/open" {
             if [INCARNATION, SEQUENCE].iter().any(|name| question.header(name).is_some()) {
                 let message = "`open` carries no Tamis-Incarnation and no Tamis-Seq";
                 return Refusal::new(400, "request", message).answer();
             }
-            let opened = message.map_err(Refusal::from).and_then(|message| self.open(&message));
+            let opened = message.and_then(|message| self.open(&message));
             return opened.map_or_else(Refusal::answer, |opened| answer(200, &opened));
         }
         if !NUMBERED.contains(&question.path.as_str()) {
@@ -274,7 +280,7 @@ impl<'a> LearnerService<'a> {
             return last.answer.clone();
         }
         let began = Instant::now();
-        let called = message.map_err(Refusal::from).and_then(|message| self.call(&question.path, message));
+        let called = message.and_then(|message| self.call(&question.path, message));
         let called = called.map(|answer| answer.with_number(SECONDS, began.elapsed().as_secs_f64()));
         // Without one it cannot have one; otherwise there is none yet.
         let called = called.map_err(|refusal| match refusal {
@@ -523,9 +529,17 @@ fn unknown_path(path: &str) -> Refusal {
     Refusal::new(404, "path", format!("there is no call {path} in {PROTOCOL}"))
 }
 
-/// Whether two texts are the same, in a time that does not tell where they differ.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+/// The message of a call. What is read of JSON takes many times its bytes, so its length is looked at first.
+fn read(question: &Question) -> Result<WireMessage, Refusal> {
+    let has_columns = question.content_type.split(';').next().unwrap_or_default().trim() == SAFETENSORS;
+    let header = question.body.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+    let length = if has_columns { header } else { question.body.len() as u64 };
+    if length > MAX_JSON_BYTES as u64 {
+        let what = if has_columns { "the header" } else { "the body" };
+        let message = format!("{what} has {length} bytes of JSON, and at most {MAX_JSON_BYTES} are taken");
+        return Err(Refusal::new(413, "request", message));
+    }
+    Ok(WireMessage::read(&question.content_type, &question.body)?)
 }
 
 #[cfg(test)]

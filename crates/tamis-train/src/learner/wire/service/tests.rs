@@ -211,6 +211,16 @@ fn who_may_not_ask_hears_nothing() {
     insta::assert_snapshot!(error(ask("/v1/health", &[("origin", "http://evil.example")])), @r#"
     403 request: "a web page may not ask this"
     "#);
+    // Without a token, names of this machine; with one it does not matter what the caller calls it.
+    for host in ["example.org", "localhost.example.org:80"] {
+        let (status, answer) = served.get("/v1/info", None, &[("host", host)]).expect("answered");
+        assert_eq!(status, 403, "{answer}");
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(message.contains(&format!("and not to {host:?}")), "{message}");
+        let headers = [("host", host), ("authorization", "Bearer secret")];
+        assert_eq!(served.get("/v1/info", Some("secret"), &headers).expect("answered").0, 200);
+    }
+    assert_eq!(served.get("/v1/info", None, &[("host", "localhost:80")]).expect("answered").0, 200);
     let at_once = served.service.answer_at_once(Some("secret".to_owned()));
     let post = |headers: &[(&str, &str)]| {
         let question = Question::new(HttpMethod::Post, "/v1/open", "", Vec::new(), headers);
@@ -218,6 +228,20 @@ fn who_may_not_ask_hears_nothing() {
     };
     assert_eq!(post(&[]), Some(401));
     assert_eq!(post(&[("authorization", "Bearer secret")]), None, "left to who owns the learner");
+}
+
+#[test]
+fn json_is_bounded_before_it_is_read() {
+    let mut served = Served::new();
+    let blank = vec![b' '; MAX_JSON_BYTES + 1];
+    let mut file = (MAX_JSON_BYTES as u64 + 1).to_le_bytes().to_vec();
+    file.extend(&blank);
+    for (kind, body) in [("application/json", blank), ("application/x-safetensors; a=b", file)] {
+        let answer = served.service.answer(&Question::new(HttpMethod::Post, "/v1/open", kind, body, &[]));
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        assert_eq!(answer.status, 413, "{text}");
+        assert!(text.contains("has 4194305 bytes of JSON, and at most 4194304 are taken"), "{text}");
+    }
 }
 
 #[test]

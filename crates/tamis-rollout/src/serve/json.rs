@@ -1,0 +1,60 @@
+//! The JSON document of a body.
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::error::ApiError;
+use super::off_thread;
+use crate::body::{BodyFault, BodyLimits, BodyRoom, SHORT};
+use crate::json_tree::{self, MOST_TREE_BYTES};
+
+/// How a server reads bodies as JSON.
+#[derive(Clone, Copy)]
+pub(crate) struct JsonForm {
+    /// Whether a body is read as JSON whatever its content type says.
+    pub(crate) takes_any_form: bool,
+    /// Refuses one of more bytes than these.
+    pub(crate) too_large: fn(usize) -> ApiError,
+}
+
+/// A document that was sent. Whoever has read it drops it: while a long one is there, no other is read.
+pub(crate) struct Document {
+    pub(crate) value: Value,
+    _held: [Option<OwnedSemaphorePermit>; 2],
+}
+
+impl Document {
+    /// Reads a body.
+    pub(crate) async fn read(
+        headers: &HeaderMap,
+        body: Incoming,
+        (room, limits): (&BodyRoom, BodyLimits),
+        form: JsonForm,
+    ) -> Result<Self, ApiError> {
+        let held = room.read(body, limits).await.map_err(|fault| match fault {
+            BodyFault::TooLarge(most) => (form.too_large)(most),
+            BodyFault::Slow(patience) => ApiError::slow_client(patience.as_secs()),
+            BodyFault::NoRoom => ApiError::no_room(),
+            BodyFault::Broken(reason) => ApiError::bad(format!("the body broke off: {reason}")),
+        })?;
+        let bytes = held.bytes;
+        let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        if !form.takes_any_form && !kind.eq_ignore_ascii_case("application/json") && !bytes.is_empty() {
+            return Err(ApiError::bad(
+                "Unsupported Media Type: send the body with the header `Content-Type: application/json`",
+            ));
+        }
+        let parse = |bytes: &[u8]| json_tree::read(bytes, MOST_TREE_BYTES, false);
+        let (read, turn) = if bytes.len() <= SHORT {
+            (parse(&bytes), None)
+        } else {
+            let turn = room.turn().await;
+            (off_thread(move || parse(&bytes)).await?, turn)
+        };
+        let value = read.map_err(|error| ApiError::bad(format!("Invalid JSON format: {error}")))?;
+        Ok(Self { value, _held: [held.room, turn] })
+    }
+}
