@@ -354,6 +354,12 @@ pub enum GeneratorError {
         /// How.
         reason: String,
     },
+    /// Programs that play episodes ask for what is refused, all of them.
+    #[error("the first calls of all programs were refused; the last one with: {last}")]
+    Refused {
+        /// The refusal, which names the field and what to set.
+        last: String,
+    },
     /// No server answers.
     #[error("no server answers: {}", tried.join("; "))]
     Unreachable {

@@ -51,6 +51,27 @@ assert reasons == ["stop"] and usage.total_tokens == 0, (reasons, usage)
 answers.append(text)
 
 
+# By the newer interface, with the items of an answer sent back, and as a stream.
+flat = [{"type": "function", "name": "add", "description": "Adds.", "parameters": parameters, "strict": False}]
+done = client.responses.create(model="gpt-4o", input=[question], tools=flat, max_output_tokens=50)
+assert done.status == "completed" and done.usage.total_tokens == 5 and done.output_text == "", done
+(called_now,) = done.output
+assert called_now.type == "function_call" and called_now.name == "add", done
+output = str(sum(json.loads(called_now.arguments).values()))
+result = {"type": "function_call_output", "call_id": called_now.call_id, "output": output}
+conversation = [question, called_now, result]
+answers.append(client.responses.create(model="gpt-4o", input=conversation, tools=flat).output_text)
+with client.responses.stream(model="gpt-4o", input=conversation, tools=flat) as stream:
+    deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    whole = stream.get_final_response()
+assert whole.output_text == deltas and whole.status == "completed", whole
+answers.append(deltas)
+
+# The log-probabilities of an answer.
+done = client.chat.completions.create(model="gpt-4o", messages=[question], tools=tools, logprobs=True)
+assert [(token.token, token.logprob) for token in done.choices[0].logprobs.content] == [("a", -0.5)], done
+
+
 async def play():
     """The same with the asynchronous client."""
     client = openai.AsyncOpenAI(timeout=60)

@@ -393,6 +393,9 @@ impl RunError {
                  name them in rollout.servers; a run that had \
                  begun goes on with --resume".to_owned(),
             ),
+            Self::Dispatch(DispatchError::Generator(GeneratorError::Refused { .. })) => {
+                Some("change that in the program of environment.argv, or in the client that it uses".to_owned())
+            }
             Self::Dispatch(DispatchError::Generator(GeneratorError::Environment { .. })) => Some(
                 "mend what it says, or let it happen more often (environment.max_restarts); a run that had begun goes on with \
                  --resume"

@@ -25,8 +25,8 @@ use crate::generator::{
     AbortScope, FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest,
 };
 use crate::programs::{
-    CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramFailure,
-    ProgramHost, ProgramOutcome, RefusedCalls, for_template,
+    CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, ChatLogprob, EpisodeNumber, ProgramEvent,
+    ProgramFailure, ProgramHost, ProgramOutcome, RefusedCalls, for_template,
 };
 
 /// The programs of a run, and how their conversations are rendered.
@@ -55,6 +55,9 @@ pub trait Agents: Send + Sync {
         new: &[Value],
         tools: &[Value],
     ) -> Result<Between, String>;
+
+    /// The text that each token of an answer adds.
+    fn token_texts(&self, tokens: &[u32]) -> Vec<String>;
 
     /// What the policy's text says to a program, calls of tools told apart; `index`: number of the call of its episode.
     fn read_answer(&self, text: &str, index: usize, has_tools: bool) -> ChatAnswer;
@@ -384,7 +387,10 @@ impl Episodes<'_> {
             }
         }
         self.ask_for_agents(&*agents)?;
-        Ok(told)
+        match agents.host().all_refused() {
+            Some(last) => Err(GeneratorError::Refused { last }),
+            None => Ok(told),
+        }
     }
 
     /// Hands on the calls that wait, as far as the room for them is known.
@@ -490,6 +496,10 @@ impl Episodes<'_> {
                 sample.finish_reason = FinishReason::Stop;
             }
             (said.prompt_tokens, said.completion_tokens) = (asked.context.len(), sample.token_ids.len());
+            if asked.chat.logprobs {
+                let tokens = agents.token_texts(&sample.token_ids).into_iter().zip(&sample.logprobs);
+                said.logprobs = tokens.map(|(token, &logprob)| ChatLogprob { token, logprob }).collect();
+            }
             if agents.host().answer(asked.call, Ok(said.clone())) {
                 asked.answer = Some((sample, said));
             } else {

@@ -30,17 +30,22 @@ pub struct ChatCall {
     pub stream: bool,
     /// Whether the stream ends with the numbers of tokens.
     pub stream_usage: bool,
+    /// Whether the answer has the log-probabilities of its tokens.
+    pub logprobs: bool,
     /// Names of the fields of sampling that it has (`temperature`, ...), which have no effect.
     pub sampling: Vec<&'static str>,
 }
 
 /// Fields that would change the answer and that nobody here knows how to obey.
-const REFUSED: [Refused; 29] = [
+const REFUSED: [Refused; 28] = [
     ("n", is_one, "make a call for each answer"),
-    ("logprobs", is_false, "they are recorded for training, and not returned"),
-    ("top_logprobs", is_zero, "log-probabilities are not returned"),
-    ("prompt_logprobs", is_never, "log-probabilities are not returned"),
-    ("response_format", |value| value["type"] == "text", "describe the form in the conversation"),
+    ("top_logprobs", is_zero, "set `logprobs` only: those of the sampled tokens are recorded, and no others"),
+    ("prompt_logprobs", is_never, "set `logprobs`: those of the sampled tokens are recorded, and no others"),
+    (
+        "response_format",
+        |value| value["type"] == "text",
+        "describe the form in the conversation, or set `rollout.regex` in the configuration of the run",
+    ),
     ("audio", is_never, "only text is sampled"),
     ("modalities", |value| value == &json!(["text"]), "only text is sampled"),
     ("web_search_options", is_never, "search in a tool of the program's own"),
@@ -49,7 +54,7 @@ const REFUSED: [Refused; 29] = [
     (
         "tool_choice",
         |value| value == "auto" || value == "none",
-        "the policy decides: \"auto\", or \"none\" to offer no tools",
+        "the policy decides: set \"auto\", or \"none\" to offer no tools",
     ),
     ("presence_penalty", is_zero, "use `repetition_penalty`"),
     ("frequency_penalty", is_zero, "use `repetition_penalty`"),
@@ -98,6 +103,7 @@ impl ChatCall {
             stop: read_stops(fields)?,
             stream: fields.flag("stream")?,
             stream_usage: options.map_or(Ok(false), |options| options.flag("include_usage"))?,
+            logprobs: fields.flag("logprobs")?,
             sampling: SAMPLING.into_iter().filter(|name| fields.get(name).is_some()).collect(),
         })
     }
@@ -261,6 +267,7 @@ mod tests {
             stop: vec!["x".to_owned()],
             stream: true,
             stream_usage: true,
+            logprobs: false,
             sampling: vec!["temperature", "top_p", "top_k", "seed"],
         };
         assert_eq!(read(&body), Ok(expected));
@@ -277,7 +284,7 @@ mod tests {
         };
         for (field, value) in [
             ("n", json!(2)),
-            ("logprobs", json!(true)),
+            ("logprobs", json!(3)),
             ("top_logprobs", json!(3)),
             ("response_format", json!({"type": "json_object"})),
             ("tool_choice", json!("required")),

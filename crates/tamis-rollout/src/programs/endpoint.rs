@@ -15,6 +15,7 @@ use super::EpisodeNumber;
 use super::call::ChatCall;
 use super::ledger::Ledger;
 use super::refused::Refusal;
+use super::responses::chat_body;
 use crate::body::BodyLimits;
 use crate::serve::error::ApiError;
 use crate::serve::json::{Document, JsonForm};
@@ -80,12 +81,21 @@ async fn route(
     let episode = ledger.admit(token, key.strip_prefix("Bearer ").unwrap_or(key).trim())?;
     match (route.trim_end_matches('/'), &head.method) {
         ("v1/models", &Method::GET) => Ok(Ok(Reply::Json(models(&ledger.settings.model)))),
-        ("v1/chat/completions", &Method::POST) => chat(ledger, episode, head, body, patience).await,
-        ("v1/models" | "v1/chat/completions", _) => refuse(ledger, episode, ApiError::wrong_method()),
+        ("v1/chat/completions", &Method::POST) => chat(ledger, episode, head, (body, false), patience).await,
+        ("v1/responses", &Method::POST) => chat(ledger, episode, head, (body, true), patience).await,
+        ("v1/models" | "v1/chat/completions" | "v1/responses", _) => {
+            refuse(ledger, episode, ApiError::wrong_method())
+        }
+        ("v1/completions", _) => {
+            let message = "`v1/completions` continues a text, and a policy is trained on conversations: send the text as \
+                           a message of the role user to `POST v1/chat/completions`";
+            refuse(ledger, episode, ApiError::new(404, "NotFoundError", message))
+        }
         (other, _) => {
             let other: String = other.chars().take(60).collect();
             let message = format!(
-                "there is no `{other}` here: `POST v1/chat/completions` is answered, and `GET v1/models`"
+                "there is no `{other}` here: `POST v1/chat/completions` and `POST v1/responses` are answered, and \
+                 `GET v1/models`"
             );
             refuse(ledger, episode, ApiError::new(404, "NotFoundError", message))
         }
@@ -102,7 +112,7 @@ async fn chat(
     ledger: &Arc<Ledger>,
     episode: EpisodeNumber,
     head: &Parts,
-    body: Incoming,
+    (body, is_response): (Incoming, bool),
     patience: Duration,
 ) -> Result<Result<Reply, ApiError>, Refusal> {
     let limits = BodyLimits { most: ledger.settings.max_body_bytes, patience };
@@ -115,17 +125,27 @@ async fn chat(
         },
     };
     let read = Document::read(&head.headers, body, (&ledger.room, limits), form).await;
-    let read = read.and_then(|body| ChatCall::read(&body.value));
+    let read = read.and_then(|body| {
+        if is_response {
+            return ChatCall::read(&chat_body(&body.value)?);
+        }
+        ChatCall::read(&body.value)
+    });
     let call = match read {
         Ok(call) => call,
         Err(error) => return refuse(ledger, episode, error),
     };
-    let (is_streamed, tells_usage) = (call.stream, call.stream_usage);
+    let (is_streamed, tells_usage, tells_logprobs) = (call.stream, call.stream_usage, call.logprobs);
     let waiting = ledger.ask(episode, call)?;
-    let (id, model) = (format!("chatcmpl-{:016x}", waiting.call.0), &ledger.settings.model);
+    let (number, model) = (format!("{:016x}", waiting.call.0), &ledger.settings.model);
+    let id = format!("chatcmpl-{number}");
     Ok(match waiting.answered().await? {
-        Ok(answer) if is_streamed => Ok(Reply::Events(answer.stream(&id, model, tells_usage))),
-        Ok(answer) => Ok(Reply::Json(answer.whole(&id, model))),
+        Ok(answer) if is_response && is_streamed => Ok(Reply::Events(answer.response_events(&number, model))),
+        Ok(answer) if is_response => Ok(Reply::Json(answer.response(&number, model))),
+        Ok(answer) if is_streamed => {
+            Ok(Reply::Events(answer.stream(&id, model, tells_usage, tells_logprobs)))
+        }
+        Ok(answer) => Ok(Reply::Json(answer.whole(&id, model, tells_logprobs))),
         Err(error) => Err(error.into()),
     })
 }

@@ -19,6 +19,12 @@ use crate::serve::BODIES_AT_ONCE;
 /// Ended episodes whose URLs are remembered.
 const MOST_ENDED: usize = 1 << 16;
 
+/// Fields of refused calls that are told of, at most.
+const MOST_TOLD: usize = 32;
+
+/// Episodes all of whose calls were refused after which it is sure that those of all others are.
+const ENOUGH_IN_VAIN: usize = 8;
+
 type Answered = Result<ChatAnswer, ChatError>;
 
 /// An episode that has not ended.
@@ -66,6 +72,12 @@ struct Open {
     has_unnamed: bool,
     /// Fields of sampling that were told of.
     sampling: BTreeSet<&'static str>,
+    /// Fields and routes of refused calls that were told of.
+    refused_fields: BTreeSet<String>,
+    /// Episodes that ended without a call that was handed on, and whose own calls were refused.
+    num_in_vain: usize,
+    /// What the last of those was told.
+    last_in_vain: String,
 }
 
 impl Open {
@@ -193,9 +205,23 @@ impl Ledger {
         }
     }
 
-    /// Counts a refusal of a call of an episode.
+    /// Counts a refusal of a call of an episode. A person hears of the first of each field.
     pub(super) fn refuse(&self, episode: EpisodeNumber, refusal: &Refusal) {
-        Self::count(&mut self.lock(), Some(episode), refusal);
+        let mut open = self.lock();
+        if let Refusal::Request(error) = refusal
+            && open.refused_fields.len() < MOST_TOLD
+            && open.refused_fields.insert(error.param().unwrap_or(&error.message).to_owned())
+        {
+            open.warnings.push(format!("a program's call was refused: {}", error.message));
+        }
+        Self::count(&mut open, Some(episode), refusal);
+    }
+
+    /// Why no program gets on, once that is sure.
+    pub(super) fn all_refused(&self) -> Option<String> {
+        let open = self.lock();
+        let is_so = open.num_calls == 0 && open.num_in_vain >= ENOUGH_IN_VAIN;
+        is_so.then(|| open.last_in_vain.clone())
     }
 
     /// Hands a call on; what it waits for.
@@ -273,6 +299,10 @@ impl Ledger {
         {
             let mut open = self.lock();
             let Some((closed, calls)) = open.close(episode) else { return };
+            if closed.num_calls == 0 && closed.refused.invalid > 0 {
+                open.num_in_vain += 1;
+                open.last_in_vain = closed.last_refusal.clone().unwrap_or_default();
+            }
             let abandoned = calls.into_iter().map(|call| ProgramEvent::Abandoned { episode, call });
             open.events.extend(abandoned);
             open.events.push(ProgramEvent::Ended { episode, outcome, refused: closed.refused });

@@ -26,8 +26,9 @@
 //! they look like secrets (`*_API_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD`, `AWS_*`, `OPENAI_*` and the like); what
 //! the settings name is set whatever it looks like. Calls to 127.0.0.1 go past proxies.
 //!
-//! `POST chat/completions` is answered in the form that OpenAI's clients read, with tools, in one piece or as a
-//! stream; `GET models` names the policy. Several calls may be under way at once. A body is read as JSON whatever its
+//! `POST chat/completions` is answered in the form that OpenAI's clients read, with tools and log-probabilities, in one
+//! piece or as a stream. `POST responses` is the same for texts and tools in the form of their newer interface.
+//! `GET models` names the policy. Several calls may be under way at once. A body is read as JSON whatever its
 //! content type says.
 //!
 //! # What it answers
@@ -67,6 +68,7 @@ mod outcome;
 mod process;
 mod refused;
 mod reply;
+mod responses;
 mod supervisor;
 mod surroundings;
 
@@ -84,7 +86,7 @@ use tamis_env::process_group::GuardedFolder;
 pub use self::call::{ChatCall, for_template};
 pub use self::outcome::{ProgramFailure, ProgramOutcome};
 pub use self::refused::RefusedCalls;
-pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatToolCall, tool_call_id};
+pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatLogprob, ChatToolCall, tool_call_id};
 
 use self::ledger::Ledger;
 use self::supervisor::{Order, Supervisor};
@@ -298,6 +300,11 @@ impl ProgramHost {
     /// What a person should hear since this was asked last.
     pub fn take_warnings(&self) -> Vec<String> {
         self.ledger.take_warnings()
+    }
+
+    /// Why no program gets on: the first calls of all episodes that have ended, and of at least so many, were refused.
+    pub fn all_refused(&self) -> Option<String> {
+        self.ledger.all_refused()
     }
 
     /// Episodes that have not ended.

@@ -40,8 +40,17 @@ pub enum ChatFinish {
     Length,
 }
 
+/// A token of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatLogprob {
+    /// The text that it adds.
+    pub token: String,
+    /// Its log-probability.
+    pub logprob: f32,
+}
+
 /// The policy's answer to a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ChatAnswer {
     /// What it says; tool calls have been taken out of it.
     pub text: String,
@@ -53,12 +62,21 @@ pub struct ChatAnswer {
     pub prompt_tokens: usize,
     /// Tokens of the answer.
     pub completion_tokens: usize,
+    /// Its tokens with their log-probabilities, for a call that asks for them.
+    pub logprobs: Vec<ChatLogprob>,
 }
 
 impl ChatAnswer {
     /// An answer without tool calls and numbers of tokens.
     pub fn text(text: &str, finish: ChatFinish) -> Self {
-        Self { text: text.to_owned(), tool_calls: Vec::new(), finish, prompt_tokens: 0, completion_tokens: 0 }
+        Self {
+            text: text.to_owned(),
+            tool_calls: Vec::new(),
+            finish,
+            prompt_tokens: 0,
+            completion_tokens: 0,
+            logprobs: Vec::new(),
+        }
     }
 
     /// The message that stands in later calls for this answer, in the form of [`ChatCall::messages`].
@@ -88,14 +106,26 @@ impl ChatAnswer {
         })
     }
 
+    /// The log-probabilities, if a call asks for them.
+    fn told_logprobs(&self, are_told: bool) -> Value {
+        if !are_told {
+            return Value::Null;
+        }
+        let token = |ChatLogprob { token, logprob }: &ChatLogprob| {
+            let (logprob, bytes) = (f64::from(*logprob), token.as_bytes());
+            json!({"token": token, "logprob": logprob, "bytes": bytes, "top_logprobs": []})
+        };
+        json!({"content": self.logprobs.iter().map(token).collect::<Vec<_>>(), "refusal": null})
+    }
+
     /// In one piece.
-    pub(super) fn whole(&self, id: &str, model: &str) -> Value {
+    pub(super) fn whole(&self, id: &str, model: &str, with_logprobs: bool) -> Value {
         let is_silent = self.text.is_empty() && !self.tool_calls.is_empty();
         let mut message = self.message();
         message["content"] = if is_silent { Value::Null } else { json!(self.text) };
         message["refusal"] = Value::Null;
-        let choice =
-            json!({"index": 0, "message": message, "logprobs": null, "finish_reason": self.finish_reason()});
+        let (logprobs, reason) = (self.told_logprobs(with_logprobs), self.finish_reason());
+        let choice = json!({"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason});
         json!({
             "id": id,
             "object": "chat.completion",
@@ -108,7 +138,7 @@ impl ChatAnswer {
     }
 
     /// As server-sent events.
-    pub(super) fn stream(&self, id: &str, model: &str, with_usage: bool) -> String {
+    pub(super) fn stream(&self, id: &str, model: &str, with_usage: bool, with_logprobs: bool) -> String {
         let created = seconds();
         let mut text = String::new();
         let mut say = |choices: Value, usage: Value| {
@@ -129,7 +159,10 @@ impl ChatAnswer {
             let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": reason});
             json!([choice])
         };
-        say(choice(json!({"role": "assistant", "content": ""}), Value::Null), Value::Null);
+        // Those of all tokens, whatever became of their text.
+        let mut opening = choice(json!({"role": "assistant", "content": ""}), Value::Null);
+        opening[0]["logprobs"] = self.told_logprobs(with_logprobs);
+        say(opening, Value::Null);
         if !self.text.is_empty() {
             say(choice(json!({"content": self.text}), Value::Null), Value::Null);
         }
@@ -197,18 +230,24 @@ mod tests {
             finish: ChatFinish::Stop,
             prompt_tokens: 3,
             completion_tokens: 4,
+            logprobs: vec![ChatLogprob { token: "é".to_owned(), logprob: -0.5 }],
         };
-        let whole = answer.whole("chatcmpl-1", "policy");
+        let whole = answer.whole("chatcmpl-1", "policy", false);
+        assert_eq!(whole["choices"][0]["logprobs"], Value::Null);
+        let told = json!([{"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": []}]);
+        let with = answer.whole("chatcmpl-1", "policy", true);
+        assert_eq!(with["choices"][0]["logprobs"]["content"], told);
         let call = json!({"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}});
         let message = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [call]});
         assert_eq!(whole["choices"][0]["message"], message);
         assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
         assert_eq!(whole["usage"]["total_tokens"], 7);
-        let empty = ChatAnswer::text("", ChatFinish::Length).whole("chatcmpl-1", "policy");
+        let empty = ChatAnswer::text("", ChatFinish::Length).whole("chatcmpl-1", "policy", false);
         assert_eq!(empty["choices"][0]["message"]["content"], "");
         assert_eq!(empty["choices"][0]["finish_reason"], "length");
 
-        let stream = ChatAnswer { text: "so".to_owned(), ..answer }.stream("chatcmpl-1", "policy", true);
+        let stream =
+            ChatAnswer { text: "so".to_owned(), ..answer }.stream("chatcmpl-1", "policy", true, true);
         let chunks: Vec<&str> =
             stream.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
         let (done, chunks) = chunks.split_last().unwrap();
@@ -225,6 +264,7 @@ mod tests {
             Value::Null,
         ];
         assert_eq!(deltas, expected.iter().collect::<Vec<_>>());
+        assert_eq!(chunks[0]["choices"][0]["logprobs"]["content"], told);
         assert_eq!(chunks[3]["choices"][0]["finish_reason"], "tool_calls");
         assert_eq!(chunks[4]["usage"]["completion_tokens"], 4);
         assert!(chunks[..4].iter().all(|chunk| chunk["usage"].is_null()));

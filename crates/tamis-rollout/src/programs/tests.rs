@@ -258,7 +258,9 @@ fn calls_that_cannot_be_answered_are_refused_by_name_and_counted() {
 user = [{"role": "user", "content": "x"}]
 refused(chat(user, n=2), 400, 400, "`n`")
 refused(send("/chat/completions", b"{"), 400, 400, "JSON")
-refused(send("/responses", {}), 404, 404, "POST v1/chat/completions")
+refused(send("/embeddings", {}), 404, 404, "POST v1/chat/completions")
+refused(send("/completions", {"prompt": "x"}), 404, 404, "as a message of the role user")
+refused(send("/responses", {"input": "x", "previous_response_id": "resp_1"}), 400, 400, "the whole conversation as `input`")
 refused(send("/chat/completions"), 405, 405)
 refused(chat([{"role": "user", "content": "x" * 100_000}]), 413, 413, "50000 bytes")
 refused(chat([{"role": "user", "content": "x" * 3_000_000}]), 413, 413, "50000 bytes")
@@ -271,9 +273,18 @@ print(0)
     let mut owner = Owner::new(ProgramSettings { max_calls: 2, max_body_bytes: 50_000, ..settings(script) });
     owner.begin(&json!({}));
     let (_, outcome, refused) = owner.ended_after("yes");
-    let expected = RefusedCalls { invalid: 4, too_large: 2, over_limit: 2, ..RefusedCalls::default() };
+    let expected = RefusedCalls { invalid: 6, too_large: 2, over_limit: 2, ..RefusedCalls::default() };
     assert_eq!((outcome, refused), (Ok(reward(0.0)), expected));
     assert_eq!(owner.host.take_refused(), expected);
+    // A person hears of each field once.
+    let warnings = owner.host.take_warnings();
+    let count = |word: &str| warnings.iter().filter(|told| told.contains(word)).count();
+    for word in
+        ["`n` is not", "`v1/completions`", "`previous_response_id` is not", "there is no `v1/embeddings`"]
+    {
+        assert_eq!(count(word), 1, "{word}: {warnings:?}");
+    }
+    assert!(owner.host.all_refused().is_none(), "others were answered");
 }
 
 #[test]
@@ -483,7 +494,8 @@ fn openais_python_client_plays_an_episode() {
     }
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openai_program.py");
     let argv = [&python, &program].map(|path| path.display().to_string()).to_vec();
-    let mut owner = Owner::new(ProgramSettings { timeout: LONG, max_calls: 6, ..ProgramSettings::new(argv) });
+    let mut owner =
+        Owner::new(ProgramSettings { timeout: LONG, max_calls: 10, ..ProgramSettings::new(argv) });
     owner.begin(&json!({"a": 17, "b": 25}));
     let add = ChatToolCall {
         id: tool_call_id(0, 0),
@@ -500,6 +512,8 @@ fn openais_python_client_plays_an_episode() {
                     earlier.is_some_and(|(earlier, answer)| chat.after(&earlier, &answer).is_some()),
                 );
                 let last = chat.messages.last().unwrap();
+                let logprobs = vec![ChatLogprob { token: "a".to_owned(), logprob: -0.5 }];
+                let logprobs = if chat.logprobs { logprobs } else { Vec::new() };
                 let answer = if last["role"] == "tool" {
                     ChatAnswer::text(last["content"].as_str().unwrap(), ChatFinish::Stop)
                 } else {
@@ -508,6 +522,7 @@ fn openais_python_client_plays_an_episode() {
                         tool_calls,
                         prompt_tokens: 3,
                         completion_tokens: 2,
+                        logprobs,
                         ..ChatAnswer::text("", ChatFinish::Stop)
                     }
                 };
@@ -521,7 +536,7 @@ fn openais_python_client_plays_an_episode() {
     let outcome = outcome.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((outcome.reward, outcome.success), (Some(1.0), Some(true)));
     // In one piece, as a stream, and by the asynchronous client: what it sends back is known as what it was told.
-    assert_eq!((num_streamed, num_continued), (2, 3));
+    assert_eq!((num_streamed, num_continued), (3, 4));
     // Each refusal was taken for good: none was tried again.
     let expected =
         RefusedCalls { foreign_url: 0, unknown_url: 1, over_limit: 1, invalid: 2, ..RefusedCalls::default() };

@@ -119,6 +119,11 @@ impl ApiError {
         Self::new(504, "TimeoutError", message)
     }
 
+    /// The field that is wrong, if it is one.
+    pub(crate) fn param(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
     /// Whether asking again later helps.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self.status, 429 | 503)

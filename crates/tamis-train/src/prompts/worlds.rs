@@ -19,6 +19,7 @@ use tamis_rollout::programs::{
     ChatAnswer, ChatFinish, ChatToolCall, ProgramHost, ProgramSettings, tool_call_id,
 };
 use tamis_rollout::{Agents, Between, Plays, TokenLimits, Worlds, conversation_of};
+use tamis_text::decode::IncrementalDecoder;
 use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
 use super::codec::Codec;
@@ -368,6 +369,12 @@ impl Agents for RunAgents {
         let continuation = template.continuation(self.worlds.codec.tokenizer(), conversation, new, sampled);
         let continuation = continuation.map_err(|error| error.to_string())?;
         Ok(Between { token_ids: continuation.token_ids, text: continuation.text })
+    }
+
+    fn token_texts(&self, tokens: &[u32]) -> Vec<String> {
+        let (tokenizer, mut decoder) = (self.worlds.codec.tokenizer(), IncrementalDecoder::new(false));
+        let text = |&token: &u32| decoder.push(tokenizer, token).unwrap_or_default().to_owned();
+        tokens.iter().map(text).collect()
     }
 
     fn read_answer(&self, text: &str, index: usize, has_tools: bool) -> ChatAnswer {

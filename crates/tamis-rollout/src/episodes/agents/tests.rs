@@ -61,6 +61,10 @@ impl Agents for TestAgents {
         Ok(tokens(&format!("|{}", render(new))))
     }
 
+    fn token_texts(&self, tokens: &[u32]) -> Vec<String> {
+        tokens.iter().map(u32::to_string).collect()
+    }
+
     fn read_answer(&self, text: &str, _index: usize, _has_tools: bool) -> ChatAnswer {
         ChatAnswer::text(text, ChatFinish::Stop)
     }
@@ -122,6 +126,61 @@ fn play(agents: &Arc<TestAgents>, count: u64) -> Vec<GeneratorEvent> {
 fn sample(event: &GeneratorEvent) -> (&Sample, &Episode) {
     let GeneratorEvent::Sampled { sample, .. } = event else { panic!("{event:?}") };
     (sample, sample.episode.as_ref().expect("played"))
+}
+
+#[test]
+fn log_probabilities_that_a_program_asks_for_are_those_that_are_recorded() {
+    let agents = host(
+        r#"
+url, headers = os.environ["OPENAI_BASE_URL"], {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+body = json.dumps({"messages": [{"role": "user", "content": "hello"}], "logprobs": True}).encode()
+request = urllib.request.Request(url + "/chat/completions", body, headers)
+told = json.load(urllib.request.urlopen(request, timeout=120))["choices"][0]["logprobs"]["content"]
+info = {"count": len(told), "first": told[0]["logprob"], "token": float(told[0]["token"])}
+print(json.dumps({"reward": 1, "info": info}))
+"#,
+        |_| (),
+    );
+    let events = play(&agents, 1);
+    let (sample, episode) = sample(&events[0]);
+    let info = &episode.turns.last().expect("a turn").info;
+    assert_eq!(info["count"], sample.token_ids.len() as f64);
+    assert_eq!(info["token"], f64::from(sample.token_ids[0]));
+    assert_eq!(info["first"], f64::from(sample.logprobs[0]));
+}
+
+#[test]
+fn a_run_all_of_whose_first_calls_are_refused_ends() {
+    let program = r#"
+try:
+    ask([{"role": "user", "content": "hello"}], n=2)
+except urllib.error.HTTPError:
+    pass
+print(1)
+"#;
+    let agents = host(program, |_| ());
+    let mut plays = Plays::of_agents(Arc::clone(&agents) as Arc<dyn Agents>, TokenLimits::of(200), false);
+    let mut generator = FakeGenerator::new(FakeSettings { max_delay: 3, ..FakeSettings::faultless(1) });
+    let mut episodes = plays.over(&mut generator);
+    for group in 0..12 {
+        episodes.submit(request(group, "user:hello;")).expect("taken");
+    }
+    let mut num_failed = 0;
+    let error = loop {
+        match episodes.next(Wait::Forever) {
+            Ok(events) => num_failed += events.len(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(num_failed < 12, "it ends before all have failed");
+    assert!(
+        error.contains("first calls of all programs were refused; the last one with: `n` is not"),
+        "{error}"
+    );
+    assert!(error.contains("make a call for each answer"), "{error}");
+    let warnings = agents.0.take_warnings();
+    let told: Vec<&String> = warnings.iter().filter(|told| told.contains("`n` is not supported")).collect();
+    assert_eq!(told.len(), 1, "{warnings:?}");
 }
 
 #[test]
