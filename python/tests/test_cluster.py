@@ -755,11 +755,16 @@ class TestWithoutRay(ClusterCase):
         )
 
     def test_a_token_that_differs_is_told_at_once_with_the_fix(self):
-        for error in ("AuthenticationError('InvalidAuthToken: it is incorrect')", "RuntimeError('status: UNAUTHENTICATED')"):
+        # Ray tells most of them only where it logs.
+        log = "gcs_client.cc:210: Failed to get cluster ID: Unauthenticated: RPC error: it is incorrect\\n"
+        logged = f"os.write(2, b'{log}') and ConnectionError('Failed to connect')"
+        for error in ("AuthenticationError('it is incorrect')", logged):
             with self.subTest(error):
                 launcher = self.without_cluster("--wait", "600", "--address", "auto", TROUBLE=error)
                 told = launcher.wait("error")
-                self.assertIn("the Ray cluster and this process do not have the same token: ", told["message"])
+                self.assertIn("the Ray cluster wants a token that this process does not send: ", told["message"])
+                self.assertIn("it is incorrect", told["message"])
+                self.assertIn("RAY_AUTH_MODE=token", told["hint"])
                 self.assertIn("copy its ~/.ray/auth_token", told["hint"])
                 self.assertIn("RAY_AUTH_MODE=disabled", told["hint"])
                 self.assertEqual(launcher.process.wait(PATIENCE), 1)

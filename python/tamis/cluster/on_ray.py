@@ -30,19 +30,45 @@ CONNECT_TIMEOUT = 5.0
 LONGEST_LOOK = 120.0
 
 
-# What a token that differs between machines needs. Since Ray 2.60 a cluster wants one as soon as its head has the file.
+# Since Ray 2.60 a cluster wants a token as soon as its head has the file, and who joins by an address sends none.
 TOKEN_HINT = (
-    "give every node and this process the token of the head: copy its ~/.ray/auth_token, or name the file in "
-    "RAY_AUTH_TOKEN_PATH; a cluster without tokens is started with RAY_AUTH_MODE=disabled on all nodes, and joined with it"
+    "set RAY_AUTH_MODE=token for the run and for every node, and give all of them the token of the head: copy its "
+    "~/.ray/auth_token, or name the file in RAY_AUTH_TOKEN_PATH; a cluster without tokens is started with "
+    "RAY_AUTH_MODE=disabled"
 )
 
 
-def is_token_trouble(error):
-    """Whether an error of Ray's is about its token; only some of them are of the class that says so."""
+def find_token_trouble(error, said):
+    """What an attempt to connect tells of a token: Ray raises an error of its own only for some of them, and writes the
+    reason of the others to the standard error.
+    """
     if type(error).__name__ == "AuthenticationError":
-        return True
-    text = str(error).lower()
-    return "authentication token" in text or "unauthenticated" in text
+        # Its text goes on with a hint that leaves the mode out.
+        return first_line(getattr(error, "message", error))
+    for line in f"{error}\n{said}".splitlines():
+        _, found, reason = line.partition("Unauthenticated: ")
+        if found:
+            return reason.strip()
+    return None
+
+
+@contextlib.contextmanager
+def overhear():
+    """A list of what is written to the standard error meanwhile, once that is over; it is written there all the same."""
+    heard = []
+    with tempfile.TemporaryFile() as file:
+        own = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield heard
+        finally:
+            os.dup2(own, 2)
+            file.seek(0)
+            said = file.read()
+            heard.append(said.decode(errors="replace"))
+            while said:
+                said = said[os.write(own, said) :]
+            os.close(own)
 
 
 def knock(address):
@@ -207,18 +233,19 @@ class RayLauncher:
         deadline, is_told = time.monotonic() + wait, False
         while True:
             try:
+                heard = []
                 knock(address)
-                self._ray.init(address=address, log_to_driver=False, logging_level="warning")
+                with overhear() as heard:
+                    self._ray.init(address=address, log_to_driver=False, logging_level="warning")
                 return
             except Exception as error:
                 # A cluster that is half dead raises errors of many kinds.
                 where = f" at {address}" if address != "auto" else ""
-                if is_token_trouble(error):
+                token_trouble = find_token_trouble(error, "".join(heard))
+                if token_trouble is not None:
                     # Waiting changes nothing.
-                    raise LaunchError(
-                        f"the Ray cluster{where} and this process do not have the same token: {first_line(error)}",
-                        TOKEN_HINT,
-                    ) from None
+                    message = f"the Ray cluster{where} wants a token that this process does not send: {token_trouble}"
+                    raise LaunchError(message, TOKEN_HINT) from None
                 is_usual = isinstance(error, ConnectionError | RuntimeError | ValueError | OSError)
                 kind = "" if is_usual else f"{type(error).__name__}: "
                 trouble = f"no Ray cluster answers{where}: {kind}{first_line(error)}"

@@ -9,8 +9,8 @@ use super::reply::{ChatAnswer, ChatFinish};
 use crate::serve::error::ApiError;
 use crate::serve::field::{Fields, Refused};
 use crate::serve::sampling::{is_empty, is_false, is_never};
-use crate::serve::stream::put;
 use crate::serve::seconds;
+use crate::serve::stream::put;
 
 /// Fields that would change the answer and that are not obeyed.
 const REFUSED: [Refused; 9] = [
