@@ -88,7 +88,7 @@ impl CachedRepository {
                 match fs::metadata(entry.path()) {
                     Ok(found) if found.is_dir() => folders.push(name),
                     Ok(found) if stays_inside(&name) => {
-                        files.push(ListedFile { name, size: Some(found.len()) });
+                        files.push(ListedFile { name, size: Some(found.len()), checksum: None });
                     }
                     // A link to a blob that is gone.
                     _ => {}
@@ -107,10 +107,15 @@ impl CachedRepository {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Those of some files that a commit lacks.
-    pub(crate) fn missing(&self, commit: &str, files: &[String]) -> Vec<String> {
+    /// Those of some files that a commit lacks, or has in another size than the listing says.
+    pub(crate) fn missing(&self, commit: &str, listing: Option<&Listing>, files: &[String]) -> Vec<String> {
         let snapshot = self.snapshot(commit);
-        files.iter().filter(|file| !snapshot.join(file).is_file()).cloned().collect()
+        let is_there = |file: &&String| {
+            let listed = listing.and_then(|listing| listing.file(file)?.size);
+            let found = fs::metadata(snapshot.join(file)).ok().filter(fs::Metadata::is_file);
+            found.is_some_and(|found| listed.is_none_or(|size| size == found.len()))
+        };
+        files.iter().filter(|file| !is_there(file)).cloned().collect()
     }
 
     pub(crate) fn blob(&self, name: &str) -> PathBuf {

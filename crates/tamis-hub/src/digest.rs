@@ -4,41 +4,38 @@ use std::fmt::Write as _;
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-/// A checksum over the bytes of a file as they come; none where its name is of a form that says nothing of the
-/// content.
+/// A checksum over the bytes of a file as they come.
 ///
 /// The hub names a large file by its SHA-256 and a small one by Git's name of its content, the SHA-1 of
 /// `blob LENGTH\0` and the bytes.
-pub(crate) struct Digest(Option<Context>);
+pub(crate) struct Digest(Context);
+
+/// Whether a name is the checksum of a file's content.
+pub(crate) fn is_checksum(name: &str) -> bool {
+    matches!(name.len(), 40 | 64) && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
 
 impl Digest {
     /// The checksum that a name of this form is, for a file of so many bytes.
     pub(crate) fn of_name(name: &str, bytes: u64) -> Self {
-        let is_hexadecimal = name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        Self(match name.len() {
-            64 if is_hexadecimal => Some(Context::new(&SHA256)),
-            40 if is_hexadecimal => {
-                let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
-                context.update(format!("blob {bytes}\0").as_bytes());
-                Some(context)
-            }
-            _ => None,
-        })
+        if name.len() == 64 {
+            return Self(Context::new(&SHA256));
+        }
+        let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        context.update(format!("blob {bytes}\0").as_bytes());
+        Self(context)
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        if let Some(context) = &mut self.0 {
-            context.update(bytes);
-        }
+        self.0.update(bytes);
     }
 
-    /// In hexadecimal; `None` where none is known.
-    pub(crate) fn finish(self) -> Option<String> {
-        let digest = self.0?.finish();
-        Some(digest.as_ref().iter().fold(String::new(), |mut text, byte| {
+    /// In hexadecimal.
+    pub(crate) fn finish(self) -> String {
+        self.0.finish().as_ref().iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
-        }))
+        })
     }
 }
 
@@ -54,14 +51,12 @@ mod tests {
             digest.finish()
         };
         // printf 'hello\n' | git hash-object --stdin; printf 'hello\n' | sha256sum
+        assert_eq!(of(&"0".repeat(40), b"hello\n"), "ce013625030ba8dba906f756967f9e9ca394464a");
         assert_eq!(
-            of(&"0".repeat(40), b"hello\n").as_deref(),
-            Some("ce013625030ba8dba906f756967f9e9ca394464a")
+            of(&"0".repeat(64), b"hello\n"),
+            "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
         );
-        assert_eq!(
-            of(&"0".repeat(64), b"hello\n").as_deref(),
-            Some("5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03")
-        );
-        assert_eq!(of("abc-1", b"hello\n"), None);
+        assert!(is_checksum(&"0a".repeat(20)) && is_checksum(&"0A".repeat(32)));
+        assert!(!is_checksum("abc") && !is_checksum(&"0g".repeat(20)) && !is_checksum(""));
     }
 }

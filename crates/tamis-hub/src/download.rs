@@ -10,6 +10,7 @@ use ureq::http::StatusCode;
 use crate::cache::{CachedRepository, disk, make_folder};
 use crate::digest::Digest;
 use crate::error::HubError;
+use crate::listing::ListedFile;
 use crate::progress::DownloadProgress;
 use crate::request::{Client, FileFacts, status_error};
 
@@ -33,12 +34,25 @@ pub(crate) struct Download<'d> {
 }
 
 impl Download<'_> {
-    /// Brings a file from an address into the commit's folder.
-    pub(crate) fn fetch(&mut self, file: &str, address: &str) -> Result<(), HubError> {
-        let facts = patiently(self.pauses, || match self.client.facts(address)? {
+    /// Brings a file from an address into the commit's folder; `listed` is what the listing says of it.
+    pub(crate) fn fetch(
+        &mut self,
+        file: &str,
+        listed: Option<&ListedFile>,
+        address: &str,
+    ) -> Result<(), HubError> {
+        let facts = patiently(self.pauses, || match self.client.facts(address, listed)? {
             Ok(facts) => Ok(facts),
             Err((status, headers)) => Err(status_error(address, status, &headers)),
         })?;
+        if let Some(size) = listed.and_then(|listed| listed.size).filter(|&size| size != facts.size) {
+            return Err(HubError::Damaged {
+                name: self.name.to_owned(),
+                file: file.to_owned(),
+                expected: format!("{size} bytes, as the repository's listing has it"),
+                got: format!("{} bytes", facts.size),
+            });
+        }
         let blob = self.cached.blob(&facts.blob);
         if !is_whole(&blob, facts.size) {
             make_folder(blob.parent().unwrap_or(&blob))?;
@@ -107,10 +121,10 @@ impl Download<'_> {
             let failure = match self.go_on(address, facts, part) {
                 Ok(sum) => {
                     let expected = facts.blob.to_ascii_lowercase();
-                    match sum {
-                        Some(sum) if sum != expected => damaged(expected, sum),
-                        _ => return Ok(()),
+                    if sum == expected {
+                        return Ok(());
                     }
+                    damaged(expected, sum)
                 }
                 Err(Broken::Length(length)) => damaged(format!("{} bytes", facts.size), length),
                 Err(Broken::Hub(error)) => error,
@@ -135,8 +149,8 @@ impl Download<'_> {
         }
     }
 
-    /// One attempt: goes on from where the part ends. The checksum of the whole, where one is known.
-    fn go_on(&self, address: &str, facts: &FileFacts, part: &Path) -> Result<Option<String>, Broken> {
+    /// One attempt: goes on from where the part ends. The checksum of the whole.
+    fn go_on(&self, address: &str, facts: &FileFacts, part: &Path) -> Result<String, Broken> {
         let mut digest = Digest::of_name(&facts.blob, facts.size);
         let mut file =
             File::options().create(true).read(true).append(true).open(part).map_err(disk("open", part))?;
@@ -160,24 +174,18 @@ impl Download<'_> {
                 }
                 status => return Err(status_error(address, status, response.headers()).into()),
             }
+            self.progress.at(self.before + length);
             let mut body = response.into_body().into_reader();
-            let mut bytes = vec![0; 256 << 10];
-            loop {
-                self.progress.at(self.before + length);
-                let count = match body.read(&mut bytes) {
-                    Ok(0) => break,
-                    Ok(count) => count,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(self.client.unreachable(address, &error.into()).into()),
-                };
-                let bytes = bytes.get(..count).unwrap_or_default();
-                length += count as u64;
+            self.client.read_body(address, &mut body, &mut |bytes| {
+                length += bytes.len() as u64;
                 if length > facts.size {
                     return Err(Broken::Length("more".to_owned()));
                 }
                 file.write_all(bytes).map_err(disk("write", part))?;
                 digest.update(bytes);
-            }
+                self.progress.at(self.before + length);
+                Ok(())
+            })?;
             if length < facts.size {
                 let reason = format!("the connection ended after {length} of {} bytes", facts.size);
                 let endpoint = crate::request::origin(address).to_owned();

@@ -100,7 +100,7 @@ impl Hub {
             let commit = cached.commit_of(revision)?;
             let Known { listing, .. } = known(&cached, &commit)?;
             let missing = match model_files(id, &cached, &listing) {
-                Ok(files) => cached.missing(&commit, &files),
+                Ok(files) => cached.missing(&commit, Some(&listing), &files),
                 // Without the index nobody knows which weights there are.
                 Err(_) => vec![SINGLE.to_owned()],
             };
@@ -112,7 +112,7 @@ impl Hub {
             let small = small_files(id, listing)?;
             if extent == Extent::Look {
                 let is_whole = model_files(id, &cached, listing)
-                    .is_ok_and(|files| cached.missing(&commit, &files).is_empty());
+                    .is_ok_and(|files| cached.missing(&commit, Some(listing), &files).is_empty());
                 return Ok(FoundModel { commit, folder: Some(folder).filter(|_| is_whole) });
             }
             cached.remember_listing(listing)?;
@@ -142,7 +142,8 @@ impl Hub {
         let wanted = || vec![CONFIGURATION.to_owned()];
         let in_cache = || {
             let commit = cached.commit_of(revision)?;
-            Some((cached.snapshot(&commit), cached.missing(&commit, &wanted())))
+            let missing = cached.missing(&commit, cached.listing(&commit).as_ref(), &wanted());
+            Some((cached.snapshot(&commit), missing))
         };
         self.find(&repository, revision, progress, in_cache, |listing| {
             small_files(id, listing)?;
@@ -207,7 +208,7 @@ impl Hub {
             let commit = cached.commit_of(revision)?;
             let Known { listing, is_all } = known(&cached, &commit)?;
             let split = find_split(id, &listing, wanted).ok()?;
-            let mut missing = cached.missing(&commit, &split.files);
+            let mut missing = cached.missing(&commit, Some(&listing), &split.files);
             if !is_all && lacks_shards(&split.files) {
                 missing.push(format!("some of {}", split.split));
             }
@@ -217,7 +218,7 @@ impl Hub {
             let split = find_split(id, listing, wanted)?;
             let found = found(&split, &listing.commit);
             if extent == Extent::Look {
-                let is_whole = cached.missing(&listing.commit, &split.files).is_empty();
+                let is_whole = cached.missing(&listing.commit, Some(listing), &split.files).is_empty();
                 return Ok(FoundSplit { files: found.files.filter(|_| is_whole), ..found });
             }
             cached.remember_listing(listing)?;
@@ -293,7 +294,7 @@ impl Hub {
         files: &[String],
         progress: &dyn DownloadProgress,
     ) -> Result<(), HubError> {
-        let missing = cached.missing(&listing.commit, files);
+        let missing = cached.missing(&listing.commit, Some(listing), files);
         if missing.is_empty() {
             return Ok(());
         }
@@ -309,7 +310,7 @@ impl Hub {
         };
         let brought = missing.iter().try_for_each(|file| {
             let address = repository.file(&self.settings.endpoint, &listing.commit, file);
-            download.fetch(file, &address)
+            download.fetch(file, listing.file(file), &address)
         });
         progress.end();
         brought.map_err(|error| match error {

@@ -5,6 +5,7 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use crate::digest::is_checksum;
 use crate::repository::is_commit;
 
 /// A file of a repository.
@@ -14,6 +15,9 @@ pub(crate) struct ListedFile {
     pub(crate) name: String,
     /// Bytes, where the hub says so.
     pub(crate) size: Option<u64>,
+    /// Its checksum, where the hub says so: what a blob is named by.
+    #[serde(default)]
+    pub(crate) checksum: Option<String>,
 }
 
 /// Files of one split, as the card of a data set has them.
@@ -54,7 +58,11 @@ impl Listing {
         let siblings = answer.get("siblings").and_then(Json::as_array).ok_or("no files are in `siblings`")?;
         let file = |sibling: &Json| {
             let name = sibling.get("rfilename")?.as_str().filter(|name| stays_inside(name))?.to_owned();
-            Some(ListedFile { name, size: sibling.get("size").and_then(Json::as_u64) })
+            // Large files have one of their content, and one of the pointer that Git holds instead.
+            let checksum = sibling.pointer("/lfs/sha256").or_else(|| sibling.get("blobId"));
+            let checksum = checksum.and_then(Json::as_str).filter(|name| is_checksum(name));
+            let size = sibling.get("size").and_then(Json::as_u64);
+            Some(ListedFile { name, size, checksum: checksum.map(str::to_owned) })
         };
         let files = siblings.iter().filter_map(file).collect();
         let declared = answer.pointer("/cardData/configs").and_then(Json::as_array);
@@ -63,7 +71,12 @@ impl Listing {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.files.iter().any(|file| file.name == name)
+        self.file(name).is_some()
+    }
+
+    /// What is said of a file.
+    pub(crate) fn file(&self, name: &str) -> Option<&ListedFile> {
+        self.files.iter().find(|file| file.name == name)
     }
 
     /// Names of all files.
@@ -73,7 +86,7 @@ impl Listing {
 
     /// Bytes of some files, where all are known.
     pub(crate) fn bytes_of(&self, names: &[String]) -> Option<u64> {
-        let size = |name: &String| self.files.iter().find(|file| file.name == *name)?.size;
+        let size = |name: &String| self.file(name)?.size;
         names.iter().map(size).sum()
     }
 }
@@ -130,11 +143,16 @@ mod tests {
                 {"config_name": "all", "default": true, "data_files": "*.jsonl"},
                 {"config_name": "bare", "data_dir": "x"}]},
             "siblings": [{"rfilename": "main/train-00000-of-00001.parquet", "size": 5},
-                {"rfilename": "../../evil"}, {"rfilename": "/etc/passwd"}, {"rfilename": "README.md"}]}"#;
+                {"rfilename": "../../evil"}, {"rfilename": "/etc/passwd"}, {"rfilename": "README.md"},
+                {"rfilename": "a", "blobId": "ce013625030ba8dba906f756967f9e9ca394464a"},
+                {"rfilename": "b", "blobId": "ce013625030ba8dba906f756967f9e9ca394464a", "lfs": {"sha256":
+                 "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"}}, {"rfilename": "c", "blobId": "x"}]}"#;
         let listing = Listing::of_answer(answer).expect("an answer");
         assert_eq!(listing.commit, "740312add88f781978c0658806c59bc2815b9866");
         let names: Vec<&str> = listing.names().collect();
-        assert_eq!(names, ["main/train-00000-of-00001.parquet", "README.md"]);
+        assert_eq!(names, ["main/train-00000-of-00001.parquet", "README.md", "a", "b", "c"]);
+        let length = |name: &str| listing.file(name).expect("listed").checksum.as_ref().map(String::len);
+        assert_eq!(["README.md", "a", "b", "c"].map(length), [None, Some(40), Some(64), None]);
         assert_eq!(listing.bytes_of(&["main/train-00000-of-00001.parquet".to_owned()]), Some(5));
         assert_eq!(listing.bytes_of(&["README.md".to_owned()]), None);
         let train =

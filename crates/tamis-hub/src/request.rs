@@ -1,14 +1,16 @@
 //! Requests to the hub: where the token goes, redirects, failures in words.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use crate::digest::is_checksum;
 use crate::error::HubError;
+use crate::listing::ListedFile;
 use crate::settings::HubSettings;
 use crate::token::HubToken;
 
@@ -17,6 +19,9 @@ const MAX_REDIRECTS: usize = 6;
 
 /// Bytes of the description of a repository, at most.
 const MAX_ANSWER: u64 = 256 << 20;
+
+/// Bytes that come in twice the longest silence, at least.
+const LEAST_BYTES: u64 = 64 << 10;
 
 /// Longest wait that a hub that is asked too often may impose.
 const MAX_WAIT: u64 = 60;
@@ -33,7 +38,7 @@ enum Follow {
 /// What the hub says of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileFacts {
-    /// Name of its blob.
+    /// Name of its blob: a checksum of the content.
     pub(crate) blob: String,
     /// Bytes.
     pub(crate) size: u64,
@@ -63,15 +68,45 @@ impl Client {
         let response = self.send(address, Method::Get, None, Follow::Anywhere)?.1;
         let (parts, body) = response.into_parts();
         let mut bytes = Vec::new();
-        let read = body.into_reader().take(MAX_ANSWER).read_to_end(&mut bytes);
-        read.map_err(|error| self.unreachable(address, &error.into()))?;
+        self.read_body(address, &mut body.into_reader().take(MAX_ANSWER), &mut |part| {
+            bytes.extend_from_slice(part);
+            Ok::<(), HubError>(())
+        })?;
         Ok((parts.status, parts.headers, bytes))
     }
 
-    /// What the hub says of a file; its failure as status and headers.
+    /// Reads a body part by part, as long as it comes at a pace.
+    pub(crate) fn read_body<E: From<HubError>>(
+        &self,
+        address: &str,
+        body: &mut dyn Read,
+        each: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut pace = Pace::new(2 * self.silence);
+        let mut bytes = vec![0; 256 << 10];
+        loop {
+            let count = match body.read(&mut bytes) {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.unreachable(address, &error.into()).into()),
+            };
+            each(bytes.get(..count).unwrap_or_default())?;
+            if pace.is_too_slow(count) {
+                let least = tamis_file::human(LEAST_BYTES);
+                let reason = format!("it sends less than {least} in {} s", (2 * self.silence).as_secs());
+                let endpoint = origin(address).to_owned();
+                return Err(HubError::Unreachable { endpoint, reason, is_passing: true }.into());
+            }
+        }
+    }
+
+    /// What the hub says of a file; its failure as status and headers. The checksum is that of the listing if
+    /// the answer has none.
     pub(crate) fn facts(
         &self,
         address: &str,
+        listed: Option<&ListedFile>,
     ) -> Result<Result<FileFacts, (StatusCode, HeaderMap)>, HubError> {
         let (_, response) = self.send(address, Method::Head, None, Follow::Hub)?;
         let (status, headers) = (response.status(), response.headers());
@@ -81,7 +116,10 @@ impl Client {
         let answer = |what: &str| HubError::Answer { address: plain(address), what: what.to_owned() };
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let tag = text("x-linked-etag").or_else(|| text("etag")).map(blob_name);
-        let blob = tag.flatten().ok_or_else(|| answer("it has no ETag that could name a file"))?;
+        let listed = || listed.and_then(|listed| listed.checksum.clone());
+        let blob = tag.flatten().or_else(listed).ok_or_else(|| {
+            answer("neither its ETag nor the listing has a checksum, so that what comes could not be checked")
+        })?;
         // A redirect's own length is that of nothing.
         let own = || text("content-length").filter(|_| status.is_success());
         let size = text("x-linked-size").or_else(own).and_then(|size| size.parse().ok());
@@ -169,7 +207,7 @@ impl Client {
         };
         let is_passing = match error {
             ureq::Error::Timeout(_) | ureq::Error::Protocol(_) => true,
-            ureq::Error::Io(error) => error.kind() != std::io::ErrorKind::ConnectionRefused,
+            ureq::Error::Io(error) => error.kind() != ErrorKind::ConnectionRefused,
             _ => false,
         };
         HubError::Unreachable { endpoint: origin(address).to_owned(), reason, is_passing }
@@ -216,11 +254,35 @@ fn join(from: &str, to: &str) -> Option<String> {
     }
 }
 
-/// The name of a blob by its entity tag; `None` where the tag is no name of a file.
+/// The name of a blob by its entity tag; `None` where the tag is no checksum.
 fn blob_name(tag: &str) -> Option<String> {
     let tag = tag.trim().trim_start_matches("W/").trim_matches('"');
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    (!tag.is_empty() && tag.len() <= 128 && tag.bytes().all(is_plain)).then(|| tag.to_owned())
+    is_checksum(tag).then(|| tag.to_owned())
+}
+
+/// How fast an answer comes: one that drips would never be silent, and never end.
+pub(crate) struct Pace {
+    window: Duration,
+    begun: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    /// From now on, over windows of so long.
+    pub(crate) fn new(window: Duration) -> Self {
+        Self { window, begun: Instant::now(), bytes: 0 }
+    }
+
+    /// Counts bytes that came; whether they come too slowly.
+    pub(crate) fn is_too_slow(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes as u64;
+        if self.begun.elapsed() < self.window {
+            return false;
+        }
+        let is_slow = self.bytes < LEAST_BYTES;
+        *self = Self::new(self.window);
+        is_slow
+    }
 }
 
 #[cfg(test)]
@@ -248,7 +310,9 @@ mod tests {
 
     #[test]
     fn tags_name_blobs() {
-        assert_eq!(blob_name("W/\"abc-1\"").as_deref(), Some("abc-1"));
+        let name = "0a".repeat(20);
+        assert_eq!(blob_name(&format!("W/\"{name}\"")), Some(name));
+        assert_eq!(blob_name("\"abc\""), None, "whatever a mirror makes up");
         assert_eq!(blob_name("\"../../x\""), None);
         assert_eq!(blob_name("\"\""), None);
     }

@@ -291,7 +291,7 @@ mod tests {
     const VALIDATION: [&str; 2] = ["validation", "test"];
 
     fn listing(names: &[&str]) -> Listing {
-        let file = |name: &&str| ListedFile { name: (*name).to_owned(), size: None };
+        let file = |name: &&str| ListedFile { name: (*name).to_owned(), size: None, checksum: None };
         let commit = "7ae557604adf67be50417f59c2c2f167def9a775".to_owned();
         Listing { commit, files: names.iter().map(file).collect(), configurations: Vec::new() }
     }

@@ -115,14 +115,59 @@ fn a_part_that_was_damaged_before_is_begun_anew() {
 }
 
 #[test]
-fn another_size_than_announced_is_damage() {
+fn another_size_than_listed_is_damage() {
     for size in [100, 4_000_000] {
         let place = Place::new();
         place.hub.fault("model.safetensors", 99, Fault::SaysSize(size));
         let text = failure(&place, place.model(None));
-        let is_told = text.contains("came damaged: expected 100 bytes, got more")
-            || text.contains("the connection ended after 2800000 of 4000000 bytes");
-        assert!(is_told, "{text}");
+        let expected = format!(
+            "model.safetensors of `org/tiny` came damaged: expected 2800000 bytes, as the repository's listing \
+             has it, got {size} bytes"
+        );
+        assert!(text.starts_with(&expected), "{text}");
         assert!(!place.repo().join("blobs").join(sha256(&weights())).exists());
+    }
+}
+
+/// A mirror that makes up its tags: the size of the listing does not say what the bytes are.
+#[test]
+fn a_file_without_a_checksum_is_not_put_into_the_cache() {
+    let place = Place::new();
+    place.hub.fault("tokenizer.json", 99, Fault::Tagged("abc"));
+    let text = failure(&place, place.model(None));
+    assert!(text.contains("neither its ETag nor the listing has a checksum"), "{text}");
+    let blobs: Vec<_> = std::fs::read_dir(place.repo().join("blobs")).unwrap().flatten().collect();
+    assert!(blobs.iter().all(|blob| blob.file_name() != "abc"), "{blobs:?}");
+    assert!(place.offline(Some(&commit(1))).is_err());
+}
+
+/// An earlier run, or another program, took what was cut for the whole.
+#[test]
+fn a_file_of_another_size_in_the_cache_is_brought_again() {
+    let place = Place::new();
+    let folder = place.model(None).unwrap().folder.unwrap();
+    let path = folder.join("tokenizer.json");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "{").unwrap();
+    let text = failure(&place, place.offline(Some(&commit(1))));
+    assert!(text.contains("tokenizer.json is missing"), "{text}");
+    place.model(None).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"{\"a\": 1}");
+}
+
+#[test]
+fn a_hub_that_drips_is_given_up() {
+    for part in ["/api/", "/blob/"] {
+        let place = Place::new();
+        let settings = HubSettings {
+            silence: Duration::from_millis(100),
+            pauses: vec![Duration::ZERO],
+            ..place.settings()
+        };
+        place.hub.fault(part, 99, Fault::Drip(Duration::from_millis(5)));
+        let error = place.model_with(settings, None, Extent::Files).unwrap_err();
+        let text = printed(&error);
+        assert!(text.contains("it sends less than 64 KiB in 0 s"), "{text}");
+        assert_eq!(error.kind(), Kind::Unreachable);
     }
 }

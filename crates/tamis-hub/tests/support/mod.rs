@@ -24,6 +24,10 @@ pub(crate) enum Fault {
     Corrupt,
     /// Another length than the body has is named in `X-Linked-Size`.
     SaysSize(u64),
+    /// This ETag instead of the own.
+    Tagged(&'static str),
+    /// The body comes one byte after the other, with a pause before each.
+    Drip(Duration),
     /// The range that is asked for is ignored.
     IgnoreRange,
     /// The body comes after so long.
@@ -169,6 +173,7 @@ impl FakeHub {
             answer.status = 206;
         }
         let mut cut = usize::MAX;
+        let mut drip = None;
         match fault {
             Some(Fault::Cut(after)) => cut = after,
             Some(Fault::Status(status, headers)) => answer = Answer { status, headers, body: b"{}".to_vec() },
@@ -177,6 +182,11 @@ impl FakeHub {
                 answer.headers.retain(|(name, _)| *name != "X-Linked-Size");
                 answer.headers.push(("X-Linked-Size", size.to_string()));
             }
+            Some(Fault::Tagged(tag)) => {
+                answer.headers.retain(|(name, _)| !name.ends_with("ETag"));
+                answer.headers.push(("ETag", format!("\"{tag}\"")));
+            }
+            Some(Fault::Drip(pause)) => drip = Some(pause),
             Some(Fault::Late(wait)) => std::thread::sleep(wait),
             Some(Fault::Text(text)) => answer.body = text.as_bytes().to_vec(),
             Some(Fault::Moved(from, to)) => {
@@ -192,6 +202,13 @@ impl FakeHub {
         head += "\r\n";
         stream.write_all(head.as_bytes()).ok()?;
         if request.method != "HEAD" {
+            if let Some(pause) = drip {
+                for byte in &answer.body {
+                    std::thread::sleep(pause);
+                    stream.write_all(&[*byte]).ok()?;
+                }
+                return Some(());
+            }
             let is_cut = cut < answer.body.len();
             stream.write_all(&answer.body[..cut.min(answer.body.len())]).ok()?;
             if is_cut {
