@@ -157,6 +157,17 @@ impl Step {
         self.count(&["groups/generated"]).or_else(|| self.of_batches(|batch| batch.groups))
     }
 
+    /// The step without the batches at its end that have no verdict yet, and their groups.
+    pub(super) fn judged(&self) -> (Self, u64) {
+        let is_judged = |batch: &Batch| {
+            batch.dropped.is_some() || batch.kept.is_some() || batch.share.is_some() || batch.is_impossible
+        };
+        let end = self.batches.iter().rposition(is_judged).map_or(0, |last| last + 1);
+        let (judged, rest) = self.batches.split_at(end);
+        let unjudged = sum(rest.iter().filter_map(|batch| batch.groups));
+        (Self { batches: judged.to_vec(), ..self.clone() }, unjudged)
+    }
+
     /// Trajectories generated.
     pub(super) fn trajectories(&self) -> Option<u64> {
         self.count(&["trajectories/generated"]).or_else(|| self.of_batches(|batch| batch.trajectories))

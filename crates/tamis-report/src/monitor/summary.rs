@@ -68,6 +68,10 @@ pub struct WatchedGroups {
     pub generated: Option<u64>,
     /// Dropped by the filter.
     pub dropped: Option<u64>,
+    /// Kept by the filter, where it is known of all batches.
+    pub kept: Option<u64>,
+    /// Generated for the step in the making, with no verdict yet.
+    pub unjudged: Option<u64>,
     /// Trained on.
     pub trained: Option<u64>,
     /// Dropped by the filter, and in a batch all the same.
@@ -275,6 +279,18 @@ impl WatchedRun {
         let all: Vec<&Step> = steps.iter().copied().chain(open).collect();
         // Rows count what was in flight as they were written, which is the next step's in the log.
         let counted = if log.is_some() && !main.steps.is_empty() { &steps } else { &all };
+        // Of the step in the making only what was judged is generated, dropped and kept: the rest is apart.
+        let judged = open.map(Step::judged);
+        let counted: Vec<&Step> = if counted.len() == steps.len() {
+            steps.clone()
+        } else {
+            steps.iter().copied().chain(judged.as_ref().map(|(judged, _)| judged)).collect()
+        };
+        let kept = guide_figures(&counted);
+        let is_first = |step: &&Step| step.number == Some(0);
+        let first = [Some(main), log].into_iter().flatten().find_map(|read| read.steps.iter().find(is_first));
+        // A validation before the first step is one of step 0, which has nothing else.
+        let validated: Vec<&Step> = first.into_iter().chain(steps.iter().copied()).collect();
         let step = steps.iter().rev().find_map(|step| step.number);
         let total_steps = source.total_steps.or(main.total_steps).or(said.total_steps);
         let reward = REWARDS.iter().find_map(|(name, over)| course(&steps, name, over));
@@ -305,6 +321,12 @@ impl WatchedRun {
             groups: WatchedGroups {
                 generated: sum(&Step::generated),
                 dropped: sum(&Step::dropped),
+                kept: kept.total_kept.filter(|_| !kept.is_kept_least),
+                unjudged: judged
+                    .as_ref()
+                    .filter(|_| counted.len() > steps.len())
+                    .map(|(_, groups)| *groups)
+                    .filter(|groups| *groups > 0),
                 trained: sum(&|step| step.place("trained")),
                 kept_when_insufficient: sum(&|step| step.place("kept_when_insufficient")),
                 duplicated: sum(&|step| step.place("duplicated")),
@@ -314,7 +336,7 @@ impl WatchedRun {
                 aborted: sum(&|step| step.place("aborted")),
             },
             dropped_by,
-            validation: validation(&steps),
+            validation: validation(&validated),
             batches: spread(steps.iter().map(|step| step.num_batches() as f64).filter(|count| *count > 0.0)),
             lag: spread(steps.iter().filter_map(|step| step.figure(&["schedule/max_lag"]))),
             seconds: pace(&steps, step, total_steps),

@@ -140,8 +140,11 @@ fn groups(summary: &WatchedRun) -> Option<String> {
     if let Some(dropped) = groups.dropped {
         parts.push(format!("{dropped} dropped"));
     }
-    if let Some(kept) = summary.guide.total_kept.filter(|_| !summary.guide.is_kept_least) {
+    if let Some(kept) = groups.kept {
         parts.push(format!("{kept} kept"));
+    }
+    if let Some(unjudged) = groups.unjudged {
+        parts.push(format!("{unjudged} without a verdict yet"));
     }
     for (name, number) in [
         ("trained", groups.trained),

@@ -145,6 +145,59 @@ fn groups_in_flight_are_counted_once_and_a_finished_run_makes_no_step() {
 }
 
 #[test]
+fn the_account_adds_up_within_a_step() {
+    let folder = Folder::new();
+    folder.write("train.log", batch(1, 12));
+    let mut watch = Watch::open(&folder.path("train.log")).unwrap();
+    let of = |run: &WatchedRun| {
+        let groups = &run.groups;
+        [groups.generated, groups.dropped, groups.kept, groups.unjudged]
+    };
+    assert_eq!(of(&watch.summary()), [Some(16), Some(12), Some(4), None]);
+    // The second batch is generated, and not judged yet.
+    folder.append("train.log", "Generated batch 2, 16 prompts\n");
+    let summary = next(&mut watch);
+    assert_eq!(of(&summary), [Some(16), Some(12), Some(4), Some(16)]);
+    let text = tamis_report::monitor::text::text(&summary);
+    let line = "groups     16 generated, 12 dropped, 4 kept, 16 without a verdict yet\n";
+    assert!(text.contains(line), "{text}");
+    assert_eq!(summary.guide.total_batches, 2);
+    folder.append("train.log", "Filtered (std=0): 8 (50.0%)\nKept (std>0): 8 prompts\n");
+    assert_eq!(of(&next(&mut watch)), [Some(32), Some(20), Some(12), None]);
+
+    // Beside rows of metrics, which do not count the step in the making.
+    let run = Folder::new();
+    run.write("config.yaml", "train:\n  total_steps: 2\n");
+    run.write(
+        "metrics.jsonl",
+        "{\"step\":1,\"groups/generated\":10,\"groups/dropped\":6,\"train/num_kept_prompts\":4,\"train/num_gen_batches\":1}\n",
+    );
+    run.write("run.log", "2026-11-26T12:00:05.000Z info step 2 round 1: 4 prompts, 16 trajectories; dropped 1 (25.0%): 1 all wrong; kept 3 (75.0%); mean std 0.123; accumulated 3/4\n");
+    assert_eq!(of(&Watch::open(run.0.path()).unwrap().summary()), [Some(10), Some(6), Some(4), None]);
+}
+
+#[test]
+fn a_validation_before_the_first_step_counts() {
+    let line = |step: u64, rest: &str| format!("step:{step} - {rest}\n");
+    let text = line(0, "val-core/openai/gsm8k/acc/mean@1:0.700")
+        + &line(1, "critic/score/mean:0.500")
+        + &line(2, "critic/score/mean:0.400 - val-core/openai/gsm8k/acc/mean@1:0.600");
+    let summary = crate::of_log(&text);
+    assert_eq!((summary.num_steps, summary.step), (2, Some(2)), "step 0 is none");
+    let found = summary.validation.unwrap();
+    assert_eq!((found.values, found.most), (vec![0.7, 0.6], 0.7));
+    // So in a run directory.
+    let run = Folder::new();
+    run.write("config.yaml", "train:\n  total_steps: 2\n");
+    run.write("metrics.jsonl", "{\"step\":0,\"val-core/a/acc/mean@1\":0.7}\n");
+    run.write("run.log", "");
+    let mut watch = Watch::open(run.0.path()).unwrap();
+    assert_eq!(watch.summary().validation.map(|found| found.first), Some(0.7));
+    run.append("metrics.jsonl", "{\"step\":1,\"val-core/a/acc/mean@1\":0.8}\n");
+    assert_eq!(next(&mut watch).validation.map(|found| found.values), Some(vec![0.7, 0.8]));
+}
+
+#[test]
 fn garbage_is_refused_by_name_and_passed_over_within_a_log() {
     let folder = Folder::new();
     let garbage: Vec<u8> =

@@ -43,7 +43,10 @@ pub struct StepView {
     pub time: Option<Duration>,
     /// Generation, with the completion tokens of all that was generated.
     pub generation: Option<Pace>,
-    /// Updates of the policy, with the prompt and completion tokens of the trained trajectories.
+    /// Log-probabilities at the start of the step, where the learner computes them in a pass of its own, with
+    /// the prompt and completion tokens of the trained trajectories.
+    pub old_logprobs: Option<Pace>,
+    /// Updates of the policy, with the same tokens.
     pub update: Option<Pace>,
 }
 
@@ -86,10 +89,13 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
     shown.extend(view.grad_norm.map(|norm| format!("grad {}", plain(norm))));
     shown.extend(view.learning_rate.map(|rate| format!("lr {}", power(rate))));
     if let Some(time) = view.time {
-        let stages: Vec<String> = [("generation", view.generation), ("update", view.update)]
-            .into_iter()
-            .filter_map(|(name, pace)| pace.map(|pace| stage(name, pace)))
-            .collect();
+        let stages = [
+            ("generation", view.generation),
+            ("old log-probabilities", view.old_logprobs),
+            ("update", view.update),
+        ];
+        let stages: Vec<String> =
+            stages.into_iter().filter_map(|(name, pace)| pace.map(|pace| stage(name, pace))).collect();
         let stages = if stages.is_empty() { String::new() } else { format!(" ({})", stages.join(", ")) };
         shown.push(format!("time {:.1}s{stages}", time.as_secs_f64()));
     }
@@ -154,6 +160,7 @@ mod tests {
             learning_rate: Some(1e-6),
             time: Some(Duration::from_millis(3250)),
             generation: pace(2000, 24_690),
+            old_logprobs: None,
             update: pace(1000, 850),
         };
         insta::assert_snapshot!(line(&view, Some(Duration::from_secs(185))), @"step 3/100  reward 0.531 (std \
@@ -161,6 +168,13 @@ mod tests {
              rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad \
              NaN  lr 1.0e-6  time 3.2s (generation 2.0s at 12.3k tok/s, update 1.0s at 850 tok/s)  3m 05s \
              left");
+        view.old_logprobs = pace(250, 850);
+        let text = line(&view, None);
+        assert!(
+            text.contains("at 12.3k tok/s, old log-probabilities 0.2s at 3400 tok/s, update 1.0s"),
+            "{text}"
+        );
+        view.old_logprobs = None;
         view.learning_rate = Some(0.0);
         // What is zero is left out, and so is a population that is the same.
         view.generated_reward = None;

@@ -36,6 +36,8 @@ pub struct TokenCounts {
 pub const STEP: &str = "step";
 /// Generation.
 pub const GENERATION: &str = "gen";
+/// Log-probabilities at the start of the step, in a pass of their own.
+pub const OLD_LOGPROBS: &str = "old_log_prob";
 /// Updates of the policy.
 pub const UPDATE: &str = "update_actor";
 

@@ -32,7 +32,7 @@ use members::TrainedMembers;
 use passes::Passes;
 use reference::{penalty, recomputed_logprobs, reference_column, reference_logprobs};
 use tamis_run::metrics::summary::NumberSummary;
-use tamis_run::metrics::timings::Timings;
+use tamis_run::metrics::timings::{OLD_LOGPROBS, Timings};
 
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or
 /// groups \[P\].
@@ -180,7 +180,7 @@ pub(crate) fn columns(
     let clock = Instant::now();
     let recomputed = recomputed_logprobs(&mut *workers.learner, &groups, micro_batch)?;
     if recomputed.is_some() {
-        timings.add("old_log_prob", clock.elapsed());
+        timings.add(OLD_LOGPROBS, clock.elapsed());
     }
     let clock = Instant::now();
     let reference = match recipe.divergence {

@@ -20,7 +20,7 @@ use crate::measure::episode_metrics::episode_metrics;
 use tamis_run::log::console::StepView;
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::NumberSummary;
-use tamis_run::metrics::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
+use tamis_run::metrics::timings::{GENERATION, OLD_LOGPROBS, STEP, Timings, TokenCounts, UPDATE};
 
 /// The metrics of a step, with what a person follows of them.
 pub(crate) struct StepMetrics {
@@ -171,6 +171,7 @@ impl StepMetrics {
             learning_rate: report.map(|_| facts.learning_rate),
             time: timings.get(STEP),
             generation: timings.pace(GENERATION, self.num_generated_tokens),
+            old_logprobs: timings.pace(OLD_LOGPROBS, self.trained.num_tokens),
             update: timings.pace(UPDATE, self.trained.num_tokens),
         }
     }

@@ -17,7 +17,7 @@ use crate::learner::left_out::LeftOut;
 use crate::learner::micro_batch::sequences;
 use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateSettings};
 use crate::workers::Workers;
-use tamis_run::metrics::timings::Timings;
+use tamis_run::metrics::timings::{OLD_LOGPROBS, Timings};
 
 /// Inputs of the updates beside the groups themselves.
 pub(super) struct Updating {
@@ -53,7 +53,7 @@ impl Updating {
             None => old_logprobs(recipe, workers, &groups, old_before)?,
         };
         if old.is_some() {
-            timings.add("old_log_prob", clock.elapsed());
+            timings.add(OLD_LOGPROBS, clock.elapsed());
         }
         let mut settings = recipe.update.clone();
         settings.shuffle = settings.shuffle.map(|key| key.with(step));
