@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tamis_core::figure::fixed;
 use tamis_core::filter::{GroupFilter, GroupStatistics, Metric, Scope, Verdict};
 
 use crate::pass_rates::rate_of;
@@ -32,6 +33,8 @@ pub struct LowerBound {
     /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what is cut
     /// is wrong.
     pub generated_per_kept: f64,
+    /// The same by the pass rates alone, as if nothing were cut.
+    pub before_cuts: f64,
     /// Seconds of a step whose batch is full of kept groups: its tokens, 1 / k times those of its groups, are
     /// decoded with every slot full; or of training those that are kept, whichever is longer. Of a step with
     /// fewer kept groups the same share ([`PolicyResult::kept_share`](crate::PolicyResult::kept_share)). None
@@ -133,6 +136,8 @@ fn statistics(c: usize, n: usize) -> GroupStatistics {
 #[derive(Debug, Clone, Copy, Default)]
 struct Means {
     keep: f64,
+    /// By the pass rates alone, as if nothing were cut.
+    keep_before_cuts: f64,
     /// Tokens of a group, of any and of a kept one.
     tokens: f64,
     kept_tokens: f64,
@@ -153,9 +158,11 @@ impl Means {
                 let rate = rate_of(logit + world.drift.logit * step as f64 + own);
                 let member = world.completions.mean_member(prompt, rate);
                 let (keep, right) = counts.kept(member.rate);
+                let before_cuts = if member.rate < rate { counts.kept(rate).0 } else { keep };
                 let tokens = n * member.tokens;
                 weight += share;
                 sums.keep += share * keep;
+                sums.keep_before_cuts += share * before_cuts;
                 sums.tokens += share * tokens;
                 sums.kept_tokens += share * (right * member.right + (n * keep - right) * member.wrong);
                 squares += share * tokens * tokens;
@@ -166,6 +173,7 @@ impl Means {
         let tokens = mean(sums.tokens);
         Self {
             keep: mean(sums.keep),
+            keep_before_cuts: mean(sums.keep_before_cuts),
             tokens,
             kept_tokens: if sums.keep > 0.0 { sums.kept_tokens / sums.keep } else { 0.0 },
             spread: (mean(squares) - tokens * tokens + mean(within)).max(0.0) / (tokens * tokens),
@@ -202,7 +210,12 @@ impl LowerBound {
         let measured = (world.steps - world.warm_up).max(1);
         let moments = if moves { measured.min(MOMENTS) } else { 1 };
         let budget = BUDGET / (2 * moments as usize);
-        let mut bound = Self { generated_per_kept: 0.0, step_time: world.servers.map(|_| 0.0), chance: 0.0 };
+        let mut bound = Self {
+            generated_per_kept: 0.0,
+            before_cuts: 0.0,
+            step_time: world.servers.map(|_| 0.0),
+            chance: 0.0,
+        };
         let (mut keep, mut spread) = (0.0, 0.0);
         for moment in 0..moments {
             let step = world.warm_up + (2 * moment + 1) * measured / (2 * moments);
@@ -211,6 +224,7 @@ impl LowerBound {
                 // What is trained on may be older, and better.
                 let before = Means::at(world, &counts, step.saturating_sub(max_lag), budget);
                 means.keep = means.keep.max(before.keep);
+                means.keep_before_cuts = means.keep_before_cuts.max(before.keep_before_cuts);
                 means.tokens = means.tokens.min(before.tokens);
                 means.kept_tokens = means.kept_tokens.min(before.kept_tokens);
             }
@@ -220,6 +234,7 @@ impl LowerBound {
             }
             let share = 1.0 / moments as f64;
             bound.generated_per_kept += share / means.keep;
+            bound.before_cuts += share / means.keep_before_cuts;
             if let (Some(time), Some(fleet)) = (&mut bound.step_time, world.servers) {
                 let batch = world.train_batch_size as f64;
                 let a_second = fleet.num_slots() as f64 / fleet.iteration_time(fleet.slots, 0.0);
@@ -242,6 +257,19 @@ impl LowerBound {
         }
         bound.chance = (DEVIATIONS * variance.sqrt()).min(1.0);
         Ok(bound)
+    }
+}
+
+impl LowerBound {
+    /// What completions that are cut change of the bound; `None` if it is less than one in a thousand.
+    pub(crate) fn of_cuts(&self) -> Option<String> {
+        let share = self.generated_per_kept / self.before_cuts - 1.0;
+        (share.abs() >= 1e-3).then(|| {
+            format!(
+                "{} by the pass rates before completions are cut at rollout.max_response_length",
+                fixed(self.before_cuts, 3)
+            )
+        })
     }
 }
 

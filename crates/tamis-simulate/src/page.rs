@@ -110,6 +110,9 @@ impl Simulation {
                 fixed(seconds, 1)
             );
         }
+        if let Some(of_cuts) = bound.of_cuts() {
+            let _ = write!(text, " ({of_cuts})");
+        }
         let _ = write!(text, "; in so few groups chance can take {} % off.", fixed(100.0 * bound.chance, 1));
         text
     }

@@ -78,7 +78,8 @@ impl fmt::Display for Simulation {
         }
         let steps = self.steps_of_bound();
         let batch = if bound.step_time.is_some() { ", a step for a batch that is all kept" } else { "" };
-        writeln!(f, "  on average{steps}{batch}; by chance {} % less", fixed(100.0 * bound.chance, 1))?;
+        let cuts = bound.of_cuts().map_or_else(String::new, |text| format!("; {text}"));
+        writeln!(f, "  on average{steps}{batch}; by chance {} % less{cuts}", fixed(100.0 * bound.chance, 1))?;
         self.world_lines(f)
     }
 }
