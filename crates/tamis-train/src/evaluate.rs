@@ -1,10 +1,12 @@
 //! `tamis eval`: a checkpoint's policy on the validation prompts, without a run directory.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use tamis_config::{BackendKind, Config, LearnerBackend, PublishMode};
+use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::TransformerConfig;
@@ -220,6 +222,11 @@ fn evaluate_in(
         progress.warn(warning);
     }
     let prompts = prompts.validation;
+    if let Some(warning) =
+        repeated_rows(prompts.iter().map(|prompt| (prompt.data_source.as_str(), &prompt.content)))
+    {
+        progress.warn(&warning);
+    }
     let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
     let mut scorer = Scorer::new(
         rewards::rewards(config, (&Disk::new(), folder), &listener, interrupt, &[&prompts])
@@ -295,6 +302,26 @@ fn evaluate_in(
     })
 }
 
+/// What a person should know of prompts that stand in several rows, as files for AIME have each 32 times.
+fn repeated_rows<'a>(prompts: impl Iterator<Item = (&'a str, &'a PromptContent)>) -> Option<String> {
+    let mut rows: BTreeMap<(&str, String), usize> = BTreeMap::new();
+    for (source, content) in prompts {
+        let content = match content {
+            PromptContent::Text(text) => text.clone(),
+            PromptContent::Messages(messages) => format!("{messages:?}"),
+        };
+        *rows.entry((source, content)).or_default() += 1;
+    }
+    let most = rows.values().copied().max().filter(|most| *most > 1)?;
+    let repeated = rows.values().filter(|rows| **rows > 1).count();
+    Some(format!(
+        "{repeated} of {} prompts stand in several rows (up to {most}): each row is a prompt of its own, as in verl \
+         0.9.1, so that the mean is over all rows, and best@k, maj@k and pass@k are within a row; for figures over \
+         all samples of a prompt write each once and set validate.n={most}",
+        rows.len()
+    ))
+}
+
 /// Whether PyTorch holds the weights: to sample, or for servers to be given them, as the native engine does not
 /// know every model. Where the native engine learns at another address, it samples here: the samples are the
 /// same.
@@ -367,5 +394,17 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o700);
         drop(first);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn rows_of_the_same_prompt_are_told() {
+        let told = |texts: &[&str]| {
+            let contents: Vec<_> = texts.iter().map(|text| PromptContent::Text((*text).to_owned())).collect();
+            repeated_rows(contents.iter().map(|content| ("a", content)))
+        };
+        assert_eq!(told(&["a", "b"]), None);
+        let warning = told(&["a", "b", "a"]).expect("a warning");
+        assert!(warning.starts_with("1 of 2 prompts stand in several rows (up to 2): "), "{warning}");
+        assert!(warning.ends_with("set validate.n=2"), "{warning}");
     }
 }
