@@ -4,22 +4,23 @@
 //! columns of every row, what shows completions all of a few rows; neither need decode the rest, which takes
 //! a hundred times as long.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use parquet::basic::Type as Physical;
+use parquet::basic::ConvertedType;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::FileReader;
 
-use crate::parquet_file::{catch_panics, open, parquet_error};
+use crate::parquet_file::{
+    Decoded, ParquetFile, VALUE_BYTES, catch_panics, column_reader, is_number, parquet_error,
+};
 use crate::record_error::RecordError;
 
 /// The columns of one file.
 pub struct Columns {
     path: PathBuf,
-    reader: SerializedFileReader<File>,
+    file: ParquetFile,
     num_rows: usize,
 }
 
@@ -50,10 +51,6 @@ impl<T> Ragged<T> {
     pub fn rows(&self) -> impl Iterator<Item = &[T]> {
         self.offsets.windows(2).map(|bounds| self.values.get(bounds[0]..bounds[1]).unwrap_or_default())
     }
-
-    fn map<U>(self, of: impl FnMut(T) -> U) -> Ragged<U> {
-        Ragged { values: self.values.into_iter().map(of).collect(), offsets: self.offsets }
-    }
 }
 
 impl Columns {
@@ -62,10 +59,10 @@ impl Columns {
     /// # Errors
     /// Where there is none, or it is none.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
-        let reader = open(path)?;
+        let file = ParquetFile::open(path)?;
         let num_rows =
-            reader.metadata().row_groups().iter().map(|group| group.num_rows().max(0)).sum::<i64>();
-        Ok(Self { path: path.to_owned(), reader, num_rows: usize::try_from(num_rows).unwrap_or(0) })
+            file.reader.metadata().row_groups().iter().map(|group| group.num_rows().max(0)).sum::<i64>();
+        Ok(Self { path: path.to_owned(), file, num_rows: usize::try_from(num_rows).unwrap_or(0) })
     }
 
     /// Number of rows.
@@ -75,13 +72,14 @@ impl Columns {
 
     /// Names of the columns, in order.
     pub fn names(&self) -> Vec<String> {
-        let schema = self.reader.metadata().file_metadata().schema();
+        let schema = self.file.reader.metadata().file_metadata().schema();
         schema.get_fields().iter().map(|field| field.name().to_owned()).collect()
     }
 
     /// Whether a column holds one number a row.
     pub fn is_number(&self, name: &str) -> bool {
-        self.leaf(name).is_some_and(|(leaf, kind)| kind != Physical::BYTE_ARRAY && self.depth(leaf) == 0)
+        let schema = self.file.reader.metadata().file_metadata().schema();
+        schema.get_fields().iter().any(|field| field.name() == name && is_number(field))
     }
 
     /// A column of numbers or of lists of numbers, in the rows given (in order; `None`: all of them). `None`:
@@ -90,46 +88,50 @@ impl Columns {
     /// # Errors
     /// A damaged file.
     pub fn numbers(&self, name: &str, rows: Option<&[usize]>) -> Result<Option<Ragged<f64>>, RecordError> {
-        let Some((leaf, _)) = self.leaf(name) else { return Ok(None) };
+        let Some(leaf) = self.leaf(name) else { return Ok(None) };
         self.read(leaf, rows, |reader, wanted| match reader {
             ColumnReader::BoolColumnReader(reader) => {
-                Ok(Some(read(reader, wanted)?.map(|value| f64::from(u8::from(value)))))
+                read(reader, wanted, |_| 0, |value| f64::from(u8::from(value))).map(Some)
             }
-            ColumnReader::Int32ColumnReader(reader) => Ok(Some(read(reader, wanted)?.map(f64::from))),
+            ColumnReader::Int32ColumnReader(reader) => read(reader, wanted, |_| 0, f64::from).map(Some),
             ColumnReader::Int64ColumnReader(reader) => {
-                Ok(Some(read(reader, wanted)?.map(|value| value as f64)))
+                read(reader, wanted, |_| 0, |value| value as f64).map(Some)
             }
-            ColumnReader::FloatColumnReader(reader) => Ok(Some(read(reader, wanted)?.map(f64::from))),
-            ColumnReader::DoubleColumnReader(reader) => Ok(Some(read(reader, wanted)?)),
+            ColumnReader::FloatColumnReader(reader) => read(reader, wanted, |_| 0, f64::from).map(Some),
+            ColumnReader::DoubleColumnReader(reader) => read(reader, wanted, |_| 0, |value| value).map(Some),
             _ => Ok(None),
         })
     }
 
-    /// As [`Self::numbers`], a column of texts or of lists of them. Bytes that are no UTF-8 are replaced.
+    /// As [`Self::numbers`], a column of texts or of lists of them. Bytes that are no UTF-8 are replaced; of
+    /// JSON a text stands without its quotation marks, anything else as it is.
     ///
     /// # Errors
     /// A damaged file.
     pub fn texts(&self, name: &str, rows: Option<&[usize]>) -> Result<Option<Ragged<String>>, RecordError> {
-        let Some((leaf, _)) = self.leaf(name) else { return Ok(None) };
-        let text = |value: ByteArray| String::from_utf8_lossy(value.data()).into_owned();
+        let Some(leaf) = self.leaf(name) else { return Ok(None) };
+        let column = self.file.reader.metadata().file_metadata().schema_descr().column(leaf);
+        let is_json = column.converted_type() == ConvertedType::JSON;
+        let text = |value: ByteArray| {
+            let text = String::from_utf8_lossy(value.data());
+            let inside = if is_json { serde_json::from_str::<String>(&text).ok() } else { None };
+            inside.unwrap_or_else(|| text.into_owned())
+        };
         self.read(leaf, rows, |reader, wanted| match reader {
-            ColumnReader::ByteArrayColumnReader(reader) => Ok(Some(read(reader, wanted)?.map(text))),
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                read(reader, wanted, |value| value.len() as u64, text).map(Some)
+            }
             _ => Ok(None),
         })
     }
 
     /// The only leaf of a column; `None` of no column, or of one of several parts.
-    fn leaf(&self, name: &str) -> Option<(usize, Physical)> {
-        let schema = self.reader.metadata().file_metadata().schema_descr();
+    fn leaf(&self, name: &str) -> Option<usize> {
+        let schema = self.file.reader.metadata().file_metadata().schema_descr();
         let mut leaves = (0..schema.num_columns())
             .filter(|&leaf| schema.column(leaf).path().parts().first().is_some_and(|first| first == name));
         let leaf = leaves.next()?;
-        leaves.next().is_none().then(|| (leaf, schema.column(leaf).physical_type()))
-    }
-
-    /// How deep lists are nested in a leaf.
-    fn depth(&self, leaf: usize) -> i16 {
-        self.reader.metadata().file_metadata().schema_descr().column(leaf).max_rep_level()
+        leaves.next().is_none().then_some(leaf)
     }
 
     fn read<T>(
@@ -138,21 +140,22 @@ impl Columns {
         rows: Option<&[usize]>,
         mut of: impl FnMut(ColumnReader, Wanted<'_>) -> Result<Option<Ragged<T>>, ParquetError>,
     ) -> Result<Option<Ragged<T>>, RecordError> {
-        let column = self.reader.metadata().file_metadata().schema_descr().column(leaf);
+        let column = self.file.reader.metadata().file_metadata().schema_descr().column(leaf);
         let levels = (column.max_def_level(), column.max_rep_level());
+        let decoded = self.file.decoded();
         let mut all = Ragged::new();
         let mut first = 0;
-        for (number, group) in self.reader.metadata().row_groups().iter().enumerate() {
+        for (number, group) in self.file.reader.metadata().row_groups().iter().enumerate() {
             let num_rows = usize::try_from(group.num_rows()).unwrap_or(0);
             let inside = rows.map(|rows| {
                 let begin = rows.partition_point(|&row| row < first);
                 rows.get(begin..begin + rows[begin..].partition_point(|&row| row < first + num_rows))
                     .unwrap_or_default()
             });
-            let wanted = Wanted { rows: inside, first, num_rows, levels };
+            let wanted = Wanted { rows: inside, first, num_rows, levels, decoded: &decoded };
             if inside.is_none_or(|inside| !inside.is_empty()) {
-                let read =
-                    catch_panics(|| of(self.reader.get_row_group(number)?.get_column_reader(leaf)?, wanted));
+                let ParquetFile { reader, file, .. } = &self.file;
+                let read = catch_panics(|| of(column_reader(reader, file, number, leaf, &decoded)?, wanted));
                 let Some(found) = read.map_err(|detail| parquet_error(&self.path, first as u64, detail))?
                 else {
                     return Ok(None);
@@ -177,6 +180,7 @@ struct Wanted<'a> {
     num_rows: usize,
     /// Largest definition and repetition level of the leaf.
     levels: (i16, i16),
+    decoded: &'a Decoded,
 }
 
 impl Wanted<'_> {
@@ -196,41 +200,54 @@ impl Wanted<'_> {
     }
 }
 
-fn read<T: DataType>(
+/// Rows that are read at a time of columns without lists; of others it is one.
+const ROWS_AT_A_TIME: usize = 1024;
+
+/// Reads the rows that are wanted; `size` is a value's beside what each counts for.
+fn read<T: DataType, U>(
     mut reader: ColumnReaderImpl<T>,
     wanted: Wanted<'_>,
-) -> Result<Ragged<T::T>, ParquetError> {
+    size: impl Fn(&T::T) -> u64,
+    mut of: impl FnMut(T::T) -> U,
+) -> Result<Ragged<U>, ParquetError> {
     let (most_defined, most_repeated) = wanted.levels;
     let mut found = Ragged::new();
+    let ended = || ParquetError::General("a column ends before its rows do".to_owned());
+    let (mut defined, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (skipped, length) in wanted.runs() {
-        let ended = || ParquetError::General("a column ends before its rows do".to_owned());
         if skipped > 0 && reader.skip_records(skipped)? < skipped {
             return Err(ended());
         }
-        let (mut defined, mut repeated) = (Vec::new(), Vec::new());
         let mut left = length;
-        let before = found.values.len();
         while left > 0 {
-            let (num_records, ..) =
-                reader.read_records(left, Some(&mut defined), Some(&mut repeated), &mut found.values)?;
-            if num_records == 0 {
-                return Err(ended());
+            defined.clear();
+            repeated.clear();
+            values.clear();
+            let at_a_time = if most_repeated > 0 { 1 } else { left.min(ROWS_AT_A_TIME) };
+            let (num_records, _, num_levels) =
+                reader.read_records(at_a_time, Some(&mut defined), Some(&mut repeated), &mut values)?;
+            if num_levels == 0 {
+                if num_records == 0 {
+                    return Err(ended());
+                }
+                // The end of the row before.
+                continue;
             }
-            left -= num_records;
-        }
-        if most_defined == 0 {
-            found.offsets.extend((1..=length).map(|row| before + row));
-            continue;
-        }
-        let mut end = before;
-        for (place, &level) in defined.iter().enumerate() {
-            let begins = most_repeated == 0 || repeated.get(place).is_none_or(|&level| level == 0);
-            if begins && place > 0 {
+            wanted.decoded.values(values.iter().map(&size).sum::<u64>() + num_levels as u64 * VALUE_BYTES)?;
+            if most_repeated > 0 {
+                left -= 1;
+                found.values.extend(values.drain(..).map(&mut of));
+                found.offsets.push(found.values.len());
+                continue;
+            }
+            left = left.saturating_sub(num_levels);
+            let mut end = found.values.len();
+            for place in 0..num_levels {
+                end += usize::from(most_defined == 0 || defined.get(place) == Some(&most_defined));
                 found.offsets.push(end);
             }
-            end += usize::from(level == most_defined);
+            found.values.extend(values.drain(..).map(&mut of));
         }
-        found.offsets.push(end);
     }
     Ok(found)
 }

@@ -28,6 +28,23 @@ pub enum RowFault {
         /// `NaN`, `Infinity` or `-Infinity`.
         literal: &'static str,
     },
+    /// A text in a Parquet column of JSON is none.
+    #[error(
+        "column `{column}` holds no valid JSON, though the file calls it JSON ({detail}); write the column as \
+             text if it is"
+    )]
+    JsonColumn {
+        /// The column, with its path if it is nested.
+        column: String,
+        /// The parser's message.
+        detail: String,
+    },
+    /// A text in a Parquet column of texts is none.
+    #[error("column `{column}` holds bytes that are no text (not UTF-8), though the file calls it text")]
+    NotUtf8 {
+        /// The column, with its path if it is nested.
+        column: String,
+    },
     /// The line is JSON, but not an object.
     #[error("expected a JSON object, got {actual}")]
     NotAnObject {

@@ -3,7 +3,8 @@
 //! A Parquet file is known by its first four bytes, anything else is read as JSON lines. Structs and maps
 //! become objects, lists arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where
 //! they are UTF-8 and base64 where not ([`DataRecord::binary`] names these); NaN and infinities, which JSON
-//! has no numbers for, become null.
+//! has no numbers for, become null. A column or a nested field of the logical type JSON becomes what its text
+//! holds: the `datasets` library writes values so that are not of one type in all rows.
 
 mod copy;
 
@@ -25,6 +26,15 @@ pub use copy::copy_rows;
 #[derive(Debug)]
 pub struct Records(Source);
 
+/// A column of a Parquet file.
+#[derive(Debug, Clone, Copy)]
+pub struct Column<'file> {
+    /// Its name.
+    pub name: &'file str,
+    /// Whether it may have one number or truth value a row; one of JSON may.
+    pub is_number: bool,
+}
+
 #[derive(Debug)]
 enum Source {
     Jsonl(JsonLines),
@@ -36,16 +46,16 @@ impl Records {
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         Ok(Self(match FileFormat::of(path)? {
             FileFormat::Jsonl => Source::Jsonl(JsonLines::open(path)?),
-            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path, &[])?),
+            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path, &|_| true)?),
         }))
     }
 
-    /// Opens a file, of which some columns are not wanted: those of a Parquet file are not decoded, which for
-    /// lists of tokens is most of the work. JSON lines have them all the same.
-    pub fn open_without(path: &Path, columns: &[&str]) -> Result<Self, RecordError> {
+    /// Opens a file of which some columns are wanted. Those of a Parquet file that are not are not decoded,
+    /// which for lists of tokens is most of the work; JSON lines have them all the same.
+    pub fn open_with(path: &Path, wanted: impl Fn(Column<'_>) -> bool) -> Result<Self, RecordError> {
         Ok(Self(match FileFormat::of(path)? {
             FileFormat::Jsonl => Source::Jsonl(JsonLines::open(path)?),
-            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path, columns)?),
+            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path, &wanted)?),
         }))
     }
 }

@@ -173,6 +173,9 @@ fn as_object<S: serde::Serializer>(verdicts: &[(String, u64)], serializer: S) ->
     serializer.collect_map(verdicts.iter().map(|(name, count)| (name, count)))
 }
 
+/// Columns that a query looks at.
+const QUERIED: [&str; 3] = ["verdict", "group_id", "prompt_id"];
+
 /// Reads the trajectories that a query asks for.
 ///
 /// # Errors
@@ -186,7 +189,9 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, RolloutsError> {
         num_matching: 0,
         rows: Vec::new(),
     };
-    for record in Records::open(&file)? {
+    let mut wanted = BTreeSet::new();
+    for (number, record) in (0_u64..).zip(Records::open_with(&file, |column| QUERIED.contains(&column.name))?)
+    {
         let row = record?.values;
         view.num_trajectories += 1;
         if let Some(verdict) = row.get("verdict").and_then(Value::as_str) {
@@ -199,8 +204,16 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, RolloutsError> {
             continue;
         }
         view.num_matching += 1;
-        if view.rows.len() < query.limit {
-            view.rows.push(row);
+        if wanted.len() < query.limit {
+            wanted.insert(number);
+        }
+    }
+    // All columns, of the rows that are shown.
+    if let Some(&last) = wanted.last() {
+        for (number, record) in (0..=last).zip(Records::open(&file)?) {
+            if wanted.contains(&number) {
+                view.rows.push(record?.values);
+            }
         }
     }
     // A file of another build may have names of its own.

@@ -68,3 +68,23 @@ types = pa.table(
     }
 )
 pq.write_table(types, "types.parquet")
+
+# Uneven rows, which the `datasets` library (5.2) writes as columns and fields of the logical type JSON.
+import datasets  # noqa: E402
+
+uneven = [
+    {
+        "data_source": "a",
+        "prompt": [{"role": "user", "content": "1/2?"}],
+        "reward_model": {"style": "rule", "ground_truth": "1/2"},
+        "extra_info": {"index": 0},
+    },
+    {
+        "data_source": "b",
+        "prompt": [{"role": "system", "content": "Sé breve."}, {"role": "user", "content": "2+3?", "name": "bob"}],
+        "reward_model": {"style": "rule", "ground_truth": 5},
+        "extra_info": {"index": "x", "why": [1, 2.5]},
+    },
+    {"data_source": "c", "prompt": [{"role": "user", "content": "?"}], "reward_model": {"style": "rule", "ground_truth": None}, "extra_info": None},
+]
+datasets.Dataset.from_list(uneven, on_mixed_types="use_json").to_parquet("datasets.parquet")

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use tamis_data::records::{DataRecord, Records, lookup};
+use tamis_data::records::{DataRecord, RecordError, Records, lookup};
 use tamis_data::rollouts::find_metric;
 
 use super::error::{Absent, FilterFileError, list_names};
 use super::layout::GroupLayout;
+use super::repeated::{name_prompts, split_prompts};
 
 /// The metric of every trajectory and the group of every row.
 #[derive(Debug, Default)]
@@ -77,7 +78,7 @@ pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutCo
         return Err(FilterFileError::NoInput);
     }
     for file in inputs {
-        let mut seen = Seen::default();
+        let mut seen = BTreeSet::new();
         let rows = match layout {
             GroupLayout::Long { group_by, metric } if group_by.is_empty() && holds_lists(file, metric)? => {
                 lists(file, metric, &mut columns.groups, &mut seen)?
@@ -96,93 +97,95 @@ pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutCo
             GroupLayout::Long { metric, .. } => std::slice::from_ref(metric),
             GroupLayout::Wide { metrics } => metrics,
         };
-        let absent = seen.absent_metrics(asked);
+        let absent: Vec<String> = asked.iter().filter(|metric| !seen.contains(*metric)).cloned().collect();
         if !absent.is_empty() {
-            return Err(seen.missing_error(file, absent));
+            return Err(missing(file, &absent, &[], true));
         }
         columns.rows.push(rows);
     }
     Ok(columns)
 }
 
-/// Columns seen in a file.
-#[derive(Debug, Default)]
-struct Seen {
-    rows: usize,
-    columns: Vec<String>,
-    known: BTreeSet<String>,
-    /// Columns asked for and found.
-    asked: BTreeSet<String>,
-}
-
-impl Seen {
-    fn look(&mut self, record: &DataRecord) {
-        if self.rows < ROWS_LISTED {
-            self.rows += 1;
-            self.note("", &record.values, 0);
-        }
-    }
-
-    fn note(&mut self, prefix: &str, values: &Map<String, Value>, depth: usize) {
+/// The columns of the first rows of a file, nested ones by their path.
+fn listed(file: &Path) -> Vec<String> {
+    fn note(columns: &mut Vec<String>, prefix: &str, values: &Map<String, Value>, depth: usize) {
         for (name, value) in values {
             let path = format!("{prefix}{name}");
             match value {
                 Value::Object(inner) if depth < 3 && !inner.is_empty() => {
-                    self.note(&format!("{path}."), inner, depth + 1);
+                    note(columns, &format!("{path}."), inner, depth + 1);
                 }
-                _ => {
-                    if self.known.insert(path.clone()) {
-                        self.columns.push(path);
-                    }
-                }
+                _ if !columns.contains(&path) => columns.push(path),
+                _ => {}
             }
         }
     }
-
-    fn missing_error(&self, file: &Path, absent: Vec<Absent>) -> FilterFileError {
-        FilterFileError::MissingColumns { file: file.to_owned(), absent, columns: self.columns.clone() }
+    let mut columns = Vec::new();
+    for record in Records::open(file).into_iter().flatten().take(ROWS_LISTED).map_while(Result::ok) {
+        note(&mut columns, "", &record.values, 0);
     }
+    columns
+}
 
-    fn absent_metrics(&self, metrics: &[String]) -> Vec<Absent> {
-        let absent = metrics.iter().filter(|metric| !self.asked.contains(*metric));
-        absent
-            .map(|metric| Absent::Metric { column: metric.clone(), nearest: self.nearest(metric) })
-            .collect()
-    }
+fn nearest(columns: &[String], column: &str) -> Option<String> {
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    columns
+        .iter()
+        .map(|name| {
+            let whole = strsim::jaro_winkler(column, name);
+            (whole.max(strsim::jaro_winkler(&last(column), &last(name)) - 0.05), name)
+        })
+        .filter(|(similarity, _)| *similarity > 0.78)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name.clone())
+}
 
-    fn nearest(&self, column: &str) -> Option<String> {
-        let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
-        self.columns
-            .iter()
-            .map(|name| {
-                let whole = strsim::jaro_winkler(column, name);
-                (whole.max(strsim::jaro_winkler(&last(column), &last(name)) - 0.05), name)
+/// The error of metrics that no row has, and of group columns that the first row does not have.
+fn missing(file: &Path, metrics: &[String], groups: &[String], has_any_group: bool) -> FilterFileError {
+    let columns = listed(file);
+    let metric =
+        |metric: &String| Absent::Metric { column: metric.clone(), nearest: nearest(&columns, metric) };
+    let group = |group: &String| Absent::Group { column: group.clone(), nearest: nearest(&columns, group) };
+    let absent = metrics.iter().map(metric).chain(groups.iter().map(group));
+    let absent = absent.chain((!has_any_group).then_some(Absent::AnyGroup)).collect();
+    FilterFileError::MissingColumns { file: file.to_owned(), absent, columns }
+}
+
+/// The error of group columns that the first row does not have, together with the metric, if no row has that
+/// either.
+fn no_group(
+    file: &Path,
+    first: &DataRecord,
+    groups: &[String],
+    metric: &String,
+    rest: Records,
+) -> FilterFileError {
+    let has_metric = metric_value(&first.values, metric).is_some()
+        || rest.map_while(Result::ok).any(|record| metric_value(&record.values, metric).is_some());
+    let metrics = if has_metric { &[] } else { std::slice::from_ref(metric) };
+    missing(file, metrics, groups, !groups.is_empty())
+}
+
+/// Opens a file with the columns that name groups and hold metrics.
+fn open(file: &Path, groups: &[String], metrics: &[String]) -> Result<Records, RecordError> {
+    /// What [`find_metric`] looks at beside a metric's own column.
+    const OF_OURS: [&str; 4] = ["metric", "metric_value", "verdict", "reward"];
+    Records::open_with(file, |column| {
+        let leads_to = |path: &String| {
+            path.strip_prefix(column.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let is_score = |metric: &String| {
+            let score = metric.strip_prefix("scores.");
+            score.is_some_and(|score| {
+                column.name == score || column.name.strip_prefix("score_") == Some(score)
             })
-            .filter(|(similarity, _)| *similarity > 0.78)
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, name)| name.clone())
-    }
-
-    /// The error of group columns that the first row does not have, together with the metric, if no row has
-    /// that either.
-    fn no_group(
-        &mut self,
-        file: &Path,
-        first: &DataRecord,
-        mut absent: Vec<Absent>,
-        metric: &str,
-        rest: Records,
-    ) -> FilterFileError {
-        let has_metric = metric_value(&first.values, metric).is_some()
-            || rest.map_while(Result::ok).any(|record| {
-                self.look(&record);
-                metric_value(&record.values, metric).is_some()
-            });
-        if !has_metric {
-            absent.insert(0, Absent::Metric { column: metric.to_owned(), nearest: self.nearest(metric) });
-        }
-        self.missing_error(file, absent)
-    }
+        };
+        groups.iter().chain(metrics).any(leads_to)
+            || metrics.iter().any(is_score)
+            || OF_OURS.contains(&column.name)
+            || groups.is_empty() && GroupLayout::GROUP_COLUMNS.contains(&column.name)
+            || column.name == "loss_mask" && metrics.iter().any(|metric| metric == "length")
+    })
 }
 
 /// For each row its group, and its place in the values of the group where it has one.
@@ -192,33 +195,30 @@ type GroupOfRow = Vec<(usize, Option<usize>)>;
 fn long(
     file: &Path,
     group_by: &[String],
-    metric: &str,
+    metric: &String,
     groups: &mut Vec<Vec<f64>>,
-    seen: &mut Seen,
+    seen: &mut BTreeSet<String>,
 ) -> Result<(GroupOfRow, Vec<String>), FilterFileError> {
     let mut rows = Vec::new();
     let mut spellings: BTreeMap<String, Spellings> = BTreeMap::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();
     let mut inferred: Vec<String> = Vec::new();
-    let mut records = Records::open(file)?;
+    let mut records = open(file, group_by, std::slice::from_ref(metric))?;
     while let Some(record) = records.next() {
         let record = record?;
-        seen.look(&record);
         if group_by.is_empty() && inferred.is_empty() {
             let known = GroupLayout::GROUP_COLUMNS.iter().find(|name| lookup(&record.values, name).is_some());
             match known {
                 Some(name) => inferred.push((*name).to_owned()),
-                None => return Err(seen.no_group(file, &record, vec![Absent::AnyGroup], metric, records)),
+                None => return Err(no_group(file, &record, &[], metric, records)),
             }
         }
         let columns = if group_by.is_empty() { &inferred } else { group_by };
         if rows.is_empty() {
-            let absent = columns.iter().filter(|column| lookup(&record.values, column).is_none());
-            let absent: Vec<Absent> = absent
-                .map(|column| Absent::Group { column: column.clone(), nearest: seen.nearest(column) })
-                .collect();
+            let is_absent = |column: &&String| lookup(&record.values, column).is_none();
+            let absent: Vec<String> = columns.iter().filter(is_absent).cloned().collect();
             if !absent.is_empty() {
-                return Err(seen.no_group(file, &record, absent, metric, records));
+                return Err(no_group(file, &record, &absent, metric, records));
             }
         }
         let mut key = String::new();
@@ -245,19 +245,27 @@ fn long(
             key.push('\n');
         }
         let value = number(&record, metric, seen)?;
-        let group = *by_key.entry(key).or_insert_with(|| {
-            groups.push(Vec::new());
-            groups.len() - 1
-        });
-        let mut member = None;
-        if let Some(members) = groups.get_mut(group) {
-            member = Some(members.len());
-            members.push(value);
-        }
-        rows.push((group, member));
+        let next = by_key.len();
+        rows.push((*by_key.entry(key).or_insert(next), value));
     }
-    let warnings = spellings.iter().filter_map(|(column, spellings)| spellings.warning(file, column));
-    Ok((rows, warnings.collect()))
+    let mut warnings: Vec<String> =
+        spellings.iter().filter_map(|(column, spellings)| spellings.warning(file, column)).collect();
+    let mut keys: Vec<usize> = rows.iter().map(|(key, _)| *key).collect();
+    let columns = if group_by.is_empty() { &inferred } else { group_by };
+    if name_prompts(columns) {
+        let warning = split_prompts(&mut keys).warning(&columns.join("`, `"));
+        warnings.extend(warning.map(|warning| format!("{}: {warning}", file.display())));
+    }
+    let first = groups.len();
+    let rows = keys.into_iter().zip(rows).map(|(key, (_, value))| {
+        let group = first + key;
+        if groups.len() <= group {
+            groups.resize_with(group + 1, Vec::new);
+        }
+        groups[group].push(value);
+        (group, Some(groups[group].len() - 1))
+    });
+    Ok((rows.collect(), warnings))
 }
 
 /// Spellings of the ids in one column: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
@@ -312,12 +320,11 @@ fn wide(
     file: &Path,
     metrics: &[String],
     groups: &mut Vec<Vec<f64>>,
-    seen: &mut Seen,
+    seen: &mut BTreeSet<String>,
 ) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
     let mut rows = Vec::new();
-    for record in Records::open(file)? {
+    for record in open(file, &[], metrics)? {
         let record = record?;
-        seen.look(&record);
         let members: Result<Vec<f64>, _> =
             metrics.iter().map(|metric| number(&record, metric, seen)).collect();
         rows.push((groups.len(), None));
@@ -327,23 +334,22 @@ fn wide(
 }
 
 /// Whether the metric of the first row is a list, so that each row is a group.
-fn holds_lists(file: &Path, metric: &str) -> Result<bool, FilterFileError> {
-    let first = Records::open(file)?.next().transpose()?;
+fn holds_lists(file: &Path, metric: &String) -> Result<bool, FilterFileError> {
+    let first = open(file, &[], std::slice::from_ref(metric))?.next().transpose()?;
     Ok(first.is_some_and(|record| matches!(lookup(&record.values, metric), Some(Value::Array(_)))))
 }
 
 /// One row a group, its members in a list.
 fn lists(
     file: &Path,
-    metric: &str,
+    metric: &String,
     groups: &mut Vec<Vec<f64>>,
-    seen: &mut Seen,
+    seen: &mut BTreeSet<String>,
 ) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
     let mut rows = Vec::new();
-    seen.asked.insert(metric.to_owned());
-    for record in Records::open(file)? {
+    seen.insert(metric.to_owned());
+    for record in open(file, &[], std::slice::from_ref(metric))? {
         let record = record?;
-        seen.look(&record);
         let not_a_list = |actual: String| FilterFileError::NotAList {
             place: record.place.clone(),
             column: metric.to_owned(),
@@ -383,10 +389,10 @@ fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow
 }
 
 /// A metric's number in a row: NaN where null or not there.
-fn number(record: &DataRecord, column: &str, seen: &mut Seen) -> Result<f64, FilterFileError> {
+fn number(record: &DataRecord, column: &str, seen: &mut BTreeSet<String>) -> Result<f64, FilterFileError> {
     let Some(value) = metric_value(&record.values, column) else { return Ok(f64::NAN) };
-    if !seen.asked.contains(column) {
-        seen.asked.insert(column.to_owned());
+    if !seen.contains(column) {
+        seen.insert(column.to_owned());
     }
     as_number(&value).ok_or_else(|| FilterFileError::NotANumber {
         place: record.place.clone(),

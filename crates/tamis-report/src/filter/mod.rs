@@ -13,6 +13,7 @@
 mod columns;
 mod error;
 mod layout;
+mod repeated;
 mod summary;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use tamis_data::records::{FileFormat, copy_rows};
 
 pub use error::{Absent, FilterFileError};
 pub use layout::GroupLayout;
+pub use repeated::{Repeats, split_prompts};
 pub use summary::FilterSummary;
 
 /// Input, filter and outputs of `tamis filter`.

@@ -34,6 +34,8 @@ pub struct FilterSummary {
     pub num_kept: usize,
     /// Of those, groups of several scored members that all have the same metric: a selection may keep some.
     pub num_kept_uniform: usize,
+    /// Of those kept, groups of one trajectory, which a filter has nothing to compare in.
+    pub num_kept_single: usize,
     /// Groups dropped.
     pub num_dropped: usize,
     /// Dropped groups by reason; every reason is listed.
@@ -115,7 +117,8 @@ impl FilterSummary {
         let num_kept = verdicts.iter().filter(|verdict| verdict.is_kept()).count();
         let is_uniform = |group: &GroupStatistics| group.num_scored > 1 && group.min >= group.max;
         let kept = verdicts.iter().zip(statistics).filter(|(verdict, _)| verdict.is_kept());
-        let num_kept_uniform = kept.filter(|(_, group)| is_uniform(group)).count();
+        let num_kept_uniform = kept.clone().filter(|(_, group)| is_uniform(group)).count();
+        let num_kept_single = kept.filter(|(_, group)| group.size == 1).count();
         let num_trajectories = statistics.iter().map(|group| group.size).sum();
         let num_scored: usize = statistics.iter().map(|group| group.num_scored).sum();
         let scored = || statistics.iter().filter(|group| group.num_scored > 0);
@@ -133,6 +136,7 @@ impl FilterSummary {
             num_prompts,
             num_kept,
             num_kept_uniform,
+            num_kept_single,
             num_dropped: num_prompts - num_kept,
             dropped,
             keep_rate: mean(num_kept as f64, num_prompts).unwrap_or(0.0),
@@ -194,7 +198,17 @@ impl fmt::Display for FilterSummary {
                 writeln!(formatter, "      {reason}: {number} ({:.1}%)", percent(number))?;
             }
         }
-        write!(formatter, "  - Kept ({}): {} ({:.1}%)", self.rule, self.num_kept, percent(self.num_kept))?;
+        let single = if self.num_kept_single > 0 { ", and groups of one" } else { "" };
+        let kept = (self.num_kept, percent(self.num_kept));
+        write!(formatter, "  - Kept ({}{single}): {} ({:.1}%)", self.rule, kept.0, kept.1)?;
+        if self.num_kept_single > 0 {
+            write!(
+                formatter,
+                "\n      of these groups of one: {} ({:.1}%)",
+                self.num_kept_single,
+                percent(self.num_kept_single)
+            )?;
+        }
         if self.num_kept_uniform > 0 {
             write!(
                 formatter,

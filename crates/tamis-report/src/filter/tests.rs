@@ -119,6 +119,7 @@ fn summaries_as_json() {
       "num_prompts": 4,
       "num_kept": 1,
       "num_kept_uniform": 0,
+      "num_kept_single": 0,
       "num_dropped": 3,
       "dropped": {
         "all_correct": 1,
@@ -325,7 +326,7 @@ fn what_cannot_be_filtered() {
     FOLDER/rollouts.jsonl has no group column `prompt`; it has `uid`, `acc`, `n`
     FOLDER/nested.jsonl, line 2: no value in the group column `id`
       hint: a row without a group cannot be judged; take such rows out first
-    FOLDER/nested.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `id`, `model.is_correct`, `model.text`, `tags`
+    FOLDER/nested.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
       hint: name it with `--group COLUMN`; where each row holds a whole group, give `--metric` once for each of its columns
     FOLDER/rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?) and no group column `uud` (did you mean `uid`?); it has `uid`, `acc`, `n`
     FOLDER/nested.jsonl has no metric column `model.correct` (did you mean `model.is_correct`?) and no group column `idd` (did you mean `id`?) and no group column `tag` (did you mean `tags`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
@@ -608,4 +609,26 @@ fn metrics_of_a_configuration_are_found_in_the_rollouts_of_its_run() {
             "{error}"
         );
     }
+}
+
+/// verl's dumps have the text of the prompt and no id of the group.
+#[test]
+fn a_prompt_that_comes_twice_makes_two_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |input: &str, score: u8| format!("{{\"input\": \"{input}\", \"score\": {score}}}\n");
+    let rows: String = [("a", 1), ("a", 1), ("a", 0), ("a", 0), ("b", 0), ("b", 0), ("c", 1), ("c", 1)]
+        .map(|(input, score)| row(input, score))
+        .concat();
+    let input = write(&folder, "dump.jsonl", &rows);
+    let summary = filter_file(&options(vec![input], long(&["input"], "score"))).unwrap();
+    assert_eq!((summary.num_prompts, summary.num_kept, summary.max_group_size), (4, 0, 2), "none is mixed");
+    assert_eq!((summary.dropped.all_correct, summary.dropped.all_wrong), (2, 2));
+    insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/dump.jsonl: 1 value of `input` came more than once: every 2 rows of one count as a group, in the order of the file; name a column with an id of the group if it has one");
+    // Rows that are missing cannot be told from prompts that came twice.
+    let input = write(&folder, "uneven.jsonl", &(row("a", 1) + &row("a", 0) + &row("b", 1)));
+    let summary = filter_file(&options(vec![input.clone()], long(&["input"], "score"))).unwrap();
+    insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/uneven.jsonl: values of `input` have 1 to 2 rows: prompts that came more than once are one group here, or rows are missing; name a column with an id of the group if there is one");
+    // A group of one is kept, but not for what its members say.
+    let text = summary.to_string();
+    assert!(text.contains("Kept (groups with max > min, and groups of one): 2 (100.0%)\n      of these groups of one: 1 (50.0%)"), "{text}");
 }

@@ -19,12 +19,14 @@ const NAMES: [&str; 3] = ["pass_rate", "solve_rate", "success_rate"];
 /// Rows that are read of all files.
 const MOST_ROWS: usize = 20_000;
 
+fn is_rate(name: &str) -> bool {
+    NAMES.iter().any(|end| name.to_lowercase().ends_with(end))
+}
+
 /// The name of a column of pass rates: one of the row, or of verl's `extra_info` in it.
 fn find_column(row: &Map<String, Value>) -> Option<Vec<String>> {
     let rate = |columns: &Map<String, Value>| {
-        let found = columns.iter().find(|(name, value)| {
-            NAMES.iter().any(|end| name.to_lowercase().ends_with(end)) && rate_of(value).is_some()
-        });
+        let found = columns.iter().find(|(name, value)| is_rate(name) && rate_of(value).is_some());
         found.map(|(name, _)| name.clone())
     };
     rate(row).map(|name| vec![name]).or_else(|| {
@@ -43,7 +45,9 @@ fn read_rates(files: &[PathBuf]) -> Option<(String, Vec<f64>)> {
     let mut rates = Vec::new();
     let mut column: Option<Vec<String>> = None;
     for file in files {
-        for record in Records::open(file).ok()?.take(MOST_ROWS - rates.len()) {
+        let records =
+            Records::open_with(file, |column| column.name == "extra_info" || is_rate(column.name)).ok()?;
+        for record in records.take(MOST_ROWS - rates.len()) {
             let row = record.ok()?.values;
             if column.is_none() {
                 column = Some(find_column(&row)?);

@@ -75,6 +75,8 @@ pub struct Groups {
     pub has_kept_alone: bool,
     /// Rows that could not be read, or that name no group.
     pub num_unread: u64,
+    /// Prompts whose rows, of no group by name, were cut into several groups.
+    pub num_repeated: usize,
     /// Rows that say no step, where steps were asked for: they are left out.
     pub num_without_step: u64,
     /// The steps of what was left out because others were asked for.

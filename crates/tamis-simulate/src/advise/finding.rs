@@ -433,7 +433,7 @@ fn unlike(groups: &Groups) -> Option<Finding> {
     })
 }
 
-/// Rows that are left out.
+/// Rows that are left out, and prompts that came again.
 fn unread(groups: &Groups) -> Option<Finding> {
     let rows = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX), "row");
     let mut parts = Vec::new();
@@ -445,6 +445,13 @@ fn unread(groups: &Groups) -> Option<Finding> {
     }
     if groups.num_without_step > 0 {
         parts.push(format!("{} left out: of no step", rows(groups.num_without_step)));
+    }
+    if groups.num_repeated > 0 {
+        parts.push(format!(
+            "{} came more than once in a file, without an id of the group: its rows are cut into groups of one \
+             size",
+            count(groups.num_repeated, "prompt")
+        ));
     }
     (!parts.is_empty()).then(|| note("sample", parts.join("; "), None))
 }

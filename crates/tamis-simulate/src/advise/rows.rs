@@ -1,13 +1,13 @@
 //! Rows of rollout files that any program wrote, as members of groups.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 
 use serde_json::{Map, Value};
 use tamis_data::columns::Columns;
-use tamis_data::records::{FileFormat, RecordError, Records, lookup};
-use tamis_report::filter::GroupLayout;
+use tamis_data::records::{Column, FileFormat, RecordError, Records, lookup};
+use tamis_report::filter::{GroupLayout, Repeats, split_prompts};
 use tamis_report::page::StepRange;
 
 use super::error::AdviseError;
@@ -15,8 +15,8 @@ use super::evidence::{Group, Groups, Member, Numbers, Scale};
 use super::gold::shows_gold;
 use super::keep_rate::Counts;
 
-/// Columns that take long to decode, and that nothing here looks at row by row.
-const LONG: [&str; 6] = ["token_ids", "logprobs", "loss_mask", "prompt_ids", "turn_ends", "text_starts"];
+/// Columns beside those below, and beside numbers, that are looked at row by row.
+const OTHERS: [&str; 4] = ["verdict", "metric", "turn_texts", "finish_reason"];
 /// Verdict of a group that ended with its first members.
 const SCREENED: &str = "screened";
 /// Texts that name the prompt, where nothing else names the group.
@@ -73,6 +73,10 @@ pub(super) struct Reader {
     places: Numbers,
     prompts: Numbers,
     scores: HashMap<String, usize>,
+    /// Groups of the rows of the file that their prompt's text names, in the order of its rows.
+    by_text: Vec<usize>,
+    /// Groups of prompts that came again in a file.
+    cut: Vec<Group>,
     has_verdicts: bool,
     has_dropped: bool,
     named_metric: Option<String>,
@@ -113,7 +117,7 @@ impl Reader {
         range: Option<StepRange>,
     ) -> Result<(), AdviseError> {
         let mut tokens = token_counts(file)?;
-        for (row, record) in (0..).zip(Records::open_without(file, &LONG)?) {
+        for (row, record) in (0..).zip(Records::open_with(file, is_wanted)?) {
             let values = match record {
                 Ok(record) => record.values,
                 Err(error @ RecordError::Row { .. }) => {
@@ -138,7 +142,23 @@ impl Reader {
             let begins = || format!("{}:{}", file.file_name().unwrap_or(file.as_os_str()).display(), row + 1);
             self.take(&values, number, step, tokens.remove(&row), &begins);
         }
+        self.cut_repeated();
         Ok(())
+    }
+
+    /// Cuts groups of prompts that came more than once in the file, as `tamis filter` does.
+    fn cut_repeated(&mut self) {
+        let places = std::mem::take(&mut self.by_text);
+        // Of sizes that differ otherwise other findings tell.
+        let Repeats::Cut { size, num_prompts } = split_prompts(&mut places.clone()) else { return };
+        self.groups.num_repeated += num_prompts;
+        for place in places.into_iter().collect::<BTreeSet<_>>() {
+            let Some(group) = self.groups.groups.get_mut(place) else { continue };
+            let rest = group.members.split_off(size.min(group.members.len()));
+            let like = Group { members: Vec::new(), ..group.clone() };
+            let cut = rest.chunks(size).map(|members| Group { members: members.to_vec(), ..like.clone() });
+            self.cut.extend(cut);
+        }
     }
 
     /// Takes a row in; `begins` names its place.
@@ -195,6 +215,9 @@ impl Reader {
                 format!("group {id}")
             };
             self.groups.groups.push(Group { id, prompt, ..Group::default() });
+        }
+        if is_by_text && !is_whole {
+            self.by_text.push(place);
         }
         if let Some(group) = self.groups.groups.get_mut(place) {
             group.is_screened |= is_screened;
@@ -265,6 +288,7 @@ impl Reader {
 
     /// What was read, with the outcome that was asked for, or the best that there is.
     pub(super) fn end(mut self, wanted: Option<&str>) -> Result<Groups, AdviseError> {
+        self.groups.groups.append(&mut self.cut);
         let has_any = |groups: &Groups, place: usize| {
             groups.groups.iter().flat_map(|group| Groups::values(group, place)).any(f64::is_finite)
         };
@@ -298,6 +322,22 @@ impl Reader {
             && counts.iter().all(differs);
         Ok(self.groups)
     }
+}
+
+/// Whether a column says something here; token ids, say, take long to decode.
+fn is_wanted(column: Column<'_>) -> bool {
+    let is_list = |outcomes: &[&str]| {
+        outcomes.contains(&column.name)
+            || outcomes.contains(&column.name.strip_suffix('s').unwrap_or_default())
+    };
+    let is_named = |columns: &[&str]| columns.contains(&column.name);
+    let truths = TRUTHS.iter().filter_map(|path| path.split('.').next());
+    column.is_number
+        || is_list(&OUTCOMES)
+        || [&OTHERS[..], &TEXTS, &COMPLETIONS, &LISTS_OF_COMPLETIONS, &GroupLayout::GROUP_COLUMNS, &LENGTHS]
+            .into_iter()
+            .any(is_named)
+        || truths.chain(["prompt_id"]).any(|name| name == column.name)
 }
 
 /// Members with which groups were begun, of groups of which some ended with these: the smallest size that they have, where

@@ -670,3 +670,20 @@ fn a_window_holds_for_any_two_values() {
         assert!(!window.iter().any(|line| line.contains("inf")), "{window:?}");
     }
 }
+
+/// verl's dumps have the text of the prompt and no id of the group.
+#[test]
+fn a_prompt_that_comes_twice_in_a_dump_makes_two_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1.jsonl");
+    let row = |(input, score): (&str, u8)| format!("{{\"input\": \"{input}\", \"score\": {score}}}\n");
+    let rows = [("a", 1), ("a", 1), ("a", 0), ("a", 0), ("b", 0), ("b", 1), ("c", 1), ("c", 1)].map(row);
+    std::fs::write(&path, rows.concat()).unwrap();
+    let groups = read_groups(&path).unwrap();
+    let sizes: Vec<usize> = groups.groups.iter().map(|group| group.members.len()).collect();
+    assert_eq!((sizes, groups.num_prompts(), groups.num_repeated), (vec![2; 4], 3, 1));
+    let mixed = groups.counts(groups.outcome, None).iter().filter(|counts| counts.by_value.len() > 1).count();
+    assert_eq!(mixed, 1, "that of `b`");
+    let text = advice(&groups, &Plan::default()).to_string();
+    assert!(text.contains("1 prompt came more than once in a file"), "{text}");
+}

@@ -1,0 +1,329 @@
+//! Pages of a Parquet column within bounds.
+//!
+//! A page of a few bytes may decode to gigabytes: a run says how often a value comes again, a header how large
+//! something will be. What the library would reserve or decode at once is checked here before: how large a
+//! page gets, how many values its dictionary has, how many values one row has in it.
+
+use std::fs::File;
+use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parquet::basic::{Compression, Encoding, PageType, Type as Physical};
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::column::reader::{ColumnReader, get_column_reader};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescPtr;
+
+use super::compact::Compact;
+use super::delta;
+
+/// What a value counts for beside its own bytes.
+pub(crate) const VALUE_BYTES: u64 = 8;
+/// What a row counts for beside its values.
+const ROW_BYTES: u64 = 256;
+/// Values of one row in one column, at most: as many as a line of JSON lines is long.
+const MAX_VALUES: u64 = tamis_file::MAX_LINE / VALUE_BYTES;
+/// What may be decoded of any file, however small.
+const ALWAYS_DECODED: u64 = 256 << 20;
+/// How often the length of a file its pages may be, and how often its rows: real data that repeats itself
+/// stays below a hundred.
+const PAGES_PER_BYTE: u64 = 64;
+const ROWS_PER_BYTE: u64 = 1024;
+
+/// What is decoded of one file, and how much that may be.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    file_length: u64,
+    pages: AtomicU64,
+    rows: AtomicU64,
+}
+
+impl Decoded {
+    pub(crate) fn new(file_length: u64) -> Self {
+        Self { file_length, pages: AtomicU64::new(0), rows: AtomicU64::new(0) }
+    }
+
+    fn limit(&self, per_byte: u64) -> u64 {
+        ALWAYS_DECODED.saturating_add(self.file_length.saturating_mul(per_byte))
+    }
+
+    fn refuse(&self, what: &str, limit: u64) -> ParquetError {
+        general(format!(
+            "its {} unpack to more than {} of {what}, which no data does; write the rows as JSON lines if they \
+             are meant",
+            tamis_file::human(self.file_length),
+            tamis_file::human(limit)
+        ))
+    }
+
+    pub(super) fn page(&self, bytes: u64) -> Result<()> {
+        let limit = self.limit(PAGES_PER_BYTE);
+        let before = self.pages.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > limit { Err(self.refuse("pages", limit)) } else { Ok(()) }
+    }
+
+    /// Counts what was decoded into rows.
+    pub(crate) fn values(&self, bytes: u64) -> Result<()> {
+        let limit = self.limit(ROWS_PER_BYTE);
+        let before = self.rows.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > limit { Err(self.refuse("rows", limit)) } else { Ok(()) }
+    }
+
+    /// Refuses more rows than fit, before room for them is made.
+    pub(crate) fn check_rows(&self, num_rows: u64) -> Result<()> {
+        let limit = self.limit(ROWS_PER_BYTE);
+        if num_rows.saturating_mul(ROW_BYTES) > limit {
+            return Err(general(format!(
+                "it claims {num_rows} rows in {}, which no data has; write the rows as JSON lines if they are \
+                 meant",
+                tamis_file::human(self.file_length)
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// A reader of one column of a row group.
+pub(crate) fn column_reader(
+    reader: &SerializedFileReader<File>,
+    file: &File,
+    group: usize,
+    column: usize,
+    decoded: &Arc<Decoded>,
+) -> Result<ColumnReader> {
+    let row_group = reader.get_row_group(group)?;
+    let metadata = row_group.metadata().column(column);
+    let descriptor = metadata.column_descr_ptr();
+    let (start, length) = metadata.byte_range();
+    let pages = BoundedPages {
+        inner: row_group.get_column_page_reader(column)?,
+        file: file.try_clone()?,
+        next: start,
+        end: start.saturating_add(length),
+        compression: metadata.compression(),
+        column: descriptor.clone(),
+        values_of_row: 0,
+        decoded: decoded.clone(),
+    };
+    Ok(get_column_reader(descriptor, Box::new(pages)))
+}
+
+struct BoundedPages {
+    inner: Box<dyn PageReader>,
+    file: File,
+    /// Where the next page's header begins, and where the last page ends.
+    next: u64,
+    end: u64,
+    compression: Compression,
+    column: ColumnDescPtr,
+    /// Values of the row that the last page ended in.
+    values_of_row: u64,
+    decoded: Arc<Decoded>,
+}
+
+/// What the header of a page says of its size.
+struct PageSize {
+    begins: u64,
+    compressed: u64,
+    uncompressed: u64,
+}
+
+impl BoundedPages {
+    fn read_from(&self, start: u64) -> Result<BufReader<File>> {
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(start))?;
+        Ok(BufReader::new(file))
+    }
+
+    /// Reads the header of the next page, and moves behind the page; `None`: there is no other.
+    fn pass_header(&mut self) -> Result<Option<PageSize>> {
+        if self.next >= self.end {
+            return Ok(None);
+        }
+        let mut header = Compact::new(self.read_from(self.next)?, self.decoded.file_length);
+        let broken =
+            |detail: &dyn std::fmt::Display| general(format!("a page has no valid header: {detail}"));
+        let fields = header.integers().map_err(|error| broken(&error))?;
+        let field = |number: i16| fields.iter().find(|(field, _)| *field == number).map(|(_, value)| *value);
+        if field(1) == Some(PageType::INDEX_PAGE as i64) {
+            return Err(general("it has pages of an index among its data".to_owned()));
+        }
+        let size = |number: i16| field(number).and_then(|size| u64::try_from(size).ok());
+        let (Some(uncompressed), Some(compressed)) = (size(2), size(3)) else {
+            return Err(broken(&"it has no size"));
+        };
+        let begins = self.next + header.num_read;
+        self.next = begins.saturating_add(compressed);
+        if self.next > self.decoded.file_length {
+            return Err(broken(&"the file ends before it"));
+        }
+        Ok(Some(PageSize { begins, compressed, uncompressed }))
+    }
+
+    fn check_size(&self, page: &PageSize) -> Result<()> {
+        self.decoded.page(page.uncompressed)?;
+        match self.compression {
+            // The library does not stop at the size that the header names.
+            Compression::GZIP(_) => {
+                let compressed = self.read_from(page.begins)?.take(page.compressed);
+                let mut unpacked = flate2::read::MultiGzDecoder::new(compressed).take(page.uncompressed + 1);
+                let length = std::io::copy(&mut unpacked, &mut std::io::sink())?;
+                if length > page.uncompressed {
+                    return Err(general("a page is larger than its header says".to_owned()));
+                }
+            }
+            Compression::LZ4 => {
+                let mut magic = Vec::new();
+                self.read_from(page.begins)?.take(page.compressed.min(4)).read_to_end(&mut magic)?;
+                if magic == [0x04, 0x22, 0x4d, 0x18] {
+                    return Err(general(
+                        "its lz4 is that of whole files, which Parquet has no codec for; write it again with \
+                         snappy"
+                            .to_owned(),
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_page(&mut self, page: &Page) -> Result<()> {
+        let bytes = page.buffer();
+        let num_values = u64::from(page.num_values());
+        match page {
+            Page::DictionaryPage { .. } => {
+                let width = match self.column.physical_type() {
+                    Physical::BOOLEAN => 0,
+                    Physical::INT32 | Physical::FLOAT | Physical::BYTE_ARRAY => 4,
+                    Physical::INT64 | Physical::DOUBLE => 8,
+                    Physical::INT96 => 12,
+                    Physical::FIXED_LEN_BYTE_ARRAY => u64::try_from(self.column.type_length()).unwrap_or(0),
+                };
+                let num_bytes = bytes.len() as u64;
+                let fits = num_bytes.checked_div(width).unwrap_or(8 * num_bytes + 1);
+                if num_values > fits {
+                    return Err(general(format!(
+                        "a dictionary of {} bytes claims {num_values} values",
+                        bytes.len()
+                    )));
+                }
+                Ok(())
+            }
+            Page::DataPage { encoding, def_level_encoding, rep_level_encoding, .. } => {
+                let mut rest = &bytes[..];
+                if self.column.max_rep_level() > 0 {
+                    if *rep_level_encoding == Encoding::RLE {
+                        let levels = sized(&mut rest)?;
+                        self.check_levels(levels, num_values)?;
+                    } else {
+                        return Err(general("it has levels in an encoding that Parquet gave up".to_owned()));
+                    }
+                }
+                if self.column.max_def_level() > 0 && *def_level_encoding == Encoding::RLE {
+                    sized(&mut rest)?;
+                }
+                delta::check(*encoding, rest, num_values, &self.decoded)
+            }
+            Page::DataPageV2 { encoding, def_levels_byte_len, rep_levels_byte_len, .. } => {
+                let repetitions = usize::try_from(*rep_levels_byte_len).unwrap_or(usize::MAX);
+                let definitions = usize::try_from(*def_levels_byte_len).unwrap_or(usize::MAX);
+                let cut = || general("a page ends before its levels do".to_owned());
+                let (levels, rest) = bytes.split_at_checked(repetitions).ok_or_else(cut)?;
+                let (_, rest) = rest.split_at_checked(definitions).ok_or_else(cut)?;
+                if self.column.max_rep_level() > 0 {
+                    self.check_levels(levels, num_values)?;
+                }
+                delta::check(*encoding, rest, num_values, &self.decoded)
+            }
+        }
+    }
+
+    /// Refuses a row of too many values; a repetition level of 0 begins a row.
+    fn check_levels(&mut self, levels: &[u8], num_values: u64) -> Result<()> {
+        let width = 16 - self.column.max_rep_level().leading_zeros();
+        let mut left = num_values;
+        let mut rest = levels;
+        while left > 0 {
+            let Some(header) = delta::varint(&mut rest) else { break };
+            let mut count = |value: u64, count: u64| {
+                let count = count.min(left);
+                left -= count;
+                self.values_of_row = if value > 0 { self.values_of_row + count } else { count.min(1) };
+                self.values_of_row
+            };
+            let mut longest = 0;
+            if header & 1 == 0 {
+                let length = width.div_ceil(8) as usize;
+                let Some((value, behind)) = rest.split_at_checked(length) else { break };
+                longest =
+                    count(value.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte)), header >> 1);
+                rest = behind;
+            } else {
+                let length =
+                    usize::try_from((header >> 1).saturating_mul(u64::from(width))).unwrap_or(usize::MAX);
+                let (packed, behind) = rest.split_at_checked(length).unwrap_or((rest, &[]));
+                for place in 0..packed.len() as u64 * 8 / u64::from(width) {
+                    longest = longest.max(count(delta::bits(packed, place * u64::from(width), width), 1));
+                }
+                rest = behind;
+            }
+            if longest > MAX_VALUES {
+                return Err(general(format!(
+                    "a row has more than {MAX_VALUES} values in column `{}`",
+                    self.column.path().string()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Levels behind their length.
+fn sized<'page>(rest: &mut &'page [u8]) -> Result<&'page [u8]> {
+    let cut = || general("a page ends before its levels do".to_owned());
+    let (length, behind) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
+    let (levels, behind) = behind.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(cut)?;
+    *rest = behind;
+    Ok(levels)
+}
+
+impl PageReader for BoundedPages {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        if let Some(size) = self.pass_header()? {
+            self.check_size(&size)?;
+        }
+        let page = self.inner.get_next_page()?;
+        if let Some(page) = &page {
+            self.check_page(page)?;
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.inner.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.pass_header()?;
+        self.inner.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool> {
+        self.inner.at_record_boundary()
+    }
+}
+
+impl Iterator for BoundedPages {
+    type Item = Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+pub(crate) fn general(detail: String) -> ParquetError {
+    ParquetError::General(detail)
+}
