@@ -42,7 +42,7 @@ use tamis_rollout::http::{Address, HttpClient, HttpSettings};
 use tamis_rollout::server::{OtherLogprobs, ServerSettings, VllmServer};
 use tamis_rollout::{
     Dependencies, Dispatcher, DispatcherSettings, DrawnPrompt, DrawnPrompts, End, InFlight, Next, Observer,
-    PreparedPrompt, PromptSource, Publication, Sampling, Scorer, Weights,
+    OnStop, PreparedPrompt, PromptSource, Publication, Sampling, Scorer, Weights,
 };
 use tamis_text::tokenizer::Tokenizer;
 
@@ -273,7 +273,7 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
         }
         let weights = Weights::Folder(weights.to_owned());
         let publication = Publication { version: PolicyVersion(step), weights };
-        dispatcher.publish(&publication, InFlight::Keep, with!()).unwrap();
+        dispatcher.publish(&publication, InFlight::Keep, OnStop::GiveUp, with!()).unwrap();
     }
     let counted = (steps - warm_up) as f64;
     found.step_time = begun.elapsed().as_secs_f64() / counted;

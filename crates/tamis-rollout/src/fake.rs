@@ -73,6 +73,8 @@ pub type FakeAnswer = dyn Fn(&SampleRequest) -> String + Send;
 
 struct FakeFlight {
     request: SampleRequest,
+    /// How many were submitted before it.
+    place: u64,
     began: u64,
     ends: u64,
     /// The version that its tokens are sampled by, from which token on.
@@ -83,9 +85,15 @@ struct FakeFlight {
 pub struct FakeGenerator {
     settings: FakeSettings,
     answer: Box<FakeAnswer>,
+    /// Longest delay where that is a function of the key.
+    longest: Option<u64>,
+    /// Calls in which nothing happens before weights are there.
+    lead: u64,
+    num_waited: u64,
     now: u64,
     version: PolicyVersion,
     num_submitted: u64,
+    num_begun: u64,
     in_flight: HashMap<SampleId, FakeFlight>,
     /// Events by the instant at which they happen, then by a number that permutes those of one instant.
     agenda: BTreeMap<(u64, u64), GeneratorEvent>,
@@ -118,15 +126,32 @@ impl FakeGenerator {
         Self {
             settings,
             answer,
+            longest: None,
+            lead: 0,
+            num_waited: 0,
             now: 0,
             version: PolicyVersion(0),
             num_submitted: 0,
+            num_begun: 0,
             in_flight: HashMap::new(),
             agenda: BTreeMap::new(),
             next_number: 0,
             publishing: None,
             waiting: Vec::new(),
         }
+    }
+
+    /// As the engine in this process: how long a sample takes is a function of its key, too, so that the order of
+    /// the answers is one of the order in which they were asked for.
+    #[must_use]
+    pub fn by_keys(self, longest: u64) -> Self {
+        Self { longest: Some(longest), ..self }
+    }
+
+    /// As servers: weights are there only after so many calls that waited for them in vain.
+    #[must_use]
+    pub fn with_lead(self, lead: u64) -> Self {
+        Self { lead, ..self }
     }
 
     /// Instants that have passed.
@@ -227,11 +252,17 @@ impl FakeGenerator {
     fn begin(&mut self, request: SampleRequest) {
         let id = request.id;
         let faults = self.settings.faults;
-        let ends = self.now + 1 + self.delay();
+        let delay = match self.longest {
+            Some(longest) => request.key.with(5).below(0, longest + 1),
+            None => self.delay(),
+        };
+        let ends = self.now + 1 + delay;
         let is_hanging = self.happens(faults.hang);
+        self.num_begun += 1;
         let spans = vec![(self.version, 0)];
         let ends = if is_hanging { u64::MAX } else { ends };
-        self.in_flight.insert(id, FakeFlight { request, began: self.now, ends, spans });
+        let place = self.num_begun;
+        self.in_flight.insert(id, FakeFlight { request, place, began: self.now, ends, spans });
         if self.happens(faults.foreign) {
             let at = self.now + 1 + self.delay();
             let event = self.stranger(id);
@@ -280,11 +311,11 @@ impl FakeGenerator {
     /// Goes on to an instant: requests that end there become events, in the order of the agenda.
     fn go_to(&mut self, instant: u64) {
         self.now = instant;
-        let mut ended: Vec<SampleId> =
-            self.in_flight.iter().filter(|(_, flight)| flight.ends <= instant).map(|(id, _)| *id).collect();
+        let ended = self.in_flight.iter().filter(|(_, flight)| flight.ends <= instant);
         // A map has no order of its own.
+        let mut ended: Vec<(u64, SampleId)> = ended.map(|(id, flight)| (flight.place, *id)).collect();
         ended.sort_unstable();
-        for id in ended {
+        for (_, id) in ended {
             let Some(flight) = self.in_flight.remove(&id) else { continue };
             let event = self.outcome(&flight);
             if self.happens(self.settings.faults.duplicate) {
@@ -293,9 +324,14 @@ impl FakeGenerator {
             }
             self.schedule(instant, event);
         }
+        if self.in_flight.is_empty() && self.publishing.is_some() {
+            self.num_waited += 1;
+        }
         if self.in_flight.is_empty()
+            && self.num_waited > self.lead
             && let Some(version) = self.publishing.take()
         {
+            self.num_waited = 0;
             self.version = version;
             // After everything that ended before it.
             self.agenda.insert((instant, u64::MAX), GeneratorEvent::Published { version });

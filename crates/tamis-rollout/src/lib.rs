@@ -40,8 +40,8 @@ pub mod wire;
 
 pub use complete::{Completed, Prompted, complete};
 pub use dispatcher::{
-    Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OrderLog, Reference,
-    ReferencePass, SampleEnd, Taken,
+    Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OnStop, OrderLog,
+    PublicationEnd, Reference, ReferencePass, SampleEnd, Taken,
 };
 pub use episodes::{Agents, Between, Episodes, Plays, TokenLimits, Worlds, conversation_of, messages_of};
 pub use generator::{

@@ -4,13 +4,14 @@
 //! generation and training between two layers of the model, rewards and gold checks while they wait, the step
 //! loop between its stages. What was begun and cannot be finished at once is given up, and the state after
 //! the last trained step is saved: a resume does it again, exactly. One thing is finished: a step that has
-//! moved weights already while the state before it is in no checkpoint (`learner::progress`).
+//! moved weights already while the state before it is in no checkpoint (`learner::progress`), and with it the
+//! samples that are in flight when its weights are published ([`Interrupt::hold_back`]).
 //! Preparations that only read (data files, tokenizing, loading weights) are abandoned where they stand, see
 //! [`Interrupt::or_abandon`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Duty of the handler after a signal.
@@ -75,11 +76,20 @@ const STACK_BYTES: usize = 8 << 20;
 /// Signals closer than this are one Ctrl-C.
 const ONE_PRESS: Duration = Duration::from_millis(200);
 
+/// Signals so far.
+#[derive(Debug, Default)]
+struct Signals {
+    first: Option<Instant>,
+    is_held_back: bool,
+    /// A request that nobody is to see yet.
+    waits: bool,
+}
+
 /// A flag shared between the signal handler and the step loop; clones are the same flag.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     is_requested: Arc<AtomicBool>,
-    first: Arc<Mutex<Option<Instant>>>,
+    signals: Arc<Mutex<Signals>>,
     #[cfg(test)]
     looks_left: Arc<Mutex<Option<usize>>>,
 }
@@ -95,12 +105,39 @@ impl Interrupt {
         self.signal_at(Instant::now())
     }
 
+    fn signals(&self) -> MutexGuard<'_, Signals> {
+        self.signals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request(&self, signals: &mut Signals) {
+        if signals.is_held_back {
+            signals.waits = true;
+        } else {
+            self.is_requested.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Hides the request, made before or until then, from everybody who looks, until what is returned is dropped:
+    /// what must come to its end goes on as if nobody had asked. A second signal ends the process all the same.
+    #[must_use]
+    pub fn hold_back(&self) -> HeldBack<'_> {
+        let mut signals = self.signals();
+        signals.is_held_back = true;
+        signals.waits |= self.is_requested.swap(false, Ordering::SeqCst);
+        HeldBack(self)
+    }
+
+    /// Whether the run was asked to stop soon, though nobody is to see it yet.
+    pub fn was_requested(&self) -> bool {
+        self.is_requested() || self.signals().waits
+    }
+
     fn signal_at(&self, now: Instant) -> Reaction {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        match *first {
+        let mut signals = self.signals();
+        match signals.first {
             None => {
-                *first = Some(now);
-                self.is_requested.store(true, Ordering::SeqCst);
+                signals.first = Some(now);
+                self.request(&mut signals);
                 Reaction::StopSoon
             }
             Some(first) if now.saturating_duration_since(first) < ONE_PRESS => Reaction::SameAsBefore,
@@ -170,7 +207,7 @@ impl Interrupt {
         match *left {
             Some(0) => {
                 *left = None;
-                self.is_requested.store(true, Ordering::SeqCst);
+                self.request(&mut self.signals());
             }
             Some(looks) => *left = Some(looks - 1),
             None => {}
@@ -185,6 +222,20 @@ impl Interrupt {
     }
 }
 
+/// While it lives, a request to stop is seen by nobody.
+#[derive(Debug)]
+pub struct HeldBack<'a>(&'a Interrupt);
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        let mut signals = self.0.signals();
+        signals.is_held_back = false;
+        if std::mem::take(&mut signals.waits) {
+            self.0.request(&mut signals);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,10 +247,37 @@ mod tests {
         assert!(!seen_by_the_loop.is_requested());
         assert_eq!(interrupt.signal(), Reaction::StopSoon);
         assert!(seen_by_the_loop.is_requested());
-        let first = interrupt.first.lock().expect("lock").expect("a first");
+        let first = interrupt.signals().first.expect("a first");
         assert_eq!(interrupt.signal_at(first + ONE_PRESS / 2), Reaction::SameAsBefore);
         assert_eq!(interrupt.signal_at(first + ONE_PRESS), Reaction::ExitNow);
         assert_eq!(interrupt.signal_at(first + 5 * ONE_PRESS), Reaction::ExitNow);
+    }
+
+    /// What must come to its end hears of no request, before and after it came; everybody does afterwards.
+    #[test]
+    fn a_request_that_is_held_back_is_seen_later() {
+        for comes_before in [true, false] {
+            let interrupt = Interrupt::new();
+            if comes_before {
+                interrupt.signal();
+            }
+            let held_back = interrupt.hold_back();
+            assert_eq!(interrupt.was_requested(), comes_before);
+            if !comes_before {
+                interrupt.signal();
+            }
+            let flag = interrupt.flag();
+            assert!(interrupt.was_requested() && !interrupt.is_requested() && !flag.load(Ordering::SeqCst));
+            let first = interrupt.signals().first.expect("a first");
+            assert_eq!(interrupt.signal_at(first + ONE_PRESS), Reaction::ExitNow);
+            drop(held_back);
+            assert!(interrupt.is_requested() && flag.load(Ordering::SeqCst));
+        }
+        let interrupt = Interrupt::new();
+        drop(interrupt.hold_back());
+        assert!(!interrupt.was_requested());
+        interrupt.signal();
+        assert!(interrupt.is_requested());
     }
 
     #[test]

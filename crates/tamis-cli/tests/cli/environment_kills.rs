@@ -11,7 +11,7 @@ use tamis_core::random::Key;
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, SyncPolicy};
 
-use crate::kills::{Dice, begun, killed_when, num_kills, start_run};
+use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run};
 use crate::resume::through_kills;
 use crate::tamis::{Ended, Folder, Left, Replaced as _};
 
@@ -167,13 +167,14 @@ fn all_begun(folder: &Folder) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Kills the run at a time of chance, or once so many more episodes have begun. How it ended, where it was quicker.
+/// Kills or stops the run at a time of chance, or once so many more episodes have begun. How it ended, where it was quicker.
 fn kill(folder: &Folder, whole: Duration, dice: &mut Dice) -> Option<Ended> {
     let (begin, at) = (Instant::now(), whole.mul_f64(dice.roll()));
     let is_by_time = dice.below(3) == 0;
     let length = || std::fs::metadata(folder.join("begun.txt")).map_or(0, |found| found.len());
     let wanted = length() + 10 * (1 + dice.below(60)) as u64;
-    killed_when(folder, &[], || if is_by_time { begin.elapsed() >= at } else { length() >= wanted })
+    let stop = Stop::drawn(dice);
+    killed_when(folder, &[], stop, || if is_by_time { begin.elapsed() >= at } else { length() >= wanted })
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Kills of a run at instants that differ from test run to test run: what holds, holds for all of them.
+//! Kills and stops of a run at instants that differ from test run to test run: what holds, holds for all of them.
 //!
 //! `TAMIS_KILLS=40` kills that often for each test's configuration. The seed of the kills is printed;
 //! `TAMIS_KILL_SEED=N` repeats them.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use crate::tamis::{Ended, Folder};
 
@@ -49,6 +50,47 @@ impl Dice {
     }
 }
 
+/// How a run is ended before its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stop {
+    /// By `kill -9`.
+    Kill,
+    /// By SIGTERM, after which it saves what it has.
+    Term,
+    /// By a second SIGTERM, which ends it while it does that.
+    TermTwice,
+}
+
+impl Stop {
+    /// One of the three.
+    pub(crate) fn drawn(dice: &mut Dice) -> Self {
+        [Self::Kill, Self::Term, Self::TermTwice][dice.below(3)]
+    }
+
+    fn end(self, child: &mut Child) {
+        let terminate = |child: &Child| {
+            // It may have ended by then.
+            let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).output();
+            sent.expect("kill");
+        };
+        match self {
+            Self::Kill => child.kill().expect("killed"),
+            Self::Term => terminate(child),
+            Self::TermTwice => {
+                terminate(child);
+                // Signals that are closer than 200 ms are one.
+                let until = Instant::now() + Duration::from_millis(220);
+                while child.try_wait().expect("status").is_none() {
+                    if Instant::now() >= until {
+                        return terminate(child);
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+}
+
 /// The run directory in `runs/`, once it counts as one.
 pub(crate) fn begun(folder: &Folder) -> Option<PathBuf> {
     let runs = std::fs::read_dir(folder.join("runs")).ok()?;
@@ -63,7 +105,7 @@ pub(crate) fn writes_a_checkpoint(run: &Path) -> bool {
 }
 
 /// Begins the run of `config.yaml` with further arguments, or goes on with it.
-pub(crate) fn start_run(folder: &Folder, arguments: &[&str]) -> std::process::Child {
+pub(crate) fn start_run(folder: &Folder, arguments: &[&str]) -> Child {
     match begun(folder) {
         None => folder.start(&[&["train", "config.yaml"], arguments].concat()),
         Some(run) => {
@@ -73,11 +115,12 @@ pub(crate) fn start_run(folder: &Folder, arguments: &[&str]) -> std::process::Ch
     }
 }
 
-/// Begins the run, or goes on with it, and kills it as soon as `is_time` says so, which is asked five
-/// thousand times a second; how it ended, where that came first.
+/// Begins the run, or goes on with it, and ends it as soon as `is_time` says so, which is asked five
+/// thousand times a second; how it ended, where it came to its end.
 pub(crate) fn killed_when(
     folder: &Folder,
     arguments: &[&str],
+    stop: Stop,
     mut is_time: impl FnMut() -> bool,
 ) -> Option<Ended> {
     let mut child = start_run(folder, arguments);
@@ -86,8 +129,13 @@ pub(crate) fn killed_when(
             return Some(folder.wait(child));
         }
         if is_time() {
-            child.kill().expect("killed");
-            folder.wait(child);
+            stop.end(&mut child);
+            let ended = folder.wait(child);
+            match ended.code {
+                Some(0) => return Some(ended),
+                None | Some(130) => {}
+                Some(_) => panic!("after {stop:?}: {}", ended.shown()),
+            }
             if begun(folder).is_none() {
                 // Killed before it was a run: there is nothing to resume, and the half-made folder is in
                 // nobody's way but ours.

@@ -40,6 +40,7 @@ mod resume;
 mod reward_messages;
 mod rewards;
 mod run_folder;
+mod schedule_kills;
 mod schedules;
 mod screening;
 mod selection;

@@ -1,15 +1,15 @@
-//! A run that is killed at any instant and resumed ends as the run that was never killed, bit for bit.
+//! A run that is killed or stopped at any instant and resumed ends as the run that nobody touched, bit for bit.
 //!
-//! Each configuration is killed 5 times, or as often as `kills` is told to.
+//! Each configuration is ended 5 times, or as often as `kills` is told to.
 
 use std::time::{Duration, Instant};
 
 use tamis_data::records::Records;
 
-use crate::kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
+use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
 use crate::tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
 
-/// Runs `config` to its end through kills: half of them at a random instant, half as soon as (or shortly
+/// Runs `config` to its end through kills and stops: half of them at a random instant, half as soon as (or shortly
 /// after) a checkpoint is being written. Returns how many there were, how many of them hit a checkpoint half
 /// written, and what the last process printed.
 pub(crate) fn through_kills(
@@ -24,7 +24,8 @@ pub(crate) fn through_kills(
         let at = whole.mul_f64(dice.roll());
         let at_a_checkpoint = dice.roll() < 0.5;
         let little = Duration::from_micros((3000.0 * dice.roll()) as u64);
-        let ended = killed_when(folder, &[], || {
+        let stop = Stop::drawn(dice);
+        let ended = killed_when(folder, &[], stop, || {
             let is_time = begin.elapsed() >= at
                 && (!at_a_checkpoint || begun(folder).is_some_and(|run| writes_a_checkpoint(&run)));
             if is_time && at_a_checkpoint {
@@ -394,7 +395,7 @@ fn micro_batches_may_be_others_after_a_kill() {
         &["train.micro_batch_tokens=1", "model.recompute_activations=true"],
     ] {
         let killed = Folder::new().with("config.yaml", &config);
-        let ended = killed_when(&killed, &[], || {
+        let ended = killed_when(&killed, &[], Stop::Kill, || {
             begun(&killed).is_some_and(|run| run.join("checkpoints/step_1").is_dir())
         });
         assert!(ended.is_none(), "it ended before it was killed: {ended:?}");

@@ -2,14 +2,14 @@
 //! it has used every sample that it had, has asked for no other a second time, and is the run that was never
 //! killed and got the same answers.
 //!
-//! Eight kills; `TAMIS_KILLS=100` for more, `TAMIS_KILL_SEED=N` to repeat them.
+//! Twelve kills and stops; `TAMIS_KILLS=100` for more, `TAMIS_KILL_SEED=N` to repeat them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
+use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
 use crate::serving::with_a_policy;
 use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
@@ -120,8 +120,9 @@ fn assert_asked_once(case: &Case, journal: &[Entry]) {
 /// Fate of a group: epoch, prompt, and whether it was trained on.
 type Group = (u64, u64, bool);
 
-/// Every group of the run's rollout files, which has all of its members.
-fn groups(run: &Path) -> BTreeMap<u64, Group> {
+/// Every group of the run's rollout files, which has all of its members, or the first two that showed that it is
+/// not worth it.
+fn groups(case: &Case, run: &Path) -> BTreeMap<u64, Group> {
     let mut groups: BTreeMap<u64, (Group, usize)> = BTreeMap::new();
     for entry in std::fs::read_dir(run.join("rollouts")).unwrap() {
         for row in tamis_data::records::Records::open(&entry.unwrap().path()).unwrap() {
@@ -133,7 +134,9 @@ fn groups(run: &Path) -> BTreeMap<u64, Group> {
             *num += 1;
         }
     }
-    assert!(groups.values().all(|(_, num)| *num == 4), "{groups:?}");
+    let screens = case.schedule.contains("screen_first");
+    let is_whole = |(group, num): &(Group, usize)| *num == 4 || (screens && *num == 2 && !group.2);
+    assert!(groups.values().all(is_whole), "{groups:?}");
     groups.into_iter().map(|(id, (group, _))| (id, group)).collect()
 }
 
@@ -176,11 +179,16 @@ impl Case {
     }
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 6] = [
     Case { name: "rounds", schedule: "" },
     Case { name: "deficit, carried", schedule: "mode: deficit, surplus: carry, max_lag: 2, " },
     Case { name: "streaming", schedule: "mode: streaming, " },
     Case { name: "streaming, carried", schedule: "mode: streaming, surplus: carry, max_lag: 1, " },
+    Case { name: "screened", schedule: "mode: streaming, screen_first: 2, " },
+    Case {
+        name: "screened, carried",
+        schedule: "mode: streaming, surplus: carry, max_lag: 2, screen_first: 2, ",
+    },
 ];
 
 fn config(case: &Case, policy: &Path, server: &str) -> String {
@@ -194,7 +202,7 @@ fn config(case: &Case, policy: &Path, server: &str) -> String {
         .replaced("schedule: {", &format!("schedule: {{{}", case.schedule))
 }
 
-/// Kills the run once: anywhere, in a checkpoint, in a publication, while samples are journalled. How it
+/// Kills or stops the run once: anywhere, in a checkpoint, in a publication, while samples are journalled. How it
 /// ended, where it was quicker.
 fn kill(folder: &Folder, server: &Server, whole: Duration, dice: &mut Dice) -> (String, Option<Ended>) {
     let begin = Instant::now();
@@ -219,14 +227,15 @@ fn kill(folder: &Folder, server: &Server, whole: Duration, dice: &mut Dice) -> (
         3 => (format!("after {calls} calls"), Box::new(|| server.counts().1 >= num_calls + calls)),
         _ => (format!("after {samples} samples"), Box::new(|| server.counts().0 >= num_asked + samples)),
     };
-    let ended = killed_when(folder, &[], || {
+    let stop = Stop::drawn(dice);
+    let ended = killed_when(folder, &[], stop, || {
         let is_time = is_time();
         if is_time {
             std::thread::sleep(little);
         }
         is_time
     });
-    (format!("{what} and {little:?}"), ended)
+    (format!("{stop:?} {what} and {little:?}"), ended)
 }
 
 #[test]
@@ -235,7 +244,7 @@ fn a_run_over_servers_killed_at_any_instant_asks_for_what_it_lacks_alone() {
     let policy = first.join("first/checkpoints/step_1");
     let mut dice = Dice::new();
     let server = Server::start(&policy, dice.fork());
-    let num = num_kills(8);
+    let num = num_kills(12);
     let (mut num_done, mut whole) = (0, Duration::from_secs(2));
     for round in 0.. {
         let case = &CASES[round % CASES.len()];
@@ -272,7 +281,7 @@ fn a_run_over_servers_killed_at_any_instant_asks_for_what_it_lacks_alone() {
         drop(log);
         let journal = journalled(&run);
         assert_asked_once(case, &journal);
-        let groups = groups(&run);
+        let groups = groups(case, &run);
         let trained: Vec<(u64, u64)> =
             groups.values().filter(|group| group.2).map(|&(epoch, prompt, _)| (epoch, prompt)).collect();
         assert_eq!(trained.len(), 10 * 4, "{}", case.name);

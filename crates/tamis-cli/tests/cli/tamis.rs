@@ -1,6 +1,6 @@
 //! The program under test, run in a folder of its own, and what it leaves there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -192,6 +192,11 @@ impl Left {
         Self { metrics, files }
     }
 
+    /// The steps of its checkpoints.
+    fn checkpoints(&self) -> BTreeSet<u64> {
+        self.files.keys().filter_map(|name| step_of(name)).collect()
+    }
+
     /// Fails with the first difference.
     #[track_caller]
     pub(crate) fn assert_same(&self, other: &Self) {
@@ -199,8 +204,14 @@ impl Left {
             assert_eq!(ours, theirs);
         }
         assert_eq!(self.metrics, other.metrics);
-        assert_eq!(self.files.keys().collect::<Vec<_>>(), other.files.keys().collect::<Vec<_>>());
-        for (name, ours) in &self.files {
+        // A run that was asked to stop has saved other steps, too.
+        let (ours, theirs) = (self.checkpoints(), other.checkpoints());
+        assert_eq!(ours.last(), theirs.last());
+        let is_common =
+            |name: &&String| step_of(name).is_none_or(|step| ours.contains(&step) && theirs.contains(&step));
+        let names = |left: &'_ Self| left.files.keys().filter(is_common).cloned().collect::<Vec<_>>();
+        assert_eq!(names(self), names(other));
+        for (name, ours) in self.files.iter().filter(|(name, _)| is_common(name)) {
             if name.ends_with("state.json") {
                 assert_eq!(
                     String::from_utf8_lossy(ours),
@@ -211,6 +222,11 @@ impl Left {
             assert!(*ours == other.files[name], "{name} differs");
         }
     }
+}
+
+/// The step of the checkpoint that a file is in.
+fn step_of(file: &str) -> Option<u64> {
+    file.strip_prefix("checkpoints/step_")?.split('/').next()?.parse().ok()
 }
 
 fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {

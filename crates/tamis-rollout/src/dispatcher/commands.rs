@@ -214,23 +214,20 @@ impl Dispatcher {
             let samples: Vec<SampleId> =
                 (0..self.settings.group_size as u32).map(|member| SampleId::of_member(id, member)).collect();
             let num_first = self.machine.settings().num_first_members();
-            for sample in samples.iter().take(num_first) {
-                if !self.replay.keeps(*sample) {
-                    with.generator.submit(self.request(*sample, &record))?;
-                }
-            }
             let place = self.add_to_round(serial, id);
-            let members = samples.into_iter().enumerate();
-            let members = members
-                .map(
-                    |(place, sample)| {
-                        if place < num_first { MemberState::Sampling(sample) } else { MemberState::Unbegun }
-                    },
-                )
-                .collect();
+            let members = samples.iter().enumerate();
+            let members =
+                members
+                    .map(|(place, sample)| {
+                        if place < num_first { MemberState::Sampling(*sample) } else { MemberState::Unbegun }
+                    })
+                    .collect();
             let flight = GroupFlight { members, ..GroupFlight::of(serial, place) };
             self.flights.insert(id, flight);
             self.held.insert(id, record);
+            for sample in samples.into_iter().take(num_first) {
+                self.ask(with, sample)?;
+            }
         }
         let exhausted = drawn.exhausted;
         self.tell(Event::Dispatched { groups: ids, version: self.version, exhausted })?;
@@ -252,7 +249,7 @@ impl Dispatcher {
         group: GroupId,
     ) -> Result<(), DispatchError> {
         let flight = self.flights.get_mut(&group).filter(|flight| flight.is_on());
-        let (Some(flight), Some(record)) = (flight, self.held.get(&group)) else { return Ok(()) };
+        let Some(flight) = flight else { return Ok(()) };
         let mut begun = Vec::new();
         for (place, member) in flight.members.iter_mut().enumerate() {
             if *member == MemberState::Unbegun {
@@ -261,15 +258,20 @@ impl Dispatcher {
                 begun.push(sample);
             }
         }
-        for sample in begun {
-            if !self.replay.keeps(sample) {
-                with.generator.submit(self.request(sample, record))?;
-            }
+        begun.into_iter().try_for_each(|sample| self.ask(with, sample))
+    }
+
+    /// Asks the generator for a member of a group, unless it is known to have ended without a completion.
+    pub(super) fn ask(&mut self, with: &mut Dependencies<'_>, id: SampleId) -> Result<(), DispatchError> {
+        let Some(record) = self.held.get(&GroupId(id.group)) else { return Ok(()) };
+        if !self.replay.keeps(id) {
+            with.generator.submit(self.request(id, record))?;
+            self.asked.push(id);
         }
         Ok(())
     }
 
-    pub(super) fn request(&self, id: SampleId, record: &Record) -> SampleRequest {
+    fn request(&self, id: SampleId, record: &Record) -> SampleRequest {
         let key = Key::new(self.settings.seed, Purpose::Rollout)
             .with(record.group.epoch)
             .with(record.group.prompt.0)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use tamis_core::group::{GroupId, Trajectory};
+use tamis_core::group::{GroupId, PolicyVersion, Trajectory};
 use tamis_core::schedule::{ScheduleError, Spent};
 use tamis_env::reward::Scored;
 
@@ -148,14 +148,20 @@ impl Dispatcher {
         // What is to be asked for again waits for the publication.
         let is_asked = self.again.is_empty() || (self.publishing.is_some() && is_ending());
         if is_quiet && with.generator.load().in_flight == 0 && is_asked {
-            if !self.replay.is_over() && !is_ending() {
-                return self.stop_following(with);
-            }
-            if let Some(version) = self.publishing.filter(|_| is_ending()) {
+            let is_to_come = |version: &PolicyVersion| {
+                !self.inbox.of_groups.contains(&GeneratorEvent::Published { version: *version })
+            };
+            if let Some(version) = self.publishing.filter(is_to_come) {
                 // Servers that take their time are not waited for where nothing is sampled any more: a resume
-                // publishes anew.
-                self.inbox.of_groups.push_back(GeneratorEvent::Published { version });
+                // publishes anew. Otherwise they are, though all that is sampled is here, such as what was read
+                // back.
+                if is_ending() {
+                    self.inbox.of_groups.push_back(GeneratorEvent::Published { version });
+                }
                 return Ok(());
+            }
+            if !self.replay.is_over() {
+                return self.stop_following(with);
             }
             return Err(self.stuck());
         }
@@ -167,13 +173,6 @@ impl Dispatcher {
         let is_sampling = |member: &&MemberState| matches!(member, MemberState::Sampling(_));
         let members = || self.flights.values().flat_map(|flight| &flight.members);
         let num_samples = members().filter(is_sampling).count();
-        if let Some(version) = self.publishing {
-            let reason = format!(
-                "version {} of the weights was given to it, and it does not say that it has them",
-                version.0
-            );
-            return GeneratorError::Broken { reason }.into();
-        }
         if num_samples > 0 {
             let reason =
                 format!("{num_samples} samples are in flight and the generator returns none of them");
@@ -193,11 +192,8 @@ impl Dispatcher {
         }
         for id in std::mem::take(&mut self.again) {
             let is_waited_for = self.member(id).is_ok_and(|member| *member == MemberState::Sampling(id));
-            if is_waited_for
-                && !self.replay.keeps(id)
-                && let Some(record) = self.held.get(&GroupId(id.group))
-            {
-                with.generator.submit(self.request(id, record))?;
+            if is_waited_for {
+                self.ask(with, id)?;
             }
         }
         // Members that a resumed group has are scored; what was said of them before is in the journal where

@@ -13,9 +13,10 @@ use tamis_env::reward::{RewardFunction, RewardInput, RewardOutcome};
 use super::tests::{Heard, Rows, scorer, settings};
 use super::*;
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
-use crate::generator::Wait;
-use crate::generator::Weights;
+use crate::generator::{InFlight, Publication, Wait, Weights};
 use crate::record::End;
+use crate::sample_journal::tests::{Disk, Memory};
+use crate::sample_journal::{Beginning, Journalled};
 
 /// A random run of the dispatcher: its settings and its timing.
 #[derive(Debug, Clone)]
@@ -109,7 +110,6 @@ type Trained = (u64, u64, Vec<(String, Vec<u32>, u64)>);
 struct Story {
     batches: Vec<Vec<Trained>>,
     end: Option<String>,
-    instants: u64,
     ignored: crate::inbox::Ignored,
 }
 
@@ -127,6 +127,7 @@ struct Saved {
     next_group: u64,
     version: PolicyVersion,
     held: Vec<Record>,
+    in_flight: Vec<(u64, u32)>,
     health: RewardHealth,
     source: Rows,
     fates: BTreeMap<u64, &'static str>,
@@ -162,54 +163,100 @@ impl OrderLog for Noted {
 /// When processes are gone.
 #[derive(Debug, Clone, Copy)]
 struct Kill {
-    /// The first two after so many looks of the dispatcher each.
+    /// The first two after so many looks of the dispatcher each, while it collects or publishes.
     after: [u64; 2],
+    /// Whether each of them is asked to stop, and saves the state after the last step that came to its end.
+    is_asked: [bool; 2],
     /// The state is saved after every so many steps.
     save_every: usize,
-    /// The step in whose publication the run is asked to stop: it saves its state, and is gone.
+    /// The step in whose publication a process is asked to stop that has saved no state before it: it comes to its
+    /// end, is saved, and the process is gone.
     stop_after: usize,
+}
+
+/// What answers, and how a resumed run has the same answers in the same order.
+#[derive(Debug, Clone, Copy)]
+enum World {
+    /// Servers, whose answers come in an order that is noted.
+    Noted(FakeSettings),
+    /// The engine in this process: everything is a function of keys, and nothing is noted.
+    ByKeys {
+        /// The longest delay.
+        longest: u64,
+        faults: FakeFaults,
+    },
+}
+
+impl World {
+    fn is_noted(self) -> bool {
+        matches!(self, Self::Noted(_))
+    }
+
+    /// That of a process which takes up a run; `journal` is what those before it were told.
+    fn generator(self, process: u64, journal: &Disk, at: Beginning) -> Box<dyn Generator> {
+        match self {
+            Self::Noted(fake) => {
+                let fake = FakeSettings { seed: fake.seed + process, ..fake };
+                let servers = FakeGenerator::new(fake).with_lead(fake.seed % 3);
+                Box::new(Journalled::new(servers, Box::new(Memory::open(journal, 0)), at))
+            }
+            Self::ByKeys { longest, faults } => {
+                let FakeFaults { transient, permanent, .. } = faults;
+                let faults = FakeFaults { transient, permanent, ..FakeFaults::default() };
+                let fake = FakeSettings { faults, ..FakeSettings::faultless(0) };
+                Box::new(FakeGenerator::new(fake).by_keys(longest))
+            }
+        }
+    }
 }
 
 /// Plays a run to its end and checks every law on the way. Where its process is gone, a new one goes on from
 /// the last state that was saved, and follows the order in which the first one took things in: it trains on
 /// what that had trained on.
-fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
+fn play(plan: &Plan, world: World, kill: Option<Kill>) -> Story {
     let mut story = Story::default();
     let mut source = Rows::new(plan.per_epoch);
     let mut dispatcher = Dispatcher::new(plan.settings(), plan.machine());
-    let mut generator = FakeGenerator::new(fake);
+    let journal = Disk::default();
+    let at = |version, next_group| Beginning { version, step: version.0 + 1, next_group };
+    let mut generator = world.generator(0, &journal, at(PolicyVersion(0), 0));
     let mut scorer = scorer(Batches(plan.batch_size));
     let mut fates: BTreeMap<u64, &'static str> = BTreeMap::new();
-    let mut saved: Option<Saved> = None;
-    let mut kills = kill.iter().flat_map(|kill| kill.after);
-    let (mut version, mut left) = (0, kills.next());
+    let (mut saved, mut latest): (Option<Saved>, Option<Saved>) = (None, None);
+    let mut kills = kill.iter().flat_map(|kill| kill.after.into_iter().zip(kill.is_asked));
+    let (mut version, mut left, mut num_processes) = (0, kills.next(), 1);
+    let mut heard = Heard::default();
     let (mut noted, mut witnessed) = (Noted { step: 1, ..Noted::default() }, Vec::new());
     let looks = std::cell::Cell::new(0u64);
     let (mut is_gone, mut has_stopped) = (false, false);
     for _ in 0..400 {
         if std::mem::take(&mut is_gone) {
-            // Another process: a generator that knows nothing, and the state after the last step.
-            generator = FakeGenerator::new(FakeSettings { seed: fake.seed + 1, ..fake });
+            // Another process: a generator that knows what was journalled, and the state that was saved last.
             if story.batches.len() > witnessed.len() {
                 witnessed.clone_from(&story.batches);
             }
-            let (machine, next, at_version, held, health) = if let Some(saved) = saved.clone() {
+            latest.clone_from(&saved);
+            let (machine, next, at_version, held, in_flight, health) = if let Some(saved) = saved.clone() {
                 source = saved.source;
                 fates = saved.fates;
                 story.batches.truncate(saved.num_batches);
                 version = saved.version.0;
-                (saved.machine, saved.next_group, saved.version, saved.held, saved.health)
+                let Saved { machine, next_group, version, held, in_flight, health, .. } = saved;
+                (machine, next_group, version, held, in_flight, health)
             } else {
                 source = Rows::new(plan.per_epoch);
                 fates.clear();
                 story.batches.clear();
                 version = 0;
-                (plan.machine(), 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
+                (plan.machine(), 0, PolicyVersion(0), Vec::new(), Vec::new(), RewardHealth::default())
             };
+            generator = world.generator(num_processes, &journal, at(at_version, next));
+            num_processes += 1;
             let weights = Weights::InProcess;
             generator.publish(&Publication { version: at_version, weights }, InFlight::Wait).expect("taken");
-            generator.next(Wait::Forever).expect("published");
+            while generator.next(Wait::Forever).expect("goes on").is_empty() {}
             dispatcher = Dispatcher::resume(plan.settings(), machine, next, at_version, held, health);
+            dispatcher.ask_in_order(&in_flight);
             dispatcher.follow(noted.after(version));
             noted.step = version + 1;
         }
@@ -217,40 +264,47 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
         let limit = left;
         let is_killed = || {
             looks.set(looks.get() + 1);
-            assert!(looks.get() < 200_000, "it hangs: {plan:?} {fake:?}");
-            limit.is_some_and(|limit| looks.get() > limit)
+            assert!(looks.get() < 200_000, "it hangs: {plan:?} {world:?}");
+            limit.is_some_and(|(limit, _)| looks.get() > limit)
         };
+        // Nothing of the step is used. Who was asked to stop saves the state before it.
+        let mut end_process =
+            |left: &mut Option<(u64, bool)>, saved: &mut Option<Saved>, latest: &Option<Saved>| {
+                if left.is_some_and(|(_, is_asked)| is_asked) {
+                    saved.clone_from(latest);
+                }
+                *left = kills.next();
+            };
         let mut parts = Vec::new();
         let collected = loop {
             let next = dispatcher.next(Dependencies {
                 source: &mut source,
-                generator: &mut generator,
+                generator: &mut *generator,
                 scorer: &mut scorer,
                 reference: None,
-                observer: &mut Heard::default(),
-                order: Some(&mut noted),
+                observer: &mut heard,
+                order: world.is_noted().then_some(&mut noted as &mut dyn OrderLog),
                 is_interrupted: &is_killed,
             });
             match next {
                 Ok(Next::Part(records)) => parts.extend(records.iter().map(describe)),
                 Ok(Next::Step(collected)) => break Some(*collected),
                 Ok(Next::Interrupted) => break None,
-                Err(error) => panic!("{error:?}: {plan:?} {fake:?}"),
+                Err(error) => panic!("{error:?}: {plan:?} {world:?}"),
             }
         };
         let Some(collected) = collected else {
-            left = kills.next();
+            end_process(&mut left, &mut saved, &latest);
             is_gone = true;
             continue;
         };
-        left = left.map(|left| left.saturating_sub(looks.get()));
         collected.report.accounting.check().expect("balanced");
         for (records, is_trained) in [(&collected.trained, true), (&collected.others, false)] {
             for record in records {
                 let fate = record.fate.name();
                 assert_eq!(is_trained, fate == "trained");
                 let before = fates.insert(record.group.id.0, fate);
-                assert_eq!(before, None, "group {} ends twice: {plan:?} {fake:?}", record.group.id.0);
+                assert_eq!(before, None, "group {} ends twice: {plan:?} {world:?}", record.group.id.0);
                 if fate == "screened" {
                     let members = &record.group.trajectories;
                     assert_eq!(Some(members.len()), plan.first, "the others were never begun");
@@ -279,7 +333,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
         match collected.end {
             End::Ready => {
                 let batch: Vec<Trained> = collected.trained.iter().map(describe).collect();
-                assert!(batch.starts_with(&parts), "parts are the first of the batch: {plan:?} {fake:?}");
+                assert!(batch.starts_with(&parts), "parts are the first of the batch: {plan:?} {world:?}");
                 story.batches.push(batch);
                 dispatcher.note_trained(Members::default()).expect("trained");
                 version += 1;
@@ -288,65 +342,71 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                 let stops = !has_stopped && kill.is_some_and(|kill| kill.stop_after == story.batches.len());
                 let with = Dependencies {
                     source: &mut source,
-                    generator: &mut generator,
+                    generator: &mut *generator,
                     scorer: &mut scorer,
                     reference: None,
-                    observer: &mut Heard::default(),
-                    order: Some(&mut noted),
-                    is_interrupted: &|| stops,
+                    observer: &mut heard,
+                    order: world.is_noted().then_some(&mut noted as &mut dyn OrderLog),
+                    is_interrupted: if stops { &|| true } else { &is_killed },
                 };
                 // What comes sooner than it did is taken in when it was.
                 let follows = !dispatcher.replay.is_over();
-                if stops && follows {
-                    // It goes its own way from here.
-                    witnessed.truncate(story.batches.len());
+                let on_stop = if stops { OnStop::Finish } else { OnStop::GiveUp };
+                match dispatcher.publish(&publication, InFlight::Wait, on_stop, with).expect("published") {
+                    PublicationEnd::Done => {}
+                    PublicationEnd::GivenUp => {
+                        end_process(&mut left, &mut saved, &latest);
+                        is_gone = true;
+                        continue;
+                    }
+                    PublicationEnd::Lost(lost) => panic!("{lost}"),
                 }
-                let lost = dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
-                assert!(lost.is_none());
                 assert_eq!(dispatcher.pending().count(), 0);
                 noted.step = version + 1;
                 let is_all_in = dispatcher.inbox.of_groups.is_empty() && dispatcher.scored.is_empty();
-                assert!(is_all_in || follows, "what was heard of is in the state: {plan:?} {fake:?}");
-                let is_due = story.batches.len().is_multiple_of(kill.map_or(1, |kill| kill.save_every));
-                if !is_due && !stops {
-                    continue;
-                }
-                (is_gone, has_stopped) = (stops, has_stopped || stops);
-                saved = Some(Saved {
+                assert!(is_all_in || follows, "what was heard of is in the state: {plan:?} {world:?}");
+                latest = Some(Saved {
                     machine: dispatcher.machine().clone(),
                     next_group: dispatcher.next_group(),
                     version: PolicyVersion(version),
                     held: dispatcher.held().cloned().collect(),
+                    in_flight: dispatcher.in_flight(),
                     health: dispatcher.reward_health().clone(),
                     source: source.clone(),
                     fates: fates.clone(),
                     num_batches: story.batches.len(),
                 });
+                if stops || story.batches.len().is_multiple_of(kill.map_or(1, |kill| kill.save_every)) {
+                    saved.clone_from(&latest);
+                }
+                (is_gone, has_stopped) = (stops, has_stopped || stops);
             }
             End::Skipped(_) => {}
             End::Finished(why) => story.end = Some(format!("{why:?}")),
             End::Stopped(diagnosis) => story.end = Some(format!("{:?}", diagnosis.cause)),
         }
+        left = left.map(|(left, is_asked)| (left.saturating_sub(looks.get()), is_asked));
         if story.end.is_some() {
             break;
         }
     }
-    assert!(story.end.is_some(), "it never ends: {plan:?} {fake:?}");
-    assert!(story.batches.starts_with(&witnessed), "what was trained on is: {plan:?} {fake:?} {kill:?}");
+    let gives_up = heard.warnings.iter().find(|warning| warning.contains("order.bin"));
+    assert_eq!(gives_up, None, "{plan:?} {world:?} {kill:?}");
+    assert!(story.end.is_some(), "it never ends: {plan:?} {world:?}");
+    assert!(story.batches.starts_with(&witnessed), "what was trained on is: {plan:?} {world:?} {kill:?}");
     // Every group that there ever was is in exactly one place.
     let ids: Vec<u64> = fates.keys().copied().collect();
-    assert_eq!(ids, (0..dispatcher.next_group()).collect::<Vec<u64>>(), "{plan:?} {fake:?}");
+    assert_eq!(ids, (0..dispatcher.next_group()).collect::<Vec<u64>>(), "{plan:?} {world:?}");
     assert_eq!(dispatcher.held().count(), 0);
     let totals = dispatcher.machine().totals();
     totals.check().expect("balanced");
     let count = |name: &str| fates.values().filter(|fate| **fate == name).count() as u64;
     assert_eq!(totals.generated.groups, ids.len() as u64);
     assert_eq!(totals.trained.groups, count("trained"));
-    assert_eq!(totals.failed.groups, count("failed"), "{plan:?} {fake:?}");
+    assert_eq!(totals.failed.groups, count("failed"), "{plan:?} {world:?}");
     assert_eq!(totals.aborted.groups, count("aborted"));
     assert_eq!(totals.stale.groups, count("stale"));
     assert_eq!(totals.surplus.groups, count("surplus"));
-    story.instants = generator.now();
     story
 }
 
@@ -357,7 +417,7 @@ proptest! {
     #[test]
     fn nothing_is_lost_and_nothing_hangs(plan in plan(), seed in any::<u64>(), max_delay in 0u64..40) {
         let fake = FakeSettings { seed, max_delay, faults: plan.faults };
-        play(&plan, fake, None);
+        play(&plan, World::Noted(fake), None);
     }
 
     /// The groups trained on are a function of the data, not of when anything ended: by rounds, and streaming
@@ -371,30 +431,39 @@ proptest! {
         // is not. What hangs fails by a time-out, which is one of timing.
         let faults = FakeFaults { hang: 0.0, ..plan.faults };
         let quiet = FakeSettings { seed: 0, max_delay: 0, faults: FakeFaults { duplicate: 0.0, late: 0.0, foreign: 0.0, ..faults } };
-        let expected = play(&plan, quiet, None);
+        let expected = play(&plan, World::Noted(quiet), None);
         for seed in seeds {
-            let found = play(&plan, FakeSettings { seed, max_delay, faults }, None);
+            let found = play(&plan, World::Noted(FakeSettings { seed, max_delay, faults }), None);
             assert_same(&found, &expected);
         }
     }
 
-    /// A run whose processes are gone after any number of looks goes on from the last state that was saved:
-    /// it trains on what it had trained on until then, whatever else the generator does now. By rounds and
-    /// streaming without a lag the batches that follow are the same, too, as if nothing had happened.
+    /// A run whose processes are gone after any number of looks, killed or asked to stop, goes on from the last
+    /// state that was saved: it trains on what it had trained on until then, whatever else the generator does now.
+    /// By rounds and streaming without a lag the batches that follow are the same, too, as if nothing had happened;
+    /// where everything is a function of keys they always are.
     #[test]
     fn a_run_goes_on_from_any_instant(
-        plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, after in [0u64..120, 0u64..120], save_every in 1usize..4, stop_after in 1usize..6,
+        plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, kill in kill(),
     ) {
-        let kill = Kill { after, save_every, stop_after };
-        let is_exact = !plan.carries || (!plan.is_streaming && plan.rounds_in_flight == 1);
         let faults = FakeFaults { hang: 0.0, ..plan.faults };
-        let fake = FakeSettings { seed: seed >> 1, max_delay, faults };
-        let found = play(&plan, fake, Some(kill));
-        if is_exact {
-            let expected = play(&plan, fake, None);
+        let world = World::Noted(FakeSettings { seed: seed >> 1, max_delay, faults });
+        let found = play(&plan, world, Some(kill));
+        if !plan.carries || (!plan.is_streaming && plan.rounds_in_flight == 1) {
+            let expected = play(&plan, world, None);
             assert_same(&found, &expected);
         }
+        let world = World::ByKeys { longest: max_delay, faults };
+        let (found, expected) = (play(&plan, world, Some(kill)), play(&plan, world, None));
+        assert_eq!((&found.batches, &found.end), (&expected.batches, &expected.end), "{plan:?} {world:?} {kill:?}");
     }
+}
+
+fn kill() -> impl Strategy<Value = Kill> {
+    let after = [0u64..120, 0u64..120];
+    (after, any::<[bool; 2]>(), 1usize..4, 1usize..6).prop_map(|(after, is_asked, save_every, stop_after)| {
+        Kill { after, is_asked, save_every, stop_after }
+    })
 }
 
 /// The same batches and the same end. Epochs that keep nothing end a run, and how many groups of an epoch a
@@ -429,7 +498,8 @@ fn every_fault_is_met_and_counted() {
             steps: 12,
             faults: FakeFaults::all(0.05),
         };
-        let story = play(&plan, FakeSettings { seed: 11, max_delay: 30, faults: plan.faults }, None);
+        let fake = FakeSettings { seed: 11, max_delay: 30, faults: plan.faults };
+        let story = play(&plan, World::Noted(fake), None);
         assert_eq!(story.batches.len(), 12);
         let ignored = story.ignored;
         assert!(ignored.duplicate > 0 && ignored.foreign > 0, "{ignored:?}");

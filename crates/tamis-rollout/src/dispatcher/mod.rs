@@ -25,6 +25,7 @@ mod intake;
 #[cfg(test)]
 mod laws;
 mod observation;
+mod publication;
 mod replay;
 mod round;
 mod scores;
@@ -41,11 +42,12 @@ use tamis_core::schedule::{Command, Event, Members, RoundReport, ScheduleError, 
 use tamis_env::reward::{RewardError, Rewards};
 use thiserror::Error;
 
-use self::flight::{Course, GroupFlight};
+use self::flight::GroupFlight;
+pub use self::publication::{OnStop, PublicationEnd};
 use self::replay::Replay;
 pub use self::replay::{OrderLog, SampleEnd, Taken};
 use self::round::Round;
-use crate::generator::{Generator, GeneratorError, InFlight, Publication, SampleId, Sampling, Wait};
+use crate::generator::{Generator, GeneratorError, SampleId, Sampling};
 use crate::inbox::Inbox;
 use crate::record::{Collected, Fate, Record};
 use crate::reward_health::{MissingRewards, RewardHealth};
@@ -174,15 +176,6 @@ impl From<RewardError> for DispatchError {
     }
 }
 
-/// The error of a generator that is lost, after which a run goes on from where it is.
-fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, DispatchError> {
-    match result {
-        Ok(()) => Ok(None),
-        Err(DispatchError::Generator(lost @ GeneratorError::Unreachable { .. })) => Ok(Some(lost)),
-        Err(error) => Err(error),
-    }
-}
-
 /// Result of [`Dispatcher::next`].
 #[derive(Debug)]
 pub enum Next {
@@ -214,6 +207,8 @@ pub struct Dispatcher {
     publishing: Option<PolicyVersion>,
     /// To be asked for again, once nothing is being published.
     again: Vec<SampleId>,
+    /// Members that the generator was asked for, in order. Those that have ended are forgotten now and then.
+    asked: Vec<SampleId>,
     /// Groups in flight that came from a checkpoint, until their members are scored.
     resumed: Vec<GroupId>,
     inbox: Inbox,
@@ -264,6 +259,7 @@ impl Dispatcher {
             version,
             publishing: None,
             again: Vec::new(),
+            asked: Vec::new(),
             resumed: Vec::new(),
             inbox: Inbox::default(),
             replay: Replay::default(),
@@ -293,6 +289,22 @@ impl Dispatcher {
     /// none where the schedule goes by rounds.
     pub fn pending(&self) -> impl Iterator<Item = &Command> {
         self.commands.iter()
+    }
+
+    /// Members that are waited for, each as group and member, in the order in which they were asked for, and
+    /// then those that are still to be.
+    pub fn in_flight(&self) -> Vec<(u64, u32)> {
+        let of_generator =
+            self.asked.iter().filter(|id| self.expect(**id).is_ok() && !self.again.contains(id));
+        of_generator.chain(&self.again).map(|id| (id.group, id.member)).collect()
+    }
+
+    /// Has what is in flight asked for again in this order, as it was before; what it does not name comes last.
+    pub fn ask_in_order(&mut self, order: &[(u64, u32)]) {
+        let places: BTreeMap<(u64, u32), usize> =
+            order.iter().enumerate().map(|(place, member)| (*member, place)).collect();
+        let place = |id: &SampleId| places.get(&(id.group, id.member)).copied().unwrap_or(usize::MAX);
+        self.again.sort_by_key(place);
     }
 
     /// The inbox in which samplers beside the groups leave the events of groups; see [`crate::complete`].
@@ -342,102 +354,6 @@ impl Dispatcher {
     pub fn note_trained(&mut self, left_out: Members) -> Result<(), DispatchError> {
         let Members { trajectories, spent: Spent { tokens, turns } } = left_out;
         self.tell(Event::Trained { left_out: trajectories, tokens, turns })
-    }
-
-    /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle
-    /// as ever; what the machine wants to have drawn waits for the new weights.
-    ///
-    /// The weights are those of a step that is trained, so that the publication comes to its end whatever
-    /// happens, and a checkpoint after it is one of that step. Where the run is to stop, what is in flight is
-    /// not waited for: it is asked for again. Where the generator is lost meanwhile, its error is returned
-    /// beside the state: a resume publishes anew. Whatever was heard of until then is in the state, so that a
-    /// checkpoint misses nothing that was journalled.
-    ///
-    /// # Errors
-    /// Everything that no resume mends.
-    pub fn publish(
-        &mut self,
-        publication: &Publication,
-        in_flight: InFlight,
-        mut with: Dependencies<'_>,
-    ) -> Result<Option<GeneratorError>, DispatchError> {
-        self.publishing = Some(publication.version);
-        let is_interrupted = with.is_interrupted;
-        with.is_interrupted = &|| false;
-        let mut lost = or_lost(with.generator.publish(publication, in_flight).map_err(DispatchError::from))?;
-        let mut waits = in_flight != InFlight::Abort;
-        while self.publishing.is_some() && lost.is_none() {
-            lost = or_lost(self.pump(&mut with, is_interrupted))?;
-            if waits && self.publishing.is_some() && lost.is_none() && is_interrupted() {
-                // What is given up is not what an order says that is followed.
-                self.stop_following(&mut with)?;
-                let given_up = with.generator.publish(publication, InFlight::Abort);
-                lost = or_lost(given_up.map_err(DispatchError::from))?;
-                waits = false;
-            }
-        }
-        if self.publishing.take().is_some() {
-            self.note_published(publication.version)?;
-        }
-        self.end_step(&mut with, is_interrupted, lost)
-    }
-
-    /// The same where a step left the weights as they were: groups are sampled by them from now on, too.
-    pub fn publish_nothing(
-        &mut self,
-        mut with: Dependencies<'_>,
-    ) -> Result<Option<GeneratorError>, DispatchError> {
-        self.note_published(self.version)?;
-        let is_interrupted = std::mem::replace(&mut with.is_interrupted, &|| false);
-        self.end_step(&mut with, is_interrupted, None)
-    }
-
-    /// Groups are sampled by this version from now on.
-    fn note_published(&mut self, version: PolicyVersion) -> Result<(), DispatchError> {
-        self.version = version;
-        self.tell(Event::Published { version })
-    }
-
-    /// Takes in what was heard of until now, and carries out what the machine wants because of it; of an
-    /// order that is followed, what had been taken in by then.
-    fn end_step(
-        &mut self,
-        with: &mut Dependencies<'_>,
-        is_interrupted: &dyn Fn() -> bool,
-        mut lost: Option<GeneratorError>,
-    ) -> Result<Option<GeneratorError>, DispatchError> {
-        // What was given up is over before the state is saved.
-        while lost.is_none() && self.flights.values().any(|flight| flight.course == Course::Aborted) {
-            lost = or_lost(self.hear_out(with))?;
-        }
-        loop {
-            if lost.is_some() {
-                self.stop_following(with)?;
-                self.hear_no_more_of_aborted(with)?;
-            }
-            // What waited for the weights. Between two steps nothing ends.
-            self.run(with, false)?;
-            self.scored.extend(with.scorer.next(Wait::No)?);
-            if let Some(arrival) = self.next_arrival() {
-                self.take(with, arrival)?;
-            } else if lost.is_some() || self.replay.pass_step_end() {
-                break;
-            } else if self.replay.is_over() {
-                self.note(with, &Taken::StepEnd)?;
-                break;
-            } else if is_interrupted() {
-                self.stop_following(with)?;
-            } else {
-                self.ask_again(with)?;
-                lost = or_lost(self.wait(with, &|| false))?;
-            }
-        }
-        if !self.is_by_rounds() {
-            // A resumed run has the groups, and not what was said of them, nor which were dispatched
-            // together.
-            self.observe_rest(with)?;
-        }
-        Ok(lost)
     }
 
     /// Generates, scores and judges until the machine says how the step ends, or names a part of it that may

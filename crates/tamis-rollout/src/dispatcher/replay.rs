@@ -2,6 +2,7 @@
 //! by a resumed run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{GroupId, PolicyVersion};
@@ -42,6 +43,18 @@ pub enum Taken {
     },
     /// A step ended: what was taken in before it is in the state after that step.
     StepEnd,
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sample { id, .. } => write!(formatter, "the end of {id}"),
+            Self::Score { group, member } => write!(formatter, "the score of group {group}, member {member}"),
+            Self::Published { version } => write!(formatter, "version {} of the weights", version.0),
+            Self::Unheard { group } => write!(formatter, "the end of group {group}, which was given up"),
+            Self::StepEnd => write!(formatter, "the end of a step"),
+        }
+    }
 }
 
 /// The kinds of end of a sample.
@@ -269,12 +282,16 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Follows a noted order no further: what comes next in it does not come.
+    /// Follows a noted order no further, and says so: what comes next in it does not come.
     pub(super) fn stop_following(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
-        if self.replay.is_over() {
-            return Ok(());
-        }
         let left = std::mem::take(&mut self.replay);
+        let Some(next) = left.taken.front() else { return Ok(()) };
+        with.observer.warn(&format!(
+            "the recorded order of this run (order.bin) is followed no further: {next} comes next in it, and did not \
+             come again. {} of its entries are left out, and from here on the run may train on other batches than \
+             the process before it did",
+            left.taken.len()
+        ));
         if let Some(order) = &mut with.order {
             order.forget(left.taken.len())?;
         }

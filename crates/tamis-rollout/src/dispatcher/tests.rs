@@ -17,8 +17,10 @@ use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answered, 
 
 use super::*;
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
-use crate::generator::{AbortScope, GeneratorEvent, Sample, SamplePurpose, SampleRequest, Wait};
-use crate::generator::{FailureKind, VersionSpan};
+use crate::generator::{
+    AbortScope, FailureKind, GeneratorEvent, InFlight, Publication, Sample, SamplePurpose, SampleRequest,
+    VersionSpan, Wait,
+};
 use crate::record::End;
 use crate::source::DrawnPrompt;
 use crate::source::{DrawnPrompts, PreparedPrompt};

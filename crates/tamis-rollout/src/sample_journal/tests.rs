@@ -12,7 +12,7 @@ use super::*;
 use crate::dispatcher::tests::{Gone, Heard, Rows, scorer, settings};
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::Weights;
-use crate::{Dependencies, Dispatcher, End, Record, RewardHealth};
+use crate::{Dependencies, Dispatcher, End, OnStop, Record, RewardHealth};
 
 /// A journal on a simulated disk, which stays when a process ends.
 #[derive(Clone, Default)]
@@ -178,7 +178,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 order: None,
                 is_interrupted: &|| false,
             };
-            dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
+            dispatcher.publish(&publication, InFlight::Wait, OnStop::GiveUp, with).expect("published");
             generator.set_step(version + 1);
             // A checkpoint every second step.
             if version % 2 == 0 {

@@ -334,7 +334,9 @@ impl Preparation<'_> {
         machine.set_num_prompts(pool.num_prompts());
         let (carried, health) = (restore_carried(schedule, pool)?, schedule.reward_health.clone());
         let (next, version) = (schedule.next_group, state.version);
-        Ok((Dispatcher::resume(settings, machine, next, version, carried, health), is_longer))
+        let mut dispatcher = Dispatcher::resume(settings, machine, next, version, carried, health);
+        dispatcher.ask_in_order(&schedule.in_flight);
+        Ok((dispatcher, is_longer))
     }
 
     /// The record of the order in which events came, where batches may depend on it; what it has of a step
@@ -363,6 +365,13 @@ impl Preparation<'_> {
             RecordedOrder::open(directory.disk(), &directory.order(), from, self.step() + 1)
                 .map_err(|error| journal_error(error, directory, |state| state.order))?;
         if is_longer {
+            if !taken.is_empty() {
+                self.ui.warn(&format!(
+                    "the run is made longer, and draws ahead for the steps that come: the recorded order of what \
+                     was begun after the checkpoint ({} entries of order.bin) is not followed",
+                    taken.len()
+                ));
+            }
             order.forget(taken.len()).map_err(RunError::from)?;
         } else {
             dispatcher.follow(taken);

@@ -129,6 +129,10 @@ pub struct ScheduleState {
     pub next_group: u64,
     /// Groups kept for the next step, and those in flight with the members they have.
     pub carried: Vec<CarriedGroup>,
+    /// Group and member of what was in flight, in the order in which it was asked for, where that is not the order
+    /// of the groups: what is sampled in this process ends in an order that depends on it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_flight: Vec<(u64, u32)>,
     /// Record of the rewards that arrived in the rounds.
     pub reward_health: RewardHealth,
 }
@@ -143,6 +147,10 @@ impl ScheduleState {
         for Generation { arrival, .. } in carried.iter_mut().map(|carried| &mut carried.generation) {
             *arrival = arrivals.partition_point(|earlier| earlier < arrival) as u64;
         }
+        let mut in_flight = dispatcher.in_flight();
+        if in_flight.is_sorted() {
+            in_flight.clear();
+        }
         Self {
             position: pool.position(),
             given_back: pool.given_back(),
@@ -150,6 +158,7 @@ impl ScheduleState {
             machine: dispatcher.machine().clone(),
             next_group: dispatcher.next_group(),
             carried,
+            in_flight,
             reward_health: dispatcher.reward_health().clone(),
         }
     }

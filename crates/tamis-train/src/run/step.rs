@@ -6,7 +6,9 @@ use tamis_core::correction::Agreement;
 use tamis_core::group::{Group, PromptId};
 use tamis_core::objective::ObjectiveState;
 use tamis_core::ragged::Ragged;
-use tamis_rollout::{Dependencies, GeneratorError, OrderLog, Publication, Record, Reference, Weights};
+use tamis_rollout::{
+    Dependencies, GeneratorError, OnStop, OrderLog, Publication, PublicationEnd, Record, Reference, Weights,
+};
 
 use super::divergence::{POLICY_RATE, find_divergence};
 use super::early::Early;
@@ -187,6 +189,9 @@ pub(crate) fn step(
 
 /// Has the generator sample by new weights, where there are some. Groups that end meanwhile settle as ever.
 /// Why the generator is lost, where it is.
+///
+/// An interrupt gives the step up where updates may be given up, too. Otherwise the step is finished, and so is
+/// what is in flight: a resume would sample it by other weights.
 fn publish(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -198,9 +203,12 @@ fn publish(
     let again = workers.sampler.is_native().then_some(workers.version);
     let again = again.map(|version| Publication { version, weights: Weights::InProcess });
     let mut time = Duration::ZERO;
+    let may_give_up = workers.learner.progress().stop_flag().is_some();
+    let on_stop = if may_give_up { OnStop::GiveUp } else { OnStop::Finish };
+    let interrupt = &workers.interrupt;
+    let _held_back = (!may_give_up).then(|| interrupt.hold_back());
     let mut before_filter =
         BeforeFilter::of(recipe, before.learning.reward_kl, &mut *workers.learner, &mut time);
-    let interrupt = &workers.interrupt;
     let with = Dependencies {
         source: &mut workers.pool,
         generator: &mut workers.plays.over(workers.sampler.generator()),
@@ -208,13 +216,18 @@ fn publish(
         reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
         observer: &mut Warnings(&mut facts.warnings),
         order: workers.order.as_mut().map(|order| order as &mut dyn OrderLog),
-        is_interrupted: &|| interrupt.is_requested(),
+        is_interrupted: &|| interrupt.was_requested(),
     };
     let dispatcher = &mut workers.dispatcher;
-    Ok(match publication.or(again.as_ref()) {
-        Some(publication) => dispatcher.publish(publication, recipe.in_flight(), with)?,
-        None => dispatcher.publish_nothing(with)?,
-    })
+    let end = match publication.or(again.as_ref()) {
+        Some(publication) => dispatcher.publish(publication, recipe.in_flight(), on_stop, with)?,
+        None => dispatcher.publish_nothing(on_stop, with)?,
+    };
+    match end {
+        PublicationEnd::Done => Ok(None),
+        PublicationEnd::Lost(error) => Ok(Some(error)),
+        PublicationEnd::GivenUp => Err(Halt::Interrupted),
+    }
 }
 
 /// Trains the critic on the step's returns, where there are some; whether it did.

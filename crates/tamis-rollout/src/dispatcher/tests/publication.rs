@@ -52,8 +52,9 @@ fn a_publication_comes_to_its_end() {
             is_interrupted: &stops,
             ..with(&mut generator, &mut source, &mut scorer, &mut heard)
         };
-        let lost = dispatcher.publish(&publication, InFlight::Wait, with_stop).expect("a state");
-        assert_eq!(lost.is_some(), is_gone);
+        let end =
+            dispatcher.publish(&publication, InFlight::Wait, OnStop::Finish, with_stop).expect("a state");
+        assert_eq!(matches!(end, PublicationEnd::Lost(_)), is_gone, "{end:?}");
         // A process after this one has all that there was, and asks for the rest.
         let (machine, held) = (dispatcher.machine().clone(), dispatcher.held().cloned().collect());
         let health = dispatcher.reward_health().clone();
@@ -72,6 +73,23 @@ fn a_publication_comes_to_its_end() {
     }
 }
 
+/// Where something of a noted order does not come again, the run goes its own way and says what is missing.
+#[test]
+fn an_order_that_is_not_followed_to_its_end_is_told() {
+    let mut dispatcher = stream(2, 4);
+    let id = SampleId::of_member(GroupId(7000), 1);
+    dispatcher.follow(vec![Taken::Sample { id, end: SampleEnd::Sampled }, Taken::StepEnd]);
+    let (mut generator, mut source) = (FakeGenerator::new(FakeSettings::faultless(4)), Rows::new(1000));
+    let (mut scorer, mut heard) = (scorer(Exact {}), Heard::default());
+    let collected = dispatcher.collect(with(&mut generator, &mut source, &mut scorer, &mut heard));
+    assert!(matches!(collected.expect("goes on").expect("a step").end, End::Ready));
+    let [warning] = &heard.warnings[..] else { panic!("{:?}", heard.warnings) };
+    assert!(
+        warning.contains("(order.bin) is followed no further: the end of group 7000, member 1 comes next")
+    );
+    assert!(warning.contains("2 of its entries are left out"), "{warning}");
+}
+
 /// Takes a number of steps at a generator without faults, with weights published between them.
 fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) {
     let fake = FakeSettings { max_delay: 60, ..FakeSettings::faultless(4) };
@@ -83,7 +101,7 @@ fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) 
             let weights = crate::Weights::InProcess;
             let publication = Publication { version: PolicyVersion(version), weights };
             let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
-            dispatcher.publish(&publication, in_flight, with).expect("published");
+            dispatcher.publish(&publication, in_flight, OnStop::GiveUp, with).expect("published");
         }
         dispatcher
             .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
@@ -146,9 +164,8 @@ fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
             dispatcher.note_trained(Members::default()).expect("trained");
             let weights = crate::Weights::InProcess;
             let publication = Publication { version: PolicyVersion(version), weights };
-            dispatcher
-                .publish(&publication, in_flight, with(&mut generator, &mut source, &mut scorer, &mut heard))
-                .expect("published");
+            let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
+            dispatcher.publish(&publication, in_flight, OnStop::GiveUp, with).expect("published");
             assert_eq!(generator.version(), PolicyVersion(version));
         }
         assert!(lags.iter().all(|lag| *lag <= 2), "{in_flight:?}: {lags:?}");

@@ -64,7 +64,7 @@ fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64
         dispatcher.note_trained(Members::default()).expect("trained");
         let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
         let dependencies = with(&mut generator, &mut source, &mut scorer, heard);
-        dispatcher.publish(&publication, InFlight::Keep, dependencies).expect("published");
+        dispatcher.publish(&publication, InFlight::Keep, OnStop::GiveUp, dependencies).expect("published");
     }
     (asked.load(Ordering::Relaxed), dispatcher.machine().clone(), texts)
 }

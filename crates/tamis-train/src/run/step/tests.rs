@@ -265,30 +265,45 @@ fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
 }
 
 /// Once a step has moved weights it is dropped only where the state before it is kept elsewhere, and finished
-/// otherwise.
+/// otherwise; and so is what is in flight when its weights are published.
 #[test]
 fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept() {
-    let at_look = |look: usize, is_kept: bool| {
-        let (_folder, mut run) = opened(&["train.ppo_epochs=2"]);
-        let given = batch(&mut run);
-        let before = weights(&mut *run.workers.learner);
-        run.interrupt.request_at_look(look);
-        run.workers.learner.progress().begin(is_kept);
-        let step = step(&run.recipe, &mut run.workers, &run.state, given, Early::default());
-        let has_moved = weights(&mut *run.workers.learner) != before;
-        match step {
-            Ok(step) => (false, has_moved, Some(Left::by(&mut run, &step))),
-            Err(Halt::Interrupted) => (true, has_moved, None),
-            Err(halt) => panic!("{halt}"),
+    let in_flight = [
+        "warm_start.steps=0",
+        "schedule={mode: streaming, surplus: carry, max_lag: 2, screen_first: 2, max_num_gen_batches: 50}",
+        "rollout.max_response_length=12",
+        "reward=[{kind: format, pattern: '[^5]*5[^5]*'}]",
+        "filter.metric=seq_reward",
+    ];
+    for (overrides, is_carried) in [(&["train.ppo_epochs=2"][..], false), (&in_flight, true)] {
+        let at_look = |look: usize, is_kept: bool| {
+            let (_folder, mut run) = opened(overrides);
+            let given = batch(&mut run);
+            let before = weights(&mut *run.workers.learner);
+            run.interrupt.request_at_look(look);
+            run.workers.learner.progress().begin(is_kept);
+            let step = step(&run.recipe, &mut run.workers, &run.state, given, Early::default());
+            let has_moved = weights(&mut *run.workers.learner) != before;
+            match step {
+                Ok(step) => (false, has_moved, Some(Left::by(&mut run, &step))),
+                Err(Halt::Interrupted) => (true, has_moved, None),
+                Err(halt) => panic!("{halt}"),
+            }
+        };
+        let undisturbed = at_look(usize::MAX, true);
+        assert!(!undisturbed.0 && undisturbed.1);
+        let after = &undisturbed.2.as_ref().expect("a step").after["schedule"];
+        assert_eq!(after["carried"].as_array().is_some_and(|carried| !carried.is_empty()), is_carried);
+        let dropped =
+            (0..).map(|look| (look, at_look(look, true))).take_while(|(_, (is_dropped, ..))| *is_dropped);
+        let moved = dropped.filter(|(_, (_, has_moved, _))| *has_moved).map(|(look, _)| look);
+        let moved: Vec<usize> = moved.collect();
+        assert!(at_look(0, false).0 && !at_look(0, false).1, "nothing has moved at the first look");
+        assert!(!moved.is_empty(), "a look after the first update");
+        for look in moved.iter().step_by((moved.len() / 8).max(1)) {
+            assert_eq!(at_look(*look, false), undisturbed, "finished");
         }
-    };
-    let undisturbed = at_look(usize::MAX, true);
-    assert!(!undisturbed.0 && undisturbed.1);
-    let mut dropped =
-        (0..).map(|look| (look, at_look(look, true))).take_while(|(_, (is_dropped, ..))| *is_dropped);
-    let (look, _) = dropped.find(|(_, (_, has_moved, _))| *has_moved).expect("a look after the first update");
-    assert!(at_look(0, false).0 && !at_look(0, false).1, "nothing has moved at the first look");
-    assert_eq!(at_look(look, false), undisturbed, "finished");
+    }
 }
 
 /// Members that the filter did not choose are left out of loss and advantages under their name; their rewards

@@ -1,0 +1,166 @@
+//! Weights are published between two steps: what is in flight meanwhile, and what the state after the step holds.
+
+use tamis_core::group::PolicyVersion;
+use tamis_core::schedule::Event;
+
+use super::flight::Course;
+use super::replay::Taken;
+use super::{Dependencies, DispatchError, Dispatcher};
+use crate::generator::{GeneratorError, InFlight, Publication, Wait};
+
+/// What becomes of a publication where the run is to stop meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnStop {
+    /// It is given up, with the step whose weights they are: the state before it is kept elsewhere.
+    GiveUp,
+    /// It comes to its end, and so do the samples in flight: the state after it is the one to keep.
+    Finish,
+}
+
+/// Result of a publication.
+#[derive(Debug)]
+pub enum PublicationEnd {
+    /// Groups are sampled by these weights from now on.
+    Done,
+    /// The same, but the generator is lost: a resume publishes anew.
+    Lost(GeneratorError),
+    /// The run is to stop: nothing of the step may be used.
+    GivenUp,
+}
+
+/// The error of a generator that is lost, after which a run goes on from where it is.
+fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, DispatchError> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(DispatchError::Generator(lost @ GeneratorError::Unreachable { .. })) => Ok(Some(lost)),
+        Err(error) => Err(error),
+    }
+}
+
+impl Dispatcher {
+    /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle
+    /// as ever; what the machine wants to have drawn waits for the new weights.
+    ///
+    /// The weights are those of a step that is trained, so that a checkpoint after it is one of that step, and
+    /// has whatever an untouched run has at that point. Where the run is to stop, `on_stop` says whether that is
+    /// waited for. Where the generator is lost meanwhile a resume publishes anew: whatever was heard of until then
+    /// is in the state, so that a checkpoint misses nothing that was journalled.
+    ///
+    /// # Errors
+    /// Everything that no resume mends; and a lost generator where a recorded order is followed that says more,
+    /// and the step may be given up.
+    pub fn publish(
+        &mut self,
+        publication: &Publication,
+        in_flight: InFlight,
+        on_stop: OnStop,
+        mut with: Dependencies<'_>,
+    ) -> Result<PublicationEnd, DispatchError> {
+        self.publishing = Some(publication.version);
+        // Where nothing is sampled any more its confirmation is not waited for.
+        let is_ending = with.is_interrupted;
+        if on_stop == OnStop::Finish {
+            with.is_interrupted = &|| false;
+        }
+        let mut lost = or_lost(with.generator.publish(publication, in_flight).map_err(DispatchError::from))?;
+        while self.publishing.is_some() && lost.is_none() {
+            lost = or_lost(self.pump(&mut with, is_ending))?;
+            if (with.is_interrupted)() {
+                return Ok(PublicationEnd::GivenUp);
+            }
+        }
+        if let Some(lost) = self.give_up_lost(on_stop, &mut lost) {
+            return Err(lost);
+        }
+        if self.publishing.take().is_some() {
+            self.stop_following(&mut with)?;
+            self.note(&mut with, &Taken::Published { version: publication.version })?;
+            self.note_published(publication.version)?;
+        }
+        self.end_step(on_stop, &mut with, lost)
+    }
+
+    /// The same where a step left the weights as they were: groups are sampled by them from now on, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn publish_nothing(
+        &mut self,
+        on_stop: OnStop,
+        mut with: Dependencies<'_>,
+    ) -> Result<PublicationEnd, DispatchError> {
+        self.note_published(self.version)?;
+        if on_stop == OnStop::Finish {
+            with.is_interrupted = &|| false;
+        }
+        self.end_step(on_stop, &mut with, None)
+    }
+
+    /// Groups are sampled by this version from now on.
+    pub(super) fn note_published(&mut self, version: PolicyVersion) -> Result<(), DispatchError> {
+        self.version = version;
+        self.tell(Event::Published { version })
+    }
+
+    /// The error of a generator that is lost where the step may be given up because of it, so that a resume
+    /// follows the rest of a recorded order.
+    fn give_up_lost(&self, on_stop: OnStop, lost: &mut Option<GeneratorError>) -> Option<DispatchError> {
+        let gives_up = on_stop == OnStop::GiveUp && !self.replay.is_over();
+        if gives_up { lost.take().map(DispatchError::from) } else { None }
+    }
+
+    /// Takes in what was heard of until now, and carries out what the machine wants because of it; of an
+    /// order that is followed, what had been taken in by then.
+    fn end_step(
+        &mut self,
+        on_stop: OnStop,
+        with: &mut Dependencies<'_>,
+        mut lost: Option<GeneratorError>,
+    ) -> Result<PublicationEnd, DispatchError> {
+        // What was given up is over before the state is saved.
+        while lost.is_none() && self.flights.values().any(|flight| flight.course == Course::Aborted) {
+            lost = or_lost(self.hear_out(with))?;
+            if (with.is_interrupted)() {
+                return Ok(PublicationEnd::GivenUp);
+            }
+        }
+        loop {
+            if let Some(lost) = self.give_up_lost(on_stop, &mut lost) {
+                return Err(lost);
+            }
+            if lost.is_some() {
+                self.stop_following(with)?;
+                self.hear_no_more_of_aborted(with)?;
+            }
+            // What waited for the weights. Between two steps nothing ends.
+            self.run(with, false)?;
+            self.scored.extend(with.scorer.next(Wait::No)?);
+            if let Some(arrival) = self.next_arrival() {
+                self.take(with, arrival)?;
+            } else if self.replay.pass_step_end() {
+                break;
+            } else if self.replay.is_over() {
+                self.note(with, &Taken::StepEnd)?;
+                break;
+            } else if (with.is_interrupted)() {
+                return Ok(PublicationEnd::GivenUp);
+            } else {
+                self.ask_again(with)?;
+                lost = or_lost(self.wait(with, &|| false))?;
+            }
+        }
+        if !self.is_by_rounds() {
+            // A resumed run has the groups, and not what was said of them, nor which were dispatched
+            // together.
+            self.observe_rest(with)?;
+        }
+        if (with.is_interrupted)() {
+            // Scores or a reference pass may have been given up.
+            return Ok(PublicationEnd::GivenUp);
+        }
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.retain(|id| self.expect(*id).is_ok());
+        self.asked = asked;
+        Ok(lost.map_or(PublicationEnd::Done, PublicationEnd::Lost))
+    }
+}
