@@ -88,3 +88,8 @@ uneven = [
     {"data_source": "c", "prompt": [{"role": "user", "content": "?"}], "reward_model": {"style": "rule", "ground_truth": None}, "extra_info": None},
 ]
 datasets.Dataset.from_list(uneven, on_mixed_types="use_json").to_parquet("datasets.parquet")
+
+# One row whose list has ten million members, in a file of 1 kB: more than a row may have.
+zeros = pa.array(np.zeros(10_000_000, dtype=np.int8))
+long = pa.ListArray.from_arrays(pa.array([0, len(zeros)], pa.int32()), zeros)
+pq.write_table(pa.table({"uid": ["a"], "acc": [1], "other": long}), "long_list.parquet", compression="none")

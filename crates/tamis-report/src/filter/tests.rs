@@ -632,3 +632,13 @@ fn a_prompt_that_comes_twice_makes_two_groups() {
     let text = summary.to_string();
     assert!(text.contains("Kept (groups with max > min, and groups of one): 2 (100.0%)\n      of these groups of one: 1 (50.0%)"), "{text}");
 }
+
+/// A list with more members than a row may have costs nothing in a column that no filter looks at.
+#[test]
+fn of_parquet_the_columns_that_are_needed_are_read() {
+    let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files/long_list.parquet");
+    let summary = filter_file(&options(vec![input.clone()], long(&["uid"], "acc"))).unwrap();
+    assert_eq!((summary.num_rows, summary.num_prompts), (1, 1));
+    let error = filter_file(&options(vec![input], long(&["uid"], "other"))).unwrap_err();
+    assert!(error.to_string().contains("a row has more than 8388608 values in column `other"), "{error}");
+}

@@ -687,3 +687,11 @@ fn a_prompt_that_comes_twice_in_a_dump_makes_two_groups() {
     let text = advice(&groups, &Plan::default()).to_string();
     assert!(text.contains("1 prompt came more than once in a file"), "{text}");
 }
+
+/// A list with more members than a row may have costs nothing in a column that says nothing here.
+#[test]
+fn of_parquet_the_columns_that_are_needed_are_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files/long_list.parquet");
+    let groups = read_groups(&path).unwrap();
+    assert_eq!((groups.groups.len(), groups.scores.as_slice()), (1, &["acc".to_owned()][..]));
+}
