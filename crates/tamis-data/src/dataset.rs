@@ -22,7 +22,8 @@ use tamis_core::group::PromptId;
 use thiserror::Error;
 
 use crate::data_record::kind;
-use crate::image::{IMAGE_COLUMNS, ImageColumn, ImageFault, ImagePlaces, PLACEHOLDER, PromptImage};
+use crate::image::{IMAGE_COLUMNS, ImageColumn, ImageFault, ImagePlaces, PromptImage};
+use crate::message::MessageFault;
 use crate::prompt::{Message, Prompt, PromptContent, message_parts};
 use crate::records::{DataRecord, RecordError, Records, RowFault, RowPlace, lookup};
 
@@ -144,7 +145,7 @@ pub enum PromptFault {
     },
     /// A message is not one.
     #[error(
-        "message {index} of `{column}` must be an object with `role` and `content` as text, got {actual}"
+        "message {index} of `{column}` must be an object with `role` as text and `content` as text, a list of text parts or null, got {actual}"
     )]
     Message {
         /// The column.
@@ -161,7 +162,7 @@ pub enum PromptFault {
         column: String,
         /// Index of the row, from 0.
         index: usize,
-        /// A content block's type, or `tool_calls`.
+        /// A content block's type.
         what: String,
     },
     /// A column that must be text holds bytes that are none.
@@ -407,8 +408,15 @@ impl Dataset {
                     for message in messages {
                         feed(message.role.as_bytes());
                         feed(message.content.as_bytes());
+                        if !message.given().is_empty() {
+                            feed(message.to_value().to_string().as_bytes());
+                        }
                     }
                 }
+            }
+            for (name, value) in prompt.template_columns() {
+                feed(name.as_bytes());
+                feed(value.to_string().as_bytes());
             }
             feed(prompt.ground_truth.as_deref().unwrap_or("\0").as_bytes());
             prompt.images.iter().for_each(|image| feed(image.name().as_bytes()));
@@ -555,43 +563,20 @@ fn to_content(column: &str, value: &Value, has_images: bool) -> Result<PromptCon
 }
 
 fn to_message(column: &str, index: usize, value: &Value, has_images: bool) -> Result<Message, PromptFault> {
-    let not_text =
-        |what: &str| PromptFault::NotText { column: column.to_owned(), index, what: what.to_owned() };
-    let broken = || {
-        let mut actual: String = value.to_string().chars().take(80).collect();
-        if actual.len() < value.to_string().len() {
-            actual.push('…');
-        }
-        PromptFault::Message { column: column.to_owned(), index, actual }
-    };
-    let fields = value.as_object().ok_or_else(broken)?;
-    let role = fields.get("role").and_then(Value::as_str).ok_or_else(broken)?;
-    let calls = fields.get("tool_calls").is_some_and(|calls| match calls {
-        Value::Null => false,
-        Value::Array(calls) => !calls.is_empty(),
-        _ => true,
-    });
-    if calls {
-        return Err(not_text("`tool_calls`"));
-    }
-    let content = match fields.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        // Multimodal layouts keep text in blocks.
-        Some(Value::Array(blocks)) => {
-            let mut text = String::new();
-            for block in blocks {
-                match (block["type"].as_str(), block["text"].as_str()) {
-                    (Some("text") | None, Some(part)) => text.push_str(part),
-                    (Some("image"), _) if has_images => text.push_str(PLACEHOLDER),
-                    (Some(other), _) => return Err(not_text(&format!("a block of type `{other}`"))),
-                    (None, None) => return Err(broken()),
+    Message::read(value, has_images).map_err(|fault| {
+        let column = column.to_owned();
+        match fault {
+            MessageFault::NotText { what } => PromptFault::NotText { column, index, what },
+            MessageFault::Shape => {
+                let text = value.to_string();
+                let mut actual: String = text.chars().take(80).collect();
+                if actual.len() < text.len() {
+                    actual.push('…');
                 }
+                PromptFault::Message { column, index, actual }
             }
-            text
         }
-        _ => return Err(broken()),
-    };
-    Ok(Message { role: role.to_owned(), content })
+    })
 }
 
 #[cfg(test)]

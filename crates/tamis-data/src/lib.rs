@@ -14,6 +14,7 @@ pub mod dataset;
 mod file_format;
 pub mod image;
 mod jsonl;
+pub mod message;
 pub mod overlong;
 mod parquet_file;
 pub mod prompt;

@@ -3,17 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tamis_core::group::PromptId;
+use tamis_core::printable::cut_middle;
+use thiserror::Error;
 
 use crate::image::{PLACEHOLDER, PromptImage};
-
-/// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// `system`, `user`, `assistant` or `tool`.
-    pub role: String,
-    /// Text of the message.
-    pub content: String,
-}
+pub use crate::message::Message;
 
 /// Content of a prompt: text or messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +25,8 @@ impl PromptContent {
     ///
     /// ```
     /// use tamis_data::prompt::{Message, PromptContent};
-    /// let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
-    /// let chat = [message("system", "Be brief."), message("user", "1+1?"), message("assistant", "It is")];
+    /// let chat = [("system", "Be brief."), ("user", "1+1?"), ("assistant", "It is")];
+    /// let chat = chat.map(|(role, content)| Message::new(role, content));
     /// assert_eq!(PromptContent::Messages(chat.to_vec()).question(), "1+1?");
     /// ```
     pub fn question(&self) -> &str {
@@ -62,7 +56,7 @@ impl PromptContent {
 ///
 /// ```
 /// use tamis_data::prompt::{Message, message_parts};
-/// let message = |content: &str| Message { role: "user".to_owned(), content: content.to_owned() };
+/// let message = |content: &str| Message::new("user", content);
 /// let parts = |content: &str, num_images| Some(message_parts(&[message(content)], num_images)?[0]["content"].to_string());
 /// assert_eq!(parts("How many?", 1).as_deref(), Some(r#"[{"type":"image"},{"type":"text","text":"How many?"}]"#));
 /// assert_eq!(parts("Is <image> red?", 1).as_deref(), Some(r#"[{"type":"text","text":"Is "},{"type":"image"},{"type":"text","text":" red?"}]"#));
@@ -86,9 +80,49 @@ pub fn message_parts(messages: &[Message], num_images: usize) -> Option<Vec<Valu
                 parts.push(json!({"type": "text", "text": text}));
             }
         }
-        json!({"role": message.role, "content": parts})
+        let mut fields = message.to_fields();
+        fields.insert("content".to_owned(), parts.into());
+        Value::Object(fields)
     };
     Some(messages.iter().enumerate().map(with_parts).collect())
+}
+
+/// The column of tools that a conversation's template is given.
+pub const TOOLS_COLUMN: &str = "tools";
+/// The column of a row's own variables of the chat template, beside those of `data.chat_template_kwargs`.
+pub const TEMPLATE_ARGUMENTS_COLUMN: &str = "chat_template_kwargs";
+
+/// Variables that rendering sets itself.
+const OWN_ARGUMENTS: [&str; 4] =
+    ["messages", "add_generation_prompt", "continue_final_message", TOOLS_COLUMN];
+
+/// A column for the chat template that does not hold what a template takes.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TemplateColumnFault {
+    /// No tools.
+    #[error(
+        "the column `{TOOLS_COLUMN}` goes to the chat template and must be a list of tools as JSON objects (or that \
+         list as JSON text), got {actual}; rename it if it is something else"
+    )]
+    Tools {
+        /// The value, shortened.
+        actual: String,
+    },
+    /// No variables.
+    #[error(
+        "the column `{TEMPLATE_ARGUMENTS_COLUMN}` goes to the chat template and must be an object (or one as JSON \
+         text), got {actual}; rename it if it is something else"
+    )]
+    Arguments {
+        /// The value, shortened.
+        actual: String,
+    },
+    /// A variable that is not the row's to set.
+    #[error("the column `{TEMPLATE_ARGUMENTS_COLUMN}` sets `{name}`, which cannot be set there; take it out")]
+    Own {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// One task instance.
@@ -108,4 +142,46 @@ pub struct Prompt {
     /// Images that go with the text, in the order of their places in it ([`message_parts`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<PromptImage>,
+}
+
+impl Prompt {
+    /// The columns that go to the chat template if the prompt is a conversation, those that are null left out.
+    pub fn template_columns(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        let column = |name| Some((name, self.columns.get(name).filter(|value| !value.is_null())?));
+        [TOOLS_COLUMN, TEMPLATE_ARGUMENTS_COLUMN].into_iter().filter_map(column)
+    }
+
+    /// Variables of the chat template that the prompt's row sets: its `tools`, and those of
+    /// `chat_template_kwargs`.
+    ///
+    /// # Errors
+    /// A column that holds something else.
+    pub fn template_arguments(&self) -> Result<Map<String, Value>, TemplateColumnFault> {
+        let mut arguments = Map::new();
+        for (name, value) in self.template_columns() {
+            let parsed = value.as_str().map(|text| {
+                if text.trim().is_empty() { Ok(Value::Null) } else { serde_json::from_str(text) }
+            });
+            let actual = || cut_middle(&value.to_string(), 100);
+            let value = match parsed {
+                None => Some(value.clone()),
+                Some(parsed) => parsed.ok(),
+            };
+            match (name, value) {
+                (_, Some(Value::Null)) => {}
+                (TOOLS_COLUMN, Some(Value::Array(tools))) if tools.iter().all(Value::is_object) => {
+                    arguments.insert(name.to_owned(), tools.into());
+                }
+                (TOOLS_COLUMN, _) => return Err(TemplateColumnFault::Tools { actual: actual() }),
+                (_, Some(Value::Object(own))) => {
+                    if let Some(name) = own.keys().find(|name| OWN_ARGUMENTS.contains(&name.as_str())) {
+                        return Err(TemplateColumnFault::Own { name: name.clone() });
+                    }
+                    arguments.extend(own);
+                }
+                (_, _) => return Err(TemplateColumnFault::Arguments { actual: actual() }),
+            }
+        }
+        Ok(arguments)
+    }
 }

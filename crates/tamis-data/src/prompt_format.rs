@@ -80,13 +80,13 @@ impl Formatter {
                         None => Ok(PromptContent::Text(text)),
                     };
                 }
-                vec![Message { role: "user".to_owned(), content: text }]
+                vec![Message::new("user", text)]
             }
         };
         if let Some(system) = &self.system
-            && !messages.iter().any(|message| matches!(message.role.as_str(), "system" | "developer"))
+            && !messages.iter().any(Message::is_system)
         {
-            messages.insert(0, Message { role: "system".to_owned(), content: system.clone() });
+            messages.insert(0, Message::new("system", system.as_str()));
         }
         Ok(PromptContent::Messages(messages))
     }
@@ -97,11 +97,7 @@ mod tests {
     use super::*;
 
     fn messages(roles: &[(&str, &str)]) -> PromptContent {
-        let message = |(role, content): &(&str, &str)| Message {
-            role: (*role).to_owned(),
-            content: (*content).to_owned(),
-        };
-        PromptContent::Messages(roles.iter().map(message).collect())
+        PromptContent::Messages(roles.iter().map(|&(role, content)| Message::new(role, content)).collect())
     }
 
     #[test]

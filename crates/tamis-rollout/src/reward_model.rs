@@ -66,7 +66,7 @@ impl ModelInput {
             (Self::Text(template), _) => Text::Plain(template.fill(input)?),
             (Self::Auto, PromptContent::Text(prompt)) => Text::Plain(format!("{prompt}{}", input.completion)),
             (Self::Chat, PromptContent::Text(prompt)) => {
-                let user = Message { role: "user".to_owned(), content: prompt.clone() };
+                let user = Message::new("user", prompt.clone());
                 Text::Messages(conversation(&[user], input))
             }
             (_, PromptContent::Messages(messages)) => Text::Messages(conversation(messages, input)),
@@ -81,7 +81,7 @@ fn conversation(prompt: &[Message], input: &RewardInput<'_>) -> Vec<Message> {
         [before @ .., last] if last.role == "assistant" => before,
         all => all,
     };
-    let own = || vec![Message { role: "assistant".to_owned(), content: input.completion.to_owned() }];
+    let own = || vec![Message::new("assistant", input.completion)];
     let completion = input.messages.map_or_else(own, <[Message]>::to_vec);
     prompt.iter().cloned().chain(completion).collect()
 }

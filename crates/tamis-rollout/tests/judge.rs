@@ -117,10 +117,8 @@ fn a_judge_is_told_what_its_template_names() {
         parameters,
         ..settings(&server.url())
     });
-    let chat = prompt(PromptContent::Messages(vec![
-        Message { role: "system".to_owned(), content: "Add.".to_owned() },
-        Message { role: "user".to_owned(), content: "2+2?".to_owned() },
-    ]));
+    let chat =
+        prompt(PromptContent::Messages(vec![Message::new("system", "Add."), Message::new("user", "2+2?")]));
     let outcomes = judge.score(&[RewardInput::text(&chat, "it is 4")]);
     assert_eq!(outcomes, [RewardOutcome::score(7.0)]);
     let heard = heard.lock().unwrap();

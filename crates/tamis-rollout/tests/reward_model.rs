@@ -107,7 +107,7 @@ fn text_prompt() -> Prompt {
 }
 
 fn message(role: &str, content: &str) -> Message {
-    Message { role: role.to_owned(), content: content.to_owned() }
+    Message::new(role, content)
 }
 
 fn scored(model: &RewardModel, prompt: &Prompt, completions: &[&str]) -> Vec<RewardOutcome> {

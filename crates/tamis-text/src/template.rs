@@ -13,6 +13,7 @@ mod filters;
 mod generation;
 mod json;
 mod limits;
+mod messages;
 mod program;
 mod python;
 
@@ -231,6 +232,9 @@ impl ChatTemplate {
 
     /// Renders a conversation for generation.
     ///
+    /// The template gets every field of a message that is not null, and a message's reasoning by each of its
+    /// names, as in `transformers` (`messages`).
+    ///
     /// `arguments` become variables of the template (`tools`, `enable_thinking`, ...). Where the last message
     /// is the assistant's, it is continued: the text ends right after that message's content, without
     /// generation prompt, as `continue_final_message` of `transformers` does. Else the generation prompt is
@@ -240,7 +244,7 @@ impl ChatTemplate {
         messages: &[M],
         arguments: &Map<String, Value>,
     ) -> Result<RenderedPrompt, TemplateError> {
-        let mut conversation = to_json(messages)?;
+        let mut conversation = messages::normalize(&to_json(messages)?);
         let Some(last) = conversation.last_mut() else { return Err(TemplateError::Empty) };
         let mut arguments = arguments.clone();
         if last["role"] != "assistant" {
@@ -276,10 +280,23 @@ impl ChatTemplate {
         messages: &[M],
         arguments: &Map<String, Value>,
     ) -> Result<String, TemplateError> {
-        self.render_json(&to_json(messages)?, arguments)
+        self.render_json(&messages::normalize(&to_json(messages)?), arguments)
     }
 
+    /// Renders messages as they are. If the template takes no content in parts, their texts are joined.
     fn render_json(
+        &self,
+        messages: &[Value],
+        arguments: &Map<String, Value>,
+    ) -> Result<String, TemplateError> {
+        let Some(joined) = messages::joined(messages) else { return self.render_once(messages, arguments) };
+        match self.render_once(messages, arguments) {
+            Ok(text) if !messages::shows_lists(messages, &text) => Ok(text),
+            _ => self.render_once(&joined, arguments),
+        }
+    }
+
+    fn render_once(
         &self,
         messages: &[Value],
         arguments: &Map<String, Value>,

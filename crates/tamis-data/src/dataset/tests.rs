@@ -31,10 +31,7 @@ fn verl_layout() {
         "answer": "not this",
     });
     let prompt = one(&row, &ReadOptions::default());
-    assert_eq!(
-        prompt.content,
-        PromptContent::Messages(vec![Message { role: "user".into(), content: "6*7?".into() }])
-    );
+    assert_eq!(prompt.content, PromptContent::Messages(vec![Message::new("user", "6*7?")]));
     assert_eq!(prompt.ground_truth.as_deref(), Some("42"));
     assert_eq!(prompt.data_source, "openai/gsm8k");
     assert_eq!(prompt.columns["extra_info"]["answer"], "6*7=42");

@@ -42,7 +42,7 @@ impl Context {
     /// ```
     /// use tamis_data::prompt::Message;
     /// use tamis_env::environment::context::{Context, ContextMode};
-    /// let message = |(role, content): (&str, &str)| Message { role: role.to_owned(), content: content.to_owned() };
+    /// let message = |(role, content): (&str, &str)| Message::new(role, content);
     /// let told = [("system", "s"), ("user", "1"), ("assistant", "a"), ("user", "2"), ("assistant", "b"), ("user", "3")];
     /// let told = told.map(message);
     /// let of = |mode| Context { mode, window: Some(2) }.view(&told);
@@ -52,7 +52,7 @@ impl Context {
     /// assert_eq!(of(ContextMode::Full), told);
     /// ```
     pub fn view(self, conversation: &[Message]) -> Vec<Message> {
-        let num_system = conversation.iter().take_while(|message| message.role == "system").count();
+        let num_system = conversation.iter().take_while(|message| message.is_system()).count();
         let (system, turns) = conversation.split_at(num_system);
         // A turn begins with what is shown after an answer, or at all.
         let is_answer = |message: &Message| message.role == "assistant";
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn conversation(turns: usize) -> Vec<Message> {
-        let message = |role: &str, content: String| Message { role: role.to_owned(), content };
+        let message = |role: &str, content: String| Message::new(role, content);
         let mut told = vec![message("system", "rules".to_owned())];
         for turn in 1..=turns {
             told.push(message("user", format!("shown {turn}")));

@@ -103,7 +103,7 @@ pub trait Environment: Send {
 
     /// The same as the messages of a conversation: one of the user, unless it is another's (a tool's).
     fn messages(&self) -> Vec<Message> {
-        vec![Message { role: "user".to_owned(), content: self.observe() }]
+        vec![Message::new("user", self.observe())]
     }
 
     /// The conversation that it begins with, where that is not its prompt.

@@ -198,7 +198,7 @@ impl Environment for ToolEpisode {
                     Ok((content, failed)) => {
                         num_calls += 1;
                         num_failed += u32::from(failed);
-                        self.shown.push(Message { role: "tool".to_owned(), content });
+                        self.shown.push(Message::new("tool", content));
                     }
                     Err(fault) => return TurnOutcome::failed(fault),
                 }

@@ -100,7 +100,7 @@ impl EnvironmentLevels {
             if !is_right && draw < most_draws {
                 continue;
             }
-            let message = |role: &str, content: String| Message { role: role.to_owned(), content };
+            let message = |role: &str, content: String| Message::new(role, content);
             let content = match opening.system {
                 Some(system) => PromptContent::Messages(vec![
                     message("system", system),

@@ -37,11 +37,11 @@ pub trait Agents: Send + Sync {
     /// What a program is told of its prompt; `luck`: the key of what is drawn for this member alone.
     fn task(&self, prompt: &Prompt, luck: Key) -> Value;
 
-    /// A conversation from its beginning to that of the next answer.
+    /// A conversation of a prompt's program from its beginning to that of the next answer.
     ///
     /// # Errors
     /// In words, where it cannot be rendered.
-    fn render_chat(&self, messages: &[Value], tools: &[Value]) -> Result<Between, String>;
+    fn render_chat(&self, prompt: &Prompt, messages: &[Value], tools: &[Value]) -> Result<Between, String>;
 
     /// What stands between an answer and the next one: `conversation` ends in the answer, whose tokens are `sampled`,
     /// and `new` comes after it.
@@ -50,6 +50,7 @@ pub trait Agents: Send + Sync {
     /// In words, where it cannot be rendered.
     fn continue_chat(
         &self,
+        prompt: &Prompt,
         conversation: &[Value],
         sampled: &[u32],
         new: &[Value],
@@ -219,6 +220,9 @@ impl Agent {
         chat: ChatCall,
         limits: TokenLimits,
     ) -> Result<Result<SampleRequest, ChatCall>, ChatError> {
+        let Some(prompt) = self.request.prompt.clone() else {
+            return Err(ChatError::Request("its program has no prompt".to_owned()));
+        };
         let earlier = self.calls.iter().enumerate().rev().find_map(|(place, asked)| {
             let (sample, answer) = asked.answer.as_ref()?;
             let new = chat.after(&asked.chat, answer)?;
@@ -226,7 +230,7 @@ impl Agent {
             let mut conversation = of_template(&asked.chat.messages);
             conversation.push(for_template(&answer.message()));
             let more = agents
-                .continue_chat(&conversation, &sample.token_ids, &of_template(new), &chat.tools)
+                .continue_chat(&prompt, &conversation, &sample.token_ids, &of_template(new), &chat.tools)
                 .ok()?;
             Some((place, more))
         });
@@ -239,7 +243,7 @@ impl Agent {
             let messages: Vec<Value> = chat.messages.iter().map(for_template).collect();
             let refused =
                 |reason| ChatError::Request(format!("the conversation cannot be rendered: {reason}"));
-            let more = agents.render_chat(&messages, &chat.tools).map_err(refused)?;
+            let more = agents.render_chat(&prompt, &messages, &chat.tools).map_err(refused)?;
             let context = more.token_ids.clone();
             (None, more, context)
         };
@@ -314,7 +318,7 @@ impl Agent {
                         .iter()
                         .filter_map(|message| {
                             let of = |key: &str| message[key].as_str().map(str::to_owned);
-                            Some(Message { role: of("role")?, content: of("content")? })
+                            Some(Message::new(of("role")?, of("content")?))
                         })
                         .collect();
                     told.note_shown(&shown);

@@ -66,23 +66,24 @@ pub trait Worlds: Send + Sync {
     /// It cannot be made.
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault>;
 
-    /// What stands between an answer and the next one: `conversation` ends in the answer, whose tokens are
-    /// `sampled`, and `shown` comes after it.
+    /// What stands between an answer and the next one, in an episode of this prompt: `conversation` ends in the
+    /// answer, whose tokens are `sampled`, and `shown` comes after it.
     ///
     /// # Errors
     /// In words, where it cannot be rendered.
     fn between(
         &self,
+        prompt: &Prompt,
         conversation: &[Message],
         sampled: &[u32],
         shown: &[Message],
     ) -> Result<Between, String>;
 
-    /// A conversation from its beginning to that of the next answer.
+    /// A conversation of this prompt's episode from its beginning to that of the next answer.
     ///
     /// # Errors
     /// In words, where it cannot be rendered.
-    fn render(&self, conversation: &[Message]) -> Result<Between, String>;
+    fn render(&self, prompt: &Prompt, conversation: &[Message]) -> Result<Between, String>;
 
     /// Whether a text of so many bytes may have so few tokens. What has more for sure is not rendered: its tokens would
     /// be counted for nothing.
@@ -175,7 +176,7 @@ struct Worked {
 }
 
 fn message(role: &str, content: &str) -> Message {
-    Message { role: role.to_owned(), content: content.to_owned() }
+    Message::new(role, content)
 }
 
 /// The messages of a prompt; bare text is the user's.
@@ -451,14 +452,14 @@ impl Episodes<'_> {
         };
         let luck = request.key.with(LUCK);
         let limits = worlds.limits(&prompt).unwrap_or(self.plays.limits);
-        let make = move |worlds: &dyn Worlds, prompt: &Prompt, request: &mut SampleRequest| {
+        let make = move |worlds: &dyn Worlds, prompt: &Arc<Prompt>, request: &mut SampleRequest| {
             let begin = || -> Result<Option<Play>, EnvironmentFault> {
                 let Some(environment) = worlds.begin(prompt, luck)? else { return Ok(None) };
                 let most = limits.whole.min(limits.text);
                 if request.sampling.max_response_length > most {
                     Arc::make_mut(&mut request.sampling).max_response_length = most;
                 }
-                let mut play = Play::new(request.clone(), prompt, environment);
+                let mut play = Play::new(request.clone(), Arc::clone(prompt), environment);
                 *request = play.open(worlds, limits)?;
                 Ok(Some(play))
             };

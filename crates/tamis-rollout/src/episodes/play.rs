@@ -15,6 +15,7 @@ use crate::generator::{Sample, SampleId, SampleRequest};
 pub(super) struct Play {
     /// As it was asked for.
     request: SampleRequest,
+    prompt: Arc<Prompt>,
     environment: Box<dyn Environment>,
     conversation: Vec<Message>,
     /// The turn whose answer is waited for.
@@ -32,25 +33,33 @@ pub(super) enum Next {
 }
 
 impl Play {
-    pub(super) fn new(request: SampleRequest, prompt: &Prompt, environment: Box<dyn Environment>) -> Self {
+    pub(super) fn new(
+        request: SampleRequest,
+        prompt: Arc<Prompt>,
+        environment: Box<dyn Environment>,
+    ) -> Self {
         Self {
             request,
             environment,
-            conversation: conversation_of(prompt),
+            conversation: conversation_of(&prompt),
+            prompt,
             turn: 0,
             is_scored: false,
             told: Told::new(),
         }
     }
 
-    /// The request of the first answer: after the prompt, or after what the environment begins with instead.
+    /// The request of the first answer: after the prompt, or after what the environment begins with instead. An
+    /// environment that says nothing of the system begins with the system message of its prompt.
     pub(super) fn open(
         &mut self,
         worlds: &dyn Worlds,
         limits: TokenLimits,
     ) -> Result<SampleRequest, EnvironmentFault> {
-        let opening = self.environment.opening().filter(|opening| *opening != self.conversation);
-        let Some(opening) = opening else { return Ok(self.request.clone()) };
+        let opening = self.environment.opening().map(|opening| with_system_of(&self.conversation, opening));
+        let Some(opening) = opening.filter(|opening| *opening != self.conversation) else {
+            return Ok(self.request.clone());
+        };
         let unseen = |reason| {
             EnvironmentFault::Broke(format!(
                 "what its environment begins with cannot be given to it: {reason}"
@@ -60,7 +69,11 @@ impl Play {
         if !worlds.may_fit(num_bytes, left) {
             return Err(unseen(format!("its {num_bytes} bytes are more than {left} tokens hold")));
         }
-        let more = worlds.render(&opening).map_err(unseen)?;
+        let more = worlds.render(&self.prompt, &opening).map_err(unseen)?;
+        if more.token_ids == *self.request.prompt_token_ids {
+            self.conversation = opening;
+            return Ok(self.request.clone());
+        }
         let room = self.room(&more, limits, true);
         if room == 0 {
             return Err(unseen(format!("its {} tokens leave no room for an answer", more.token_ids.len())));
@@ -127,10 +140,10 @@ impl Play {
             EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
         };
         let more = if context.is_growing() {
-            worlds.between(&self.conversation, &answer.token_ids, &shown).map_err(unseen)?
+            worlds.between(&self.prompt, &self.conversation, &answer.token_ids, &shown).map_err(unseen)?
         } else {
             let view = context.view(&[&self.conversation[..], &shown[..]].concat());
-            worlds.render(&view).map_err(unseen)?
+            worlds.render(&self.prompt, &view).map_err(unseen)?
         };
         let room = self.room(&more, limits, !context.is_growing());
         if room == 0 {
@@ -198,6 +211,15 @@ impl Play {
         let (is_success, is_unscored) = (self.environment.is_success(), !self.is_scored);
         self.told.finish(End { is_success, is_unscored, is_cut, is_full })
     }
+}
+
+/// What an environment begins with, after the system messages of its prompt where it has none.
+fn with_system_of(prompt: &[Message], mut opening: Vec<Message>) -> Vec<Message> {
+    let num_system = prompt.iter().take_while(|message| message.is_system()).count();
+    if !opening.first().is_some_and(Message::is_system) {
+        opening.splice(..0, prompt[..num_system].iter().cloned());
+    }
+    opening
 }
 
 /// Bytes of what is shown.

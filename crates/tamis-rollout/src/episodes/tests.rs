@@ -71,6 +71,7 @@ impl Worlds for CountingWorlds {
 
     fn between(
         &self,
+        _: &Prompt,
         conversation: &[Message],
         _sampled: &[u32],
         shown: &[Message],
@@ -80,7 +81,7 @@ impl Worlds for CountingWorlds {
         Ok(Between { token_ids: vec![SHOWN; self.num_shown], text: format!("[{}]", shown[0].content) })
     }
 
-    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+    fn render(&self, _: &Prompt, conversation: &[Message]) -> Result<Between, String> {
         assert_eq!(self.longest_token, 0, "rendered in vain");
         let parts: Vec<String> =
             conversation.iter().map(|message| format!("[{}]", message.content)).collect();
@@ -480,11 +481,11 @@ impl Worlds for Instead {
         (self.0)()
     }
 
-    fn between(&self, _: &[Message], _: &[u32], _: &[Message]) -> Result<Between, String> {
+    fn between(&self, _: &Prompt, _: &[Message], _: &[u32], _: &[Message]) -> Result<Between, String> {
         Err("it never comes to that".to_owned())
     }
 
-    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+    fn render(&self, _: &Prompt, conversation: &[Message]) -> Result<Between, String> {
         assert!(conversation[0].content.len() < 100, "rendered in vain");
         Ok(Between { token_ids: vec![SHOWN], text: conversation[0].content.clone() })
     }
@@ -536,10 +537,10 @@ fn who_waits_for_ever_is_answered_now_and_then() {
             std::thread::sleep(Duration::from_secs(3));
             Err(EnvironmentFault::TimedOut { limit: Duration::from_secs(3) })
         }
-        fn between(&self, _: &[Message], _: &[u32], _: &[Message]) -> Result<Between, String> {
+        fn between(&self, _: &Prompt, _: &[Message], _: &[u32], _: &[Message]) -> Result<Between, String> {
             Err("it never comes to that".to_owned())
         }
-        fn render(&self, _: &[Message]) -> Result<Between, String> {
+        fn render(&self, _: &Prompt, _: &[Message]) -> Result<Between, String> {
             Err("it never comes to that".to_owned())
         }
         fn is_slow(&self) -> bool {

@@ -57,12 +57,12 @@ impl Worlds for NoisyWorlds {
         Ok(Some(Box::new(Noise { count: Arc::clone(&self.count), num_turns: 0, breaks })))
     }
 
-    fn between(&self, _: &[Message], _: &[u32], shown: &[Message]) -> Result<Between, String> {
+    fn between(&self, _: &Prompt, _: &[Message], _: &[u32], shown: &[Message]) -> Result<Between, String> {
         let text = shown[0].content.clone();
         Ok(Between { token_ids: text.bytes().map(u32::from).collect(), text })
     }
 
-    fn render(&self, _: &[Message]) -> Result<Between, String> {
+    fn render(&self, _: &Prompt, _: &[Message]) -> Result<Between, String> {
         Err("it begins with its prompt".to_owned())
     }
 

@@ -82,6 +82,7 @@ impl Worlds for Joined {
 
     fn between(
         &self,
+        _: &Prompt,
         conversation: &[Message],
         sampled: &[u32],
         shown: &[Message],
@@ -91,14 +92,14 @@ impl Worlds for Joined {
         Ok(Between { token_ids: joined.token_ids, text: joined.text })
     }
 
-    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+    fn render(&self, _: &Prompt, conversation: &[Message]) -> Result<Between, String> {
         let text = self.1.prompt(&values(conversation), &Map::new()).map_err(|error| error.to_string())?.text;
         Ok(Between { token_ids: ids(&text), text })
     }
 }
 
 fn said(role: &str, content: &str) -> Message {
-    Message { role: role.to_owned(), content: content.to_owned() }
+    Message::new(role, content)
 }
 
 #[test]
@@ -124,10 +125,11 @@ fn what_is_played_reads_as_the_template_renders_it_and_the_policy_s_tokens_alone
         let mut request = request(0, None);
         let mut prompt = Prompt::clone(request.prompt.as_ref().expect("a prompt"));
         prompt.content = PromptContent::Messages(opening.clone());
-        let begun = worlds.render(&opening).expect("rendered");
+        let begun = worlds.render(&prompt, &opening).expect("rendered");
         request.prompt_token_ids = begun.token_ids.into();
         let limits = TokenLimits::of(10_000);
-        let mut play = Play::new(request, &prompt, Box::new(Script { shows: shows.clone(), turn: 0 }));
+        let mut play =
+            Play::new(request, Arc::new(prompt.clone()), Box::new(Script { shows: shows.clone(), turn: 0 }));
         let mut asked = play.open(&worlds, limits).expect("asked");
         let mut whole = opening;
         let mut written = Vec::new();
@@ -135,7 +137,7 @@ fn what_is_played_reads_as_the_template_renders_it_and_the_policy_s_tokens_alone
         for (place, (text, has_end)) in answers.iter().enumerate() {
             let token_ids = [odd_ids(text), has_end.then(end).into_iter().collect()].concat();
             // The policy sees what the template would show it, and what it wrote as it wrote it.
-            let seen = worlds.render(&whole).expect("rendered").text;
+            let seen = worlds.render(&prompt, &whole).expect("rendered").text;
             assert_eq!(decode(&asked.prompt_token_ids), seen, "{name} {place}");
             let start = asked.prompt_token_ids.len();
             written.push((start, token_ids.clone()));

@@ -53,6 +53,12 @@ impl TurnTemplate {
         &self.turn_end
     }
 
+    /// The same with other variables of the template.
+    #[must_use]
+    pub fn with_arguments(&self, arguments: Map<String, Value>) -> Self {
+        Self { arguments, ..self.clone() }
+    }
+
     /// What the policy is given after its last answer.
     ///
     /// `messages` are those so far; the last is the assistant's, of which only its tool calls are looked at.

@@ -94,8 +94,7 @@ mod tests {
             with_gold(&text, "[{gold}] {prompt}{gold}", "7"),
             PromptContent::Text("[7] 3+{gold}=7".to_owned())
         );
-        let message =
-            |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        let message = |role: &str, content: &str| Message::new(role, content);
         let chat = [
             message("user", "a"),
             message("assistant", "b"),

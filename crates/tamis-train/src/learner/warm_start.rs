@@ -160,21 +160,23 @@ impl Example {
             }
             example.completion.extend(&sampled);
             example.mask.resize(example.completion.len(), true);
-            conversation.push(Message { role: "assistant".to_owned(), content: answer.clone() });
+            conversation.push(Message::new("assistant", answer.clone()));
             let Some(shown) = shown else { break };
-            let shown = Message { role: "user".to_owned(), content: shown.clone() };
+            let shown = Message::new("user", shown.clone());
             let failed = |reason| WarmStartError::Between { reason };
             let context = worlds.context();
             if context.is_growing() {
                 let shown = std::slice::from_ref(&shown);
-                let between = worlds.between(&conversation, &sampled, shown).map_err(failed)?;
+                let between =
+                    worlds.between(&prompt.prompt, &conversation, &sampled, shown).map_err(failed)?;
                 example.completion.extend(&between.token_ids);
                 example.mask.resize(example.completion.len(), false);
                 conversation.extend_from_slice(shown);
             } else {
                 // Each answer is an example after what is seen of the conversation then.
                 conversation.push(shown);
-                let prompt = worlds.render(&context.view(&conversation)).map_err(failed)?.token_ids;
+                let prompt =
+                    worlds.render(&prompt.prompt, &context.view(&conversation)).map_err(failed)?.token_ids;
                 let next = Self { prompt, images: Vec::new(), completion: Vec::new(), mask: Vec::new() };
                 examples.push(std::mem::replace(&mut example, next));
             }

@@ -515,8 +515,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_of_a_prompt_is_its_question() {
-        let message =
-            |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        let message = |role: &str, content: &str| Message::new(role, content);
         let long = format!("How many\napples {}remain?", "and pears ".repeat(40));
         let chat = [message("system", &"Think. ".repeat(90)), message("user", &long)];
         let shown = question(&PromptContent::Messages(chat.to_vec()));

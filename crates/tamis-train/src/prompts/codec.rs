@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tamis_core::printable::cut_middle;
 use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
-use tamis_data::prompt::{Prompt, PromptContent, message_parts};
+use tamis_data::prompt::{Prompt, PromptContent, TOOLS_COLUMN, TemplateColumnFault, message_parts};
 use tamis_rollout::PreparedPrompt;
 use tamis_text::image_tokens::{ImageTokens, ImageTokensError, MODEL_TYPES, contract};
 use tamis_text::template::{ChatTemplate, TemplateError};
@@ -55,6 +55,15 @@ pub enum CodecError {
         "data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text"
     )]
     TemplateAroundMessages,
+    /// A column for the chat template that it cannot have.
+    #[error(transparent)]
+    TemplateColumn(#[from] TemplateColumnFault),
+    /// Tools of a row beside those of the environment.
+    #[error(
+        "the row has a column `{TOOLS_COLUMN}`, and the environment has tools of its own, which alone can be called: \
+         rename the column, or take it out"
+    )]
+    TwoToolboxes,
     /// A prompt of a dataset cannot be prepared.
     #[error("prompt {row} of the {split} data cannot be prepared")]
     Prompt {
@@ -139,6 +148,8 @@ pub struct Codec {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     template_arguments: Map<String, Value>,
+    /// Whether an environment has put its tools among them.
+    has_tools: bool,
     end_token_ids: Vec<u32>,
     images: Option<ImageTokens>,
 }
@@ -180,7 +191,7 @@ impl Codec {
             None => tokenizer.eos_id().into_iter().collect(),
         };
         // A run that replays must render the same date: the beginning of 1970 is as good as any.
-        Ok(Self { tokenizer, template, template_arguments, end_token_ids, images: None })
+        Ok(Self { tokenizer, template, template_arguments, has_tools: false, end_token_ids, images: None })
     }
 
     /// With images as the model in a folder takes them, where it takes any.
@@ -214,6 +225,20 @@ impl Codec {
         &self.template_arguments
     }
 
+    /// The same with those that the row of a prompt sets, which come first.
+    ///
+    /// # Errors
+    /// A column for the template that it cannot have.
+    pub fn arguments_of(&self, prompt: &Prompt) -> Result<Map<String, Value>, CodecError> {
+        let own = prompt.template_arguments()?;
+        if self.has_tools && own.contains_key(TOOLS_COLUMN) {
+            return Err(CodecError::TwoToolboxes);
+        }
+        let mut arguments = self.template_arguments.clone();
+        arguments.extend(own);
+        Ok(arguments)
+    }
+
     /// Whether conversations can be rendered.
     pub fn has_template(&self) -> bool {
         self.template.is_some()
@@ -223,7 +248,8 @@ impl Codec {
     #[must_use]
     pub fn with_tools(mut self, schemas: &[Value]) -> Self {
         if !schemas.is_empty() {
-            self.template_arguments.insert("tools".to_owned(), schemas.to_vec().into());
+            self.template_arguments.insert(TOOLS_COLUMN.to_owned(), schemas.to_vec().into());
+            self.has_tools = true;
         }
         self
     }
@@ -247,12 +273,13 @@ impl Codec {
             PromptContent::Text(text) => Ok((text.clone(), String::new(), true)),
             PromptContent::Messages(messages) => {
                 let template = self.template.as_ref().ok_or(TemplateError::Missing)?;
+                let arguments = self.arguments_of(prompt)?;
                 let rendered = if num_images == 0 {
-                    template.prompt(messages, &self.template_arguments)?
+                    template.prompt(messages, &arguments)?
                 } else {
                     let shown = CodecError::ImagesShown { num_images, num_shown: 0 };
                     let parts = message_parts(messages, num_images).ok_or(shown)?;
-                    template.prompt(&parts, &self.template_arguments)?
+                    template.prompt(&parts, &arguments)?
                 };
                 Ok((rendered.text, rendered.continued.unwrap_or_default(), false))
             }
@@ -263,9 +290,13 @@ impl Codec {
     ///
     /// # Errors
     /// There is no template, or it refuses the messages.
-    pub fn open_conversation<M: Serialize>(&self, messages: &[M]) -> Result<(String, Vec<u32>), CodecError> {
+    pub fn open_conversation<M: Serialize>(
+        &self,
+        messages: &[M],
+        arguments: &Map<String, Value>,
+    ) -> Result<(String, Vec<u32>), CodecError> {
         let template = self.template.as_ref().ok_or(TemplateError::Missing)?;
-        let text = template.prompt(messages, &self.template_arguments)?.text;
+        let text = template.prompt(messages, arguments)?.text;
         let token_ids = self.tokenizer.encode(&text, false)?;
         Ok((text, token_ids))
     }
@@ -482,7 +513,7 @@ mod tests {
             width,
             height,
         };
-        let message = tamis_data::prompt::Message { role: "user".to_owned(), content: content.to_owned() };
+        let message = tamis_data::prompt::Message::new("user", content);
         vec![Prompt {
             id: PromptId(0),
             content: PromptContent::Messages(vec![message]),

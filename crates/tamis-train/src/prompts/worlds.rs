@@ -1,11 +1,12 @@
 //! The environments of a run: made from prompts, and rendered between two answers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tamis_config::{Config, EnvironmentConfig};
 use tamis_core::random::Key;
-use tamis_data::prompt::{Message, Prompt, PromptContent};
+use tamis_data::prompt::{Message, Prompt, PromptContent, TOOLS_COLUMN};
 use tamis_data::prompt_format::PromptFormat;
 use tamis_env::environment::context::Context;
 use tamis_env::environment::kind::{EnvironmentMaker, EnvironmentStyle, World};
@@ -153,6 +154,16 @@ impl RunWorlds {
         Ok(Between { token_ids, text })
     }
 
+    /// How a conversation of a prompt goes on, by the variables of its row; `None`: an observation is bare text.
+    fn template_of(&self, prompt: &Prompt) -> Result<Option<Cow<'_, TurnTemplate>>, String> {
+        let Some(template) = &self.template else { return Ok(None) };
+        if prompt.template_columns().next().is_none() {
+            return Ok(Some(Cow::Borrowed(template)));
+        }
+        let arguments = self.codec.arguments_of(prompt).map_err(|error| error.to_string())?;
+        Ok(Some(Cow::Owned(template.with_arguments(arguments))))
+    }
+
     /// Between text and tokens, the tools of the environment in every prompt.
     pub fn codec(&self) -> &Codec {
         &self.codec
@@ -258,23 +269,25 @@ impl Worlds for RunWorlds {
 
     fn between(
         &self,
+        prompt: &Prompt,
         conversation: &[Message],
         sampled: &[u32],
         shown: &[Message],
     ) -> Result<Between, String> {
         let tokenizer = self.codec.tokenizer();
-        let Some(template) = &self.template else { return self.encode(shown, false) };
+        let Some(template) = self.template_of(prompt)? else { return self.encode(shown, false) };
         let continuation = template.continuation(tokenizer, conversation, shown, sampled);
         let continuation = continuation.map_err(|error| error.to_string())?;
         Ok(Between { token_ids: continuation.token_ids, text: continuation.text })
     }
 
-    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+    fn render(&self, prompt: &Prompt, conversation: &[Message]) -> Result<Between, String> {
         if self.template.is_none() {
             return self.encode(conversation, true);
         }
-        let (text, token_ids) =
-            self.codec.open_conversation(conversation).map_err(|error| error.to_string())?;
+        let arguments = self.codec.arguments_of(prompt).map_err(|error| error.to_string())?;
+        let rendered = self.codec.open_conversation(conversation, &arguments);
+        let (text, token_ids) = rendered.map_err(|error| error.to_string())?;
         Ok(Between { token_ids, text })
     }
 
@@ -311,7 +324,7 @@ impl Worlds for RunWorlds {
 /// The role and text of a message of OpenAI's form.
 fn plain(message: &Value) -> Message {
     let of = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
-    Message { role: of("role"), content: of("content") }
+    Message::new(of("role"), of("content"))
 }
 
 /// The programs of a run.
@@ -329,10 +342,7 @@ impl Agents for RunAgents {
     /// row.
     fn task(&self, prompt: &Prompt, luck: Key) -> Value {
         let mut task = prompt.columns.clone();
-        let messages: Vec<Value> = conversation_of(prompt)
-            .iter()
-            .map(|message| json!({"role": message.role, "content": message.content}))
-            .collect();
+        let messages: Vec<Value> = conversation_of(prompt).iter().map(Message::to_value).collect();
         task.insert("messages".to_owned(), messages.into());
         if let PromptContent::Text(text) = &prompt.content {
             task.insert("text".to_owned(), text.as_str().into());
@@ -344,25 +354,32 @@ impl Agents for RunAgents {
         Value::Object(task)
     }
 
-    fn render_chat(&self, messages: &[Value], tools: &[Value]) -> Result<Between, String> {
+    fn render_chat(&self, prompt: &Prompt, messages: &[Value], tools: &[Value]) -> Result<Between, String> {
         let worlds = &self.worlds;
         if worlds.template.is_none() {
             let messages: Vec<Message> = messages.iter().map(plain).collect();
             return worlds.encode(&messages, true);
         }
-        let codec = worlds.codec.clone().with_tools(tools);
-        let (text, token_ids) = codec.open_conversation(messages).map_err(|error| error.to_string())?;
+        let mut arguments = worlds.codec.arguments_of(prompt).map_err(|error| error.to_string())?;
+        // A call says itself which tools there are.
+        arguments.shift_remove(TOOLS_COLUMN);
+        if !tools.is_empty() {
+            arguments.insert(TOOLS_COLUMN.to_owned(), tools.to_vec().into());
+        }
+        let rendered = worlds.codec.open_conversation(messages, &arguments);
+        let (text, token_ids) = rendered.map_err(|error| error.to_string())?;
         Ok(Between { token_ids, text })
     }
 
     fn continue_chat(
         &self,
+        prompt: &Prompt,
         conversation: &[Value],
         sampled: &[u32],
         new: &[Value],
         _tools: &[Value],
     ) -> Result<Between, String> {
-        let Some(template) = &self.worlds.template else {
+        let Some(template) = self.worlds.template_of(prompt)? else {
             let new: Vec<Message> = new.iter().map(plain).collect();
             return self.worlds.encode(&new, false);
         };

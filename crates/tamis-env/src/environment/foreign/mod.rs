@@ -129,12 +129,12 @@ impl Level {
     /// What is no conversation.
     pub fn messages(&self, system: Option<&str>) -> Result<Vec<Message>, EnvironmentFault> {
         let mut messages = match &self.prompt {
-            Value::String(text) => vec![Message { role: "user".to_owned(), content: text.clone() }],
+            Value::String(text) => vec![Message::new("user", text.clone())],
             other => read_messages(other)?,
         };
-        let first = system.filter(|_| messages.first().is_none_or(|first| first.role != "system"));
+        let first = system.filter(|_| !messages.first().is_some_and(Message::is_system));
         if let Some(system) = first {
-            messages.insert(0, Message { role: "system".to_owned(), content: system.to_owned() });
+            messages.insert(0, Message::new("system", system));
         }
         Ok(messages)
     }
@@ -142,10 +142,7 @@ impl Level {
 
 fn read_messages(value: &Value) -> Result<Vec<Message>, EnvironmentFault> {
     let refused = || broke(format!("its environment shows what is no list of messages: {}", shorten(value)));
-    let read = |message: &Value| {
-        let role = message["role"].as_str()?.to_owned();
-        Some(Message { role, content: message["content"].as_str()?.to_owned() })
-    };
+    let read = |message: &Value| Message::read(message, false).ok();
     value.as_array().and_then(|messages| messages.iter().map(read).collect()).ok_or_else(refused)
 }
 

@@ -141,7 +141,7 @@ fn finer_numbers_stay_with_their_functions() {
             Score { value, per_token, per_turn },
         )]))]
     };
-    let message = |role: &str| Message { role: role.to_owned(), content: "x".to_owned() };
+    let message = |role: &str| Message::new(role, "x");
     let turns = ["assistant", "tool", "assistant"].map(message);
     let functions = vec![
         named("steps", 2.0, fine(Some(vec![0.5, 0.0, -1.0]), None), false),

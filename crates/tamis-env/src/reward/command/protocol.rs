@@ -86,9 +86,7 @@ impl Serialize for PromptField<'_> {
 pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
     let messages = match (&input.prompt.content, input.messages) {
         (_, Some(messages)) => Some(messages.to_vec()),
-        (PromptContent::Messages(_), None) => {
-            Some(vec![Message { role: "assistant".to_owned(), content: input.completion.to_owned() }])
-        }
+        (PromptContent::Messages(_), None) => Some(vec![Message::new("assistant", input.completion)]),
         (PromptContent::Text(_), None) => None,
     };
     let line = Line {

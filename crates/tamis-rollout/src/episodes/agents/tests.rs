@@ -53,11 +53,18 @@ impl Agents for TestAgents {
         json!({"number": prompt.id.0})
     }
 
-    fn render_chat(&self, messages: &[Value], _tools: &[Value]) -> Result<Between, String> {
+    fn render_chat(&self, _: &Prompt, messages: &[Value], _tools: &[Value]) -> Result<Between, String> {
         Ok(tokens(&render(messages)))
     }
 
-    fn continue_chat(&self, _: &[Value], _: &[u32], new: &[Value], _: &[Value]) -> Result<Between, String> {
+    fn continue_chat(
+        &self,
+        _: &Prompt,
+        _: &[Value],
+        _: &[u32],
+        new: &[Value],
+        _: &[Value],
+    ) -> Result<Between, String> {
         Ok(tokens(&format!("|{}", render(new))))
     }
 

@@ -461,12 +461,10 @@ def reward(prompts, completions, answer, scale, **kwargs):
 "#;
     let (_folder, command) = python(source, "reward", PythonStyle::Trl, &json!({"scale": 3}));
     let mut prompt = prompt(0, "1");
-    prompt.content =
-        PromptContent::Messages(vec![Message { role: "user".to_owned(), content: "1?".to_owned() }]);
+    prompt.content = PromptContent::Messages(vec![Message::new("user", "1?")]);
     prompt.columns =
         Map::from_iter([("answer".to_owned(), json!("one")), ("prompt".to_owned(), json!("left out"))]);
-    let turns =
-        ["tool", "assistant"].map(|role| Message { role: role.to_owned(), content: "one".to_owned() });
+    let turns = ["tool", "assistant"].map(|role| Message::new(role, "one"));
     let several = RewardInput { messages: Some(&turns), ..RewardInput::text(&prompt, "all turns") };
     let inputs = [RewardInput::text(&prompt, "one"), RewardInput::text(&prompt, "two"), several];
     insta::assert_snapshot!(show(&command.score(&inputs)), @"score=3; score=0; score=3");

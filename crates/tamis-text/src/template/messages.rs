@@ -1,0 +1,65 @@
+//! Messages as templates get them.
+//!
+//! As `transformers` 5.23 does before it renders: a field that is null is left out (templates would print
+//! `None`, and know what to do without it), and a message's reasoning is there by the names that templates
+//! read, `reasoning_content` and `thinking`.
+//!
+//! Content in parts goes to the template in parts. Many templates know texts only: `transformers` fails on
+//! these or prints the list as Python writes one. Then the texts of the parts are joined, as servers do.
+
+use serde_json::{Map, Value};
+
+use super::python;
+
+/// The names that a message's reasoning has in data and answers; the first that is there counts.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Messages without fields that are null, and with their reasoning by all names.
+pub(super) fn normalize(messages: &[Value]) -> Vec<Value> {
+    messages.iter().map(normalize_one).collect()
+}
+
+fn normalize_one(message: &Value) -> Value {
+    let Value::Object(fields) = message else { return message.clone() };
+    let fields = || fields.iter().filter(|(_, value)| !value.is_null());
+    let reasoning =
+        REASONING.iter().find_map(|&name| fields().find(|(field, _)| *field == name)).map(|(_, value)| value);
+    let mut all = Map::new();
+    if let Some(reasoning) = reasoning {
+        all.insert("thinking".to_owned(), reasoning.clone());
+    }
+    all.extend(fields().map(|(name, value)| (name.clone(), value.clone())));
+    if let Some(reasoning) = reasoning {
+        all.insert(REASONING[0].to_owned(), reasoning.clone());
+    }
+    Value::Object(all)
+}
+
+/// The texts of content that comes in parts; `None` of any other, and of parts that are no text.
+fn joined_text(message: &Value) -> Option<String> {
+    let parts = message["content"].as_array()?;
+    let is_text = |part: &Value| part["type"].as_str().is_none_or(|kind| kind == "text");
+    parts.iter().map(|part| part["text"].as_str().filter(|_| is_text(part))).collect()
+}
+
+/// The messages with the texts of parts joined; `None` if there are no such parts.
+pub(super) fn joined(messages: &[Value]) -> Option<Vec<Value>> {
+    let texts: Vec<Option<String>> = messages.iter().map(joined_text).collect();
+    if texts.iter().all(Option::is_none) {
+        return None;
+    }
+    let with_text = |(message, text): (&Value, Option<String>)| {
+        let mut message = message.clone();
+        if let Some(text) = text {
+            message["content"] = text.into();
+        }
+        message
+    };
+    Some(messages.iter().zip(texts).map(with_text).collect())
+}
+
+/// Whether a text has the parts of a message in it as Python prints a list.
+pub(super) fn shows_lists(messages: &[Value], text: &str) -> bool {
+    let lists = messages.iter().filter(|message| joined_text(message).is_some());
+    lists.map(|message| python::from_json(&message["content"]).to_string()).any(|list| text.contains(&list))
+}
