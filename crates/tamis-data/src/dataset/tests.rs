@@ -84,6 +84,52 @@ fn columns_by_name_and_path() {
          (data.columns.ground_truth), but the row has `task`, `kind`");
 }
 
+/// Every field of a message stays as the row has it, and the same file says the same to a resumed run.
+#[test]
+fn messages_keep_their_fields() {
+    let row = json!({"prompt": [
+        {"role": "user", "content": "a", "name": "bob"},
+        {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+        {"role": "tool", "content": "3", "tool_call_id": "1"},
+        {"role": "assistant", "content": "b", "reasoning_content": "because", "tool_calls": []},
+        {"role": "user", "content": [{"type": "text", "text": "c"}]},
+    ]});
+    let options = ReadOptions::default();
+    let PromptContent::Messages(messages) = one(&row, &options).content else { panic!("messages") };
+    assert_eq!(serde_json::to_value(&messages).unwrap(), row["prompt"]);
+    let fingerprint = |row: &Value| read(&row.to_string(), &options).unwrap().fingerprint();
+    let mut other = row.clone();
+    other["prompt"][3]["reasoning_content"] = json!("or not");
+    assert_ne!(fingerprint(&row), fingerprint(&other));
+    let mut other = row.clone();
+    other["chat_template_kwargs"] = json!({"enable_thinking": false});
+    assert_ne!(fingerprint(&row), fingerprint(&other));
+}
+
+#[test]
+fn columns_for_the_template() {
+    let arguments = |columns: Value| {
+        let mut row = json!({"prompt": [{"role": "user", "content": "a"}]});
+        row.as_object_mut().unwrap().extend(columns.as_object().unwrap().clone());
+        let arguments = one(&row, &ReadOptions::default()).template_arguments();
+        arguments.map_or_else(|fault| fault.to_string(), |all| Value::Object(all).to_string())
+    };
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let both = json!({"tools": [tool], "chat_template_kwargs": {"enable_thinking": false}});
+    let expected = json!({"tools": [tool], "enable_thinking": false}).to_string();
+    assert_eq!(arguments(both), expected);
+    let texts =
+        json!({"tools": json!([tool]).to_string(), "chat_template_kwargs": "{\"enable_thinking\": false}"});
+    assert_eq!(arguments(texts), expected);
+    for none in [json!({}), json!({"tools": null, "chat_template_kwargs": null}), json!({"tools": " "})] {
+        assert_eq!(arguments(none), "{}");
+    }
+    insta::assert_snapshot!(arguments(json!({"tools": ["hammer"]})), @r#"the column `tools` goes to the chat template and must be a list of tools as JSON objects (or that list as JSON text), got ["hammer"]; rename it if it is something else"#);
+    insta::assert_snapshot!(arguments(json!({"tools": "hammer"})), @r#"the column `tools` goes to the chat template and must be a list of tools as JSON objects (or that list as JSON text), got "hammer"; rename it if it is something else"#);
+    insta::assert_snapshot!(arguments(json!({"chat_template_kwargs": 3})), @"the column `chat_template_kwargs` goes to the chat template and must be an object (or one as JSON text), got 3; rename it if it is something else");
+    insta::assert_snapshot!(arguments(json!({"chat_template_kwargs": {"add_generation_prompt": true}})), @"the column `chat_template_kwargs` sets `add_generation_prompt`, which cannot be set there; take it out");
+}
+
 #[test]
 fn text_blocks_are_joined() {
     let row = json!({"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}], "tool_calls": null, "name": null}]});
@@ -104,11 +150,11 @@ fn rows_that_are_no_prompts() {
          be text or a list of messages, got null");
     insta::assert_snapshot!(fault(&json!({"prompt": ""})), @"FOLDER/data.jsonl, line 1: `prompt` is empty");
     insta::assert_snapshot!(fault(&json!({"prompt": []})), @"FOLDER/data.jsonl, line 1: `prompt` is empty");
-    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": "a"}, {"content": "a"}]})), @r#"FOLDER/data.jsonl, line 1: message 1 of `prompt` must be an object with `role` and `content` as text, got {"content":"a"}"#);
-    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user"}]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` and `content` as text, got {"role":"user"}"#);
-    insta::assert_snapshot!(fault(&json!({"prompt": ["x".repeat(200)]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` and `content` as text, got "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"#);
+    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": "a"}, {"content": "a"}]})), @r#"FOLDER/data.jsonl, line 1: message 1 of `prompt` must be an object with `role` as text and `content` as text, a list of text parts or null, got {"content":"a"}"#);
+    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user"}]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` as text and `content` as text, a list of text parts or null, got {"role":"user"}"#);
+    insta::assert_snapshot!(fault(&json!({"prompt": ["x".repeat(200)]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` as text and `content` as text, a list of text parts or null, got "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"#);
     insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": [{"type": "image", "image": "x"}]}]})), @"FOLDER/data.jsonl, line 1: message 0 of `prompt` holds a block of type `image`, but only text is supported");
-    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})), @"FOLDER/data.jsonl, line 1: message 0 of `prompt` holds `tool_calls`, but only text is supported");
+    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": 7, "name": "bob"}]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` as text and `content` as text, a list of text parts or null, got {"role":"user","content":7,"name":"bob"}"#);
     insta::assert_snapshot!(fault(&json!({"prompt": "x", "data_source": 7})), @"FOLDER/data.jsonl, line 1: \
          `data_source` must be text, got a number");
     insta::assert_snapshot!(fault(&json!([1])), @"FOLDER/data.jsonl holds one JSON array; write one object \

@@ -176,3 +176,56 @@ fn what_is_played_reads_as_the_template_renders_it_and_the_policy_s_tokens_alone
         }
     }
 }
+
+/// An environment that begins with these messages.
+struct Begins(Vec<Message>);
+
+impl Environment for Begins {
+    fn observe(&self) -> String {
+        String::new()
+    }
+
+    fn opening(&self) -> Option<Vec<Message>> {
+        Some(self.0.clone())
+    }
+
+    fn act(&mut self, _text: &str) -> TurnOutcome {
+        TurnOutcome { end: Some(EpisodeEnd::Terminated), ..TurnOutcome::default() }
+    }
+
+    fn is_success(&self) -> Option<bool> {
+        None
+    }
+}
+
+/// What the policy sees of an episode has the system message that its prompt shows.
+#[test]
+fn an_environment_without_a_system_message_begins_with_that_of_its_prompt() {
+    let (_, source) = TEMPLATES[0];
+    let template = ChatTemplate::new(source, TOKENIZER.special_tokens()).expect("a template");
+    let checked = check_template(&template, &TOKENIZER, &Map::new(), &[end()]).expect("it can be continued");
+    let worlds = Joined(checked, template);
+    let rules = said("system", "Be brief.");
+    let developer = said("developer", "Be brief.");
+    let (guess, other) = (said("user", "Guess."), said("user", "Where?"));
+    for (shown, opening, seen, is_anew) in [
+        (vec![&rules, &guess], vec![&guess], vec![&rules, &guess], false),
+        (vec![&rules, &guess], vec![&rules, &guess], vec![&rules, &guess], false),
+        (vec![&rules, &guess], vec![&other], vec![&rules, &other], true),
+        (vec![&developer, &guess], vec![&other], vec![&developer, &other], true),
+        (vec![&rules, &guess], vec![&developer, &other], vec![&developer, &other], true),
+        (vec![&guess], vec![&other], vec![&other], true),
+    ] {
+        let [shown, opening, seen] =
+            [shown, opening, seen].map(|messages| messages.into_iter().cloned().collect::<Vec<_>>());
+        let mut request = request(0, None);
+        let mut prompt = Prompt::clone(request.prompt.as_ref().expect("a prompt"));
+        prompt.content = PromptContent::Messages(shown.clone());
+        request.prompt_token_ids = worlds.render(&prompt, &shown).expect("rendered").token_ids.into();
+        let seen = worlds.render(&prompt, &seen).expect("rendered").text;
+        let mut play = Play::new(request, Arc::new(prompt), Box::new(Begins(opening)));
+        let asked = play.open(&worlds, TokenLimits::of(10_000)).expect("asked");
+        assert_eq!(decode(&asked.prompt_token_ids), seen);
+        assert_eq!(play.told.context_start.is_some(), is_anew, "{seen}");
+    }
+}

@@ -63,3 +63,54 @@ pub(super) fn shows_lists(messages: &[Value], text: &str) -> bool {
     let lists = messages.iter().filter(|message| joined_text(message).is_some());
     lists.map(|message| python::from_json(&message["content"]).to_string()).any(|list| text.contains(&list))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::ChatTemplate;
+    use super::super::tests::special;
+    use super::*;
+
+    fn render(source: &str, messages: &[Value]) -> String {
+        let template = ChatTemplate::new(source, &special()).expect("a template");
+        template.render(messages, &Map::new()).expect("rendered")
+    }
+
+    /// The texts are those of `apply_chat_template` of transformers 5.23.
+    #[test]
+    fn fields_that_are_null_are_left_out_and_reasoning_has_all_its_names() {
+        let all = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}";
+        let messages = [
+            json!({"role": "assistant", "content": null, "tool_calls": [], "name": "bob"}),
+            json!({"role": "assistant", "content": "a", "reasoning": "r"}),
+            json!({"role": "assistant", "content": "a", "reasoning_content": null, "thinking": "t"}),
+            json!({"role": "assistant", "content": "a", "reasoning_content": "r", "thinking": "t"}),
+        ];
+        insta::assert_snapshot!(render(all, &messages), @r#"
+        {"role": "assistant", "tool_calls": [], "name": "bob"}
+        {"thinking": "r", "role": "assistant", "content": "a", "reasoning": "r", "reasoning_content": "r"}
+        {"thinking": "t", "role": "assistant", "content": "a", "reasoning_content": "t"}
+        {"thinking": "t", "role": "assistant", "content": "a", "reasoning_content": "r"}
+        "#);
+    }
+
+    #[test]
+    fn parts_go_to_templates_that_take_them_and_are_joined_for_others() {
+        let messages = [
+            json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "it's"}]}),
+            json!({"role": "user", "content": "c"}),
+        ];
+        let takes = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
+                     {% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}";
+        assert_eq!(render(takes, &messages), "<a><it's>c");
+        for other in ["{{ m.content }}", "{{ 'x' + m.content }}", "{{ m['content'] | trim }}"] {
+            let source = format!("{{% for m in messages %}}{other}{{% endfor %}}");
+            assert!(["ait'sc", "xait'sxc"].contains(&render(&source, &messages).as_str()), "{other}");
+        }
+        let template = ChatTemplate::new(takes, &special()).expect("a template");
+        let begun = [json!({"role": "assistant", "content": [{"type": "text", "text": "It is"}]})];
+        let prompt = template.prompt(&begun, &Map::new()).expect("rendered");
+        assert_eq!((prompt.text.as_str(), prompt.continued.as_deref()), ("<It is", Some("It is")));
+    }
+}

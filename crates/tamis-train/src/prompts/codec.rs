@@ -597,4 +597,32 @@ mod tests {
         bare[0].content = PromptContent::Text("a".to_owned());
         insta::assert_snapshot!(refused(&seeing(), bare), @"the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages");
     }
+
+    /// A row's `tools` and `chat_template_kwargs` reach the template, before what the run sets.
+    #[test]
+    fn a_row_sets_variables_of_the_template() {
+        let source = "{% for t in tools or [] %}{{ t.name }}{% endfor %}{{ mode }}{{ messages[0].name }}";
+        let mut codec = codec_with(source, &serde_json::json!({}));
+        codec.template_arguments = Map::from_iter([("mode".to_owned(), "b".into())]);
+        let fields = serde_json::json!({"role": "user", "content": "?", "name": "d"});
+        let prompt = |columns: serde_json::Value| {
+            let mut prompt = shown("?", &[]).remove(0);
+            let message = tamis_data::prompt::Message::read(&fields, false).expect("a message");
+            prompt.content = PromptContent::Messages(vec![message]);
+            prompt.columns = columns.as_object().expect("columns").clone();
+            prompt
+        };
+        let text = |codec: &Codec, columns| match codec.render(&prompt(columns)) {
+            Ok((text, ..)) => text,
+            Err(error) => error.to_string(),
+        };
+        let tools = serde_json::json!([{"name": "a"}]);
+        assert_eq!(text(&codec, serde_json::json!({})), "bd");
+        assert_eq!(text(&codec, serde_json::json!({"tools": tools})), "abd");
+        assert_eq!(text(&codec, serde_json::json!({"chat_template_kwargs": {"mode": "c"}})), "cd");
+        insta::assert_snapshot!(text(&codec, serde_json::json!({"tools": 1})), @"the column `tools` goes to the chat template and must be a list of tools as JSON objects (or that list as JSON text), got 1; rename it if it is something else");
+        let playing = codec.clone().with_tools(&[serde_json::json!({"name": "c"})]);
+        assert_eq!(text(&playing, serde_json::json!({})), "cbd");
+        insta::assert_snapshot!(text(&playing, serde_json::json!({"tools": tools})), @"the row has a column `tools`, and the environment has tools of its own, which alone can be called: rename the column, or take it out");
+    }
 }

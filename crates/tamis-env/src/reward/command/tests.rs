@@ -64,9 +64,10 @@ fn what_is_sent() {
         ..RewardInput::text(&prompt, "a \"quoted\"\nline")
     };
     insta::assert_snapshot!(line(&input), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":"5?","completion":"a \"quoted\"\nline","messages":null,"completion_ids":[4,2],"ground_truth":"5","data_source":"test","columns":{"level":3},"step":9,"epoch":1,"trainer_state":{"global_step":0,"max_steps":0,"num_train_epochs":0,"num_input_tokens_seen":0,"train_batch_size":0}}"#);
-    prompt.content = PromptContent::Messages(vec![Message::new("user", "5?")]);
+    let whole = json!({"role": "user", "content": [{"type": "text", "text": "5?"}], "name": "bob"});
+    prompt.content = PromptContent::Messages(vec![Message::read(&whole, false).unwrap()]);
     prompt.ground_truth = None;
-    insta::assert_snapshot!(line(&RewardInput::text(&prompt, "five")), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":[{"role":"user","content":"5?"}],"completion":"five","messages":[{"role":"assistant","content":"five"}],"completion_ids":[],"ground_truth":null,"data_source":"test","columns":{"level":3},"step":0,"epoch":0,"trainer_state":{"global_step":0,"max_steps":0,"num_train_epochs":0,"num_input_tokens_seen":0,"train_batch_size":0}}"#);
+    insta::assert_snapshot!(line(&RewardInput::text(&prompt, "five")), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":[{"role":"user","content":[{"type":"text","text":"5?"}],"name":"bob"}],"completion":"five","messages":[{"role":"assistant","content":"five"}],"completion_ids":[],"ground_truth":null,"data_source":"test","columns":{"level":3},"step":0,"epoch":0,"trainer_state":{"global_step":0,"max_steps":0,"num_train_epochs":0,"num_input_tokens_seen":0,"train_batch_size":0}}"#);
 }
 
 /// The page for users names every field that is sent, and every one that is understood.
