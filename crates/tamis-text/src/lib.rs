@@ -3,11 +3,13 @@
 //! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that its neighbours in the folder name;
 //! [`character`] makes the small built-in one; [`template`] renders conversations; [`decode`] and [`stop`]
 //! turn sampled ids into text while they arrive and find where to stop; [`image_tokens`] counts what images
-//! are in tokens.
+//! are in tokens; [`peers`] compares a tokenizer with the one that `transformers` builds.
 
 pub mod character;
 pub mod decode;
+mod growth;
 pub mod image_tokens;
+pub mod peers;
 pub mod regex_mask;
 pub mod stop;
 pub mod template;

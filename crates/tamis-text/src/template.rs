@@ -16,6 +16,7 @@ mod limits;
 mod messages;
 mod program;
 mod python;
+mod text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

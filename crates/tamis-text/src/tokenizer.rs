@@ -9,6 +9,7 @@ use serde_json::Value;
 use tamis_core::caught;
 use thiserror::Error;
 
+use crate::growth::{Growth, MAX_GROWTH, growth, is_excessive};
 use crate::image_tokens::PROCESSOR_FILES;
 use crate::template::{ChatTemplate, TemplateError};
 
@@ -91,6 +92,32 @@ pub enum TokenizerError {
         /// Message of the tokenizers library.
         detail: String,
     },
+    /// A part of `tokenizer.json` makes texts longer than any real one does.
+    #[error(
+        "`{part}` in {} may make a text {times} times as long, step by step, which no real tokenizer does: is the file damaged?",
+        path.display()
+    )]
+    Growing {
+        /// The file.
+        path: PathBuf,
+        /// The part.
+        part: &'static str,
+        /// By how much, at most.
+        times: usize,
+    },
+    /// The normaliser makes too much of a text.
+    #[error(
+        "the normaliser in tokenizer.json makes more than {limit} times its length of {text:?} (at its step `{step}`): is \
+         the file damaged?"
+    )]
+    Grown {
+        /// The text, shortened.
+        text: String,
+        /// Type of the step.
+        step: String,
+        /// Most times.
+        limit: usize,
+    },
     /// A field of a configuration file has another type than it must have.
     #[error("`{field}` in {} must be {expected}, got {actual}", path.display())]
     Field {
@@ -170,6 +197,8 @@ pub enum TokenizerError {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     is_word_level: bool,
+    /// Looks at texts before the normaliser gets them, if that might make too much of one.
+    growth: Option<Growth>,
     files: BTreeMap<String, Vec<u8>>,
     special_tokens: BTreeMap<String, String>,
     eos: Option<u32>,
@@ -229,6 +258,12 @@ impl Tokenizer {
             })
         };
         let model = parse("tokenizer.json")?;
+        for part in ["pre_tokenizer", "decoder"] {
+            if is_excessive(&model[part]) {
+                let times = growth(&model[part]);
+                return Err(TokenizerError::Growing { path: folder.join("tokenizer.json"), part, times });
+            }
+        }
         let bytes = files.get("tokenizer.json").map_or(&[][..], Vec::as_slice);
         let mut inner = catch_panics(|| tokenizers::Tokenizer::from_bytes(bytes))
             .map_err(|detail| TokenizerError::Format { path: folder.join("tokenizer.json"), detail })?;
@@ -273,13 +308,18 @@ impl Tokenizer {
         };
         let (eos, _pad, bos) = (id("eos_token")?, id("pad_token")?, id("bos_token")?);
         let is_word_level = model["model"]["type"] == "WordLevel";
-        Ok(Self { inner, is_word_level, files, special_tokens, eos, bos })
+        let growth = inner.get_normalizer().and_then(Growth::of);
+        Ok(Self { inner, is_word_level, growth, files, special_tokens, eos, bos })
     }
 
     /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a
     /// beginning token); texts rendered from a chat template carry their special tokens already and are
     /// encoded with `false`.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let checked = self.growth.as_ref().map_or(Ok(Ok(())), |growth| caught::catch(|| growth.check(text)));
+        if let Ok(Err(step)) = checked {
+            return Err(TokenizerError::Grown { text: shorten(text, 0), step, limit: MAX_GROWTH });
+        }
         let encoding = catch_panics(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
             self.unknown_character(text)
                 .unwrap_or_else(|| TokenizerError::Encode { text: shorten(text, 0), detail })
@@ -290,9 +330,18 @@ impl Tokenizer {
     /// Text of token ids; special tokens are left out where `skip_special`. Bytes that are not UTF-8 become
     /// U+FFFD; an id outside the vocabulary (padded embedding rows have some) adds nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
-        self.inner
-            .decode(ids, skip_special)
-            .map_err(|error| TokenizerError::Decode { num_tokens: ids.len(), detail: error.to_string() })
+        catch_panics(|| self.inner.decode(ids, skip_special))
+            .map_err(|detail| TokenizerError::Decode { num_tokens: ids.len(), detail })
+    }
+
+    /// Whether a character has no token, so that nothing of it is left in the tokens of a text, or the unknown
+    /// token. White space may well be left out.
+    pub fn is_lost(&self, character: char) -> bool {
+        let Ok(ids) = self.encode(character.encode_utf8(&mut [0; 4]), false) else { return false };
+        let unknown = self.special_tokens.get("unk_token").and_then(|token| self.token_id(token));
+        !character.is_whitespace()
+            && (ids.iter().any(|id| Some(*id) == unknown)
+                || self.decode(&ids, false).is_ok_and(|text| text.trim().is_empty()))
     }
 
     /// Number of tokens, added ones included. A model's embedding may have more rows, never fewer than
@@ -356,6 +405,11 @@ impl Tokenizer {
             tokens[id as usize] = (!token.special).then(|| token.content.into_bytes());
         }
         Ok(tokens.into_iter().map(|token| token.map(Vec::into_boxed_slice)).collect())
+    }
+
+    /// Whether its tokens are whole words, as those of the built-in one of characters are.
+    pub fn is_word_level(&self) -> bool {
+        self.is_word_level
     }
 
     /// End-of-sequence token.

@@ -211,7 +211,8 @@ fn evaluate_in(
         // A checkpoint brings its own tokenizer.
         let codec = policy::codec(&of_run, String::new)?;
         policy::check_regex(&of_run, regex_place.as_deref(), &codec)?;
-        let prompts = prompts.format_prompts(&of_run, &codec)?;
+        let mut prompts = prompts.format_prompts(&of_run, &codec)?;
+        prompts.warnings.extend(codec.peer_warning());
         // Servers of that interface have a model of their own.
         let has_own = of_run.rollout.backend == BackendKind::OpenAi;
         let model =
@@ -242,6 +243,9 @@ fn evaluate_in(
     let prepared = interrupt
         .or_abandon(move || to_tokens.prepare(prompts, "validation", overlong, limit))?
         .map_err(AssembleError::from)?;
+    for warning in &prepared.warnings {
+        progress.warn(warning);
+    }
     if prepared.prompts.is_empty() {
         return Err(EvaluateError::NoPrompts.into());
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tamis_config::load_for_evaluation;
 use tamis_rollout::serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
 use tamis_run::log::progress::Console;
+use tamis_text::peers::PeerDifference;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
 use tamis_train::interrupt::{Interrupt, Interrupted};
@@ -40,6 +41,9 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
         settings.threads,
         if settings.threads == 1 { "" } else { "s" }
     ));
+    if let Some(difference) = PeerDifference::find(&policy.folder, &policy.tokenizer) {
+        progress.warn(&difference.to_string());
+    }
     if policy.template.is_none() {
         progress.warn("the tokenizer has no chat template, so /v1/chat/completions is refused");
     }

@@ -1,10 +1,11 @@
 //! The filters and tests that a template can name, each with its limits.
 
-use minijinja::{Environment, Value, filters, tests as kinds};
+use minijinja::value::{Rest, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, Value, filters, tests as kinds};
 use minijinja_contrib::filters as contrib;
 
 use super::limits::{add_filter, add_test};
-use super::{json, python};
+use super::{json, python, text};
 
 /// Puts filters and tests into an environment that has the limits.
 pub(super) fn install(environment: &mut Environment<'static>) {
@@ -14,7 +15,22 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     for (name, test) in priced_tests() {
         add_test(environment, name, test);
     }
+    for (name, reason) in UNSUPPORTED {
+        environment.add_filter(name, move |_: &Value, _: Rest<ValueOrKwargs>| -> Result<Value, Error> {
+            let detail = format!("the filter `{name}` of Jinja2 is not supported in chat templates{reason}");
+            Err(Error::new(ErrorKind::UnknownFilter, detail))
+        });
+    }
 }
+
+/// Filters of Jinja2 that there are not, and why.
+const UNSUPPORTED: [(&str, &str); 5] = [
+    ("random", ": a prompt is the same in every run"),
+    ("urlencode", ""),
+    ("urlize", ""),
+    ("wordwrap", ""),
+    ("xmlattr", ""),
+];
 
 /// Every filter that a template can name, those of [`python`] in place of the engine's.
 fn priced_filters() -> Vec<(&'static str, Value)> {
@@ -24,6 +40,7 @@ fn priced_filters() -> Vec<(&'static str, Value)> {
         ("batch", Value::from_function(filters::batch)),
         ("bool", Value::from_function(filters::bool)),
         ("capitalize", Value::from_function(filters::capitalize)),
+        ("center", Value::from_function(python::center)),
         ("chain", Value::from_function(filters::chain)),
         ("count", Value::from_function(python::length)),
         ("d", Value::from_function(filters::default)),
@@ -34,12 +51,13 @@ fn priced_filters() -> Vec<(&'static str, Value)> {
         ("filesizeformat", Value::from_function(contrib::filesizeformat)),
         ("first", Value::from_function(python::first)),
         ("float", Value::from_function(python::float)),
-        ("format", Value::from_function(filters::format)),
+        ("format", Value::from_function(text::format)),
+        ("forceescape", Value::from_function(filters::escape)),
         ("groupby", Value::from_function(filters::groupby)),
         ("indent", Value::from_function(python::indent)),
         ("int", Value::from_function(python::int)),
         ("items", Value::from_function(python::items)),
-        ("join", Value::from_function(filters::join)),
+        ("join", Value::from_function(text::join)),
         ("last", Value::from_function(python::last)),
         ("length", Value::from_function(python::length)),
         ("lines", Value::from_function(filters::lines)),
@@ -63,13 +81,14 @@ fn priced_filters() -> Vec<(&'static str, Value)> {
         ("split", Value::from_function(filters::split)),
         ("string", Value::from_function(filters::string)),
         ("striptags", Value::from_function(contrib::striptags)),
-        ("sum", Value::from_function(filters::sum)),
+        ("sum", Value::from_function(text::sum)),
         ("title", Value::from_function(filters::title)),
         ("tojson", Value::from_function(json::tojson)),
         ("trim", Value::from_function(filters::trim)),
         ("truncate", Value::from_function(contrib::truncate)),
         ("unique", Value::from_function(filters::unique)),
         ("upper", Value::from_function(filters::upper)),
+        ("wordcount", Value::from_function(text::wordcount)),
         ("zip", Value::from_function(filters::zip)),
     ]
 }

@@ -163,7 +163,7 @@ impl Style {
 
 /// A finite number in the shortest digits that read back, in Python's layout: an exponent below 1e-4 and from
 /// 1e16 on.
-fn float(number: f64) -> String {
+pub(super) fn float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
     let exponent: i32 = exponent.parse().unwrap_or(0);

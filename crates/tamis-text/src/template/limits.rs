@@ -14,10 +14,11 @@
 //! left behind. The rendering that is under way on a thread has its allowance in a cell of that thread.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
 
 use minijinja::value::{Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter};
+
+use super::text;
 
 /// Instructions of one rendering.
 const MAX_STEPS: u64 = 5_000_000;
@@ -41,6 +42,7 @@ const CALL: usize = 64;
 pub(super) const ADD: &str = "tamis:add";
 pub(super) const CONCAT: &str = "tamis:concat";
 pub(super) const MULTIPLY: &str = "tamis:multiply";
+pub(super) const REMAINDER: &str = "tamis:remainder";
 /// Measures what was built.
 pub(super) const BUILT: &str = "tamis:built";
 /// Measures what was cut out of something that was measured.
@@ -100,8 +102,13 @@ pub(super) fn within(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_VALUE { Err(limit_error(TOO_LARGE)) } else { Ok(()) }
 }
 
-fn is_namespace(value: &Value) -> bool {
+pub(super) fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
+/// Whether a value is not deeper than any may be.
+pub(super) fn within_depth(depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH { Err(limit_error(TOO_DEEP)) } else { Ok(()) }
 }
 
 /// Size of a value.
@@ -174,7 +181,7 @@ fn size(value: &Value) -> Result<usize, Error> {
 
 /// A value that something other than an operator gave: measured, and a sequence that is computed as it is
 /// read is computed now, so that none is piled on another.
-fn built(value: &Value) -> Result<Value, Error> {
+pub(super) fn built(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => {
             afford(value.as_str().map_or(0, str::len))?;
@@ -241,7 +248,7 @@ fn unsupported_error(operator: &str, left: &Value, right: &Value) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
-fn is_number(value: &Value) -> bool {
+pub(super) fn is_number(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
 }
 
@@ -268,11 +275,30 @@ fn arithmetic(
     Ok(Value::from(real(number(left)?, number(right)?)))
 }
 
+/// What a division leaves, with the sign of the divisor as in Python.
+pub(super) fn rest_of_division(left: &Value, right: &Value) -> Result<Value, Error> {
+    if !(is_number(left) && is_number(right)) {
+        return Err(unsupported_error("%", left, right));
+    }
+    if !right.is_true() {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("unable to calculate {left} % {right}")));
+    }
+    let whole = |left: i128, right: i128| {
+        let rest = left.checked_rem(right)?;
+        Some(if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest })
+    };
+    let real = |left: f64, right: f64| {
+        let rest = left % right;
+        if rest != 0.0 && (rest < 0.0) != (right < 0.0) { rest + right } else { rest }
+    };
+    arithmetic("%", left, right, whole, real)
+}
+
 fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-fn add(left: &Value, right: &Value) -> Result<Value, Error> {
+pub(super) fn add(left: &Value, right: &Value) -> Result<Value, Error> {
     if let (Some(left), Some(right)) = (left.as_str(), right.as_str()) {
         afford(left.len().saturating_add(right.len()))?;
         return Ok(Value::from([left, right].concat()));
@@ -294,9 +320,7 @@ fn add(left: &Value, right: &Value) -> Result<Value, Error> {
 
 fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
     afford(size(left)?.saturating_add(size(right)?))?;
-    let mut text = String::new();
-    let _ = write!(text, "{left}{right}");
-    Ok(Value::from(text))
+    Ok(Value::from(text::text(left)? + &text::text(right)?))
 }
 
 fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
@@ -361,7 +385,7 @@ fn format_width(format: &str, arguments: &[Value]) -> usize {
 }
 
 /// Start value of `sum`: its second argument, or the one of that name.
-fn start_of_sum(arguments: &[Value]) -> Value {
+pub(super) fn start_of_sum(arguments: &[Value]) -> Value {
     let named = || {
         arguments.iter().filter(|argument| argument.is_kwargs()).find_map(|all| all.get_attr("start").ok())
     };
@@ -400,8 +424,7 @@ pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usi
         "format" => size(value)?.saturating_add(format_width(value.as_str().unwrap_or_default(), arguments)),
         "split" | "rsplit" | "splitlines" | "lines" | "list" => size(value)?,
         "pprint" => size(value)?.saturating_mul(25),
-        // Adding texts or lists one by one would copy the first over and over.
-        "sum" if !is_number(&start_of_sum(arguments)) => usize::MAX,
+        "center" => size(value)?.saturating_add(largest(arguments)),
         _ => 0,
     })
 }
@@ -481,7 +504,8 @@ pub(super) fn add_filter(environment: &mut Environment<'static>, name: &'static 
     environment.add_filter(name, move |state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>| {
         let rest = rest.into_values();
         charge_call(name, value, &rest)?;
-        let arguments: Vec<Value> = std::iter::once(value.clone()).chain(rest).collect();
+        let value = if text::READ_AS_TEXT.contains(&name) { text::shown(value)? } else { value.clone() };
+        let arguments: Vec<Value> = std::iter::once(value).chain(rest).collect();
         built(&filter.call(state, &arguments)?)
     });
 }
@@ -505,11 +529,12 @@ pub(super) fn install(environment: &mut Environment<'static>) {
             .as_str()
             .map_or_else(|| Ok(Size::of(value)?.read_work()), |text| Ok::<_, Error>(text.len()));
         charge(work?)?;
-        escape_formatter(output, state, value)
+        escape_formatter(output, state, &text::shown(value)?)
     });
     environment.add_filter(ADD, add);
     environment.add_filter(CONCAT, concat);
     environment.add_filter(MULTIPLY, multiply);
+    environment.add_filter(REMAINDER, text::remainder);
     environment.add_filter(BUILT, built);
     environment.add_filter(CUT, cut);
     environment.add_filter(GLANCED_AT, charge_glance);

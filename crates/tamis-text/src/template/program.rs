@@ -16,7 +16,7 @@ use minijinja::machinery::{
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
-use super::limits::{ADD, BUILT, CONCAT, CUT, GLANCED_AT, LOOKED_AT, MULTIPLY, STORED};
+use super::limits::{ADD, BUILT, CONCAT, CUT, GLANCED_AT, LOOKED_AT, MULTIPLY, REMAINDER, STORED};
 
 /// Tokens between `{{` and `}}` at most: the compiler recurses over the operators of an expression.
 const MAX_TAG_TOKENS: usize = 2000;
@@ -271,6 +271,7 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
                 BinOpKind::Add => Some(ADD),
                 BinOpKind::Concat => Some(CONCAT),
                 BinOpKind::Mul => Some(MULTIPLY),
+                BinOpKind::Rem => Some(REMAINDER),
                 _ => None,
             };
             if let Some(name) = builder {

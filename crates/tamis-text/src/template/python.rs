@@ -4,7 +4,7 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 
-use super::limits;
+use super::{limits, text};
 
 /// Message that a template raised with `raise_exception`.
 #[derive(Debug)]
@@ -113,6 +113,61 @@ pub(super) fn indent(
     Ok(out)
 }
 
+/// The filter `center`.
+pub(super) fn center(value: &str, width: Option<usize>, kwargs: Kwargs) -> Result<String, Error> {
+    let width = width.or(kwargs.get("width")?).unwrap_or(80);
+    kwargs.assert_all_used()?;
+    Ok(text::center(value, width.min(MAX_WIDTH), ' '))
+}
+
+/// Methods of Python that there are not: of texts, lists and mappings.
+const UNSUPPORTED: [&str; 11] = [
+    "encode",
+    "expandtabs",
+    "format_map",
+    "isdecimal",
+    "isidentifier",
+    "isprintable",
+    "istitle",
+    "maketrans",
+    "translate",
+    "fromkeys",
+    "index",
+];
+/// Methods that change a value.
+const CHANGING: [&str; 12] = [
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "reverse",
+    "setdefault",
+    "sort",
+    "update",
+    "add",
+];
+
+/// Why a method is not there, if Python has it.
+fn explain(method: &str, error: Error) -> Error {
+    if error.kind() != ErrorKind::UnknownMethod {
+        return error;
+    }
+    let detail = if UNSUPPORTED.contains(&method) {
+        format!("the method `{method}` of Python is not supported in chat templates")
+    } else if CHANGING.contains(&method) {
+        format!(
+            "the method `{method}` changes a value, which chat templates cannot do (transformers refuses it too); \
+             use a `namespace`"
+        )
+    } else {
+        return error;
+    };
+    Error::new(ErrorKind::InvalidOperation, detail)
+}
+
 /// Python's methods: those of minijinja's own collection, and a few more of strings.
 fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
     limits::charge_call(method, value, arguments)?;
@@ -127,6 +182,7 @@ fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Valu
         return Ok(value.clone());
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+        .map_err(|error| explain(method, error))
 }
 
 fn call_string_method(text: &str, method: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {
@@ -148,6 +204,14 @@ fn call_string_method(text: &str, method: &str, arguments: &[Value]) -> Option<R
         "index" => one().and_then(|part| match text.find(part.as_str()) {
             Some(byte) => Ok(Value::from(text.get(..byte).unwrap_or_default().chars().count())),
             None => Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
+        }),
+        "rindex" => one().and_then(|part| match text.rfind(part.as_str()) {
+            Some(byte) => Ok(Value::from(text.get(..byte).unwrap_or_default().chars().count())),
+            None => Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
+        }),
+        "format" => super::text::str_format(text, arguments),
+        "center" => from_args::<(usize, Option<char>)>(arguments).map(|(width, fill)| {
+            Value::from(super::text::center(text, width.min(MAX_WIDTH), fill.unwrap_or(' ')))
         }),
         "swapcase" => {
             let mut swapped = String::with_capacity(text.len());

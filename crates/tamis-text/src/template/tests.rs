@@ -574,6 +574,28 @@ fn expressions_print_as_in_python() {
         ("'a\\nb' | indent(2, true)", "  a\n  b"),
         ("{'a': 1, 'b': 2} | last ~ 'Ab'.casefold() ~ 'xby'.index('b') ~ [1].copy()", "bab1[1]"),
         ("joiner(', ')()", ""),
+        ("1e-05", "1e-05"),
+        ("1e16", "1e+16"),
+        ("[1e-05, 1e16, 1.0, none, 'a']", "[1e-05, 1e+16, 1.0, None, 'a']"),
+        ("{'a': 1e-7, 'b': (1e22,)}", "{'a': 1e-07, 'b': (1e+22,)}"),
+        ("(1, 2) ~ 1.5e300", "(1, 2)1.5e+300"),
+        ("1e-05 ~ '|' ~ 1e16 | string ~ [1e-05] | string", "1e-05|1e+16[1e-05]"),
+        ("[1e-05, [1e16]] | join(' ') ~ 1e-05 | upper", "1e-05 [1e+16]1E-05"),
+        ("123456789012345680.0", "1.2345678901234568e+17"),
+        ("'%s %s' | format(1e-05, [1e16]) ~ '{} {}'.format(1e-05, 1)", "1e-05 [1e+16]1e-05 1"),
+        ("'%s-%d %r' % ('a', 3, 1e16) ~ '%.2f' % 1.5 ~ '%6s|' % 1e-05", "a-3 1e+161.50 1e-05|"),
+        ("'%s%%' % 1 ~ '%(a)s' % {'a': 'b'} ~ '%s' % none ~ '%*d' % (3, 7)", "1%bNone  7"),
+        ("5 % 3 ~ -5 % 3 ~ 5 % -3 ~ 5.5 % 2 ~ true % 2", "21-11.51"),
+        (
+            "'a b-c d_e' | wordcount ~ 'x' | center(5) ~ 'x'.center(4) ~ 'ab'.center(5, '*')",
+            "4  x   x  **ab*",
+        ),
+        ("[[1], [2, 3]] | sum(start=[]) ~ [1, 2] | sum(start=1.5)", "[1, 2, 3]4.5"),
+        (
+            "[{'a': [1]}, {'a': [2]}] | sum('a', []) ~ [{'a': [1]}] | sum(attribute='a', start=[0])",
+            "[1, 2][0, 1]",
+        ),
+        ("'abcbc'.rindex('bc') ~ '<' | forceescape", "3&lt;"),
         (
             "[{'a': 1}, {'a': 2}] | join('+', attribute='a') ~ [{'a': 1}, {'a': 2}] | sum(attribute='a')",
             "1+23",
@@ -584,6 +606,22 @@ fn expressions_print_as_in_python() {
         let printed = printed.unwrap_or_else(|error| format!("ERROR {error}"));
         assert_eq!(printed, expected, "{expression}");
     }
+}
+
+/// What Jinja2 renders and tamis does not is refused as what it is.
+#[test]
+fn what_is_not_supported_is_named() {
+    let refused = |expression: &str| {
+        let rendered = template(&format!("{{{{ {expression} }}}}")).render::<Value>(&[], &Map::new());
+        rendered.expect_err(expression).to_string()
+    };
+    insta::assert_snapshot!(refused("'a b' | urlencode"), @"the chat template failed (line 1): unknown filter: the filter `urlencode` of Jinja2 is not supported in chat templates");
+    insta::assert_snapshot!(refused("[1, 2] | random"), @"the chat template failed (line 1): unknown filter: the filter `random` of Jinja2 is not supported in chat templates: a prompt is the same in every run");
+    insta::assert_snapshot!(refused("'a'.encode()"), @"the chat template failed (line 1): invalid operation: the method `encode` of Python is not supported in chat templates");
+    insta::assert_snapshot!(refused("[1].append(2)"), @"the chat template failed (line 1): invalid operation: the method `append` changes a value, which chat templates cannot do (transformers refuses it too); use a `namespace`");
+    insta::assert_snapshot!(refused("['a'] | sum(start='')"), @"the chat template failed (line 1): invalid operation: sum adds no texts, in Jinja2 neither: use join");
+    insta::assert_snapshot!(refused("1 % 0"), @"the chat template failed (line 1): invalid operation: unable to calculate 1 % 0");
+    insta::assert_snapshot!(refused("[] % 2"), @"the chat template failed (line 1): invalid operation: tried to use % operator on unsupported types sequence and number");
 }
 
 /// Bytes of templates changed anywhere: a text or an error, never a panic.

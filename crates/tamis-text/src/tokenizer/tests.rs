@@ -301,3 +301,49 @@ fn mutated_tokenizers_never_panic() {
     }
     assert!(num_errors > 50, "mutations must hurt: {num_errors}");
 }
+
+/// A `tokenizer.json` of letters with this normaliser, pre-tokenizer and decoder in it.
+fn letters(parts: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "post_processor": null,
+        "normalizer": null, "pre_tokenizer": null, "decoder": {"type": "Fuse"},
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, " ": 2}, "merges": []},
+    });
+    model.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+    write(folder.path(), "tokenizer.json", &model);
+    folder
+}
+
+#[test]
+fn steps_that_grow_a_text_without_end_are_refused() {
+    let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
+    let steps: Vec<Value> = (0..8).map(|_| replace("a", "aa")).collect();
+    let grows = letters(&json!({"normalizer": {"type": "Sequence", "normalizers": steps}}));
+    let tokenizer = Tokenizer::load(grows.path()).unwrap();
+    assert_eq!(tokenizer.encode(&"b".repeat(10_000), false).unwrap().len(), 10_000);
+    assert_eq!(tokenizer.encode("ab", false).unwrap().len(), 257);
+    let error = tokenizer.encode(&"a".repeat(10_000), false).unwrap_err();
+    insta::assert_snapshot!(error, @r#"the normaliser in tokenizer.json makes more than 16 times its length of "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…" (at its step `Replace`): is the file damaged?"#);
+
+    let steps: Vec<Value> = (0..7).map(|_| replace("a", "aa")).collect();
+    let grows = letters(&json!({"decoder": {"type": "Sequence", "decoders": steps}}));
+    let error = Tokenizer::load(grows.path()).unwrap_err();
+    insta::assert_snapshot!(chain(&error, grows.path()), @"`decoder` in FOLDER/tokenizer.json may make a text 128 times as long, step by step, which no real tokenizer does: is the file damaged?");
+}
+
+#[test]
+fn characters_without_a_token_are_known() {
+    let folder = letters(&json!({}));
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(tokenizer.encode("abc", false).unwrap(), [0, 1], "the library leaves it out");
+    let lost: Vec<char> = "a bcé\n".chars().filter(|&letter| tokenizer.is_lost(letter)).collect();
+    assert_eq!(lost, ['c', 'é']);
+    let model = json!({"type": "BPE", "vocab": {"a": 0, "<unk>": 1}, "merges": [], "unk_token": "<unk>"});
+    let folder = letters(&json!({"model": model}));
+    write(folder.path(), "tokenizer_config.json", &json!({"unk_token": "<unk>"}));
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert!(tokenizer.is_lost('b') && !tokenizer.is_lost('a'));
+    let golden = golden();
+    assert!(!"aé墙\u{301}😀".chars().any(|letter| golden.is_lost(letter)));
+}

@@ -1,6 +1,7 @@
 //! Between text and tokens: the tokenizer, the chat template and the end tokens of a policy.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
 use tamis_data::prompt::{Prompt, PromptContent, TOOLS_COLUMN, TemplateColumnFault, message_parts};
 use tamis_rollout::PreparedPrompt;
 use tamis_text::image_tokens::{ImageTokens, ImageTokensError, MODEL_TYPES, contract};
+use tamis_text::peers::PeerDifference;
 use tamis_text::template::{ChatTemplate, TemplateError};
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
@@ -152,6 +154,8 @@ pub struct Codec {
     has_tools: bool,
     end_token_ids: Vec<u32>,
     images: Option<ImageTokens>,
+    /// Of the model.
+    folder: Option<PathBuf>,
 }
 
 /// Prompts of a split, ready to be generated from.
@@ -163,6 +167,44 @@ pub struct Prepared {
     pub num_dropped: usize,
     /// Prompts cut to the limit.
     pub num_truncated: usize,
+    /// What a person should look at before these prompts are used.
+    pub warnings: Vec<String>,
+}
+
+impl Prepared {
+    /// Notes what the tokenizer leaves out of the prompts, and whether all of them are the same to the model.
+    fn look_through(&mut self, codec: &Codec, split: &str) {
+        let num_prompts = self.prompts.len();
+        let letters: BTreeSet<char> = self.prompts.iter().flat_map(|prompt| prompt.text.chars()).collect();
+        let lost: BTreeSet<char> =
+            letters.into_iter().filter(|&letter| codec.tokenizer.is_lost(letter)).collect();
+        if !lost.is_empty() {
+            let has_lost =
+                |prompt: &&PreparedPrompt| prompt.text.chars().any(|letter| lost.contains(&letter));
+            let shown: Vec<String> = lost
+                .iter()
+                .take(8)
+                .map(|&letter| format!("{letter:?} (U+{:04X})", u32::from(letter)))
+                .collect();
+            let more = if lost.len() > shown.len() { ", ..." } else { "" };
+            self.warnings.push(format!(
+                "the tokenizer has no token for {}{more}, so the model does not see {} in {} of {num_prompts} {split} prompts: \
+                 write the data in other characters, or take a model whose tokenizer knows all bytes",
+                shown.join(", "),
+                if lost.len() == 1 { "it" } else { "them" },
+                self.prompts.iter().filter(has_lost).count(),
+            ));
+        }
+        if let [first, rest @ ..] = &self.prompts[..]
+            && rest.iter().any(|prompt| prompt.prompt.content != first.prompt.content)
+            && rest.iter().all(|prompt| prompt.token_ids == first.token_ids)
+        {
+            self.warnings.push(format!(
+                "all {num_prompts} {split} prompts are the same to the model, although their rows differ: the chat template does \
+                 not show the messages, or data.max_prompt_length cuts off what differs"
+            ));
+        }
+    }
 }
 
 impl Codec {
@@ -191,13 +233,29 @@ impl Codec {
             None => tokenizer.eos_id().into_iter().collect(),
         };
         // A run that replays must render the same date: the beginning of 1970 is as good as any.
-        Ok(Self { tokenizer, template, template_arguments, has_tools: false, end_token_ids, images: None })
+        Ok(Self {
+            tokenizer,
+            template,
+            template_arguments,
+            has_tools: false,
+            end_token_ids,
+            images: None,
+            folder: None,
+        })
     }
 
     /// With images as the model in a folder takes them, where it takes any.
     pub fn with_images_of(mut self, folder: &Path) -> Result<Self, CodecError> {
         self.images = ImageTokens::read(folder)?;
+        self.folder = Some(folder.to_owned());
         Ok(self)
+    }
+
+    /// A warning if `transformers` splits texts otherwise for this model. The built-in tokenizer of characters is
+    /// no other program's to read.
+    pub fn peer_warning(&self) -> Option<String> {
+        let folder = self.folder.as_ref().filter(|_| !self.tokenizer.is_word_level())?;
+        PeerDifference::find(folder, &self.tokenizer).map(|difference| difference.to_string())
     }
 
     /// Token that stands for an image; `None` where the model sees none.
@@ -418,7 +476,10 @@ impl Codec {
             count if count > 0 && prepared.prompts.is_empty() => {
                 Err(CodecError::AllOverlong { split, count, limit, shortest, longest })
             }
-            _ => Ok(prepared),
+            _ => {
+                prepared.look_through(self, split);
+                Ok(prepared)
+            }
         }
     }
 }
@@ -624,5 +685,36 @@ mod tests {
         let playing = codec.clone().with_tools(&[serde_json::json!({"name": "c"})]);
         assert_eq!(text(&playing, serde_json::json!({})), "cbd");
         insta::assert_snapshot!(text(&playing, serde_json::json!({"tools": tools})), @"the row has a column `tools`, and the environment has tools of its own, which alone can be called: rename the column, or take it out");
+    }
+
+    #[test]
+    fn what_the_model_does_not_see_is_said() {
+        let prompts = |contents: &[&str]| -> Vec<Prompt> {
+            let one = |(id, content): (u64, &&str)| Prompt {
+                id: PromptId(id),
+                content: PromptContent::Messages(vec![tamis_data::prompt::Message::new("user", *content)]),
+                ..shown(content, &[]).remove(0)
+            };
+            (0..).zip(contents).map(one).collect()
+        };
+        let warnings = |template: &str, contents: &[&str], limit: usize| {
+            let mut codec = codec_with(template, &serde_json::json!({}));
+            let folder = tempfile::tempdir().expect("a folder");
+            let model = serde_json::json!({
+                "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+                "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+                "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "?": 2}, "merges": []},
+            });
+            std::fs::write(folder.path().join("tokenizer.json"), model.to_string()).expect("written");
+            codec.tokenizer = Tokenizer::load(folder.path()).expect("a tokenizer");
+            let prepared = codec.prepare(prompts(contents), "training", OverlongPrompts::Right, limit);
+            prepared.expect("prepared").warnings.join("\n")
+        };
+        let plain = "{{ messages[0].content }}";
+        assert_eq!(warnings(plain, &["a", "b"], 9), "");
+        assert_eq!(warnings(plain, &["a", "a"], 9), "", "rows of one prompt are one prompt");
+        insta::assert_snapshot!(warnings(plain, &["aé", "b", "cé"], 9), @"the tokenizer has no token for 'c' (U+0063), 'é' (U+00E9), so the model does not see them in 2 of 3 training prompts: write the data in other characters, or take a model whose tokenizer knows all bytes");
+        insta::assert_snapshot!(warnings("a?", &["a", "b"], 9), @"all 2 training prompts are the same to the model, although their rows differ: the chat template does not show the messages, or data.max_prompt_length cuts off what differs");
+        assert!(warnings(plain, &["aa", "ab"], 1).starts_with("all 2 training prompts are the same"));
     }
 }

@@ -117,7 +117,8 @@ impl Start {
                 Some(folder) => policy::codec_of(&of_run, folder)?,
                 None => policy::codec(&of_run, || prompts.alphabet())?,
             };
-            let prompts = prompts.format_prompts(&of_run, &codec)?;
+            let mut prompts = prompts.format_prompts(&of_run, &codec)?;
+            prompts.warnings.extend(codec.peer_warning());
             let lengths = lengths(&of_run, &codec, &prompts);
             Ok((prompts, codec, lengths))
         })??;
@@ -244,6 +245,9 @@ pub(super) fn prepare_prompts(
             "{split}: {} prompts over {limit} tokens left out, {} cut",
             prepared.num_dropped, prepared.num_truncated
         ));
+    }
+    for warning in &prepared.warnings {
+        ui.warn(warning);
     }
     Ok(prepared.prompts)
 }

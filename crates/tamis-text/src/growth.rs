@@ -1,0 +1,218 @@
+//! How much longer a tokenizer's own steps may make a text.
+//!
+//! A `tokenizer.json` comes with a model, from anyone. Its normaliser is a chain of steps, and a few that
+//! replace a letter by two make gigabytes of a prompt. Real chains hardly grow a text: [`Growth::of`] says by how
+//! much a chain may, and only one that may grow it beyond [`USUAL`] is run step by step before the library
+//! runs it, within [`MAX_GROWTH`]. Other parts of that kind are refused when they are read.
+
+use serde_json::Value;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::{NormalizedString, Normalizer as _};
+
+/// Growth that needs no looking at: what real tokenizers may make of a text at most.
+const USUAL: usize = 64;
+/// Bytes that a normaliser may make of each byte of a text.
+pub(crate) const MAX_GROWTH: usize = 16;
+/// Bytes that it may make of a text in any case.
+const ROOM: usize = 64 << 10;
+/// Bytes of the longest replacement of a real table of characters, doubled.
+const LONG: usize = 64;
+
+/// Times that a step of `tokenizer.json` may make a text longer.
+pub(crate) fn growth(step: &Value) -> usize {
+    let inner = ["normalizers", "pretokenizers", "decoders"].iter().find_map(|name| step[*name].as_array());
+    if let Some(steps) = inner {
+        return steps.iter().map(growth).fold(1, usize::saturating_mul);
+    }
+    let length = |name: &str| step[name].as_str().map_or(0, str::len);
+    match step["type"].as_str().unwrap_or_default() {
+        "Replace" => match step["pattern"]["String"].as_str().map_or(0, str::len) {
+            0 => length("content").saturating_add(1),
+            pattern => length("content").div_ceil(pattern).max(1),
+        },
+        "Prepend" => length("prepend").saturating_add(1),
+        "Metaspace" => length("replacement").saturating_add(1),
+        "ByteLevel" => 2,
+        "NFC" | "NFD" => 3,
+        "BertNormalizer" => 5,
+        "NFKC" | "NFKD" => 11,
+        "Precompiled" => match longest_replacement(step) {
+            // The characters that become long ones are long themselves.
+            longest if longest <= LONG => longest / 3 + 1,
+            longest => longest,
+        },
+        _ => 1,
+    }
+}
+
+/// Whether a part of a tokenizer that is no normaliser grows texts as no real one does.
+pub(crate) fn is_excessive(part: &Value) -> bool {
+    growth(part) > USUAL
+}
+
+/// Bytes of the longest text in the table of a `Precompiled` normaliser: behind a trie, whose length comes first.
+fn longest_replacement(step: &Value) -> usize {
+    let table = from_base64(step["precompiled_charsmap"].as_str().unwrap_or_default());
+    let Some((length, rest)) = table.split_first_chunk::<4>() else { return 0 };
+    let texts = rest.get(u32::from_le_bytes(*length) as usize..).unwrap_or_default();
+    texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0)
+}
+
+fn from_base64(text: &str) -> Vec<u8> {
+    let (mut bytes, mut bits, mut num_bits) = (Vec::with_capacity(text.len() / 4 * 3), 0_u32, 0);
+    for letter in text.bytes() {
+        let six = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => continue,
+        };
+        (bits, num_bits) = ((bits << 6) | u32::from(six), num_bits + 6);
+        if num_bits >= 8 {
+            num_bits -= 8;
+            bytes.push((bits >> num_bits) as u8);
+            bits &= (1 << num_bits) - 1;
+        }
+    }
+    bytes
+}
+
+/// A chain of steps that might make too much of a text.
+#[derive(Debug, Clone)]
+pub(crate) struct Growth {
+    /// Each with how it is written in `tokenizer.json`.
+    steps: Vec<(NormalizerWrapper, Value)>,
+}
+
+impl Growth {
+    /// Of a tokenizer's normaliser; `None` if that cannot grow a text beyond what is usual.
+    pub(crate) fn of(normalizer: &NormalizerWrapper) -> Option<Self> {
+        let mut steps = Vec::new();
+        flatten(normalizer, &mut steps);
+        let written = |step: NormalizerWrapper| {
+            let value = serde_json::to_value(&step).unwrap_or_default();
+            (step, value)
+        };
+        let steps: Vec<(NormalizerWrapper, Value)> = steps.into_iter().map(written).collect();
+        let whole = steps.iter().map(|(_, value)| growth(value)).fold(1, usize::saturating_mul);
+        (whole > USUAL).then_some(Self { steps })
+    }
+
+    /// Runs the chain on a text, as far as it stays in its limits; the type of the first step that would not.
+    pub(crate) fn check(&self, text: &str) -> Result<(), String> {
+        let limit = text.len().saturating_mul(MAX_GROWTH).saturating_add(ROOM);
+        let mut current = text.to_owned();
+        for (step, value) in &self.steps {
+            let kind = || value["type"].as_str().unwrap_or("a step").to_owned();
+            if most(value, &current) > limit {
+                return Err(kind());
+            }
+            let mut normalized = NormalizedString::from(current.as_str());
+            // What the library refuses it says itself when it encodes the text.
+            if step.normalize(&mut normalized).is_err() {
+                return Ok(());
+            }
+            current = normalized.get().to_owned();
+            if current.len() > limit {
+                return Err(kind());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn flatten(step: &NormalizerWrapper, into: &mut Vec<NormalizerWrapper>) {
+    match step {
+        NormalizerWrapper::Sequence(steps) => {
+            for inner in <tokenizers::normalizers::Sequence as AsRef<[NormalizerWrapper]>>::as_ref(steps) {
+                flatten(inner, into);
+            }
+        }
+        other => into.push(other.clone()),
+    }
+}
+
+/// The bytes that a step that can grow a text by more than a few times makes of one at most.
+fn most(step: &Value, text: &str) -> usize {
+    let content = |name: &str| step[name].as_str().map_or(0, str::len);
+    let each = |num_places: usize, added: usize| text.len().saturating_add(num_places.saturating_mul(added));
+    match step["type"].as_str().unwrap_or_default() {
+        "Replace" => match step["pattern"]["String"].as_str().filter(|pattern| !pattern.is_empty()) {
+            Some(pattern) => each(text.matches(pattern).count(), content("content")),
+            None => each(text.len() + 1, content("content")),
+        },
+        "Prepend" => each(text.len() + 1, content("prepend")),
+        "Precompiled" => match longest_replacement(step) {
+            longest if longest <= LONG => text.len(),
+            longest => each(text.chars().count(), longest),
+        },
+        _ => text.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn chain(steps: &Value) -> Option<Growth> {
+        let chain = json!({"type": "Sequence", "normalizers": steps});
+        Growth::of(&serde_json::from_value(chain).expect("a normaliser"))
+    }
+
+    fn replace(pattern: &str, content: &str) -> Value {
+        json!({"type": "Replace", "pattern": {"String": pattern}, "content": content})
+    }
+
+    #[test]
+    fn the_growth_of_real_chains_is_usual() {
+        for (step, times) in [
+            (json!(null), 1),
+            (json!({"type": "NFC"}), 3),
+            (
+                json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]}),
+                12,
+            ),
+            (json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}), 4),
+            (
+                json!({"type": "Sequence", "decoders": [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]}),
+                1,
+            ),
+            (json!({"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}), 2),
+        ] {
+            assert_eq!((growth(&step), is_excessive(&step)), (times, false), "{step}");
+        }
+        assert!(chain(&json!([{"type": "NFKC"}, {"type": "Lowercase"}])).is_none());
+    }
+
+    #[test]
+    fn a_chain_that_might_grow_a_text_is_run_within_limits() {
+        let doubled = json!([
+            replace("a", "bb"),
+            replace("b", "aa"),
+            replace("a", "bb"),
+            replace("b", "aa"),
+            replace("a", "bb"),
+            replace("b", "aa"),
+            replace("a", "bb")
+        ]);
+        let chain = chain(&doubled).expect("128 times is not usual");
+        assert_eq!(chain.check(&"c".repeat(100_000)), Ok(()));
+        assert_eq!(chain.check(&"a".repeat(100)), Ok(()), "there is some room in any case");
+        assert_eq!(chain.check(&"a".repeat(100_000)), Err("Replace".to_owned()));
+        let long = json!([{"type": "Prepend", "prepend": "p".repeat(100)}]);
+        assert!(self::chain(&long).expect("not usual").check(&"a".repeat(1000)).is_err());
+    }
+
+    #[test]
+    fn a_table_of_characters_is_read_as_far_as_its_longest_text() {
+        assert_eq!(from_base64("aGVsbG8="), b"hello");
+        // A trie of four bytes, then `ab`, `abcde` and nothing.
+        let table = json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAABhYgBhYmNkZQAA"});
+        assert_eq!(longest_replacement(&table), 5);
+        assert_eq!(longest_replacement(&json!({"precompiled_charsmap": "AA"})), 0);
+    }
+}
