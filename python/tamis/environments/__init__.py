@@ -45,7 +45,8 @@ start; `luck`, a decimal u64 in text, seeds what is drawn for one of them alone:
     {"id": 3, "op": "reset", "episode": "e1", "level": {"seed": 81}, "luck": "9007199254740993"}
     {"id": 3, "messages": null | [{"role", "content"}, ..]}
 
-`messages` null: the episode begins with the level's `prompt`. Otherwise they are what it begins with, as a whole.
+`messages` null: the episode begins with the level's `prompt`. Otherwise they are what it begins with, as a whole; if
+none is the system's, the system message of the prompt comes first.
 
 `step` takes an answer of the policy, its text as it was sampled without the token that ended it:
 

@@ -75,6 +75,10 @@ class Rollout(ABC):
             self._rollout.exception()
 
 
+# Fields of a message that templates read, beside its role, content and tool calls.
+_KEPT = ("name", "tool_call_id", "reasoning_content", "thinking", "reasoning")
+
+
 def conversation(messages):
     """Messages of verifiers, dicts or objects, as the wire has them."""
     found = []
@@ -83,6 +87,7 @@ def conversation(messages):
             message = {"role": "user", "content": message}
         values = message if isinstance(message, dict) else message.model_dump()
         one = {"role": values.get("role"), "content": _text(values.get("content"))}
+        one.update({name: values[name] for name in _KEPT if isinstance(values.get(name), str)})
         if values.get("tool_calls"):
             one["tool_calls"] = [_call(call) for call in values["tool_calls"]]
         found.append(one)

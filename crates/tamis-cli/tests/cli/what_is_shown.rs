@@ -65,6 +65,17 @@ first prompt (4 tokens, text without a chat template): 1+1=
     insta::assert_snapshot!(printed(&renamed, Some(TEMPLATE), &["data.columns.prompt=task"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
 }
 
+/// Fields of messages and columns for the template reach it, as transformers passes them.
+#[test]
+fn the_template_gets_whole_messages_and_the_columns_of_the_row() {
+    let template = "{{ messages[0].content }}{{ messages[0].name }}{{ messages[1].thinking }}{{ mode }}";
+    let row = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+1=\", \"name\": \"7\"}, \
+         {\"role\": \"tool\", \"content\": null, \"reasoning_content\": \"8\"}], \
+         \"chat_template_kwargs\": {\"mode\": \"9\"}, \"answer\": \"2\"}\n";
+    let rows = row.to_owned() + &row.replaced("\"1+1=\"", "\"1+2=\"");
+    insta::assert_snapshot!(form(&trained(&rows, Some(template), &[]).succeeds()), @"first prompt (7 tokens, by the chat template): 1+1=789");
+}
+
 #[test]
 fn the_text_of_a_column_prompt_stays_text_and_is_warned_of() {
     let printed = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());

@@ -13,7 +13,7 @@ use crate::serve::sampling::{is_empty, is_false, is_never, is_one, is_zero, read
 /// Messages have one form, so that those of two calls can be compared: `{"role", "content"}` with the content as one
 /// text (empty where an assistant's message has none), `"tool_calls"` where there are some, each `{"id", "type":
 /// "function", "function": {"name", "arguments"}}` with the arguments as JSON text, `"tool_call_id"`, `"name"` and
-/// `"reasoning_content"` where they are given. The role `developer` is `system`.
+/// reasoning (`"reasoning_content"`, `"thinking"`, `"reasoning"`) if they are given. The role `developer` is `system`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatCall {
     /// Number of calls of its episode that were handed on before.
@@ -141,7 +141,7 @@ pub fn for_template(message: &Value) -> Value {
 }
 
 /// Fields of a message that are kept beside its role, content and tool calls.
-const KEPT: [&str; 3] = ["tool_call_id", "name", "reasoning_content"];
+const KEPT: [&str; 5] = ["tool_call_id", "name", "reasoning_content", "thinking", "reasoning"];
 
 fn read_messages(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let messages = fields.list("messages")?.unwrap_or_default();

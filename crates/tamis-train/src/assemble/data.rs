@@ -504,7 +504,19 @@ impl Prompts {
             match &prompt.content {
                 PromptContent::Text(text) => alphabet.extend(text.chars()),
                 PromptContent::Messages(messages) => {
-                    alphabet.extend(messages.iter().flat_map(|message| message.content.chars()));
+                    for message in messages {
+                        alphabet.extend(message.content.chars());
+                        // Whatever else of it the template may write.
+                        alphabet.extend(
+                            message
+                                .given()
+                                .values()
+                                .flat_map(|value| value.to_string().chars().collect::<Vec<_>>()),
+                        );
+                    }
+                    for (_, value) in prompt.template_columns() {
+                        alphabet.extend(value.to_string().chars());
+                    }
                 }
             }
             alphabet.extend(prompt.ground_truth.iter().flat_map(|truth| truth.chars()));

@@ -7,7 +7,7 @@
 //! | `id` | number to answer with; unique while the program runs |
 //! | `remaining` | how many more lines of the same call follow: a program that scores in batches collects until it is 0 |
 //! | `prompt_id` | stable number of the prompt in its dataset |
-//! | `prompt` | text, or a list of `{"role", "content"}`; never truncated |
+//! | `prompt` | text, or a list of messages `{"role", "content", ...}` with all fields that the row gives them; never truncated |
 //! | `completion` | the completion's text |
 //! | `messages` | the completion as a list of messages where the prompt is a conversation, otherwise `null` |
 //! | `completion_ids` | its token ids, end token included |
