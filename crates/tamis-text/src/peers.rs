@@ -83,8 +83,12 @@ pub struct PeerDifference {
 
 impl PeerDifference {
     /// Looks for a text that a tokenizer splits otherwise than the one that `transformers` builds of the model's
-    /// folder. `None` if there is none, or the model is none that is known to be built otherwise.
+    /// folder. `None` if there is none, or the model is none that is known to be built otherwise. The built-in
+    /// tokenizer of characters is no other program's to read.
     pub fn find(folder: &Path, tokenizer: &Tokenizer) -> Option<Self> {
+        if tokenizer.is_word_level() {
+            return None;
+        }
         let config = tamis_file::read(&folder.join("config.json"), tamis_file::MAX_MODEL_CONFIG).ok()?;
         let config: Value = serde_json::from_slice(&config).ok()?;
         let file = |name: &str| -> Option<Value> {

@@ -408,7 +408,7 @@ impl Tokenizer {
     }
 
     /// Whether its tokens are whole words, as those of the built-in one of characters are.
-    pub fn is_word_level(&self) -> bool {
+    pub(crate) fn is_word_level(&self) -> bool {
         self.is_word_level
     }
 

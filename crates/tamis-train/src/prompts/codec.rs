@@ -251,11 +251,9 @@ impl Codec {
         Ok(self)
     }
 
-    /// A warning if `transformers` splits texts otherwise for this model. The built-in tokenizer of characters is
-    /// no other program's to read.
+    /// A warning if `transformers` splits texts otherwise for this model.
     pub fn peer_warning(&self) -> Option<String> {
-        let folder = self.folder.as_ref().filter(|_| !self.tokenizer.is_word_level())?;
-        PeerDifference::find(folder, &self.tokenizer).map(|difference| difference.to_string())
+        PeerDifference::find(self.folder.as_ref()?, &self.tokenizer).map(|difference| difference.to_string())
     }
 
     /// Token that stands for an image; `None` where the model sees none.
