@@ -155,7 +155,10 @@ pub(super) fn printf(state: &mut State, format: &Value, arguments: Vec<Value>) -
         // `%(name)s` looks its argument up in the only one, which is a mapping.
         let spec = if spec.starts_with('(') { "" } else { spec };
         let end = spec.find(|letter| !is_flag(letter)).unwrap_or(spec.len());
-        next += spec[..end].matches('*').count();
+        if spec[..end].contains('*') {
+            let detail = "a width that is an argument (`*`) is not supported in chat templates";
+            return Err(Error::new(ErrorKind::InvalidOperation, detail));
+        }
         plain.push_str(&spec[..end]);
         let kind = spec[end..].chars().next();
         let length = kind.map_or(0, char::len_utf8);
