@@ -74,6 +74,9 @@ fn the_template_gets_whole_messages_and_the_columns_of_the_row() {
          \"chat_template_kwargs\": {\"mode\": \"9\"}, \"answer\": \"2\"}\n";
     let rows = row.to_owned() + &row.replaced("\"1+1=\"", "\"1+2=\"");
     insta::assert_snapshot!(form(&trained(&rows, Some(template), &[]).succeeds()), @"first prompt (7 tokens, by the chat template): 1+1=789");
+    let text = "{\"question\": \"1+1=\", \"answer\": \"2\", \"tools\": [{\"name\": \"f\"}]}\n";
+    let ended = trained(&text.replaced("1+1=", "1+2=").repeat(2), None, &[]).succeeds();
+    assert!(ended.stderr.contains("warning: the column `tools` goes to the chat template, and rows that have it are sent as bare text: it has no effect there"), "{}", ended.stderr);
 }
 
 #[test]

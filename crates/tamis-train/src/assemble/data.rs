@@ -542,7 +542,7 @@ impl Prompts {
             ("training", &mut self.train, data.train.files()),
             ("validation", &mut self.validation, data.val.files()),
         ];
-        let (mut num_texts, mut num_prompts) = (0_usize, 0_usize);
+        let (mut num_texts, mut num_prompts, mut unseen) = (0_usize, 0_usize, BTreeSet::new());
         for (split, prompts, files) in splits {
             num_prompts += prompts.len();
             for prompt in prompts {
@@ -553,8 +553,16 @@ impl Prompts {
                 prompt.content = formatter.apply(content, is_question).map_err(|fault| {
                     misfit(fault, split, prompt.id.0 + 1, self.task.is_none().then_some(&files), codec)
                 })?;
-                num_texts += usize::from(matches!(prompt.content, PromptContent::Text(_)));
+                if matches!(prompt.content, PromptContent::Text(_)) {
+                    num_texts += 1;
+                    unseen.extend(prompt.template_columns().map(|(name, _)| name));
+                }
             }
+        }
+        for name in unseen {
+            self.warnings.push(format!(
+                "the column `{name}` goes to the chat template, and rows that have it are sent as bare text: it has no effect there"
+            ));
         }
         if num_texts > 0 && formatter.format == PromptFormat::Auto && formatter.has_template {
             self.warnings.push(format!(
