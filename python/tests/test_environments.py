@@ -906,5 +906,17 @@ class TextTests(unittest.TestCase):
             self.assertEqual(split_calls(text), (text, []))
 
 
+class Conversations(unittest.TestCase):
+    def test_messages_keep_the_fields_that_templates_read(self):
+        from tamis.environments.rollout import conversation
+
+        message = {"role": "assistant", "content": "4", "reasoning_content": "2+2", "name": "bob", "refusal": None}
+        result = {"role": "tool", "content": [{"type": "text", "text": "4"}], "tool_call_id": "1", "name": None}
+        kept = {"role": "assistant", "content": "4", "reasoning_content": "2+2", "name": "bob"}
+        self.assertEqual(
+            conversation([message, result]), [kept, {"role": "tool", "content": "4", "tool_call_id": "1"}]
+        )
+
+
 if __name__ == "__main__":
     unittest.main()
