@@ -711,7 +711,7 @@ mod tests {
         let plain = "{{ messages[0].content }}";
         assert_eq!(warnings(plain, &["a", "b"], 9), "");
         assert_eq!(warnings(plain, &["a", "a"], 9), "", "rows of one prompt are one prompt");
-        insta::assert_snapshot!(warnings(plain, &["aé", "b", "cé"], 9), @"the tokenizer has no token for 'c' (U+0063), 'é' (U+00E9), so the model does not see them in 2 of 3 training prompts: write the data in other characters, or take a model whose tokenizer knows all bytes");
+        insta::assert_snapshot!(warnings(plain, &["aé", "b", "ac"], 9), @"the tokenizer has no token for 'c' (U+0063), 'é' (U+00E9), so the model does not see them in 2 of 3 training prompts: write the data in other characters, or take a model whose tokenizer knows all bytes");
         insta::assert_snapshot!(warnings("a?", &["a", "b"], 9), @"all 2 training prompts are the same to the model, although their rows differ: the chat template does not show the messages, or data.max_prompt_length cuts off what differs");
         assert!(warnings(plain, &["aa", "ab"], 1).starts_with("all 2 training prompts are the same"));
     }
