@@ -432,6 +432,18 @@ fn names(row: &Map<String, Value>) -> String {
     row.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
+/// The shortest text of a number: a whole number in a column of floats, as pandas makes of integers with a gap, is
+/// `72` and not `72.0`, which nobody answers.
+fn number_text(number: &serde_json::Number) -> String {
+    // From here on not every whole number is a double.
+    const LARGEST: f64 = 9_007_199_254_740_992.0;
+    match number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() <= LARGEST) {
+        // Negative zero has a sign.
+        Some(whole) => format!("{}", whole + 0.0),
+        None => number.to_string(),
+    }
+}
+
 fn to_prompt(
     id: PromptId,
     record: DataRecord,
@@ -471,6 +483,7 @@ fn to_prompt(
     let ground_truth = match ground_truth.map(|(_, value)| value) {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number_text(number)),
         Some(other) => Some(other.to_string()),
     };
     let source_column = columns.data_source.as_deref().unwrap_or(DATA_SOURCE_COLUMN);

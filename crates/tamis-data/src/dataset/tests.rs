@@ -57,13 +57,24 @@ fn ground_truths_become_text() {
     for (value, text) in [
         (json!(72), "72"),
         (json!(0.5), "0.5"),
-        (json!(72.0), "72.0"),
+        (json!(72.0), "72"),
+        (json!(-1000.0), "-1000"),
+        (json!(-0.0), "0"),
+        (json!(1e9), "1000000000"),
+        (json!(9_007_199_254_740_993_i64), "9007199254740993"),
+        (json!(1e300), "1e+300"),
+        (json!([72.0]), "[72.0]"),
         (json!(true), "true"),
         (json!({"target": 24, "numbers": [1, 2]}), r#"{"target":24,"numbers":[1,2]}"#),
     ] {
         let prompt = one(&json!({"question": "q", "answer": value}), &ReadOptions::default());
         assert_eq!(prompt.ground_truth.as_deref(), Some(text));
     }
+    // An integer column with a gap, as pandas writes it: a column of doubles.
+    let pandas = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/files/pandas.parquet");
+    let dataset = Dataset::read(&[pandas], &ReadOptions::default()).unwrap();
+    let truths: Vec<_> = dataset.prompts().iter().map(|prompt| prompt.ground_truth.as_deref()).collect();
+    assert_eq!(truths, [Some("1.5"), None, Some("3")]);
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub(super) fn of_field(field: &Field, column: &ColumnDescPtr) -> Value {
         Field::UInt(value) => Value::from(*value),
         Field::ULong(value) => Value::from(*value),
         Field::Float16(value) => float(f64::from(value.to_f32())),
-        Field::Float(value) => float(f64::from(*value)),
+        // The number that was written: `0.1`, and not the `0.10000000149011612` that is nearest in 64 bits.
+        Field::Float(value) => float(value.to_string().parse().unwrap_or(f64::from(*value))),
         Field::Double(value) => float(*value),
         Field::Decimal(value) => Value::from(decimal(value).unwrap_or_else(|| field.to_string())),
         Field::TimestampMillis(_) | Field::TimestampMicros(_) => {

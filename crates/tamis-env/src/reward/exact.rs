@@ -3,6 +3,7 @@
 use tamis_data::prompt::Prompt;
 
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
+use super::gold::as_written;
 use super::settings::{BuildError, RewardContext, RewardSettings};
 
 tamis_core::settings! {
@@ -36,6 +37,6 @@ impl RewardFunction for Exact {
     }
 
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        prompt.ground_truth.iter().cloned().collect()
+        prompt.ground_truth.iter().map(|truth| as_written(truth).to_owned()).collect()
     }
 }

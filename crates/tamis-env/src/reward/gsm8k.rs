@@ -1,12 +1,15 @@
-//! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible.
+//! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible, and one that reads the last number as people
+//! write it.
 //!
-//! Reference: `verl.utils.reward_score.gsm8k`, 0.9.1. Both look at the last 300 characters only.
+//! Reference of the first two: `verl.utils.reward_score.gsm8k`, 0.9.1. Both look at the last 300 characters only.
 //! - strict: the last `#### ` directly followed by an optional `-` and ASCII digits, points and commas;
 //!   commas are removed.
 //! - flexible: the last run of digits, points and commas (with an optional `-`) that is not a lone point,
 //!   commas kept; where every run is a lone point, the first.
 //!
 //! The extracted text must equal the ground truth exactly: `72.` is not `72`.
+//!
+//! `last_number` looks at the whole completion and compares values: `$1,024.00.` is `1024`.
 
 use std::sync::LazyLock;
 
@@ -15,7 +18,9 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::last_chars;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
+use super::gold::as_written;
 use super::settings::{BuildError, RewardContext, RewardSettings};
+use crate::rational::canonical_decimal;
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;
@@ -24,21 +29,41 @@ const CLIP_CHARS: usize = 300;
 static STRICT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"#### (-?[0-9.,]+)").unwrap());
 #[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"-?[0-9.,]+").unwrap());
+/// A number in a sentence: a sign that follows no letter, digit or closing bracket, a currency, groups of three
+/// digits, and a fraction or an exponent, with which it is no decimal number. A point that no digit follows is the
+/// sentence's.
+#[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
+static WRITTEN: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
+        r"(?x)
+        (?: (?P<minus> ^[-\u{2212}] | [^\p{L}0-9)\]}][-\u{2212}] ) \\?[$\u{20ac}\u{a3}\u{a5}]? )?
+        (?P<number>
+            (?: [0-9]{1,3} (?: (?: , | \{,\} | \\, ) [0-9]{3} )+ \b | [0-9]+ ) (?: \.[0-9]+ )?
+            | \.[0-9]+
+        )
+        (?P<more> (?: / | [eE][-+]? ) [0-9]+ )?",
+    )
+    .unwrap()
+});
 
 tamis_core::choice! {
     /// How a GSM8K answer is found in a completion.
     pub enum Gsm8kMethod {
-        /// The last `#### number`.
+        /// The last `#### number`, as verl's `strict` and lm-eval's `strict-match`.
         Strict = "strict",
-        /// The last number.
+        /// verl's `flexible`: the last run of digits, points and commas, compared as text. `The answer is 18.` is
+        /// wrong, for its run is `18.`, and so is `1,024`.
         Flexible = "flexible",
+        /// The value of the last number, whatever stands around it: `The answer is $1,024.00.` is 1024. For chat
+        /// models.
+        LastNumber = "last_number",
     }
 }
 
 tamis_core::settings! {
     /// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where
-    /// none could; `acc` is 1 or 0. No answer where the prompt has no ground truth. A ground truth that is a
-    /// whole GSM8K solution is reduced by [`gold`].
+    /// none could; `acc` is 1 or 0. No answer where the prompt has no ground truth, or with `last_number` none that
+    /// is a number. A ground truth that is a whole GSM8K solution is reduced by [`gold`].
     #[derive(Copy)]
     pub struct Gsm8k {
         /// How the answer is found in the completion.
@@ -61,7 +86,21 @@ pub fn extract(completion: &str, method: Gsm8kMethod) -> Option<String> {
             let first = numbers.next()?;
             Some(numbers.filter(|number| *number != ".").last().unwrap_or(first).to_owned())
         }
+        Gsm8kMethod::LastNumber => {
+            let found = WRITTEN.captures_iter(completion).last()?;
+            let number = found.name("number")?.as_str().replace([',', '{', '}', '\\'], "");
+            let minus = if found.name("minus").is_some() { "-" } else { "" };
+            let more = found.name("more").map_or("", |more| more.as_str());
+            let written = format!("{minus}{number}{more}");
+            Some(canonical_decimal(&written).unwrap_or(written))
+        }
     }
+}
+
+/// What an answer is compared with; `None` where the method cannot compare with this ground truth.
+fn expected(truth: &str, method: Gsm8kMethod) -> Option<String> {
+    let gold = gold(truth);
+    if method == Gsm8kMethod::LastNumber { canonical_decimal(&gold) } else { Some(gold) }
 }
 
 /// The ground truth of a GSM8K row: what follows the last `#### ` or, at the start of a line, `A: ` (the form
@@ -113,10 +152,13 @@ impl RewardSettings for Gsm8k {
 impl RewardFunction for Gsm8k {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
-            let Some(truth) = &input.prompt.ground_truth else { return RewardOutcome::NoAnswer };
+            let truth = input.prompt.ground_truth.as_deref();
+            let Some(gold) = truth.and_then(|truth| expected(truth, self.method)) else {
+                return RewardOutcome::NoAnswer;
+            };
             match extract(input.completion, self.method) {
                 None => RewardOutcome::verified(0.0, false),
-                Some(answer) if answer == gold(truth) => RewardOutcome::verified(1.0, true),
+                Some(answer) if answer == gold => RewardOutcome::verified(1.0, true),
                 Some(_) => RewardOutcome::verified(self.format_score, false),
             }
         };
@@ -124,7 +166,7 @@ impl RewardFunction for Gsm8k {
     }
 
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        prompt.ground_truth.iter().map(|truth| format!("#### {}", gold(truth))).collect()
+        prompt.ground_truth.iter().map(|truth| format!("#### {}", as_written(&gold(truth)))).collect()
     }
 }
 
@@ -158,6 +200,73 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_last_number_is_read_as_people_write_it() {
+        let says = |completion: &str| extract(completion, Gsm8kMethod::LastNumber).unwrap_or_default();
+        for (completion, number) in [
+            ("The answer is 18.", "18"),
+            ("48/2 = 24, so 48 + 24 = 72", "72"),
+            ("She makes $1,024.00 a week.", "1024"),
+            ("**1,000,000**", "1000000"),
+            (r"\boxed{1{,}024}", "1024"),
+            (r"It is \(1\,024\).", "1024"),
+            (r"$\boxed{\$18}$", "18"),
+            ("18 eggs - that is all 3 of them ate", "3"),
+            ("-5", "-5"),
+            ("The change is −$5.50.", "-5.5"),
+            ("10-3", "3"),
+            ("(2)-3", "3"),
+            ("half of it: .50", "0.5"),
+            ("18%", "18"),
+            ("007", "7"),
+            ("3, 4", "4"),
+            ("in 12,34", "34"),
+            // No decimal numbers, and so no integer either.
+            ("1/2", "1/2"),
+            ("3e5", "3e5"),
+            ("no number.", ""),
+        ] {
+            assert_eq!(says(completion), number, "{completion}");
+        }
+        let last = Gsm8k { method: Gsm8kMethod::LastNumber, format_score: 0.0 };
+        let flexible = Gsm8k { method: Gsm8kMethod::Flexible, format_score: 0.0 };
+        for (completion, truth) in
+            [("The answer is 18.", "18"), ("It is 1,024", "x\n#### 1,024"), ("18.0", "18")]
+        {
+            assert_eq!(outcome(last, truth, completion).get("acc"), Some(1.0), "{completion}");
+            assert_eq!(outcome(flexible, truth, completion).get("acc"), Some(0.0), "{completion}");
+        }
+        assert_eq!(outcome(last, "2", "1/2").get("acc"), Some(0.0));
+        assert_eq!(outcome(last, "two", "2"), RewardOutcome::NoAnswer);
+    }
+
+    /// Golds of four digits and more too, in the sentences of a chat model.
+    #[test]
+    fn every_answer_of_gsm8k_is_read_in_a_sentence() {
+        let Some(folder) = tamis_golden::data("gsm8k") else { return };
+        let file = std::fs::File::open(folder.join("test.jsonl")).unwrap();
+        let last = Gsm8k { method: Gsm8kMethod::LastNumber, format_score: 0.0 };
+        let (mut num_rows, mut num_long) = (0, 0);
+        for line in std::io::BufReader::new(file).lines() {
+            let row: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let truth = row["answer"].as_str().unwrap();
+            let written = truth.rsplit("#### ").next().unwrap().trim();
+            let plain = written.replace(',', "");
+            for answer in [written, &plain] {
+                for completion in [
+                    format!("The answer is {answer}."),
+                    format!("So she earns **${answer}** a year."),
+                    format!("\\[\\boxed{{{answer}}}\\]"),
+                ] {
+                    assert_eq!(outcome(last, truth, &completion).get("acc"), Some(1.0), "{completion}");
+                }
+            }
+            num_rows += 1;
+            num_long += usize::from(plain.trim_start_matches('-').len() >= 4);
+        }
+        assert_eq!((num_rows, num_long), (1319, 131));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::{last_boxed, last_chars};
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
+use super::gold::as_written;
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
 
@@ -184,7 +185,7 @@ impl RewardFunction for MathDapo {
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let wrap = |truth: &String| {
             let truth = answer_part(truth).unwrap_or(truth);
-            format!("Answer: {truth}")
+            format!("Answer: {}", as_written(truth))
         };
         prompt.ground_truth.iter().map(wrap).collect()
     }

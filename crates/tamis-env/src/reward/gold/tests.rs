@@ -52,6 +52,24 @@ fn built_in_verifiers_accept_their_gold() {
     assert_eq!(report.functions.len(), 6, "shaping has no notion of a right answer");
 }
 
+/// A gold is tried as a model would write it: one that is a whole number with a fraction of zeros in the data never
+/// equals an answer as text.
+#[test]
+fn golds_are_written_as_a_model_would() {
+    let prompts = [test_prompt("72.0")];
+    let functions: Vec<(&str, Box<dyn RewardFunction>, usize)> = vec![
+        ("exact", Box::new(Exact {}), 0),
+        ("number", Box::new(Number {}), 1),
+        ("gsm8k", Box::new(Gsm8k::default()), 0),
+        ("last", Box::new(Gsm8k { method: Gsm8kMethod::LastNumber, format_score: 0.0 }), 1),
+        ("dapo", Box::new(MathDapo {}), 0),
+    ];
+    for (name, function, accepted) in functions {
+        let report = check_gold(&prompts, &rewards(vec![(name, function)])).unwrap();
+        assert_eq!(report.functions[0].accepted, accepted, "{report}");
+    }
+}
+
 #[test]
 fn a_verifier_that_rejects_its_gold_is_reported() {
     let mut prompts: Vec<Prompt> = ["72", "seven apples", "1e3", "#### 1,000"].map(test_prompt).into();
