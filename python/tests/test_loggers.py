@@ -324,6 +324,37 @@ class WithoutPackageTests(unittest.TestCase):
                 self.assertEqual(said, [{"failed": reason}])
 
 
+    def test_a_place_that_the_package_cannot_write_to_is_told_with_the_key(self):
+        with tempfile.TemporaryDirectory() as folder:
+            package = pathlib.Path(folder) / "mlflow"
+            package.mkdir()
+            (package / "exceptions.py").write_text("class MlflowException(Exception):\n    pass\n")
+            (package / "entities.py").write_text("Metric = Param = None\n")
+            (package / "__init__.py").write_text(
+                "from .exceptions import MlflowException\n"
+                "def MlflowClient(tracking_uri):\n    raise MlflowException(f'no such scheme: {tracking_uri}')\n"
+                "def get_tracking_uri():\n    return 'sqlite:///mlflow.db'\n"
+            )
+            settings = pathlib.Path(folder) / "settings.json"
+            given = {"run": "tiny", "folder": folder, "settings": {"tracking_uri": None}, "config": {}}
+            settings.write_text(json.dumps(given))
+            path = os.pathsep.join([folder, str(ROOT / "python")])
+            more = environment(PYTHONPATH=path, PYTHONSAFEPATH="1")
+            more.pop("MLFLOW_TRACKING_URI", None)
+            ended = subprocess.run(
+                [sys.executable, "-m", "tamis.loggers", "mlflow", settings],
+                env=more,
+                input='{"close": "finished"}\n',
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            (said,) = [json.loads(line) for line in ended.stdout.splitlines()]
+            reason = "sqlite:///mlflow.db is no place for this package (MlflowException): set `tracking_uri` to a server"
+            self.assertEqual(said, {"failed": reason})
+
+
 @needs("mlflow")
 class MlflowTests(unittest.TestCase):
     """Runs that log to a server of MLflow."""

@@ -1,9 +1,11 @@
 """The wheel's tag: pip takes it here, PyPI takes it at all, and it promises no older system than its files run on."""
 
 import importlib.metadata
+import importlib.util
 import pathlib
 import re
 import sys
+import types
 
 import pytest
 from packaging import tags
@@ -16,6 +18,24 @@ BINARIES = [
     pathlib.Path(sys.executable).parent / "tamis",
     next(pathlib.Path(tamis.__file__).parent.glob("_native*.so")),
 ]
+
+
+def test_a_program_of_any_name_becomes_the_command(tmp_path, monkeypatch):
+    backend = pathlib.Path(__file__).resolve().parents[1] / "wheel_backend"
+    monkeypatch.syspath_prepend(str(backend))
+    hooks = ("get_requires_for_build_wheel", "get_requires_for_build_editable")
+    monkeypatch.setitem(sys.modules, "maturin", types.SimpleNamespace(**dict.fromkeys(hooks)))
+    spec = importlib.util.spec_from_file_location("wheel_of_any_name", backend / "tamis_wheel.py")
+    wheel = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(wheel)
+    program = tmp_path / "tamis-2026-11-x86_64"
+    program.write_bytes(pathlib.Path("/bin/true").read_bytes())
+    program.chmod(0o755)
+    monkeypatch.setenv("TAMIS_WHEEL_PROGRAM", str(program))
+    monkeypatch.setattr(wheel, "SCRIPTS", tmp_path / "data" / "scripts")
+    staged = wheel._stage_program()
+    assert [path.name for path in staged.parent.iterdir()] == ["tamis"]
+    assert staged.stat().st_mode & 0o111
 
 
 def test_pip_takes_it():

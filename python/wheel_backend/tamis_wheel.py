@@ -58,7 +58,8 @@ def _stage_program() -> pathlib.Path:
     program = pathlib.Path(ready) if ready else _build_program()
     shutil.rmtree(SCRIPTS.parent, ignore_errors=True)
     SCRIPTS.mkdir(parents=True)
-    staged = SCRIPTS / program.name
+    # The command that it installs, whatever the program is called.
+    staged = SCRIPTS / f"tamis{program.suffix if program.suffix == '.exe' else ''}"
     shutil.copy2(program, staged)
     strip = shutil.which("strip")
     if strip is not None:

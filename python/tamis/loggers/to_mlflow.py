@@ -5,7 +5,7 @@ import re
 import time
 import urllib.parse
 
-from . import find_package, note, numbers, recall, without_passwords
+from . import Unusable, find_package, note, numbers, recall, without_passwords
 
 # Limits of MLflow's REST interface.
 MOST_METRICS, MOST_PARAMETERS, LONGEST_PARAMETER = 1000, 100, 6000
@@ -24,8 +24,13 @@ def open_run(given, say):
         os.environ["MLFLOW_TRACKING_URI"] = uri = plain_address(uri)
     mlflow = find_package("mlflow", "mlflow-skinny")
     from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
 
-    client = mlflow.MlflowClient(tracking_uri=uri)
+    try:
+        client = mlflow.MlflowClient(tracking_uri=uri)
+    except MlflowException as error:
+        place = without_passwords(uri or mlflow.get_tracking_uri())
+        raise Unusable(f"{place} is no place for this package ({type(error).__name__}): set `tracking_uri` to a server") from error
     noted = recall(given, "mlflow")
     if noted.get("run_id"):
         client.update_run(noted["run_id"], status="RUNNING")

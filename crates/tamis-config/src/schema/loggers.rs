@@ -66,7 +66,7 @@ tamis_core::settings! {
     /// MLflow, through its own package.
     pub struct MlflowSettings {
         /// Server or database (`http://HOST:PORT`, `sqlite:///PATH`). Null: what `MLFLOW_TRACKING_URI` says, otherwise
-        /// MLflow's own default.
+        /// MLflow's own default, a database. The package `mlflow-skinny` has no database: it needs a server.
         tracking_uri: Option<String> = None, NotEmpty, Free;
         /// Experiment; made where it is not there. Null: what `MLFLOW_EXPERIMENT_NAME` says, otherwise `tamis`.
         experiment: Option<String> = None, NotEmpty, Free;

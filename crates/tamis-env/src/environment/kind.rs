@@ -197,7 +197,8 @@ tagged! {
 choice! {
     /// How an environment speaks to the policy.
     pub enum EnvironmentStyle {
-        /// In RAGEN's words, as a conversation: instruction, legend, turns and actions left, `<think>` and `<answer>`.
+        /// In RAGEN's form, as a conversation: instruction (in our words), legend, turns and actions left, `<think>` and
+        /// `<answer>`.
         Ragen = "ragen",
         /// The state alone, as bare text; an answer is the name of one action. For models that know no language.
         Plain = "plain",

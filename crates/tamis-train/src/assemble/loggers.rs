@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use tamis_config::{Config, LoggerKind, without_secrets};
+use tamis_config::{Config, LoggerKind, MlflowSettings, without_secrets};
 use tamis_env::process_group::{GuardedFolder, ProcessGroup};
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::DiskError;
@@ -87,6 +87,7 @@ pub(crate) fn open(
                     },
                     python: &settings.python.0.to_string_lossy(),
                     keys: kind,
+                    lack: None,
                 };
                 loggers.add(side.open(&mut program, (config, directory), voice));
             }
@@ -100,6 +101,7 @@ pub(crate) fn open(
                     },
                     python: &settings.python.0.to_string_lossy(),
                     keys: kind,
+                    lack: no_store(settings),
                 };
                 loggers.add(side.open(&mut program, (config, directory), voice));
             }
@@ -109,6 +111,35 @@ pub(crate) fn open(
         }
     }
     Ok(RunLoggers { loggers, program })
+}
+
+/// Whether MLflow chooses the place of the figures itself: a database beside the run.
+pub(crate) fn is_place_open(settings: &MlflowSettings) -> bool {
+    settings.tracking_uri.is_none()
+        && std::env::var_os("MLFLOW_TRACKING_URI").is_none_or(|uri| uri.is_empty())
+}
+
+/// The fix for an MLflow without a database.
+pub(crate) const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http://HOST:PORT`), or install the whole package `mlflow`";
+
+/// Why MLflow would keep no figure; `None` where it does, or where that is not known. The small package has no
+/// database, and is asked before the run, not after its first step.
+fn no_store(settings: &MlflowSettings) -> Option<String> {
+    const IS_SMALL: &str = "
+import importlib.metadata as packages
+try:
+    packages.version('mlflow')
+except packages.PackageNotFoundError:
+    print('mlflow-skinny', packages.version('mlflow-skinny'))
+";
+    if !is_place_open(settings) {
+        return None;
+    }
+    let python = interpreter(&settings.python.0.to_string_lossy(), std::env::current_exe().ok().as_deref());
+    let asked = Command::new(&python).args(["-c", IS_SMALL]).stdin(Stdio::null()).output().ok()?;
+    let found = String::from_utf8_lossy(&asked.stdout);
+    let is_small = asked.status.success() && found.starts_with("mlflow-skinny");
+    is_small.then(|| format!("{python} has {}, which keeps nothing by itself: {SET_URI}", found.trim()))
 }
 
 /// The name that a run is shown by: that of its folder.
@@ -121,6 +152,8 @@ struct Side<'r> {
     settings: SideProcessSettings,
     python: &'r str,
     keys: &'r LoggerKind,
+    /// Why it could keep nothing, where that is known before it is started.
+    lack: Option<String>,
 }
 
 impl Side<'_> {
@@ -132,14 +165,17 @@ impl Side<'_> {
         voice: &Console,
     ) -> SideProcessLogger {
         let python = interpreter(self.python, std::env::current_exe().ok().as_deref());
-        let started = self
-            .command(&python, program, (config, directory))
-            .map_err(|error| format!("its program cannot be written: {error}"))
-            .and_then(|mut command| {
-                ProcessGroup::start(&mut command).map_err(|error| {
-                    format!("`{python}` cannot be started: {error} (its `python` names another interpreter)")
-                })
-            });
+        let command = match &self.lack {
+            Some(lack) => Err(lack.clone()),
+            None => self
+                .command(&python, program, (config, directory))
+                .map_err(|error| format!("its program cannot be written: {error}")),
+        };
+        let started = command.and_then(|mut command| {
+            ProcessGroup::start(&mut command).map_err(|error| {
+                format!("`{python}` cannot be started: {error} (its `python` names another interpreter)")
+            })
+        });
         let held = started.map(|group| Box::new(Guarded(group)) as Box<dyn LoggerProcess>);
         SideProcessLogger::start(self.settings, held, voice.clone())
     }
@@ -193,6 +229,49 @@ fn shareable(config: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The small package of MLflow has no database, and that is known before the run.
+    #[cfg(unix)]
+    #[test]
+    fn a_package_that_keeps_nothing_is_found_before_the_run() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        if Command::new("python3").arg("--version").output().is_err() {
+            println!("skipped: no python3");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let install = |name: &str| {
+            let about = folder.path().join(format!("{}-3.17.2.dist-info", name.replace('-', "_")));
+            std::fs::create_dir(&about).expect("made");
+            let text = format!("Metadata-Version: 2.1\nName: {name}\nVersion: 3.17.2\n");
+            std::fs::write(about.join("METADATA"), text).expect("written");
+        };
+        let python = folder.path().join("python");
+        // `-S`: without the packages of this machine.
+        let script = format!("#!/bin/sh\nPYTHONPATH='{}' exec python3 -S \"$@\"\n", folder.path().display());
+        std::fs::write(&python, script).expect("written");
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("set");
+        let of = |uri: Option<&str>| {
+            let settings = MlflowSettings {
+                tracking_uri: uri.map(str::to_owned),
+                python: tamis_core::setting::Program(python.clone()),
+                ..MlflowSettings::default()
+            };
+            no_store(&settings)
+        };
+        // Another check says that there is none at all.
+        assert_eq!(of(None), None);
+        install("mlflow-skinny");
+        let found = of(None).expect("it keeps nothing");
+        assert!(
+            found.contains(" has mlflow-skinny 3.17.2, which keeps nothing by itself: set `tracking_uri`"),
+            "{found}"
+        );
+        assert_eq!(of(Some("http://127.0.0.1:5000")), None);
+        install("mlflow");
+        assert_eq!(of(None), None);
+    }
 
     #[test]
     fn keys_of_servers_do_not_leave_the_machine() {

@@ -9,6 +9,7 @@ use tamis_rollout::launch::LaunchError;
 use super::python::{Interpreter, find_program};
 use super::{Finding, Topic, network};
 use crate::assemble::hub::Names;
+use crate::assemble::loggers::{SET_URI, is_place_open};
 use crate::assemble::policy;
 use crate::cluster::Cluster;
 use crate::interrupt::{Halt, Interrupt};
@@ -127,6 +128,13 @@ fn loggers(config: &Config, found: &mut Vec<Finding>) {
                 "name an interpreter by the logger's `python`",
             ),
             Ok(python) => match packages.iter().find_map(|name| Some((name, python.packages.get(*name)?))) {
+                Some(_) if is_without_store(logger, &python) => Finding::bad(
+                    format!(
+                        "logger {logger}: {} has mlflow-skinny, which keeps nothing by itself",
+                        python.executable
+                    ),
+                    SET_URI,
+                ),
                 Some((name, version)) => {
                     Finding::good(format!("logger {logger}: {} has {name} {version}", python.executable))
                 }
@@ -137,6 +145,12 @@ fn loggers(config: &Config, found: &mut Vec<Finding>) {
             },
         });
     }
+}
+
+/// Whether it is an MLflow of the small package, and no place for its figures is named.
+fn is_without_store(logger: &LoggerKind, python: &Interpreter) -> bool {
+    matches!(logger, LoggerKind::Mlflow(settings) if is_place_open(settings))
+        && !python.packages.contains_key("mlflow")
 }
 
 /// The programs of servers that the run starts.
