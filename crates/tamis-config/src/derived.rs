@@ -151,8 +151,7 @@ impl Config {
             follow!(critic.aggregation = self.objective.aggregation);
         }
         // Which numbers a program gives is known when it answers.
-        let has_outcome =
-            self.reward.iter().any(|reward| reward.kind.is_verifier() && !reward.kind.is_external());
+        let has_outcome = self.reward.iter().any(|reward| reward.kind.gives_outcome());
         if let Some(filter) = self.filter.as_mut().filter(|filter| has_outcome && filter.metric.is_none()) {
             filter.metric = Some(RAW_OUTCOME.to_owned());
             filled.push("filter.metric".to_owned());

@@ -447,6 +447,8 @@ def main():
     fits = fitting(function, arguments.kwargs)
     kind = arguments.kind or chosen(function, fits)
     loop = asyncio.new_event_loop()
+    # Each answer is written at once: one that hangs does not cost those before it.
+    is_one_by_one = kind == "verl" and not inspect.iscoroutinefunction(function)
     items = []
     for line in requests:
         request = json.loads(line)
@@ -457,7 +459,7 @@ def main():
             answers.flush()
             continue
         items.append(request)
-        if request["remaining"]:
+        if request["remaining"] and not is_one_by_one:
             continue
         for item, reply in zip(items, answers_to(items, KINDS[kind], loop, function, arguments.kwargs)):
             answers.write(line_of(item, reply))

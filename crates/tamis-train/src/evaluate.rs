@@ -14,6 +14,7 @@ use tamis_rollout::{DispatchError, GeneratorError, Inbox, Scorer};
 use thiserror::Error;
 
 use crate::assemble::places::Places;
+use crate::assemble::rewards::RewardFolder;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::no_pass;
 use crate::assemble::{AssembleError, data, learner, policy, rewards};
@@ -230,8 +231,14 @@ fn evaluate_in(
     }
     let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
     let mut scorer = Scorer::new(
-        rewards::rewards(config, (&Disk::new(), folder), &listener, interrupt, &[&prompts])
-            .map_err(|error| error.halt().map(EvaluateError::from))?,
+        rewards::rewards(
+            config,
+            RewardFolder { path: folder, disk: &Disk::new(), is_run: false },
+            &listener,
+            interrupt,
+            &[&prompts],
+        )
+        .map_err(|error| error.halt().map(EvaluateError::from))?,
     );
     let worlds = RunWorlds::of(config, &codec, &listener)?.map(Arc::new);
     let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());

@@ -46,7 +46,7 @@ fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
         Ok(loaded) => Ok(Plan::of_run(&loaded.config)),
         Err(errors) => match shown() {
             Some(loaded) => Ok(Plan::of_layers(&loaded)),
-            None => Err(new_errors(known.as_ref(), errors)),
+            None => Err(new_errors(known.as_ref().map_or(&[], |known| &known.warnings), errors)),
         },
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tamis_config::reader::Setting as _;
-use tamis_config::{BackendKind, Config, ModelSource, load_for_evaluation};
+use tamis_config::{BackendKind, Config, Diagnostic, ModelSource, load_for_evaluation};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_hub::Extent;
@@ -53,8 +53,9 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     // A run's own configuration was talked about when the run began.
     let run_config = run_config.as_deref();
     let own = run_config.and_then(|own| load_for_evaluation(Some(own), &[], &[]).ok());
-    let mut loaded = load_for_evaluation(run_config, &files, &overrides)
-        .map_err(|errors| new_errors(own.as_ref(), errors))?;
+    let mut known = own.as_ref().map_or_else(Vec::new, |own| own.warnings.clone());
+    let mut loaded =
+        load_for_evaluation(run_config, &files, &overrides).map_err(|errors| new_errors(&known, errors))?;
     if let (Some(own), Some(run)) = (&own, run_config.and_then(Path::parent)) {
         check_servers(run, &own.config, &loaded.config)?;
     }
@@ -62,9 +63,10 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         progress.say(&note);
     }
+    known.extend(loaded.warnings.iter().cloned());
     let refuse = {
-        let own = own.clone();
-        move |errors| new_errors(own.as_ref(), errors)
+        let known = known.clone();
+        move |errors| new_errors(&known, errors)
     };
     let follow_names = move || {
         follow(&mut loaded, CheckPurpose::Evaluate, Extent::Files, &refuse).map(|lines| (loaded, lines))
@@ -91,7 +93,11 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         with_findings(loaded, found)
     };
     let checked = interrupt.or_abandon(check).map_err(interrupted)?;
-    let loaded = checked.map_err(|errors| new_errors(own.as_ref(), errors))?;
+    let loaded = checked.map_err(|errors| new_errors(&known, errors))?;
+    let is_new = |found: &&Diagnostic| !known.iter().any(|known| known.problem == found.problem);
+    for warning in loaded.warnings.iter().filter(is_new) {
+        progress.say(&warning.to_string());
+    }
     let keeps_samples = arguments.samples.is_some();
     let places = Places::of(&loaded);
     let mut evaluation =

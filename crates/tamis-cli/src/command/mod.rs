@@ -182,10 +182,9 @@ pub(crate) fn with_findings(mut loaded: Loaded, found: Vec<Diagnostic>) -> Resul
     if is_refused { Err(ConfigErrors { diagnostics: loaded.warnings }) } else { Ok(loaded) }
 }
 
-/// Errors of overrides on top of a run's own configuration, without the warnings about that one when the run
-/// began.
-pub(crate) fn new_errors(own: Option<&Loaded>, mut errors: ConfigErrors) -> Failure {
-    let known: &[Diagnostic] = own.map_or(&[], |own| &own.warnings);
+/// Errors without the warnings that are known already: those about a run's own configuration, printed when the run
+/// began, and those printed since.
+pub(crate) fn new_errors(known: &[Diagnostic], mut errors: ConfigErrors) -> Failure {
     errors.diagnostics.retain(|found| {
         found.severity == Severity::Error || !known.iter().any(|known| known.problem == found.problem)
     });

@@ -86,15 +86,16 @@ fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Res
     // other.
     let in_force = Some(directory.config_in_force()).filter(|path| path.is_file());
     let was = load_of_run(&in_force.unwrap_or_else(|| own.clone()), &[], &[])
-        .map_err(|errors| new_errors(None, errors))?;
+        .map_err(|errors| new_errors(&[], errors))?;
     let checkpoint =
         directory.list_checkpoints().ok().and_then(|checkpoints| checkpoints.into_iter().next_back());
-    let mut now = load_of_run(&own, &files, &overrides).map_err(|errors| new_errors(Some(&was), errors))?;
+    let mut now =
+        load_of_run(&own, &files, &overrides).map_err(|errors| new_errors(&was.warnings, errors))?;
     keep_revisions(&mut now.config, &was.config);
     let of_run = was.clone();
     let check = move || {
         let purpose = CheckPurpose::Resume(checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()));
-        let refused = |errors| new_errors(Some(&of_run), errors);
+        let refused = |errors| new_errors(&of_run.warnings, errors);
         follow_checked(now, purpose, Placeholders::Refused, Extent::Files, refused)
     };
     let (now, followed) = interrupt.or_abandon(check).map_err(|_| fail_unbegun(&Unbegun::NotResumed))??;

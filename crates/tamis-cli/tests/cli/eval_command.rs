@@ -35,6 +35,14 @@ fn eval() {
     assert!(step[name].is_number());
     assert_eq!(same["metrics"][name], step[name], "{same}");
 
+    // A warning is printed once, with what else there is to say.
+    let greedy = ["eval", "runs/tiny", "validate.n=2", "validate.temperature=0"];
+    for more in ["data.val=absent.jsonl", "run.name=x"] {
+        let ended = folder.tamis(&[&greedy[..], &[more]].concat());
+        let told = ended.stderr.matches("greedy samples of one prompt are all the same").count();
+        assert_eq!(told, 1, "{}", ended.shown());
+    }
+
     // What is wrong with an override is all that is told: the run's own configuration was talked about when
     // it began.
     insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny", "validate.temprature=1"]).shown(), @r#"

@@ -39,21 +39,21 @@ fn rewards_that_break_down() {
         "os._exit(3) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))";
     insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
     exit code 1
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 3) before it answered
+    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: the process ended (exit status: 3) before it answered
       hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program("import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n").failure(), @r#"
     exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 1) before it answered; its standard error ends:
+    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: the process ended (exit status: 1) before it answered; its standard error ends:
     no such module
     "#);
     insta::assert_snapshot!(with_program(&answering("print('score: 1')")).failure(), @r#"
     exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `score: 1`: not JSON (expected value at line 1 column 1); the process was killed
+    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `score: 1`: not JSON (expected value at line 1 column 1); the process was killed
     "#);
     insta::assert_snapshot!(with_program(&answering("print(json.dumps({'id': 7000000 + request['id'], 'score': 1}))")).failure(), @r#"
     exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `{"id": 7000000, "score": 1}`: no completion with id 7000000 is waiting for an answer; the process was killed
+    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `{"id": 7000000, "score": 1}`: no completion with id 7000000 is waiting for an answer; the process was killed
     "#);
 }
 
@@ -61,12 +61,12 @@ fn rewards_that_break_down() {
 fn rewards_that_hang_or_flood() {
     insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
     exit code 1
-    error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 0.3 s; the process was killed
+    error: reward function `judge` cannot go on: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 0.3 s; the process was killed
       hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @r#"
     exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: an answer is longer than 1048576 bytes; the process was killed
+    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: an answer is longer than 1048576 bytes; the process was killed
     "#);
 }
 
@@ -83,7 +83,7 @@ fn rewards_that_keep_waiting_are_told_of() {
     checking 64 gold answers with reward `judge`
     reward `judge`: no answer yet from `python3 program.py` for 5 s; it is given up after 6 s (a fresh process; `startup_timeout` is part of that)
     nothing was trained: the run directory runs/tiny is removed again
-    error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 6 s; the process was killed
+    error: reward function `judge` cannot go on: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 6 s; the process was killed
     ");
     leaves_no_run(&folder);
 }

@@ -38,6 +38,7 @@ def logs(completions, answer, trainer_state, log_extra, log_metric, **kwargs):
     log_extra("first", [completion[:1] for completion in completions])
     log_metric("state", state.global_step + 10 * state.max_steps + 1000 * state.num_train_epochs)
     log_metric("tokens", state.num_input_tokens_seen)
+    print("looked at", len(completions))
     return [float(completion == truth) for completion, truth in zip(completions, answer)]
 "#;
 
@@ -102,7 +103,10 @@ fn what_a_function_logs_is_kept() {
     }
     let reward = "reward: [{kind: python, path: mine.py, function: logs, num_processes: 1}]";
     let (folder, ended) = train(FUNCTIONS, reward);
-    ended.succeeds();
+    let ended = ended.succeeds();
+    // So is what it prints; the run names the file once.
+    assert!(folder.read("runs/tiny/reward-python.log").contains("looked at "));
+    assert_eq!(ended.stderr.matches("reward `python` prints: see ").count(), 1, "{}", ended.shown());
     let metrics = |folder: &Folder| -> Vec<serde_json::Value> {
         folder
             .read("runs/tiny/metrics.jsonl")
@@ -125,6 +129,7 @@ fn what_a_function_logs_is_kept() {
     }
     // Of a validation too: by data source in the metrics, beside the samples where these are kept.
     let ended = folder.tamis(&["eval", "runs/tiny", "--json", "--samples", "samples.jsonl"]).succeeds();
+    assert!(ended.stderr.contains("reward `python`: looked at "), "{}", ended.shown());
     let found: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
     assert!(found["metrics"]["val-aux/arithmetic/reward_log/tokens"].is_number(), "{found}");
     for line in folder.read("samples.jsonl").lines() {

@@ -185,8 +185,8 @@ bf16: true
     assert_snapshot!(value_at(&config, "/data/chat_template_kwargs"), @r#"{"enable_thinking":false}"#);
     let rewards: Vec<(&str, f64)> =
         config.reward.iter().map(|reward| (reward.name.as_str(), reward.weight)).collect();
-    assert_eq!(rewards, [("math", 1.0), ("length", 0.5)]);
-    assert_snapshot!(notes(&import).lines().find(|line| line.starts_with("reward_funcs")).unwrap(), @r#"reward_funcs=["accuracy_reward","my_rewards.length"] -> reward: [{kind: math, weight: 1.0}, {name: length, kind: python, path: my_rewards.py, function: length, style: trl, weight: 0.5}] (a module is looked for as a file from the folder that the command is started in)"#);
+    assert_eq!(rewards, [("math_verify", 1.0), ("length", 0.5)]);
+    assert_snapshot!(notes(&import).lines().find(|line| line.starts_with("reward_funcs")).unwrap(), @r#"reward_funcs=["accuracy_reward","my_rewards.length"] -> reward: [{kind: math_verify, weight: 1.0}, {name: length, kind: python, path: my_rewards.py, function: length, style: trl, weight: 0.5}] (the `python` of `math_verify` has to have that library (docs/rewards.md); `kind: math` needs none and judges otherwise; a module is looked for as a file from the folder that the command is started in)"#);
     assert!(notes(&import).contains("env.WANDB_PROJECT=mine has no effect"), "{}", notes(&import));
 
     // The launcher's options are about processes.

@@ -61,7 +61,7 @@ rollout:
   launch: {}  # TRL: use_vllm=true
   n: 8  # TRL: num_generations=8
 reward:
-  - {kind: math, weight: 1.0}  # TRL: reward_funcs=['accuracy_reward', 'think_format_reward']
+  - {kind: math_verify, weight: 1.0}  # TRL: reward_funcs=['accuracy_reward', 'think_format_reward']
   # TRL: reward_funcs=['accuracy_reward', 'think_format_reward']
   - {name: think_format, kind: think_format, weight: 0.2}
 objective:
@@ -109,7 +109,7 @@ beta=0.04 -> objective.kl.in: loss, objective.kl.estimator: k3, objective.kl.coe
 epsilon_high=0.28 -> objective.loss.clip_low: 0.2, objective.loss.clip_high: 0.28, objective.loss.dual_clip: null
 loss_type=grpo -> objective.loss.kind: clip, objective.aggregation: seq-mean-token-mean
 scale_rewards=none -> objective.advantage.scale: none
-reward_funcs=["accuracy_reward","think_format_reward"] -> reward: [{kind: math, weight: 1.0}, {name: think_format, kind: think_format, weight: 0.2}]
+reward_funcs=["accuracy_reward","think_format_reward"] -> reward: [{kind: math_verify, weight: 1.0}, {name: think_format, kind: think_format, weight: 0.2}] (the `python` of `math_verify` has to have that library (docs/rewards.md); `kind: math` needs none and judges otherwise)
 reward_weights=[1.0,0.2] goes into what reward_funcs becomes
 lr_scheduler_type=cosine -> train.lr_schedule.kind: cosine
 warmup_ratio=0.1 -> train.lr_schedule.warmup_steps: 20
@@ -315,7 +315,7 @@ fn reward_functions_of_trl() {
         let import = converted(&["model_name_or_path=m", "dataset_name=t", &format!("reward_funcs={names}")]);
         serde_json::to_value(&loaded(&import).reward).unwrap()
     };
-    assert_snapshot!(of("[get_soft_overlong_punishment, accuracy_reward]"), @r#"[{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"bounded","buffer":256,"max_length":1280,"penalty_factor":1.0},{"name":"math","kind":"math","weight":1.0}]"#);
+    assert_snapshot!(of("[get_soft_overlong_punishment, accuracy_reward]"), @r#"[{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"bounded","buffer":256,"max_length":1280,"penalty_factor":1.0},{"name":"math_verify","kind":"math_verify","weight":1.0,"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}]"#);
     assert_snapshot!(of("[trl.rewards.think_format_reward, pkg.rewards.short]"), @r#"[{"name":"think_format","kind":"think_format","weight":1.0},{"name":"short","kind":"python","weight":1.0,"path":"pkg/rewards.py","function":"short","style":"trl","kwargs":{},"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}]"#);
     for (name, printed) in [
         ("reasoning_accuracy_reward", "import it in a file of your own"),

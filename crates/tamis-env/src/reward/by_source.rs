@@ -97,7 +97,7 @@ pub(super) fn refuse_unrouted(name: &str, unrouted: &[Unrouted]) -> BuildError {
     let source = unrouted.iter().find(|unrouted| !unrouted.source.is_empty());
     let source = source.map_or("\"*\"", |unrouted| &unrouted.source);
     let hint = format!(
-        "name one in its `sources`, such as `sources: {{{source}: {{kind: gsm8k, method: flexible}}}}`; \
+        "name one in its `sources`, such as `sources: {{{source}: {{kind: gsm8k, method: last_number}}}}`; \
          `\"*\"` there is for sources that nobody names and for rows without one (the column is \
          data.columns.data_source)"
     );

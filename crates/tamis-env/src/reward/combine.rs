@@ -50,17 +50,6 @@ pub struct Scored {
     pub is_beyond: bool,
 }
 
-impl Scored {
-    /// Whether a weighted sum of scores is beyond [`LARGEST_SCORE`].
-    fn overflows(&self) -> bool {
-        let raw = self.scores.get("score").map_or(0.0, |score| score.value);
-        // Opposite infinities sum to NaN, which the whole also is where nothing was answered.
-        let is_answered = self.scores.iter().any(|(name, score)| name != "score" && !score.value.is_nan());
-        let is_held = |value: f64| value.abs() <= LARGEST_SCORE;
-        raw.abs() > LARGEST_SCORE || (is_answered && !is_held(self.reward.value))
-    }
-}
-
 /// Result of scoring a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scoring {
@@ -186,8 +175,7 @@ impl Rewards {
                 ..self.combine(outcomes.iter().filter_map(|column| column.get(row)))
             })
             .collect();
-        for row in rows.iter_mut().filter(|row| row.is_beyond || row.overflows()) {
-            row.is_beyond = true;
+        for row in rows.iter_mut().filter(|row| row.is_beyond) {
             row.reward = Score::unanswered();
             row.scores.insert("score".to_owned(), Score::unanswered());
         }
@@ -195,7 +183,8 @@ impl Rewards {
     }
 
     /// Warnings about completions that were scored: functions that failed on some, sums beyond the range that
-    /// is stored, completions that nothing scored; each with the content of the first such row.
+    /// is stored, completions that no function had an answer to although none failed; each with the content of
+    /// the first such row.
     pub fn warnings(&self, rows: &[(&RewardInput<'_>, &Scored)]) -> Vec<String> {
         let mut warnings = Vec::new();
         for NamedReward { name, .. } in &self.functions {
@@ -223,7 +212,10 @@ impl Rewards {
                 describe(first),
             ));
         }
-        let unscored = inputs_of(|row| row.reward.value.is_nan() && !row.is_beyond);
+        // The warnings of functions that failed name those rows already.
+        let is_unscored =
+            |row: &Scored| row.reward.value.is_nan() && !row.is_beyond && row.failures.is_empty();
+        let unscored = inputs_of(is_unscored);
         if let Some(first) = unscored.first() {
             warnings.push(format!(
                 "no reward function answered {} of {} completions; they stay unscored; the first:\n{}",
@@ -288,13 +280,16 @@ impl Rewards {
             }
         }
         scores.insert("score".to_owned(), Score::of(raw));
-        let sum = answered.iter().map(|(weight, score)| weight * score.value).sum();
+        let sum: f64 = answered.iter().map(|(weight, score)| weight * score.value).sum();
         let reward = if answered.is_empty() { Score::unanswered() } else { Score::of(sum) };
-        // One part may be too large where the whole is not.
-        let is_beyond = answered.iter().any(|(weight, score)| {
-            let mut parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
-            parts.any(|part| (weight * part).abs() > LARGEST_SCORE)
-        });
+        // Opposite infinities sum to NaN; one part may be too large if the whole is not.
+        let is_held = |value: f64| value.abs() <= LARGEST_SCORE;
+        let sums_overflow = !answered.is_empty() && !(is_held(sum) && (raw.is_nan() || is_held(raw)));
+        let is_beyond = sums_overflow
+            || answered.iter().any(|(weight, score)| {
+                let mut parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
+                parts.any(|part| !is_held(weight * part))
+            });
         Scored { scores, reward, failures, logged: Logged::default(), is_beyond }
     }
 }

@@ -93,7 +93,9 @@ pub enum RewardFailure {
         actual: String,
     },
     /// The processes of a command were restarted too often.
-    #[error("its processes were restarted {limit} times, which is the limit; the last failure: {last}")]
+    #[error(
+        "its processes were restarted {limit} times in a row, which is the limit; the last failure: {last}"
+    )]
     RestartLimit {
         /// The limit.
         limit: u32,

@@ -21,6 +21,7 @@ use super::judge::JudgeSettings;
 use super::length::LengthSettings;
 use super::math::Math;
 use super::math_dapo::MathDapo;
+use super::math_verify::MathVerifySettings;
 use super::model::ModelSettings;
 use super::number::Number;
 use super::repetition::Repetition;
@@ -43,6 +44,8 @@ tamis_core::tagged! {
         Math(Math) = "math",
         /// DAPO's verifier (`Answer: ...` in the last 300 characters): 1 or -1, with `acc` 1 or 0 beside it.
         MathDapo(MathDapo) = "math_dapo",
+        /// The library math-verify, run in Python as TRL's `accuracy_reward` runs it: 1 or 0.
+        MathVerify(MathVerifySettings) = "math_verify",
         /// The verifier of each row by its `data_source`, as verl routes it: `openai/gsm8k` → `gsm8k`;
         /// `lighteval/MATH`, `DigitalLearningGmbH/MATH-lighteval`, `HuggingFaceH4/MATH-500`, `numina_*` →
         /// `math`; `math`, `math_dapo`, `math_dapo_reasoning`, `aime*` → `math_dapo`. A source without a
@@ -99,7 +102,7 @@ tamis_core::settings! {
     /// The verifiers of [`BySource`] that are named beside the table.
     pub struct BySourceSettings {
         /// Verifiers by data source, which go before the built-in table:
-        /// `my/source: {kind: gsm8k, method: flexible}`, or the kind alone (`my/source: math`). `"*"` is for
+        /// `my/source: {kind: gsm8k, method: last_number}`, or the kind alone (`my/source: math`). `"*"` is for
         /// sources that nobody names and for rows without one.
         sources: SourceVerifiers = SourceVerifiers::default();
     }
@@ -227,6 +230,6 @@ mod tests {
             }
         }
         // All but those that need a program or a server.
-        assert_eq!(num_built, RewardKind::NAMES.len() - 5);
+        assert_eq!(num_built, RewardKind::NAMES.len() - 6);
     }
 }

@@ -34,6 +34,7 @@ pub mod length;
 pub mod listener;
 pub mod math;
 pub mod math_dapo;
+pub mod math_verify;
 pub mod model;
 mod model_settings;
 pub mod number;

@@ -35,6 +35,11 @@ pub trait RewardSettings {
         false
     }
 
+    /// Whether it gives `acc`, as far as that is known before it answers.
+    fn gives_outcome(&self) -> bool {
+        self.is_verifier() && !self.is_external()
+    }
+
     /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`. Of an
     /// external one that is nothing, where it does not say otherwise.
     ///
@@ -140,6 +145,12 @@ pub trait RewardHost {
     /// # Errors
     /// Where it cannot be written.
     fn install(&self, name: &str, program: &str) -> Result<PathBuf, BuildError>;
+
+    /// The file that keeps what a reward's processes print; `None`: the listener gets it, line by line.
+    fn log(&self, name: &str) -> Option<PathBuf> {
+        let _ = name;
+        None
+    }
 
     /// Says what a judge's settings lack, without asking it.
     ///

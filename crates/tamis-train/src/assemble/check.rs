@@ -218,6 +218,7 @@ impl Checker<'_> {
                 listener: &listener,
                 host: &rewards::Host {
                     folder: Path::new(""),
+                    is_run: false,
                     disk: &disk,
                     threads: threads(config),
                     interrupt: &interrupt,

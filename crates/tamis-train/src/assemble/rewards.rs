@@ -31,6 +31,8 @@ use crate::learner::torch::TorchProcess;
 pub(super) struct Host<'a> {
     /// Folder for programs that tamis ships.
     pub(super) folder: &'a Path,
+    /// Whether the folder is a run's, and stays.
+    pub(super) is_run: bool,
     pub(super) disk: &'a Disk,
     /// Threads of a process that computes on the CPU.
     pub(super) threads: usize,
@@ -44,8 +46,18 @@ pub(super) fn first_verifier(list: &[RewardConfig]) -> Option<(&str, &dyn Reward
     Some((&verifier.name, &*verifier.kind))
 }
 
-/// Builds the reward functions; `folder` is where programs that tamis ships are written for the run,
-/// `listener` hears of restarts and long waits of external functions, and `rows` are the prompts whose
+/// The place of programs and of what rewards print.
+#[derive(Clone, Copy)]
+pub struct RewardFolder<'a> {
+    /// The folder; programs that tamis ships are written there.
+    pub path: &'a Path,
+    /// How.
+    pub disk: &'a Disk,
+    /// Whether it is a run's, which keeps what rewards print; otherwise it goes away, and the listener gets that.
+    pub is_run: bool,
+}
+
+/// Builds the reward functions; `listener` hears of restarts and long waits of external functions, and `rows` are the prompts whose
 /// completions will be scored.
 ///
 /// # Errors
@@ -53,7 +65,7 @@ pub(super) fn first_verifier(list: &[RewardConfig]) -> Option<(&str, &dyn Reward
 /// verifier.
 pub fn rewards(
     config: &Config,
-    (disk, folder): (&Disk, &Path),
+    RewardFolder { path: folder, disk, is_run }: RewardFolder<'_>,
     listener: &Arc<dyn Listener>,
     interrupt: &Interrupt,
     rows: &[&[Prompt]],
@@ -74,7 +86,7 @@ pub fn rewards(
             rows,
             verifier: first_verifier(list),
             listener,
-            host: &Host { folder, disk, threads: threads(config), interrupt },
+            host: &Host { folder, is_run, disk, threads: threads(config), interrupt },
         };
         let function = reward.kind.build(&context)?;
         functions.push(NamedReward { name: reward.name.clone(), weight: reward.weight, function });
@@ -105,6 +117,10 @@ impl RewardHost for Host<'_> {
         let path = self.folder.join(name);
         self.disk.write_file(&path, program.as_bytes()).map_err(through)?;
         Ok(path)
+    }
+
+    fn log(&self, name: &str) -> Option<PathBuf> {
+        self.is_run.then(|| self.log_of(name))
     }
 
     fn check_judge(&self, judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<(), BuildError> {
@@ -153,6 +169,12 @@ impl RewardHost for Host<'_> {
 }
 
 impl Host<'_> {
+    /// The file for what a reward's processes print.
+    fn log_of(&self, name: &str) -> PathBuf {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        self.folder.join(format!("reward-{}.log", name.chars().map(plain).collect::<String>()))
+    }
+
     /// A reward model in a process of its own.
     fn load_model(
         &self,
@@ -177,9 +199,7 @@ impl Host<'_> {
             "chat": is_chat,
             "threads": self.threads,
         });
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-        let log =
-            self.folder.join(format!("reward-{}.log", context.name.chars().map(plain).collect::<String>()));
+        let log = self.log_of(context.name);
         let listener = Arc::clone(context.listener);
         let say: Say = Arc::new(move |message: &str| listener.say(message));
         let restarts = u32::try_from(model.max_restarts).unwrap_or(u32::MAX);

@@ -21,6 +21,7 @@ use super::state::{RunState, ScheduleState};
 use crate::assemble::headline::headline;
 use crate::assemble::learner::native_generator;
 use crate::assemble::objective::Divergence;
+use crate::assemble::rewards::RewardFolder;
 use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::{data, learner, rewards, schedule};
@@ -162,9 +163,9 @@ impl Preparation<'_> {
         let Self { config, directory, ui, interrupt, .. } = *self;
         let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
         let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
-        let mut rewards =
-            rewards::rewards(config, (directory.disk(), directory.path()), &listener, interrupt, &rows)
-                .map_err(|error| error.halt().map(RunError::from))?;
+        let folder = RewardFolder { path: directory.path(), disk: directory.disk(), is_run: true };
+        let mut rewards = rewards::rewards(config, folder, &listener, interrupt, &rows)
+            .map_err(|error| error.halt().map(RunError::from))?;
         let num_tokens = self.state().map_or(0, |state| state.num_tokens);
         rewards.set_trainer_state(trainer_state(config, prompts.train.len(), self.step(), num_tokens));
         let (score_names, is_complete) = score_names(config, prompts, &rewards, ui, &*listener)?;

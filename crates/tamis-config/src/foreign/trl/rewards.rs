@@ -6,7 +6,7 @@ use crate::foreign::translator::{Translator, quote};
 /// Names in TRL's registry by our reward functions; sizes as its script has them.
 fn find_registered(name: &str) -> Option<&'static str> {
     Some(match name {
-        "accuracy_reward" => "kind: math",
+        "accuracy_reward" => "kind: math_verify",
         "think_format_reward" => "name: think_format, kind: think_format",
         "get_soft_overlong_punishment" => {
             "name: overlong, kind: soft_overlong, max_length: 1280, buffer: 256"
@@ -31,6 +31,8 @@ fn rewards(t: &mut Translator) {
     const WEIGHTS: &str = "reward_weights";
     const MODEL: &str = "reward_model_name_or_path";
     const LOADED: &str = "PyTorch loads a model, which the `python` of that reward has to have";
+    const LIBRARY: &str = "the `python` of `math_verify` has to have that library (docs/rewards.md); `kind: math` needs none and \
+        judges otherwise";
     const REGISTRY: &str = "accuracy_reward, think_format_reward, get_soft_overlong_punishment, \
         get_cosine_scaled_reward, get_repetition_penalty_reward";
     let list = |t: &Translator, key: &str| -> Vec<serde_json::Value> {
@@ -80,6 +82,9 @@ fn rewards(t: &mut Translator) {
         let keys = if let Some(keys) = find_registered(own) {
             if own == "get_soft_overlong_punishment" {
                 remarks.push("the overlong punishment has the lengths of TRL's script, 1280 and 256");
+            }
+            if own == "accuracy_reward" {
+                remarks.push(LIBRARY);
             }
             keys.to_owned()
         } else if own == "reasoning_accuracy_reward" {

@@ -126,6 +126,11 @@ fn what_weighs_nothing_is_no_reward() {
     let unanswered = judged(RewardOutcome::NoAnswer);
     assert_eq!(row(&unanswered.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
     assert_eq!(unanswered.warnings.len(), 1, "{:?}", unanswered.warnings);
+    // One that fails is reported once, and nothing is said of a sum that there is not.
+    let failed = judged(RewardOutcome::Failed(RewardFailure::Function { message: "no good".to_owned() }));
+    assert_eq!(row(&failed.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
+    assert_eq!(failed.warnings.len(), 1, "{:?}", failed.warnings);
+    assert!(failed.warnings[0].contains("the first: the function failed: no good"), "{:?}", failed.warnings);
     assert_eq!(row(&judged(RewardOutcome::score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
     // Where nothing weighs, what was measured is all there is.
     let all = scoring(vec![named("length", 0.0, vec![RewardOutcome::score(12.0)], false)], 0);

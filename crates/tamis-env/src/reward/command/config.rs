@@ -19,7 +19,7 @@ pub struct CommandConfig {
     pub timeout: Duration,
     /// Added to the time-out until a fresh process has answered once (imports, model loading).
     pub startup_timeout: Duration,
-    /// Restarts allowed over the whole run, all processes together.
+    /// Restarts allowed without an answer between them, all processes together.
     pub max_restarts: u32,
     /// Completions sent to a process at once, at least 1.
     pub batch_size: usize,

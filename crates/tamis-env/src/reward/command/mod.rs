@@ -3,15 +3,16 @@
 //! A pool of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of
 //! `batch_size` completions in order; idle processes take the next chunk. To a process a chunk is that many
 //! lines on its standard input; it answers each with one line on its standard output, in any order. What the
-//! lines hold: [`protocol`]. Standard error is free; its end is shown where the process fails.
+//! lines hold: [`protocol`]. Standard error is free: it is kept in a file of the run or passed on, and its end is
+//! shown if the process fails.
 //!
 //! **When a process misbehaves** (it ends, does not answer in time, answers a line that is too long or that
 //! does not say whose answer it is) it is killed with its process group and started again, and the
 //! completions of the chunk that it still owed are sent one at a time: the one that fails alone is reported
 //! as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts
-//! over the whole run the function has broken down ([`RewardFailure::RestartLimit`]); before that where two
-//! restarts for each process were not followed by a single answer ([`RewardFailure::NeverAnswered`]): a
-//! program that cannot work is not started over and over.
+//! without an answer between them the function has broken down ([`RewardFailure::RestartLimit`]); before that if
+//! it has never answered and two restarts for each process changed nothing ([`RewardFailure::NeverAnswered`]): a
+//! program that cannot work is not started over and over, and a few completions that hang do not end a run.
 //!
 //! **Nothing hangs in silence.** The listener of [`CommandReward::heard_by`] hears of every restart, and of
 //! an answer that is waited for longer than a few seconds; it may give up the wait.
@@ -19,6 +20,7 @@
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
 mod config;
+mod printed;
 mod process;
 pub mod protocol;
 pub mod python;
@@ -33,6 +35,7 @@ use std::time::Instant;
 use tamis_data::prompt::Prompt;
 
 pub use self::config::CommandConfig;
+pub(super) use self::printed::Printed;
 use self::process::{AnswerWait, Process, RowRequest, lock};
 use self::protocol::{FunctionIntroduction, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};
@@ -48,7 +51,7 @@ struct Slot {
     was_started: bool,
 }
 
-/// Restarts so far, and the failure that ended the function.
+/// Restarts since the last answer, and the failure that ended the function.
 #[derive(Default)]
 struct Health {
     restarts: u32,
@@ -67,6 +70,7 @@ pub struct CommandReward {
     next_id: AtomicU64,
     name: String,
     listener: Arc<dyn Listener>,
+    printed: Option<Arc<Printed>>,
     // When a wait was last told of: the processes of the pool do not each say the same.
     reported: Mutex<Option<Instant>>,
     // What a Python function said of itself.
@@ -76,6 +80,14 @@ pub struct CommandReward {
 impl CommandReward {
     /// Starts the processes. Fails where the program cannot be started or the configuration is out of range.
     pub fn new(config: CommandConfig) -> Result<Self, RewardError> {
+        Self::printing_to(None, config)
+    }
+
+    /// The same, with a place for what the processes print.
+    pub(super) fn printing_to(
+        printed: Option<Arc<Printed>>,
+        config: CommandConfig,
+    ) -> Result<Self, RewardError> {
         let fail = |expected, actual: &str| {
             Err(RewardError::Parameter { kind: "command", expected, actual: actual.to_owned() })
         };
@@ -90,7 +102,8 @@ impl CommandReward {
         }
         let mut slots = Vec::with_capacity(config.num_processes);
         for _ in 0..config.num_processes {
-            let process = Process::start(&config).map_err(|failure| RewardError::Start { failure })?;
+            let process = Process::start(&config, printed.as_ref())
+                .map_err(|failure| RewardError::Start { failure })?;
             slots.push(Mutex::new(Slot { process: Some(process), was_started: true }));
         }
         let health = Mutex::default();
@@ -101,6 +114,7 @@ impl CommandReward {
             health,
             next_id: AtomicU64::new(0),
             listener: Arc::new(Nobody),
+            printed,
             reported: Mutex::default(),
             introduced: Mutex::default(),
         })
@@ -147,7 +161,7 @@ impl CommandReward {
         let mut slot = lock(slot);
         let process = match &mut slot.process {
             Some(process) => process,
-            None => slot.process.insert(Process::start(&self.config)?),
+            None => slot.process.insert(Process::start(&self.config, self.printed.as_ref())?),
         };
         let introduced = process.introduce(columns, &self.config, &|wait| self.waits(wait));
         match &introduced {
@@ -178,7 +192,7 @@ impl CommandReward {
             if slot.was_started {
                 self.restart(&mut health)?;
             }
-            match Process::start(&self.config) {
+            match Process::start(&self.config, self.printed.as_ref()) {
                 Ok(process) => {
                     slot.was_started = true;
                     slot.process.insert(process)
@@ -196,7 +210,9 @@ impl CommandReward {
         };
         let result = process.ask(requests, &self.config, &mut answered, &|wait| self.waits(wait));
         if any {
-            lock(&self.health).has_answered = true;
+            let mut health = lock(&self.health);
+            health.has_answered = true;
+            health.restarts = 0;
         }
         if let Err(failure) = &result {
             slot.process = None;
@@ -230,7 +246,7 @@ impl CommandReward {
             };
             health.reported.clone_from(&health.last);
             self.listener.warn(&format!(
-                "reward `{}`: its process is started again, restart {} of at most {limit}{why}",
+                "reward `{}`: its process is started again, restart {} of at most {limit} in a row{why}",
                 self.name, health.restarts
             ));
             return Ok(());
@@ -364,6 +380,7 @@ impl RewardFunction for CommandReward {
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let Some(truth) = &prompt.ground_truth else { return Vec::new() };
         let short = super::gsm8k::gold(truth);
+        let short = super::gold::as_written(&short);
         let mut forms = vec![
             truth.clone(),
             format!("#### {short}"),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::config::CommandConfig;
+use super::printed::{Printed, PrintedWriter};
 use super::protocol::{self, FunctionIntroduction, Reply};
 use crate::process_group::ProcessGroup;
 use crate::reward::failure::RewardFailure;
@@ -79,8 +80,11 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts the command in a process group of its own.
-    pub(super) fn start(config: &CommandConfig) -> Result<Self, RewardFailure> {
+    /// Starts the command in a process group of its own; `printed` gets what it prints to standard error.
+    pub(super) fn start(
+        config: &CommandConfig,
+        printed: Option<&Arc<Printed>>,
+    ) -> Result<Self, RewardFailure> {
         let (program, arguments) =
             config.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Program::new(program);
@@ -100,6 +104,7 @@ impl Process {
         let (end, stderr_end) = channel();
         let stderr = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&stderr);
+        let printed = printed.map(Printed::writer);
         let limit = config.max_line_bytes;
         let start_thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
@@ -114,7 +119,7 @@ impl Process {
         start_thread(
             "reward-stderr",
             Box::new(move || {
-                keep_end(stderr_pipe, &kept);
+                keep_end(stderr_pipe, &kept, printed);
                 let _ = end.send(());
             }),
         )?;
@@ -275,16 +280,19 @@ fn read_lines(stdout: ChildStdout, limit: usize, lines: &SyncSender<Output>) {
     }
 }
 
-fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
+fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>, mut printed: Option<PrintedWriter>) {
     let mut buffer = [0; 4096];
-    while let Ok(read) = stderr.read(&mut buffer) {
-        if read == 0 {
-            return;
+    while let Ok(read @ 1..) = stderr.read(&mut buffer) {
+        if let Some(printed) = &mut printed {
+            printed.write(&buffer[..read]);
         }
         let mut kept = lock(kept);
         kept.extend_from_slice(&buffer[..read]);
         let surplus = kept.len().saturating_sub(STDERR_BYTES);
         kept.drain(..surplus);
+    }
+    if let Some(printed) = &mut printed {
+        printed.end();
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tamis_core::setting::TimeSpan;
 
-use super::{CommandConfig, CommandReward};
+use super::{CommandConfig, CommandReward, Printed};
 use crate::reward::error::RewardError;
 use crate::reward::function::RewardFunction;
 use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
@@ -20,14 +20,14 @@ tamis_core::settings! {
         /// Time that the first answer of a fresh process may take beyond `timeout` (imports, a model to
         /// load).
         startup_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
-        /// Most restarts of crashed or late processes in a run.
+        /// Most restarts of crashed or late processes without an answer between them.
         max_restarts: usize = 10, Any, Free;
     }
 }
 
 impl ProcessPool {
     /// Starts the processes of a command line; the listener hears of them under the reward's name.
-    pub(super) fn start(
+    pub(in crate::reward) fn start(
         &self,
         argv: Vec<String>,
         working_dir: Option<PathBuf>,
@@ -42,7 +42,9 @@ impl ProcessPool {
             max_restarts: u32::try_from(self.max_restarts).unwrap_or(u32::MAX),
             ..CommandConfig::default()
         };
-        let command = CommandReward::new(config).map_err(|error| match error {
+        let log = context.host.log(context.name);
+        let printed = Arc::new(Printed::to(log, context.name, context.listener));
+        let command = CommandReward::printing_to(Some(printed), config).map_err(|error| match error {
             RewardError::Start { failure } => BuildError::Setting {
                 message: format!("reward `{}` {failure}", context.name),
                 hint: "is the program installed and on PATH? A relative path is taken from `working_dir`, \

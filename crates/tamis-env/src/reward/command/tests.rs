@@ -197,7 +197,7 @@ Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: 
     let rewards = Rewards::new(vec![named]).unwrap();
     let prompt = prompt(0, "1");
     let error = rewards.score(&[RewardInput::text(&prompt, "1")]).unwrap_err();
-    insta::assert_snapshot!(error, @"reward function `judge` cannot go on: its processes were restarted 2 times, which is the limit; the last failure: the process ended (exit status: 1) before it answered");
+    insta::assert_snapshot!(error, @"reward function `judge` cannot go on: its processes were restarted 2 times in a row, which is the limit; the last failure: the process ended (exit status: 1) before it answered");
 }
 
 /// Python programs are tested where there is a Python.
@@ -250,6 +250,59 @@ fn one_bad_completion_does_not_cost_the_others() {
     }
 }
 
+/// Restarts that answers follow are no reason to end a run, however many there are.
+#[test]
+fn completions_that_end_their_process_one_by_one_do_not_use_up_the_restarts() {
+    if !has_python() {
+        return;
+    }
+    let config = CommandConfig { batch_size: 1, max_restarts: 2, ..config(&["python3", "-c", FRAGILE]) };
+    let command = CommandReward::new(config).unwrap();
+    let prompts = [prompt(0, "3"), prompt(1, "4")];
+    let texts = ["3", "4"];
+    let inputs: Vec<RewardInput<'_>> =
+        (0..12).map(|row| RewardInput::text(&prompts[row % 2], texts[row % 2])).collect();
+    for (row, outcome) in command.score(&inputs).iter().enumerate() {
+        match row % 2 {
+            0 => {
+                assert!(matches!(outcome, RewardOutcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}")
+            }
+            _ => assert_eq!(outcome.get("score"), Some(1.0), "{row}"),
+        }
+    }
+}
+
+/// What processes print is kept in a file, which is named once, or passed on line by line.
+#[test]
+fn what_it_prints_is_kept_or_passed_on() {
+    const PRINTS: &str =
+        "while read line; do echo 'looking at it' >&2; printf 'no end' >&2; echo nonsense; done";
+    let heard = Arc::new(Heard::default());
+    let listener: Arc<dyn Listener> = heard.clone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("reward-mine.log");
+    let run = |log: Option<std::path::PathBuf>| {
+        let printed = Arc::new(Printed::to(log, "mine", &listener));
+        let command = CommandReward::printing_to(Some(printed), config(&["sh", "-c", PRINTS])).unwrap();
+        assert!(matches!(outcomes(&command, 1)[0], RewardOutcome::Failed(_)));
+    };
+    run(Some(path.clone()));
+    run(Some(path.clone()));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "looking at it\nno end".repeat(2));
+    let named = format!("reward `mine` prints: see {}", path.display());
+    assert_eq!(heard.text(), format!("{named}\n{named}"));
+    heard.lines.lock().unwrap().clear();
+    run(None);
+    assert_eq!(heard.text(), "reward `mine`: looking at it\nreward `mine`: no end");
+    heard.lines.lock().unwrap().clear();
+    run(Some(folder.path().join("absent/reward-mine.log")));
+    assert!(
+        heard.text().starts_with("warning: reward `mine`: what it prints cannot be kept in "),
+        "{}",
+        heard.text()
+    );
+}
+
 /// Takes its time over the first completion that it is asked about.
 const SLOW_TO_START: &str = "
 import json, sys, time
@@ -284,7 +337,7 @@ fn a_long_wait_is_told_and_a_restart_too() {
     let command = CommandReward::new(config).unwrap().heard_by("judge", heard.clone());
     outcomes(&command, 3);
     insta::assert_snapshot!(heard.text(), @r"
-    warning: reward `judge`: its process is started again, restart 1 of at most 1: the process ended (exit status: 3) before it answered; its standard error ends:
+    warning: reward `judge`: its process is started again, restart 1 of at most 1 in a row: the process ended (exit status: 3) before it answered; its standard error ends:
     oh
     ");
 }
@@ -303,9 +356,9 @@ fn a_program_that_never_answers_is_not_started_over_and_over() {
     broken
     ");
     insta::assert_snapshot!(heard.text(), @r"
-    warning: reward `judge`: its process is started again, restart 1 of at most 100: the process ended (exit status: 3) before it answered; its standard error ends:
+    warning: reward `judge`: its process is started again, restart 1 of at most 100 in a row: the process ended (exit status: 3) before it answered; its standard error ends:
     broken
-    warning: reward `judge`: its process is started again, restart 2 of at most 100: the same failure
+    warning: reward `judge`: its process is started again, restart 2 of at most 100 in a row: the same failure
     ");
 }
 
