@@ -51,3 +51,23 @@ proptest! {
         }
     }
 }
+
+/// RAGEN's own words, or anyone's, take the place of a game's (`environment.prompting.instruction`).
+#[test]
+fn an_instruction_replaces_the_words_of_the_game() {
+    for kind in ["bandit", "countdown", "frozen_lake", "rubik_2x2", "sokoban", "sudoku", "twenty_forty_eight"]
+    {
+        let system = |instruction: &str| {
+            let mut maker = maker(kind, EnvironmentStyle::Ragen);
+            instruction.clone_into(&mut maker.prompting.instruction);
+            let opening = maker.open(Key::new(1, Purpose::Environment)).expect("open");
+            opening.system.expect("words")
+        };
+        assert!(
+            system("Words of RAGEN. ").starts_with("You're a helpful assistant. Words of RAGEN. "),
+            "{kind}"
+        );
+        assert!(!system("").contains("Words of RAGEN"), "{kind}");
+        assert_eq!(system("").lines().last(), system("Words of RAGEN. ").lines().last(), "{kind}");
+    }
+}
