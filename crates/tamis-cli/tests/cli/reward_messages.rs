@@ -23,6 +23,9 @@ fn with_program_restarted(program: &str, max_restarts: usize) -> Ended {
     let ended =
         train(&folder, &tiny(&[("reward: [{kind: number}]", &reward), ("total_steps: 6", "total_steps: 2")]));
     if ended.code == Some(2) {
+        // What the program printed is kept, as the logs of everything that was started.
+        let _ = std::fs::remove_file(folder.join("runs/tiny.failed/reward-judge.log"));
+        let _ = std::fs::remove_dir(folder.join("runs/tiny.failed"));
         leaves_no_run(&folder);
     }
     if ended.code != Some(0) && folder.join("runs/tiny/config.yaml").is_file() {

@@ -158,7 +158,7 @@ fn rows_of_a_source_without_a_verifier_are_refused() {
     exit code 2
     error: reward `by_source` has no verifier for some of the rows:
       `arithmetic`, 72 rows: verl has no verifier for it, and `sources` names none
-      hint: name one in its `sources`, such as `sources: {arithmetic: {kind: gsm8k, method: flexible}}`; `"*"` there is for sources that nobody names and for rows without one (the column is data.columns.data_source)
+      hint: name one in its `sources`, such as `sources: {arithmetic: {kind: gsm8k, method: last_number}}`; `"*"` there is for sources that nobody names and for rows without one (the column is data.columns.data_source)
     "#);
     assert!(!folder.join("runs/tiny").exists());
     for sources in ["{arithmetic: number}", "{arithmetic: {kind: number}}", "{'*': number}"] {
