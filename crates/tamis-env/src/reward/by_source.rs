@@ -299,6 +299,26 @@ mod tests {
         assert_eq!(replaced.score(&inputs[..1])[0].get("acc"), Some(0.0));
     }
 
+    /// Answers to MATH-500 that verl's comparison of texts judges otherwise; the page names them with verl's verdicts.
+    #[test]
+    fn texts_that_verl_judges_otherwise_are_on_the_page() {
+        let page =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rewards.md")).unwrap();
+        for (truth, answer, acc, of_verl) in [
+            ("10,080", "10080", 1.0, "wrong"),
+            (r"\frac{1}{2}", r"\frac{2}{4}", 1.0, "wrong"),
+            (r"50\%", "50", 0.0, "right"),
+        ] {
+            let prompt = prompt("HuggingFaceH4/MATH-500", truth);
+            let completion = format!(r"\boxed{{{answer}}}");
+            let outcome = BySource::default().score(&[RewardInput::text(&prompt, &completion)]).remove(0);
+            assert_eq!(outcome.get("acc"), Some(acc), "{truth} {answer}");
+            let ours = if acc > 0.0 { "right" } else { "wrong" };
+            let row = format!("| `{truth}` | `{answer}` | {of_verl} | {ours} |");
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
     #[test]
     fn sources_without_a_verifier_are_named_and_counted() {
         let sources = ["taco", "my/source", "", "taco", "openai/gsm8k"];

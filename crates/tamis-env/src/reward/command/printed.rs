@@ -13,20 +13,30 @@ const FILE_BYTES: u64 = 64 << 20;
 /// Longest part of a line that is passed on by itself.
 const LINE_BYTES: usize = 4096;
 
+/// The file of what is printed.
+#[derive(Default)]
+enum Kept {
+    /// Nothing was printed yet.
+    #[default]
+    Nothing,
+    Open(File),
+    /// It cannot be written, which was told.
+    Failed,
+}
+
 /// Takes what the processes of one reward print to their standard error, which for a Python function is all that it
 /// prints. The processes of a pool share it.
 pub(in crate::reward) struct Printed {
     name: String,
     listener: Arc<dyn Listener>,
     path: Option<PathBuf>,
-    /// The file once there is something to keep; `None` after a failure, which was told.
-    file: Mutex<Option<Option<File>>>,
+    kept: Mutex<Kept>,
 }
 
 impl Printed {
     /// Into a file, or without one to the listener.
     pub(in crate::reward) fn to(path: Option<PathBuf>, name: &str, listener: &Arc<dyn Listener>) -> Self {
-        Self { name: name.to_owned(), listener: Arc::clone(listener), path, file: Mutex::default() }
+        Self { name: name.to_owned(), listener: Arc::clone(listener), path, kept: Mutex::default() }
     }
 
     /// A process's own part of it.
@@ -35,28 +45,34 @@ impl Printed {
     }
 
     fn keep(&self, path: &Path, bytes: &[u8]) {
-        let mut file = lock(&self.file);
-        let is_first = file.is_none();
-        let opened = file.get_or_insert_with(|| self.open(path));
-        if is_first && opened.is_some() {
-            self.listener.say(&format!("reward `{}` prints: see {}", self.name, path.display()));
+        let mut kept = lock(&self.kept);
+        if matches!(*kept, Kept::Nothing) {
+            *kept = self.open(path);
+            if matches!(*kept, Kept::Open(_)) {
+                self.listener.say(&format!("reward `{}` prints: see {}", self.name, path.display()));
+            }
         }
-        let Some(open) = opened else { return };
-        if open.metadata().is_ok_and(|found| found.len() >= FILE_BYTES) {
+        let is_full = |file: &File| file.metadata().is_ok_and(|found| found.len() >= FILE_BYTES);
+        if matches!(&*kept, Kept::Open(file) if is_full(file)) {
             let _ = std::fs::rename(path, path.with_extension("log.1"));
-            *opened = self.open(path);
+            *kept = self.open(path);
         }
-        if let Some(open) = opened
-            && let Err(error) = open.write_all(bytes)
+        if let Kept::Open(file) = &mut *kept
+            && let Err(error) = file.write_all(bytes)
         {
             self.give_up(path, &error);
-            *opened = None;
+            *kept = Kept::Failed;
         }
     }
 
-    fn open(&self, path: &Path) -> Option<File> {
-        let opened = OpenOptions::new().create(true).append(true).open(path);
-        opened.map_err(|error| self.give_up(path, &error)).ok()
+    fn open(&self, path: &Path) -> Kept {
+        match OpenOptions::new().create(true).append(true).open(path) {
+            Ok(file) => Kept::Open(file),
+            Err(error) => {
+                self.give_up(path, &error);
+                Kept::Failed
+            }
+        }
     }
 
     fn give_up(&self, path: &Path, error: &std::io::Error) {

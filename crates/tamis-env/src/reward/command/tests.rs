@@ -265,7 +265,7 @@ fn completions_that_end_their_process_one_by_one_do_not_use_up_the_restarts() {
     for (row, outcome) in command.score(&inputs).iter().enumerate() {
         match row % 2 {
             0 => {
-                assert!(matches!(outcome, RewardOutcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}")
+                assert!(matches!(outcome, RewardOutcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}");
             }
             _ => assert_eq!(outcome.get("score"), Some(1.0), "{row}"),
         }
