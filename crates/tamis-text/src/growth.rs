@@ -114,7 +114,7 @@ impl Growth {
             if step.normalize(&mut normalized).is_err() {
                 return Ok(());
             }
-            current = normalized.get().to_owned();
+            normalized.get().clone_into(&mut current);
             if current.len() > limit {
                 return Err(kind());
             }

@@ -114,6 +114,7 @@ pub(super) fn indent(
 }
 
 /// The filter `center`.
+#[expect(clippy::needless_pass_by_value, reason = "the signature is the template engine's")]
 pub(super) fn center(value: &str, width: Option<usize>, kwargs: Kwargs) -> Result<String, Error> {
     let width = width.or(kwargs.get("width")?).unwrap_or(80);
     kwargs.assert_all_used()?;
