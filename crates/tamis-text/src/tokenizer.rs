@@ -427,20 +427,29 @@ impl Tokenizer {
         &self.special_tokens
     }
 
-    /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` of a
-    /// `generation_config.json` (a number or a list), sorted and without repetition. A file that is absent
-    /// adds nothing.
-    pub fn end_token_ids(&self, generation_config: &Path) -> Result<Vec<u32>, TokenizerError> {
+    /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` (a number or a list) of
+    /// the model in a folder, sorted and without repetition. As in transformers, `config.json` counts if there
+    /// is no `generation_config.json`. Files that are absent add nothing.
+    pub fn end_token_ids(&self, model: &Path) -> Result<Vec<u32>, TokenizerError> {
         let mut ids: Vec<u32> = self.eos.into_iter().collect();
-        let config: Value = match tamis_file::read(generation_config, tamis_file::MAX_MODEL_CONFIG) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| TokenizerError::Json { path: generation_config.to_owned(), source })?,
-            Err(source) if source.kind() == std::io::ErrorKind::NotFound => Value::Null,
-            Err(source) => {
-                return Err(TokenizerError::Read { path: generation_config.to_owned(), source });
-            }
+        let read = |path: &Path| match tamis_file::read(path, tamis_file::MAX_MODEL_CONFIG) {
+            Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
+                Ok(config) => Ok(Some(config)),
+                Err(source) => Err(TokenizerError::Json { path: path.to_owned(), source }),
+            },
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(TokenizerError::Read { path: path.to_owned(), source }),
         };
-        let declared = &config["eos_token_id"];
+        let mut path = model.join("generation_config.json");
+        let mut config = read(&path)?;
+        if config.is_none() {
+            path = model.join("config.json");
+            config = read(&path)?;
+        }
+        let config = config.unwrap_or(Value::Null);
+        // A model that sees images has the keys of its text in a section.
+        let own = Some(&config["eos_token_id"]).filter(|own| !own.is_null());
+        let declared = own.unwrap_or(&config["text_config"]["eos_token_id"]);
         let values = match declared {
             Value::Null => &[][..],
             Value::Array(values) => values.as_slice(),
@@ -449,7 +458,7 @@ impl Tokenizer {
         for value in values {
             let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
             ids.push(id.ok_or_else(|| TokenizerError::Field {
-                path: generation_config.to_owned(),
+                path: path.clone(),
                 field: "eos_token_id".to_owned(),
                 expected: "a token id or a list of them",
                 actual: declared.to_string(),

@@ -112,8 +112,7 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
 
 /// Tokenizer and template as they lie in a folder.
 fn own_codec(folder: &Path) -> Result<Codec, CodecError> {
-    let end_tokens = folder.join("generation_config.json");
-    Codec::new(Tokenizer::load(folder)?, None, serde_json::Map::new(), Some(&end_tokens))
+    Codec::new(Tokenizer::load(folder)?, None, serde_json::Map::new(), Some(folder))
 }
 
 /// An error with its causes in one line.

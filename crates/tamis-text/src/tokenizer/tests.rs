@@ -184,8 +184,23 @@ fn a_character_outside_the_alphabet_is_named() {
 fn end_tokens_of_both_files() {
     let folder = tempfile::tempdir().unwrap();
     let tokenizer = Tokenizer::characters("ab").unwrap();
-    let path = folder.path().join("generation_config.json");
-    assert_eq!(tokenizer.end_token_ids(&path).unwrap(), [1]);
+    let model = folder.path();
+    assert_eq!(tokenizer.end_token_ids(model).unwrap(), [1]);
+    // As long as there is no generation_config.json, config.json counts.
+    let path = model.join("config.json");
+    for (declared, expected) in [
+        (json!({"eos_token_id": [3, 0]}), vec![0, 1, 3]),
+        (json!({"eos_token_id": 3}), vec![1, 3]),
+        (json!({"text_config": {"eos_token_id": [0]}}), vec![0, 1]),
+        (json!({"model_type": "llama"}), vec![1]),
+    ] {
+        std::fs::write(&path, declared.to_string()).unwrap();
+        assert_eq!(tokenizer.end_token_ids(model).unwrap(), expected);
+    }
+    std::fs::write(&path, r#"{"eos_token_id": "</s>"}"#).unwrap();
+    let error = tokenizer.end_token_ids(model).unwrap_err();
+    insta::assert_snapshot!(chain(&error, model), @r#"`eos_token_id` in FOLDER/config.json must be a token id or a list of them, got "</s>""#);
+    let path = model.join("generation_config.json");
     for (declared, expected) in [
         (json!({"eos_token_id": 3}), vec![1, 3]),
         (json!({"eos_token_id": [3, 1, 0]}), vec![0, 1, 3]),
@@ -193,13 +208,13 @@ fn end_tokens_of_both_files() {
         (json!({}), vec![1]),
     ] {
         std::fs::write(&path, declared.to_string()).unwrap();
-        assert_eq!(tokenizer.end_token_ids(&path).unwrap(), expected);
+        assert_eq!(tokenizer.end_token_ids(model).unwrap(), expected);
     }
     std::fs::write(&path, r#"{"eos_token_id": [1, "2"]}"#).unwrap();
-    let error = tokenizer.end_token_ids(&path).unwrap_err();
+    let error = tokenizer.end_token_ids(model).unwrap_err();
     insta::assert_snapshot!(chain(&error, folder.path()), @r#"`eos_token_id` in FOLDER/generation_config.json must be a token id or a list of them, got [1,"2"]"#);
     std::fs::write(&path, "{").unwrap();
-    let error = tokenizer.end_token_ids(&path).unwrap_err();
+    let error = tokenizer.end_token_ids(model).unwrap_err();
     insta::assert_snapshot!(chain(&error, folder.path()), @"FOLDER/generation_config.json is not valid JSON: \
          EOF while parsing an object at line 1 column 1");
 }

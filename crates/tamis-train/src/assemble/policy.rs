@@ -38,8 +38,7 @@ pub(super) fn unverified_codec(
         )),
         (Some(path), _) => {
             let tokenizer = load_tokenizer(&path)?;
-            let generation = path.join("generation_config.json");
-            Ok(Codec::new(tokenizer, template, arguments, Some(&generation))?.with_images_of(&path)?)
+            Ok(Codec::new(tokenizer, template, arguments, Some(&path))?.with_images_of(&path)?)
         }
         (None, Some(init)) => {
             let tokenizer = match &init.tokenizer {
@@ -97,13 +96,8 @@ fn load_tokenizer(path: &Path) -> Result<Tokenizer, AssembleError> {
 pub fn codec_of(config: &Config, checkpoint: &Path) -> Result<Codec, AssembleError> {
     let template = config.model.chat_template.as_deref();
     let arguments = config.data.chat_template_kwargs.0.clone();
-    Ok(Codec::new(
-        load_tokenizer(checkpoint)?,
-        template,
-        arguments,
-        Some(&checkpoint.join("generation_config.json")),
-    )?
-    .with_images_of(checkpoint)?)
+    let tokenizer = load_tokenizer(checkpoint)?;
+    Ok(Codec::new(tokenizer, template, arguments, Some(checkpoint))?.with_images_of(checkpoint)?)
 }
 
 /// The model's shape, before anything is allocated for it: that of a checkpoint, of `model.path`, or of
@@ -174,7 +168,7 @@ impl Limits {
         self.check_length(config, "the model")?;
         if codec.end_token_ids().is_empty() {
             return Err(AssembleError::setting(
-                "neither the tokenizer nor generation_config.json names an end token, so no completion could end",
+                "neither the tokenizer nor generation_config.json (or config.json) names an end token, so no completion could end",
                 "set eos_token in tokenizer_config.json or eos_token_id in generation_config.json",
             ));
         }

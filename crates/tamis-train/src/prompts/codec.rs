@@ -209,12 +209,12 @@ impl Prepared {
 
 impl Codec {
     /// From a tokenizer, an optional template file that replaces the tokenizer's own, and the folder of the
-    /// model whose `generation_config.json` may name further end tokens.
+    /// model, which may name further end tokens ([`Tokenizer::end_token_ids`]).
     pub fn new(
         tokenizer: Tokenizer,
         template_file: Option<&Path>,
         template_arguments: Map<String, Value>,
-        generation_config: Option<&Path>,
+        model: Option<&Path>,
     ) -> Result<Self, CodecError> {
         let template = match template_file {
             Some(path) => {
@@ -228,8 +228,8 @@ impl Codec {
                 Err(error) => return Err(error.into()),
             },
         };
-        let end_token_ids = match generation_config {
-            Some(path) => tokenizer.end_token_ids(path)?,
+        let end_token_ids = match model {
+            Some(folder) => tokenizer.end_token_ids(folder)?,
             None => tokenizer.eos_id().into_iter().collect(),
         };
         // A run that replays must render the same date: the beginning of 1970 is as good as any.
