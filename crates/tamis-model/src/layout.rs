@@ -4,6 +4,9 @@ use crate::config::{OutputHead, TransformerConfig};
 use crate::panels;
 use crate::simd::PANEL;
 
+/// Name of the embedding.
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+
 /// Order of a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorOrder {
@@ -61,6 +64,19 @@ impl Tensor {
         })
     }
 
+    /// Puts whole rows in the order of the file into a buffer, from a row on.
+    pub(crate) fn set_some_rows(&self, buffer: &mut [f32], first: usize, values: &[f32]) {
+        let width = self.shape.iter().skip(1).product::<usize>();
+        let out = self.of_mut(buffer);
+        if self.order == TensorOrder::Panels {
+            for (row, values) in values.chunks_exact(width).enumerate() {
+                panels::set_row(out, width, first + row, values.iter().copied());
+            }
+        } else {
+            out[first * width..][..values.len()].copy_from_slice(values);
+        }
+    }
+
     /// Puts values in the order of the file into a buffer.
     pub(crate) fn set_rows(&self, buffer: &mut [f32], mut values: impl Iterator<Item = f32>) {
         let out = self.of_mut(buffer);
@@ -115,8 +131,7 @@ impl WeightLayout {
         let d = config.hidden_size;
         let (q, kv) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
         let order = if config.is_tied() { TensorOrder::Panels } else { TensorOrder::Rows };
-        let embedding =
-            builder.add("model.embed_tokens.weight".to_owned(), &[config.vocab_size, d], order, Role::Matrix);
+        let embedding = builder.add(EMBEDDING.to_owned(), &[config.vocab_size, d], order, Role::Matrix);
         let layers = (0..config.num_layers)
             .map(|i| {
                 let mut matrix = |name: &str, n: usize, k: usize| {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tamis_core::random::Key;
 
-use crate::checkpoint::{self, CheckpointError, Fill, SaveDtype};
+use crate::checkpoint::{self, CheckpointError, Fill, SaveDtype, TiedHead};
 use crate::config::{ConfigError, OutputHead, TransformerConfig};
 use crate::floats::Floats;
 use crate::layout::{Role, Tensor, WeightLayout};
@@ -38,7 +38,9 @@ impl Model {
         Self { config, layout: Arc::new(layout), weights, state: WeightsState::new() }
     }
 
-    /// Loads a language model from a Hugging Face folder: `config.json`, `model.safetensors` or its shards.
+    /// Loads a language model from a Hugging Face folder: `config.json`, `model.safetensors` or its shards. If the
+    /// configuration ties the output head to the embedding and the files hold another head, the model has that
+    /// head and is not tied ([`head_warning`](crate::head_warning)).
     pub fn load(folder: &Path) -> Result<Self, CheckpointError> {
         Self::load_weights(folder, TransformerConfig::load(folder))
     }
@@ -57,12 +59,25 @@ impl Model {
         folder: &Path,
         config: Result<TransformerConfig, ConfigError>,
     ) -> Result<Self, CheckpointError> {
-        let config =
+        let mut config =
             config.map_err(|source| CheckpointError::Config { folder: folder.to_owned(), source })?;
-        let layout = WeightLayout::new(&config);
-        checkpoint::read_weights(folder, &layout, None)?;
+        let mut layout = WeightLayout::new(&config);
+        let mut in_files = layout.clone();
+        if config.is_tied() {
+            let embedding = &mut in_files.tensors[layout.embedding].name;
+            match checkpoint::find_head(folder, embedding)? {
+                TiedHead::Embedding => {}
+                TiedHead::UnderItsName => checkpoint::HEAD.clone_into(embedding),
+                TiedHead::Other => {
+                    config = config.to_untied();
+                    layout = WeightLayout::new(&config);
+                    in_files = layout.clone();
+                }
+            }
+        }
+        checkpoint::read_weights(folder, &in_files, None)?;
         let mut weights = Floats::zeros(layout.len);
-        checkpoint::read_weights(folder, &layout, Some(&mut weights))?;
+        checkpoint::read_weights(folder, &in_files, Some(&mut weights))?;
         Ok(Self::new(config, layout, weights))
     }
 

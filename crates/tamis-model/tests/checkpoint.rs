@@ -139,6 +139,103 @@ fn rename(header: &mut Value, from: &str, to: &str) {
     header.insert(to.to_owned(), entry);
 }
 
+/// Adds a tensor, or takes one out, of `model.safetensors`.
+fn edit_tensors(folder: &Path, edit: impl Fn(&mut Vec<(String, Vec<usize>, Vec<f32>)>)) {
+    let path = folder.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let values = |data: &[u8]| data.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+    let mut tensors: Vec<_> = file
+        .iter()
+        .map(|(name, view)| (name.to_owned(), view.shape().to_vec(), values(view.data())))
+        .collect();
+    edit(&mut tensors);
+    let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let data: Vec<_> = tensors.iter().map(|(name, shape, values)| (name, shape, bytes(values))).collect();
+    let views = data.iter().map(|(name, shape, data)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, (*shape).clone(), data);
+        (name, view.unwrap())
+    });
+    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+/// A model that is tied by its configuration: its files decide which head it has.
+#[test]
+fn the_head_in_the_files_of_a_tied_model_is_its_head() {
+    const EMBEDDING: &str = "model.embed_tokens.weight";
+    let tied = tiny(Architecture::Qwen2);
+    let embedding = tied.tensors().find(|(name, ..)| *name == EMBEDDING).unwrap().2;
+    let (vocab, width) = (11, 8);
+    let folder = tempfile::tempdir().unwrap();
+    let with = |head: &[f32]| {
+        tied.save(folder.path(), SaveDtype::F32).unwrap();
+        edit_tensors(folder.path(), |tensors| {
+            tensors.push(("lm_head.weight".to_owned(), vec![vocab, width], head.to_vec()));
+        });
+        (Model::load(folder.path()), tamis_model::head_warning(folder.path()))
+    };
+    // The same numbers twice: one matrix.
+    let (loaded, warning) = with(&embedding);
+    let loaded = loaded.unwrap();
+    assert!(loaded.same_weights(&tied) && loaded.config().tie_word_embeddings);
+    assert_eq!(warning, None);
+    // Other numbers, be it only the last one.
+    let mut head = embedding.clone();
+    *head.last_mut().unwrap() += 1.0;
+    let (loaded, warning) = with(&head);
+    let loaded = loaded.unwrap();
+    assert!(!loaded.config().tie_word_embeddings);
+    let found = |model: &Model, name: &str| model.tensors().find(|tensor| tensor.0 == name).unwrap().2;
+    assert_eq!(
+        (found(&loaded, "lm_head.weight"), found(&loaded, EMBEDDING)),
+        (head.clone(), embedding.clone())
+    );
+    let warning = warning.unwrap().replace(&folder.path().display().to_string(), "DIR");
+    insta::assert_snapshot!(warning, @"DIR/config.json has `tie_word_embeddings: true`, but the `lm_head.weight` of its weights is not the embedding: this head is used and trained, untied, as transformers 5 does; vLLM and older versions of transformers use the embedding");
+    // What is saved says so, and is read as it is; in one file and in several.
+    for max_bytes in [u64::MAX, 600] {
+        let again = folder.path().join(max_bytes.to_string());
+        loaded.save_sharded(&again, SaveDtype::F32, max_bytes).unwrap();
+        assert!(Model::load(&again).unwrap().same_weights(&loaded));
+        assert_eq!(tamis_model::head_warning(&again), None);
+        let config = again.join("config.json");
+        let mut json: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+        assert_eq!(json["tie_word_embeddings"], false);
+        json["tie_word_embeddings"] = true.into();
+        std::fs::write(config, json.to_string()).unwrap();
+        assert!(Model::load(&again).unwrap().same_weights(&loaded));
+        assert!(tamis_model::head_warning(&again).is_some());
+    }
+    // A critic takes the layers, and has no use for either.
+    assert!(Model::load_critic(folder.path()).unwrap().same_weights(&tied.critic()));
+    // Of another shape it is an error, as it is for a model with a head of its own.
+    let (loaded, _) = with(&head);
+    loaded.unwrap();
+    edit_tensors(folder.path(), |tensors| {
+        let (_, shape, values) = tensors.iter_mut().find(|tensor| tensor.0 == "lm_head.weight").unwrap();
+        shape[0] -= 1;
+        values.truncate((vocab - 1) * width);
+    });
+    insta::assert_snapshot!(load_error(folder.path()), @"tensor `lm_head.weight` in DIR/model.safetensors has shape [10, 8], and the configuration of the model makes it [11, 8]");
+}
+
+/// Some tools write the matrix of a tied model once, under the name of the head.
+#[test]
+fn a_tied_model_whose_files_name_only_the_head_loads() {
+    let tied = tiny(Architecture::Qwen2);
+    let folder = tempfile::tempdir().unwrap();
+    tied.save(folder.path(), SaveDtype::F32).unwrap();
+    edit_header(folder.path(), |header| rename(header, "model.embed_tokens.weight", "lm_head.weight"));
+    let loaded = Model::load(folder.path()).unwrap();
+    assert!(loaded.same_weights(&tied) && loaded.config().tie_word_embeddings);
+    assert_eq!(tamis_model::head_warning(folder.path()), None);
+    // Saved, it has the usual name.
+    loaded.save(folder.path(), SaveDtype::F32).unwrap();
+    assert!(
+        Model::load(folder.path()).unwrap().tensors().any(|(name, ..)| name == "model.embed_tokens.weight")
+    );
+}
+
 #[test]
 fn messages_about_tensors() {
     let broken = |edit: &dyn Fn(&mut Value)| {

@@ -1,19 +1,20 @@
 //! Checkpoints in Hugging Face layout: `model.safetensors`, or shards with `model.safetensors.index.json`.
 //!
-//! Reading accepts f32, bf16 and f16 and computes in f32. Writing goes through a temporary file, fsync,
+//! Reading accepts f32, bf16 and f16 and computes in f32. A model whose configuration ties the output head to the
+//! embedding may have a head of its own in its files ([`find_head`]): the files decide. Writing goes through a temporary file, fsync,
 //! rename and fsync of the folder, so that a crash leaves the old file or the new one, never half of one.
 
-mod map;
+mod weight_file;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use safetensors::{Dtype, SafeTensors};
 use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::layout::{Tensor, WeightLayout};
+use weight_file::WeightFile;
 pub(crate) use write::write_tensors;
 pub use write::{Fill, SaveDtype, write_file};
 
@@ -124,6 +125,102 @@ pub enum CheckpointError {
     },
 }
 
+/// Name of the output head in a language model's files.
+pub(crate) const HEAD: &str = "lm_head.weight";
+
+/// The files of a folder's weights.
+enum Files {
+    Single(PathBuf),
+    /// By tensor, as the index names them.
+    Sharded {
+        index: PathBuf,
+        by_tensor: BTreeMap<String, String>,
+    },
+}
+
+impl Files {
+    fn of(folder: &Path) -> Result<Self, CheckpointError> {
+        let single = folder.join("model.safetensors");
+        let index = folder.join("model.safetensors.index.json");
+        if single.exists() {
+            return Ok(Self::Single(single));
+        }
+        if !index.exists() {
+            return Err(CheckpointError::NoWeights { folder: folder.to_owned() });
+        }
+        let text = tamis_file::read_text(&index, tamis_file::MAX_MODEL_CONFIG)
+            .map_err(|source| CheckpointError::Read { path: index.clone(), source })?;
+        match weight_map(&text) {
+            Some(by_tensor) => Ok(Self::Sharded { index, by_tensor }),
+            None => Err(CheckpointError::Index { path: index }),
+        }
+    }
+
+    /// The file that should hold a tensor; `None` where none does.
+    fn open(&self, folder: &Path, tensor: &str) -> Result<Option<WeightFile>, CheckpointError> {
+        let file = match self {
+            Self::Single(path) => WeightFile::open(path)?,
+            Self::Sharded { by_tensor, .. } => match by_tensor.get(tensor) {
+                Some(file) => WeightFile::open(&folder.join(file))?,
+                None => return Ok(None),
+            },
+        };
+        Ok(file.info(tensor).is_some().then_some(file))
+    }
+}
+
+/// The output head in the files of a language model whose configuration ties it to the embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TiedHead {
+    /// The embedding: the files hold no head, or the same numbers twice.
+    Embedding,
+    /// The files hold the matrix once, under the name of the head.
+    UnderItsName,
+    /// Other numbers than the embedding's. As in transformers (5.0 and later) the model is then not tied.
+    Other,
+}
+
+/// Finds the output head in the files of a model that ties it to the embedding of this name.
+pub(crate) fn find_head(folder: &Path, name: &str) -> Result<TiedHead, CheckpointError> {
+    let files = Files::of(folder)?;
+    let Some(with_head) = files.open(folder, HEAD)? else { return Ok(TiedHead::Embedding) };
+    let Some(with_embedding) = files.open(folder, name)? else { return Ok(TiedHead::UnderItsName) };
+    let (Some(head), Some(embedding)) = (with_head.info(HEAD), with_embedding.info(name)) else {
+        return Ok(TiedHead::Embedding);
+    };
+    if head.shape != embedding.shape {
+        return Ok(TiedHead::Other);
+    }
+    let (mut is_same, mut rows) = (true, Vec::new());
+    with_head.read(HEAD, head, |first, values| {
+        let num_rows = values.len() / head.shape.iter().skip(1).product::<usize>().max(1);
+        with_embedding.read_rows(name, embedding, first..first + num_rows, &mut rows)?;
+        is_same = values.iter().zip(&rows).all(|(a, b)| a.to_bits() == b.to_bits());
+        Ok(is_same)
+    })?;
+    with_head.check_unchanged()?;
+    with_embedding.check_unchanged()?;
+    Ok(if is_same { TiedHead::Embedding } else { TiedHead::Other })
+}
+
+/// What to tell the user of a folder whose `config.json` ties the output head to the embedding while its files hold
+/// another head; `None` for any other folder, and for one that cannot be read. Its architecture may be one that the
+/// engine does not compute.
+pub fn head_warning(folder: &Path) -> Option<String> {
+    let config = folder.join("config.json");
+    let text = tamis_file::read_text(&config, tamis_file::MAX_MODEL_CONFIG).ok()?;
+    let json: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let is_tied = json.get("tie_word_embeddings")?.as_bool()?;
+    let is_other = is_tied && find_head(folder, crate::layout::EMBEDDING).ok()? == TiedHead::Other;
+    is_other.then(|| {
+        format!(
+            "{} has `tie_word_embeddings: true`, but the `lm_head.weight` of its weights is not the embedding: this head \
+             is used and trained, untied, as transformers 5 does; vLLM and older versions of transformers use the embedding",
+            config.display()
+        )
+    })
+}
+
 /// Reads the weights of a folder into a buffer of the layout; without one, only checks names, shapes and
 /// types (so that nothing is allocated by the word of a configuration alone).
 pub(crate) fn read_weights(
@@ -131,18 +228,13 @@ pub(crate) fn read_weights(
     layout: &WeightLayout,
     mut buffer: Option<&mut [f32]>,
 ) -> Result<(), CheckpointError> {
-    let single = folder.join("model.safetensors");
-    let index = folder.join("model.safetensors.index.json");
-    if single.exists() {
-        let names = layout.tensors.iter().collect::<Vec<_>>();
-        return read_file(&single, layout, &names, "", buffer);
-    }
-    if !index.exists() {
-        return Err(CheckpointError::NoWeights { folder: folder.to_owned() });
-    }
-    let text = tamis_file::read_text(&index, tamis_file::MAX_MODEL_CONFIG)
-        .map_err(|source| CheckpointError::Read { path: index.clone(), source })?;
-    let files = weight_map(&text).ok_or_else(|| CheckpointError::Index { path: index.clone() })?;
+    let (index, files) = match Files::of(folder)? {
+        Files::Single(path) => {
+            let names = layout.tensors.iter().collect::<Vec<_>>();
+            return read_file(&path, layout, &names, "", buffer);
+        }
+        Files::Sharded { index, by_tensor } => (index, by_tensor),
+    };
     let mut by_file: BTreeMap<&str, Vec<&Tensor>> = BTreeMap::new();
     for tensor in &layout.tensors {
         let file = files
@@ -193,13 +285,9 @@ pub(crate) fn read_file(
     prefix: &str,
     mut buffer: Option<&mut [f32]>,
 ) -> Result<(), CheckpointError> {
-    let bytes = map::file(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
-    let file = SafeTensors::deserialize(&bytes)
-        .map_err(|source| CheckpointError::Format { path: path.to_owned(), source })?;
+    let file = WeightFile::open(path)?;
     let wanted: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-    let mut names = file.names();
-    names.sort_unstable();
-    for name in names {
+    for name in file.names() {
         let Some(name) = name.strip_prefix(prefix) else { continue };
         if !wanted.contains(name) && !is_known(layout, name) {
             return Err(CheckpointError::Unexpected { name: name.to_owned(), path: path.to_owned() });
@@ -207,46 +295,33 @@ pub(crate) fn read_file(
     }
     for tensor in tensors {
         let name = format!("{prefix}{}", tensor.name);
-        let view = file
-            .tensor(&name)
-            .map_err(|_| CheckpointError::Missing { name: name.clone(), path: path.to_owned() })?;
-        if view.shape() != tensor.shape {
-            let (expected, found) = (tensor.shape.clone(), view.shape().to_vec());
+        let Some(info) = file.info(&name) else {
+            return Err(CheckpointError::Missing { name, path: path.to_owned() });
+        };
+        if info.shape != tensor.shape {
+            let (expected, found) = (tensor.shape.clone(), info.shape.clone());
             return Err(CheckpointError::Shape { name, path: path.to_owned(), expected, found });
         }
-        let data = view.data();
+        let Some(buffer) = buffer.as_deref_mut() else {
+            // The type is looked at, and no number.
+            file.read_rows(&name, info, 0..0, &mut Vec::new())?;
+            continue;
+        };
         let mut is_finite = true;
-        let mut see = |value: &f32| is_finite &= value.is_finite();
-        let halves = |decode: fn([u8; 2]) -> f32| data.chunks_exact(2).map(move |b| decode([b[0], b[1]]));
-        match (view.dtype(), buffer.as_deref_mut()) {
-            (Dtype::F32 | Dtype::BF16 | Dtype::F16, None) => {}
-            (Dtype::F32, Some(buffer)) => {
-                let values = data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-                tensor.set_rows(buffer, values.inspect(&mut see));
-            }
-            (Dtype::BF16, Some(buffer)) => {
-                tensor.set_rows(buffer, halves(|b| half::bf16::from_le_bytes(b).to_f32()).inspect(&mut see));
-            }
-            (Dtype::F16, Some(buffer)) => {
-                tensor.set_rows(buffer, halves(|b| half::f16::from_le_bytes(b).to_f32()).inspect(&mut see));
-            }
-            (other, _) => {
-                let dtype = format!("{other:?}");
-                return Err(CheckpointError::Dtype { name, path: path.to_owned(), dtype });
-            }
-        }
+        file.read(&name, info, |first, values| {
+            is_finite = values.iter().all(|value| value.is_finite());
+            tensor.set_some_rows(buffer, first, values);
+            Ok(is_finite)
+        })?;
         if !is_finite {
             return Err(CheckpointError::NotFinite { name, path: path.to_owned() });
         }
     }
-    Ok(())
+    file.check_unchanged()
 }
 
 /// A whole number of a file's metadata.
 pub(crate) fn read_metadata(path: &Path, key: &'static str) -> Result<u64, CheckpointError> {
-    let bytes = map::file(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
-    let (_, header) = SafeTensors::read_metadata(&bytes)
-        .map_err(|source| CheckpointError::Format { path: path.to_owned(), source })?;
-    let value = header.metadata().as_ref().and_then(|notes| notes.get(key)?.parse().ok());
-    value.ok_or_else(|| CheckpointError::Metadata { path: path.to_owned(), key })
+    let file = WeightFile::open(path)?;
+    file.number(key).ok_or_else(|| CheckpointError::Metadata { path: path.to_owned(), key })
 }
