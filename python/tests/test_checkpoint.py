@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import struct
 import tempfile
 import unittest
@@ -212,6 +213,26 @@ class Others(Folders):
         folder = self.empty()
         save(learner, folder, "weights", untied=True)
         self.assertEqual(len(load_file(folder / "model.safetensors")), len(learner._policy.network.weights.masters))
+
+    def test_a_head_of_its_own_in_the_files_of_a_tied_model(self):
+        source = self.empty()
+        shutil.copytree(golden_folder("qwen2"), source, dirs_exist_ok=True)
+        tensors = load_file(source / "model.safetensors")
+        head = tensors["model.embed_tokens.weight"].roll(-1, 0).contiguous()
+        save_file({**tensors, "lm_head.weight": head}, source / "model.safetensors", {"format": "pt"})
+        self.assertTrue(json.loads((source / "config.json").read_text())["tie_word_embeddings"])
+        learner = opened(source)
+        self.assertIn("an output head of its own", "\n".join(learner.describe()))
+        for content in ("weights", "checkpoint"):
+            with self.subTest(content):
+                folder = self.empty()
+                save(learner, folder, content)
+                self.assert_same(load_file(folder / "model.safetensors")["lm_head.weight"], head)
+                # Servers and the next process would tie it.
+                self.assertFalse(json.loads((folder / "config.json").read_text())["tie_word_embeddings"])
+                again = opened(folder)
+                self.assert_same(again._policy.network.weights.masters["lm_head.weight"], head)
+                self.assertNotIn("an output head of its own", "\n".join(again.describe()))
 
     def test_critic(self):
         learner = trained(golden_folder("qwen2"))

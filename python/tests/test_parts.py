@@ -85,6 +85,14 @@ class Parts(Case):
                 module = load(self.folder, True).module
                 self.assertIs(module.lm_head.weight is module.model.embed_tokens.weight, is_tied)
 
+    def test_a_tied_model_whose_files_name_only_the_head(self):
+        tensors = self.saved(tie_word_embeddings=True)
+        head = tensors.pop("model.embed_tokens.weight")
+        self.put({**tensors, "lm_head.weight": head})
+        self.assert_alike(self.folder)
+        module = load(self.folder, True).module
+        self.assertIs(module.lm_head.weight, module.model.embed_tokens.weight)
+
     def test_what_is_wrong_with_the_files_is_told_as_of_the_whole(self):
         tensors = self.saved()
         name = "model.layers.1.mlp.up_proj.weight"

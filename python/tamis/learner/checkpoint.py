@@ -173,7 +173,8 @@ def model_files(network, dtype, untied):
     config["dtype"] = _CONFIG_NAMES[dtype]
     # A model that sees says it of the whole.
     of = network.config if network.vision is None else network.decoder.config
-    config["tie_word_embeddings"] = not untied and of.tie_word_embeddings
+    # transformers leaves the flag as it is where the files held another head than the embedding.
+    config["tie_word_embeddings"] = of.tie_word_embeddings and not (untied or network.has_own_head)
     # transformers 5 saves the rotary base in `rope_parameters` only. Programs that read the older keys take their
     # default for it without a word (findings/mlx_lm_rope_parameters.sh), so both are written, as the native engine does.
     rope = config.get("rope_parameters") or {}
@@ -348,8 +349,7 @@ def empty_folder(folder):
 
 def is_tied(network):
     """Whether the output head is the embedding."""
-    output = network.module.get_output_embeddings()
-    return output is not None and output.weight is network.module.get_input_embeddings().weight
+    return network.module.get_output_embeddings() is not None and not network.has_own_head
 
 
 def _open(path):

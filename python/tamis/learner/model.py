@@ -120,6 +120,13 @@ class Network:
         """Whether the decoder holds some tensors otherwise than the files from which it was read."""
         return bool(getattr(self.module, "_weight_conversions", None))
 
+    @property
+    def has_own_head(self):
+        """Whether there is an output head over the vocabulary that is not the embedding."""
+        # A critic knows no such thing.
+        output = getattr(self.module, "get_output_embeddings", lambda: None)()
+        return output is not None and output.weight is not self.module.get_input_embeddings().weight
+
     def describe(self):
         """What it is and how it computes, in lines for a log."""
         dtype = next(name for name, one in DTYPES.items() if one == self.options.dtype)
@@ -132,6 +139,8 @@ class Network:
         lines += [f"attention {name} is not used: {why}" for name, why in self.passed_over.items()]
         if self.read_whole:
             lines.append(f"every rank has read all of it into memory: {self.read_whole}")
+        if self.has_own_head and self.config.tie_word_embeddings:
+            lines.append("its files hold an output head of its own, which is used though config.json ties it to the embedding")
         if self.unshared:
             lines.append(f"prompts are computed for each sequence: {self.unshared}")
         if rotary.depends_on_length(self.decoder):

@@ -1,9 +1,10 @@
 //! `tamis export`.
 
+use tamis_train::assemble::policy::head_warning;
 use tamis_train::export::{ExportError, export};
 
 use super::eval::find;
-use super::print;
+use super::{print, warn};
 use crate::arguments::ExportArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -18,6 +19,9 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
         };
         Failure::of(code, &error, error.hint())
     })?;
+    if let Some(warning) = head_warning(&checkpoint) {
+        warn(&warning);
+    }
     print(&format!(
         "wrote {}: {} weights of {} in {}, output head {}\n",
         target.display(),

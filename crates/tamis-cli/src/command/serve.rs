@@ -14,7 +14,7 @@ use tamis_train::prompts::codec::{Codec, CodecError};
 
 use super::eval::{find, name_on_hub};
 use super::train::listen;
-use super::{follow_model, print};
+use super::{follow_model, print, warn};
 use crate::arguments::{ServeArguments, WhenPaused};
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
@@ -87,6 +87,7 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
     };
     let codec = codec.map_err(|error| failed(&error))?;
     let model = policy::load(&folder).map_err(|error| failed(&error))?;
+    warn_of_head(&folder);
     let rows = codec.tokenizer().num_rows();
     if rows > model.config().vocab_size {
         return Err(Failure::new(
@@ -105,9 +106,20 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
         template: codec.template().cloned(),
         template_arguments: codec.template_arguments().clone(),
         end_token_ids: codec.end_token_ids().to_vec(),
-        load: Box::new(|path| policy::load(path).map_err(|error| format_chain(&error))),
+        load: Box::new(|path| {
+            let model = policy::load(path).map_err(|error| format_chain(&error))?;
+            warn_of_head(path);
+            Ok(model)
+        }),
         folder,
     })
+}
+
+/// Warns of weights with another output head than their configuration says.
+fn warn_of_head(folder: &Path) {
+    if let Some(warning) = policy::head_warning(folder) {
+        warn(&warning);
+    }
 }
 
 /// Tokenizer and template as they lie in a folder.

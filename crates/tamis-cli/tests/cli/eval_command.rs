@@ -1,6 +1,6 @@
 //! `tamis eval`, `tamis rollouts` and `tamis export` as a person types them.
 
-use crate::tamis::Folder;
+use crate::tamis::{Folder, Replaced as _};
 
 #[test]
 fn eval() {
@@ -433,4 +433,65 @@ fn export() {
     error: `model.safetensors` of the checkpoint out/half is damaged: its CRC-32 is 91ced907, and was e6c9e991 when it was saved
       hint: put back a copy of the file. Where the change was meant, remove out/half/checksums.json
     ");
+}
+
+/// A model whose files hold another head than the embedding, though its configuration ties them: every command uses that
+/// head, and says so once.
+#[test]
+fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
+    let folder = Folder::tiny().with("sums.jsonl", SUMS);
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    folder.tamis(&["export", "runs/tiny", "start", "--untie"]).succeeds();
+    let train = |name: &str, model: &str| {
+        let (name, model) = (format!("run.name={name}"), format!("+model.path={model}"));
+        let more = ["~model.init", &model, &name, "warm_start.steps=0", "train.total_steps=1"];
+        folder.tamis(&[&["train", "tiny.yaml"], &more[..]].concat()).succeeds()
+    };
+    // Trained, its head is another one.
+    let plain = train("own", "start");
+    assert!(!plain.stderr.contains("tie_word_embeddings"), "{}", plain.stderr);
+    folder.tamis(&["export", "runs/own", "untied"]).succeeds();
+    folder.tamis(&["export", "runs/own", "tied"]).succeeds();
+    let config = folder
+        .read("tied/config.json")
+        .replaced("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    folder.write("tied/config.json", &config);
+    std::fs::remove_file(folder.join("tied/checksums.json")).expect("removed");
+    let warned = |ended: &crate::tamis::Ended, times: usize| {
+        assert_eq!(
+            ended.stderr.matches("has `tie_word_embeddings: true`, but").count(),
+            times,
+            "{}",
+            ended.shown()
+        );
+    };
+    let rest = [
+        "data.val=sums.jsonl",
+        "reward=[{kind: number}]",
+        "data.max_prompt_length=12",
+        "rollout.max_response_length=4",
+        "validate.temperature=1",
+        "validate.n=4",
+    ];
+    let found = |model: &str, times: usize| {
+        let ended = folder.tamis(&[&["eval", model], &rest[..]].concat()).succeeds();
+        warned(&ended, times);
+        ended.stdout.replace(model, "MODEL")
+    };
+    assert_eq!(found("tied", 1), found("untied", 0));
+    let exported = folder.tamis(&["export", "tied", "again"]).succeeds();
+    warned(&exported, 1);
+    assert!(exported.stdout.contains("output head of its own"), "{}", exported.stdout);
+    let weights = |name: &str| std::fs::read(folder.join(name).join("model.safetensors")).expect("weights");
+    assert!(weights("again") == weights("untied"));
+    // Training goes on from it as from the other, and a resume finds what was saved.
+    warned(&train("of_tied", "tied"), 1);
+    train("of_untied", "untied");
+    let resumed = folder.tamis(&["train", "--resume", "runs/of_tied", "train.total_steps=2"]).succeeds();
+    warned(&resumed, 0);
+    folder.tamis(&["train", "--resume", "runs/of_untied", "train.total_steps=2"]).succeeds();
+    for step in [1, 2] {
+        let of = |name: &str| weights(&format!("runs/{name}/checkpoints/step_{step}"));
+        assert!(of("of_tied") == of("of_untied"), "step {step}");
+    }
 }

@@ -7,6 +7,7 @@ use tamis_config::{
     TokenizerSource,
 };
 use tamis_core::random::{Key, Purpose};
+pub use tamis_model::head_warning;
 use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
 use tamis_text::image_tokens::MODEL_TYPES;
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};

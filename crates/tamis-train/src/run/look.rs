@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tamis_config::{Config, GoldCheck, LauncherKind, ResumeDifference, resume_differences};
+use tamis_config::{Config, GoldCheck, LauncherKind, ModelSource, ResumeDifference, resume_differences};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::gold::check_gold_heard;
 use tamis_env::reward::{Listener, Rewards};
@@ -125,6 +125,13 @@ impl Start {
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
         let mut resources = Resources::default();
+        let (own, reference) = (config.model.path.as_ref(), config.model.reference.as_ref());
+        let named = own.filter(|_| from.is_none()).into_iter().chain(reference).map(ModelSource::folder);
+        let warnings = interrupt.or_abandon({
+            let named: Vec<PathBuf> = named.collect();
+            move || named.iter().filter_map(|folder| tamis_model::head_warning(folder)).collect::<Vec<_>>()
+        })?;
+        resources.warnings.extend(warnings);
         let native = if config.learns_elsewhere() {
             policy::limits(config, &codec, from)?;
             config.model.init.as_ref().and_then(|_| policy::shape(config, &codec, from).ok())
