@@ -4,15 +4,18 @@
 //! is written here before it is used, so that a replay after a crash reads it instead of asking again. The
 //! file is the 8 bytes `TAMISJ1\n`, then records: length of the payload (`u32`, little endian), CRC-32 of
 //! these four bytes and the payload (`u32`, little endian), payload. Opening reads the records in order up to
-//! the first that is not whole, and cuts the file there: that is the tail which a crash tore. The reader says
-//! from where on it needs them (a checkpoint's position): what stands before is neither read nor checked, and
-//! a file that ends before is an error.
+//! the first that is not whole, and cuts the file there: that is the tail which a crash tore. If whole records
+//! follow, no crash did it: the file is damaged, and refused with the byte. The reader says from where on it
+//! needs the records (a checkpoint's position): what stands before is neither read nor checked, and a file
+//! that ends before is an error.
 //!
 //! Records that no checkpoint needs any more are removed from the front of a file that has grown large
 //! ([`Journal::shorten`]); positions stay what they are. Such a file begins with `TAMISJ2\n` and the position
 //! of its first record (`u64`, little endian).
 
 use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
 
 use crate::checksum::crc32;
 use crate::durable::{AppendFile, Disk, DiskError};
@@ -70,6 +73,24 @@ pub enum JournalError {
         /// The position from which it is needed.
         from: u64,
     },
+    /// A record is damaged: whole ones follow it.
+    #[error("read `{}`: the record at byte {at} is damaged, and whole records follow it", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the record begins in the file.
+        at: u64,
+    },
+    /// A whole record that is not what this build writes.
+    #[error("read `{}`: this build of tamis cannot read the record at byte {at}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Where the record begins in the file.
+        at: u64,
+        /// The underlying error.
+        source: serde_json::Error,
+    },
     /// A record longer than the format holds.
     #[error("write `{}`: a record of {length} bytes, and the format holds at most 4294967295", path.display())]
     TooLong {
@@ -82,17 +103,24 @@ pub enum JournalError {
 
 impl JournalError {
     /// The fix, where one is known.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Disk(error) => error.hint(),
+    pub fn hint(&self) -> Option<String> {
+        let fixed = match self {
+            Self::Disk(error) => error.hint()?,
             Self::NotAJournal { .. } | Self::TooShort { .. } => {
-                Some("the file was changed, cut or lost: put it back as it was")
+                "the file was changed, cut or lost: put it back as it was"
             }
-            Self::Removed { .. } => {
-                Some("resume from a later checkpoint: those that were kept need no more of it")
+            Self::Removed { .. } => "resume from a later checkpoint: those that were kept need no more of it",
+            Self::Damaged { path, at } => {
+                return Some(format!(
+                    "nothing was changed: put back a copy of the file, or cut it there (`truncate -s {at} {}`) to \
+                     have that record and all behind it asked for again",
+                    path.display()
+                ));
             }
-            Self::TooLong { .. } => None,
-        }
+            Self::Unreadable { .. } => "continue the run with the version of tamis that began it",
+            Self::TooLong { .. } => return None,
+        };
+        Some(fixed.to_owned())
     }
 }
 
@@ -157,7 +185,8 @@ impl Journal {
     /// eight.
     ///
     /// # Errors
-    /// The disk; a file that is no journal; one that ends before `from`.
+    /// The disk; a file that is no journal; one that ends before `from`; a damaged record that whole ones
+    /// follow.
     pub fn open(
         disk: &Disk,
         path: &Path,
@@ -181,6 +210,11 @@ impl Journal {
         let from = from.max(head.first);
         let rest = if has_head { disk.read_part(path, head.offset(from), u64::MAX)? } else { Vec::new() };
         let records = records(&rest, from);
+        let num_whole = records.last().map_or(0, |&(end, _)| (end - from) as usize);
+        if is_followed(&rest[num_whole..]) {
+            let at = head.offset(from) + num_whole as u64;
+            return Err(JournalError::Damaged { path: path.to_owned(), at });
+        }
         let end = match records.last() {
             Some(&(end, _)) => head.offset(end),
             None if has_head => head.offset(from),
@@ -197,6 +231,30 @@ impl Journal {
         }
         let records = records.into_iter().map(|(end, payload)| (end, payload.to_vec())).collect();
         Ok((Self { disk: disk.clone(), file, policy, head }, Recovered { from, records, cut }))
+    }
+
+    /// As [`Journal::open`], records that are JSON; each with its position.
+    ///
+    /// # Errors
+    /// As [`Journal::open`], and a record that is something else.
+    pub fn open_json<T: DeserializeOwned>(
+        disk: &Disk,
+        path: &Path,
+        policy: SyncPolicy,
+        from: u64,
+    ) -> Result<(Self, Vec<(u64, T)>), JournalError> {
+        let (journal, recovered) = Self::open(disk, path, policy, from)?;
+        let mut start = recovered.from;
+        let mut entries = Vec::with_capacity(recovered.records.len());
+        for (end, payload) in recovered.records {
+            let entry = serde_json::from_slice(&payload).map_err(|source| {
+                let at = journal.head.offset(start);
+                JournalError::Unreadable { path: path.to_owned(), at, source }
+            })?;
+            entries.push((start, entry));
+            start = end;
+        }
+        Ok((journal, entries))
     }
 
     /// Removes what stands before a position, where that is most of a large file: nobody will ask for it
@@ -278,20 +336,38 @@ fn record_checksum(record: &[u8]) -> u32 {
 fn records(bytes: &[u8], from: u64) -> Vec<(u64, &[u8])> {
     let mut found = Vec::new();
     let mut start = 0;
-    while let Some((&[l0, l1, l2, l3, c0, c1, c2, c3], _)) =
-        bytes.get(start..).and_then(|rest| rest.split_first_chunk::<FRAME>())
+    while let Some((record, checksum)) = framed(&bytes[start..])
+        && record_checksum(record) == checksum
     {
-        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        let Some(record) = start.checked_add(FRAME + length).and_then(|end| bytes.get(start..end)) else {
-            break;
-        };
-        if record_checksum(record) != u32::from_le_bytes([c0, c1, c2, c3]) {
-            break;
-        }
         start += record.len();
         found.push((from + start as u64, &record[FRAME..]));
     }
     found
+}
+
+/// The bytes of the record that stands at the beginning, by its length, and its checksum; `None` where they end
+/// before it.
+fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
+    let (&[l0, l1, l2, l3, c0, c1, c2, c3], _) = bytes.split_first_chunk::<FRAME>()?;
+    let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+    let record = bytes.get(..FRAME.checked_add(length)?)?;
+    Some((record, u32::from_le_bytes([c0, c1, c2, c3])))
+}
+
+/// Whether a whole record begins anywhere behind the one at the beginning, which is not whole. Its length may be
+/// what is damaged, so every byte is looked at. Few look like a length: payloads are text, and four
+/// characters are a number beyond any journal. If something else has many that do, it is no torn tail either.
+fn is_followed(bytes: &[u8]) -> bool {
+    let mut budget = 64 * bytes.len() as u64 + (1 << 20);
+    for start in 1..bytes.len() {
+        let Some((record, checksum)) = framed(&bytes[start..]) else { continue };
+        let Some(left) = budget.checked_sub(record.len() as u64) else { return true };
+        budget = left;
+        if record_checksum(record) == checksum {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -431,11 +507,89 @@ mod tests {
             let (_, recovered) = open(end).expect("whole from there on");
             assert_eq!((recovered.records, recovered.cut), (Vec::new(), 0));
             assert_eq!(std::fs::read(&path).expect("read"), damaged, "nothing is cut");
-            // What it does not hold is read up to the damage, and the rest is done again.
+            let ends = [8, 21, 29, 337];
+            let whole = ends.iter().filter(|&&end| end <= place).count() - 1;
+            if whole < 2 {
+                // Whole records follow: nothing is cut, and the place is named.
+                let error = open(0).expect_err("damaged");
+                let begins = ends[whole] as u64;
+                assert!(
+                    matches!(error, JournalError::Damaged { at, .. } if at == begins),
+                    "byte {place}: {error}"
+                );
+                assert_eq!(std::fs::read(&path).expect("read"), damaged);
+                // Cut there as the hint says, the rest is done again.
+                std::fs::OpenOptions::new()
+                    .write(true)
+                    .open(&path)
+                    .expect("file")
+                    .set_len(begins)
+                    .expect("cut");
+            }
+            // The last one may have been torn: what is before it is read, and it is done again.
             let (_, recovered) = open(0).expect("cut");
-            let whole = [21, 29, 337].iter().filter(|&&end| end <= place).count();
             assert_eq!(payloads(&recovered), three()[..whole], "byte {place}");
         }
+    }
+
+    /// Several bytes that are wrong, as a bad block leaves them: over a length, a checksum and a payload, and with
+    /// the tail torn off besides.
+    #[test]
+    fn damage_of_any_length_is_no_torn_tail() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let (mut journal, _) =
+            Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("new");
+        for number in 0..40 {
+            let payload = format!(r#"{{"key": "rollout/{number}/0", "answer": {{"reward": 0.5}}}}"#);
+            journal.append(payload.as_bytes()).expect("append");
+        }
+        drop(journal);
+        let bytes = std::fs::read(&path).expect("read");
+        let record = (bytes.len() - 8) / 40;
+        for (wrong, torn) in [(1, 0), (7, 3), (60, record / 2), (900, record + 5)] {
+            for begin in [8, 8 + record, 11 + 3 * record, 8 + 5 * record + 20] {
+                let mut damaged = bytes.clone();
+                damaged[begin..begin + wrong].iter_mut().for_each(|byte| *byte ^= 0x5A);
+                damaged.truncate(bytes.len() - torn);
+                std::fs::write(&path, &damaged).expect("write");
+                let error = Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0);
+                let error = error.map(|_| ()).expect_err("damaged");
+                assert!(
+                    matches!(error, JournalError::Damaged { at, .. } if at <= begin as u64 && (begin as u64) < at + 2 * record as u64),
+                    "{wrong} bytes from {begin} on: {error}"
+                );
+            }
+        }
+        // A long tail of zeros, which a loss of power leaves, is cut.
+        let mut torn = bytes.clone();
+        torn.truncate(bytes.len() - 10);
+        torn.resize(bytes.len() + 5000, 0);
+        std::fs::write(&path, &torn).expect("write");
+        let (_, recovered) =
+            Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("cut");
+        assert_eq!(recovered.records.len(), 39);
+        // Bytes that all look like lengths of something take no longer than they are long.
+        let pattern = [0, 0, 1, 0].repeat(1 << 18);
+        assert!(is_followed(&pattern));
+    }
+
+    #[test]
+    fn a_record_of_another_build_is_refused_with_its_place() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let (mut journal, _) =
+            Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("new");
+        journal.append(b"7").expect("append");
+        journal.append(b"[8]").expect("append");
+        let open =
+            |from| Journal::open_json::<u64>(&Disk::without_flush(), &path, SyncPolicy::OnDemand, from);
+        let error = open(0).expect_err("a list");
+        assert!(error.to_string().ends_with("cannot read the record at byte 17"), "{error}");
+        journal.cut(17).expect("cut");
+        journal.append(b"9").expect("append");
+        assert_eq!(open(0).expect("numbers").1, [(8, 7), (17, 9)]);
+        assert_eq!(open(17).expect("numbers").1, [(17, 9)]);
     }
 
     #[test]
@@ -517,6 +671,9 @@ mod tests {
         insta::assert_snapshot!(chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
         let removed = JournalError::Removed { path: "journal".into(), first: 900, from: 80 };
         insta::assert_snapshot!(shown(removed), @"read `journal`: it begins at byte 900, and the checkpoint needs it from byte 80 on");
+        let damaged = JournalError::Damaged { path: "journal".into(), at: 80 };
+        insta::assert_snapshot!(damaged.to_string(), @"read `journal`: the record at byte 80 is damaged, and whole records follow it");
+        insta::assert_snapshot!(damaged.hint().unwrap_or_default(), @"nothing was changed: put back a copy of the file, or cut it there (`truncate -s 80 journal`) to have that record and all behind it asked for again");
         let too_long = JournalError::TooLong { path: "journal".into(), length: 5_000_000_000 };
         insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, and the format holds at most 4294967295");
     }

@@ -128,6 +128,8 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
             SaveError::Checksum(_)
             | SaveError::Weights(_)
             | SaveError::State { .. }
+            | SaveError::UnknownKey { .. }
+            | SaveError::OtherStep { .. }
             | SaveError::Format { .. }
             | SaveError::Shape { .. }
             | SaveError::Elsewhere { .. },

@@ -299,6 +299,24 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
       hint: journal.bin holds the answers of your reward program, and without it no checkpoint can be continued: put the file back as it was, or begin a new run
     ");
 
+    // Damage before the last record is no torn tail: whole records follow, and nothing is asked for again.
+    std::fs::create_dir_all(folder.join("early/runs")).expect("made");
+    for file in ["config.yaml", "started"] {
+        let (from, to) = (folder.join("runs/tiny").join(file), folder.join("early/runs/tiny"));
+        std::fs::create_dir_all(&to).expect("made");
+        std::fs::copy(from, to.join(file)).expect("copied");
+    }
+    let mut damaged = whole.clone();
+    damaged[30] ^= 1;
+    std::fs::write(folder.join("early/runs/tiny/journal.bin"), &damaged).expect("write");
+    let refused = folder.tamis(&["train", "--resume", "early/runs/tiny"]);
+    insta::assert_snapshot!(refused.failure(), @r"
+    exit code 4
+    error: the run cannot be resumed: failed to read `early/runs/tiny/journal.bin`: the record at byte 8 is damaged, and whole records follow it
+      hint: nothing was changed: put back a copy of the file, or cut it there (`truncate -s 8 early/runs/tiny/journal.bin`) to have that record and all behind it asked for again
+    ");
+    assert_eq!(std::fs::read(folder.join("early/runs/tiny/journal.bin")).expect("read"), damaged);
+
     // A torn tail after it is cut, what the checkpoint holds is not read again, and the run goes on.
     let mut damaged = whole.clone();
     damaged[30] ^= 1;
@@ -524,4 +542,38 @@ fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
     };
     assert!(wait(&|| !pids.iter().any(is_alive)), "still alive: {pids:?}");
+}
+
+/// The state says which step it is of: a folder under another name, files of another checkpoint, and a key that no
+/// state has are refused, checksums or not.
+#[test]
+fn a_checkpoint_under_another_name_is_refused() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=4"]).succeeds();
+    let path = |name: &str| folder.join("runs/tiny/checkpoints").join(name);
+    let longer = ["train", "--resume", "runs/tiny", "train.total_steps=6"];
+    std::fs::rename(path("step_4"), path("step_9")).expect("renamed");
+    insta::assert_snapshot!(folder.tamis(&longer).failure(), @r"
+    exit code 4
+    error: runs/tiny/checkpoints/step_9/state.json is the state after step 4, and its folder is that of step 9
+      hint: if the folder was renamed, give it back its name: `mv runs/tiny/checkpoints/step_9 runs/tiny/checkpoints/step_4`; otherwise put back the files that were saved in it
+    ");
+    std::fs::rename(path("step_9"), path("step_4")).expect("renamed");
+    let own = std::fs::read_to_string(path("step_4").join("state.json")).expect("read");
+    std::fs::remove_file(path("step_4").join("checksums.json")).expect("removed");
+    std::fs::copy(path("step_2").join("state.json"), path("step_4").join("state.json")).expect("copied");
+    insta::assert_snapshot!(folder.tamis(&longer).failure(), @r"
+    exit code 4
+    error: runs/tiny/checkpoints/step_4/state.json is the state after step 2, and its folder is that of step 4
+      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_4 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_2
+    ");
+    let misspelt = own.replaced("\"next_group\"", "\"next_groups\": 7, \"next_group\"");
+    std::fs::write(path("step_4").join("state.json"), misspelt).expect("written");
+    insta::assert_snapshot!(folder.tamis(&longer).failure(), @r"
+    exit code 4
+    error: runs/tiny/checkpoints/step_4/state.json has a key `schedule.next_groups`, which is none of a state
+      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_4 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_2
+    ");
+    std::fs::write(path("step_4").join("state.json"), own).expect("written");
+    folder.tamis(&longer).succeeds();
 }

@@ -46,6 +46,24 @@ pub enum SaveError {
         /// The underlying error.
         source: serde_json::Error,
     },
+    /// `state.json` has a key that this build does not know.
+    #[error("{path} has a key `{key}`, which is none of a state")]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key, with those around it.
+        key: String,
+    },
+    /// The state is that of another step than the folder is named after.
+    #[error("{path} is the state after step {found}, and its folder is that of step {named}")]
+    OtherStep {
+        /// The file.
+        path: PathBuf,
+        /// The step in the state.
+        found: u64,
+        /// The step in the folder's name.
+        named: u64,
+    },
     /// The state was written by another layout.
     #[error("{path} has layout version {found}, this build of tamis reads {format}")]
     Format {
@@ -109,7 +127,22 @@ impl SaveError {
                         .to_owned(),
                 })
             }
-            Self::State { path, .. } => Some(repair_hint(path)),
+            Self::State { path, .. } | Self::UnknownKey { path, .. } => Some(repair_hint(path)),
+            Self::OtherStep { path, found, .. } => {
+                let folder = path.parent().unwrap_or(path);
+                let own = folder.with_file_name(format!("step_{found}"));
+                let is_free = folder.exists() && !own.exists();
+                Some(if is_free {
+                    format!(
+                        "if the folder was renamed, give it back its name: `mv {} {}`; otherwise put back the \
+                         files that were saved in it",
+                        folder.display(),
+                        own.display()
+                    )
+                } else {
+                    repair_hint(path)
+                })
+            }
             Self::Elsewhere { hint, path, .. } => hint.clone().or_else(|| path.as_deref().map(repair_hint)),
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE.to_owned()),
             Self::Weights(
@@ -196,21 +229,39 @@ pub fn write_folder<E: From<DiskError>>(
     Ok(disk.rename(&unfinished, folder)?)
 }
 
-/// Reads the state that a checkpoint holds beside weights and moments, in layout version `format`.
+/// Reads the state that a checkpoint holds beside weights and moments, in layout version `format`. Every key must be
+/// one that it has, and its `step` the one that the checkpoint's folder is named after.
 pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, SaveError> {
     let path = folder.join(STATE);
     let bytes = Disk::new().read_file(&path)?;
-    let mut state: serde_json::Value =
-        serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path: path.clone(), source })?;
+    let failed = |source| SaveError::State { path: path.clone(), source };
+    let mut state: serde_json::Value = serde_json::from_slice(&bytes).map_err(failed)?;
     let found = state["format"].as_u64().unwrap_or(0) as u32;
     if found != format {
         return Err(SaveError::Format { path, found, format });
     }
-    let filter = state.pointer_mut("/schedule/machine/run/settings/filter");
-    if filter.is_some_and(renew_filter) {
-        return serde_json::from_value(state).map_err(|source| SaveError::State { path, source });
+    if let (Some(found), Some(named)) = (state["step"].as_u64(), step_of_checkpoint(folder))
+        && found != named
+    {
+        return Err(SaveError::OtherStep { path, found, named });
     }
-    serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path, source })
+    let mut unknown = None;
+    let mut note = |key: serde_ignored::Path<'_>| {
+        unknown.get_or_insert_with(|| key.to_string());
+    };
+    let filter = state.pointer_mut("/schedule/machine/run/settings/filter");
+    let read = if filter.is_some_and(renew_filter) {
+        serde_ignored::deserialize(state, &mut note)
+    } else {
+        // Of the text, in which numbers have all their digits.
+        let mut text = serde_json::Deserializer::from_slice(&bytes);
+        serde_ignored::deserialize(&mut text, &mut note)
+    };
+    let read = read.map_err(failed)?;
+    match unknown {
+        Some(key) => Err(SaveError::UnknownKey { path, key }),
+        None => Ok(read),
+    }
 }
 
 /// Gives the filter of a state of before the keys of today: those of its pool stood in a section of their
@@ -229,6 +280,58 @@ fn renew_filter(filter: &mut serde_json::Value) -> bool {
         keys.extend(Map::from_iter([("k".to_owned(), of("count")), ("fraction".to_owned(), of("fraction"))]));
     }
     is_older
+}
+
+#[cfg(test)]
+mod states {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::{STATE, SaveError, read_state};
+
+    #[derive(Debug, Deserialize)]
+    struct Inner {
+        #[serde(default)]
+        seen: BTreeMap<String, f64>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "read, and not looked at")]
+    struct Small {
+        format: u32,
+        step: u64,
+        inner: Vec<Inner>,
+    }
+
+    #[test]
+    fn a_state_of_another_step_or_with_other_keys_is_refused() {
+        let run = tempfile::tempdir().expect("a folder");
+        let folder = run.path().join("checkpoints/step_4");
+        std::fs::create_dir_all(&folder).expect("made");
+        let read = |text: &str| -> Result<Small, SaveError> {
+            std::fs::write(folder.join(STATE), text).expect("written");
+            read_state(&folder, 6)
+        };
+        let shown = |text: &str| {
+            let error = read(text).expect_err("refused");
+            let text = format!("{error}\n{}", error.hint().expect("a hint"));
+            text.replace(&run.path().display().to_string(), "RUN")
+        };
+        let state = read(r#"{"format": 6, "step": 4, "inner": [{}, {"seen": {"any": 0.1}}]}"#).expect("read");
+        assert_eq!(state.inner[1].seen["any"].to_bits(), 0.1_f64.to_bits());
+        insta::assert_snapshot!(shown(r#"{"format": 6, "step": 9, "inner": []}"#), @r"
+        RUN/checkpoints/step_4/state.json is the state after step 9, and its folder is that of step 4
+        if the folder was renamed, give it back its name: `mv RUN/checkpoints/step_4 RUN/checkpoints/step_9`; otherwise put back the files that were saved in it
+        ");
+        insta::assert_snapshot!(shown(r#"{"format": 6, "step": 4, "inner": [{}, {"sene": 1}]}"#), @r"
+        RUN/checkpoints/step_4/state.json has a key `inner.1.sene`, which is none of a state
+        the file was changed or damaged: put back a copy
+        ");
+        std::fs::create_dir(run.path().join("checkpoints/step_9")).expect("made");
+        let error = shown(r#"{"format": 6, "step": 9, "inner": []}"#);
+        assert!(error.ends_with("the file was changed or damaged: put back a copy"), "{error}");
+    }
 }
 
 #[cfg(test)]

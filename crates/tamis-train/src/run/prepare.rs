@@ -185,7 +185,8 @@ impl Preparation<'_> {
 
     /// When the run was first started, in seconds of the Unix epoch; `None` where its file is gone.
     fn read_start_time(&self) -> Option<i64> {
-        std::fs::read_to_string(self.directory.path().join(STARTED)).ok()?.trim().parse().ok()
+        let started = tamis_file::read_text(&self.directory.path().join(STARTED), 64).ok()?;
+        started.trim().parse().ok()
     }
 
     /// Templates that show the date show that of the first start, or a resumed run would see other prompts.
@@ -533,6 +534,10 @@ fn journal_error(
         JournalError::TooShort { length, .. } => 0..=*length,
         JournalError::Removed { first, .. } => *first..=u64::MAX,
         JournalError::NotAJournal { .. } => 0..=0,
+        // An older checkpoint needs that record too.
+        JournalError::Damaged { .. } | JournalError::Unreadable { .. } => {
+            return RunError::JournalDamaged { source: error, usable: None };
+        }
         JournalError::Disk(_) | JournalError::TooLong { .. } => return RunError::Journal(error),
     };
     let is_usable = |folder: &PathBuf| {

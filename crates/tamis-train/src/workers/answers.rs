@@ -40,16 +40,12 @@ impl RecordedAnswers {
     /// A journal that ends before `from`, a file that is none, the disk.
     pub fn open(disk: &Disk, path: &Path, from: u64, next: u64) -> Result<Self, JournalError> {
         // One flush for each batch of answers, after it was appended.
-        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
+        let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
         let mut all = Self { journal, known: HashMap::new(), starts: BTreeMap::new() };
-        let mut start = recovered.from;
-        for (end, payload) in recovered.records {
-            if let Ok(Entry { key, step, answer }) = serde_json::from_slice(&payload) {
-                let step = step.unwrap_or(next);
-                all.starts.entry(step).or_insert(start);
-                all.known.insert(key, (step, answer));
-            }
-            start = end;
+        for (start, Entry { key, step, answer }) in entries {
+            let step = step.unwrap_or(next);
+            all.starts.entry(step).or_insert(start);
+            all.known.insert(key, (step, answer));
         }
         Ok(all)
     }

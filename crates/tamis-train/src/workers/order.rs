@@ -36,16 +36,13 @@ impl RecordedOrder {
     /// # Errors
     /// A file that ends before `from`, one that is none, the disk.
     pub fn open(disk: &Disk, path: &Path, from: u64, step: u64) -> Result<(Self, Vec<Taken>), JournalError> {
-        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
+        let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
         let mut order = Self { journal, step, starts: BTreeMap::new(), read: Vec::new() };
-        let (mut start, mut taken) = (recovered.from, Vec::new());
-        for (end, payload) in recovered.records {
-            if let Ok(entry) = serde_json::from_slice::<Entry>(&payload) {
-                order.starts.entry(entry.step).or_insert(start);
-                order.read.push(start);
-                taken.push(entry.taken);
-            }
-            start = end;
+        let mut taken = Vec::new();
+        for (start, entry) in entries {
+            order.starts.entry(entry.step).or_insert(start);
+            order.read.push(start);
+            taken.push(entry.taken);
         }
         Ok((order, taken))
     }

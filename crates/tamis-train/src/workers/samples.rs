@@ -37,15 +37,11 @@ impl RecordedSamples {
     /// # Errors
     /// A journal that ends before `from`, a file that is none, the disk.
     pub fn open(disk: &Disk, path: &Path, from: u64) -> Result<Self, JournalError> {
-        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
+        let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
         let mut all = Self { journal, known: HashMap::new(), starts: BTreeMap::new() };
-        let mut start = recovered.from;
-        for (end, payload) in recovered.records {
-            if let Ok(entry) = serde_json::from_slice::<Entry>(&payload) {
-                all.starts.entry(entry.step).or_insert(start);
-                all.known.entry(entry.asked.key).or_default().push_back(entry);
-            }
-            start = end;
+        for (start, entry) in entries {
+            all.starts.entry(entry.step).or_insert(start);
+            all.known.entry(entry.asked.key).or_default().push_back(entry);
         }
         Ok(all)
     }
