@@ -3,10 +3,10 @@
 //! Whatever a user names may be a pipe that nobody writes to, a device without end, a folder, or the wrong
 //! file of 50 GB. Files of tamis are regular ones, and those that are read whole are small: [`open`] refuses
 //! the former, [`read`] and [`read_text`] the latter too, each at once and with an error that says what was
-//! found.
+//! found. Files of a run folder are opened so too, also to be written to ([`open_with`]).
 
-use std::fs::{File, Metadata};
-use std::io::{Error, ErrorKind, Read, Result};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a configuration, at most.
@@ -28,11 +28,38 @@ pub const MAX_LINE: u64 = 64 << 20;
 /// The system's, and [`ErrorKind::InvalidInput`] that says what stands there instead: a folder, a pipe, a
 /// device, a socket.
 pub fn open(path: &Path) -> Result<File> {
-    // Opening a pipe would wait for a writer.
-    refuse_others(&std::fs::metadata(path)?)?;
-    let file = File::open(path)?;
+    open_with(path, OpenOptions::new().read(true))
+}
+
+/// Opens a regular file, or a link to one, as the options say: to write to it or to append, say. One that is not
+/// there is made if they say so.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(path: &Path, options: &OpenOptions) -> Result<File> {
+    // Opening a pipe would wait for its other end.
+    match std::fs::metadata(path) {
+        Ok(found) => refuse_others(&found)?,
+        // Whether it is made is for the options to say.
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let file = options.open(path)?;
     refuse_others(&file.metadata()?)?;
     Ok(file)
+}
+
+/// Reads the last bytes of a regular file, at most so many; and whether there are others before them.
+///
+/// # Errors
+/// As [`open`].
+pub fn read_end(path: &Path, most: u64) -> Result<(Vec<u8>, bool)> {
+    let mut file = open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok((bytes, length > most))
 }
 
 /// Reads a regular file of at most `limit` bytes.
@@ -176,8 +203,33 @@ mod tests {
             let pipe = folder.path().join("pipe");
             assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             assert_eq!(printed(&pipe), "it is a pipe, not a regular file");
+            // To write is no other: nobody may ever read from it.
+            for options in [OpenOptions::new().append(true).create(true), OpenOptions::new().write(true)] {
+                let error = open_with(&pipe, options).unwrap_err().to_string();
+                assert_eq!(error, "it is a pipe, not a regular file");
+            }
+            assert_eq!(read_end(&pipe, 1).unwrap_err().to_string(), "it is a pipe, not a regular file");
+            let socket = folder.path().join("socket");
+            let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+            assert_eq!(printed(&socket), "it is a socket, not a regular file");
         }
         assert_eq!(read(&folder.path().join("none"), 1).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn files_are_made_if_the_options_say_so_and_read_from_their_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        assert_eq!(
+            open_with(&path, OpenOptions::new().append(true)).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        for piece in ["one ", "two ", "three"] {
+            let mut file = open_with(&path, OpenOptions::new().append(true).create(true)).unwrap();
+            std::io::Write::write_all(&mut file, piece.as_bytes()).unwrap();
+        }
+        assert_eq!(read_end(&path, 5).unwrap(), (b"three".to_vec(), true));
+        assert_eq!(read_end(&path, 13).unwrap(), (b"one two three".to_vec(), false));
     }
 
     #[test]

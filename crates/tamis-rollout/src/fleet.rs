@@ -182,7 +182,7 @@ impl Fleet {
         let Some((file, next)) = self.drain_file.as_mut().filter(|(_, next)| *next <= now) else { return };
         *next = now + self.settings.check_every;
         let mut not_drained = Vec::new();
-        match std::fs::read_to_string(&*file) {
+        match tamis_file::read_text(file, tamis_file::MAX_CONFIGURATION) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 not_drained.push((
                     file.display().to_string(),

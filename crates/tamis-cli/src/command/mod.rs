@@ -48,7 +48,7 @@ pub(crate) fn show(text: &str) -> Result<(), Failure> {
 /// A page is made anew; nothing else is overwritten.
 pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
     let mut start = String::new();
-    let Ok(file) = std::fs::File::open(out) else { return Ok(()) };
+    let Ok(file) = tamis_file::open(out) else { return Ok(()) };
     // What cannot be read as text is no page.
     let _ = file.take(15).read_to_string(&mut start);
     if start.is_empty() || start.eq_ignore_ascii_case("<!doctype html>") {

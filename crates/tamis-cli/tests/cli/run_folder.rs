@@ -532,3 +532,57 @@ fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
       hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change
     ");
 }
+
+/// Runs a command that must come to an end.
+fn ends(folder: &Folder, arguments: &[&str], what: &str) -> crate::tamis::Ended {
+    let mut child = folder.start(arguments);
+    let until = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().expect("a child").is_none() {
+        if Instant::now() > until {
+            child.kill().expect("killed");
+            panic!("{what}: {arguments:?} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    folder.wait(child)
+}
+
+/// Whatever file of a run is a pipe that nobody writes to or reads: no command waits for its other end.
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_a_run_folder_hangs_no_command() {
+    let folder = Folder::new().with("config.yaml", &config()).with("judge.py", JUDGE);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let run = folder.join("runs/tiny");
+    let mut files = Vec::new();
+    everything(&run, &run, &mut files);
+    // One step of each kind is enough.
+    let is_other_step = |file: &Path| file.starts_with("rollouts") && !file.ends_with("step_4.parquet");
+    files.retain(|file| run.join(file).is_file() && !is_other_step(file));
+    assert!(files.len() > 12, "{files:?}");
+    let commands: [&[&str]; 8] = [
+        &["monitor", "runs/tiny", "--once"],
+        &["report", "runs/tiny"],
+        &["rollouts", "runs/tiny"],
+        &["filter", "runs/tiny/rollouts/step_4.parquet"],
+        &["compare", "runs/tiny", "other/tiny"],
+        &["eval", "runs/tiny"],
+        &["export", "runs/tiny", "exported"],
+        &["train", "--resume", "runs/tiny", "train.total_steps=5"],
+    ];
+    let mut named = 0;
+    for file in files {
+        let copy = Folder::new().with("judge.py", JUDGE);
+        copy_folder(&folder.join("runs"), &copy.join("runs"));
+        copy_folder(&folder.join("runs"), &copy.join("other"));
+        let path = copy.join("runs/tiny").join(&file);
+        std::fs::remove_file(&path).expect("removed");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success());
+        for arguments in commands {
+            let ended = ends(&copy, arguments, &format!("{} is a pipe", file.display()));
+            named += usize::from(ended.stderr.contains("it is a pipe, not a regular file"));
+        }
+    }
+    assert!(named > 20, "{named} of them are named");
+}

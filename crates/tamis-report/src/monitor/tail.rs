@@ -113,7 +113,7 @@ impl Tail {
     }
 
     fn open(&mut self) -> std::io::Result<()> {
-        self.file = Some(File::open(&self.path)?);
+        self.file = Some(tamis_file::open(&self.path)?);
         Ok(())
     }
 

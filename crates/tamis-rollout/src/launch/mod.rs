@@ -5,8 +5,7 @@
 //! file, whose last lines a message shows. Where this process is killed, a guard ends the group.
 
 use std::error::Error as _;
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -397,15 +396,7 @@ impl Drop for Servers {
 
 /// The end of a file of output; empty where there is none.
 pub fn last_lines(log: &Path) -> String {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(log)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(LAST_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().unwrap_or_default();
+    let (bytes, _) = tamis_file::read_end(log, LAST_BYTES).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.trim_end().lines().filter(|line| !line.starts_with("$ ")).collect();
     lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")

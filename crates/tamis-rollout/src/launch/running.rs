@@ -44,7 +44,7 @@ impl Running {
             what: what.to_owned(),
             source,
         };
-        let open = || OpenOptions::new().create(true).append(true).open(&process.log);
+        let open = || tamis_file::open_with(&process.log, OpenOptions::new().create(true).append(true));
         let mut log = open().map_err(|error| surroundings(&process.log.display().to_string(), error))?;
         let second = log.try_clone().map_err(|error| surroundings("its output has no place", error))?;
         // What it was started with is printed where its output is.

@@ -1,7 +1,7 @@
 //! The process of one episode: started with its task, looked after, killed with its group.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::fs::OpenOptions;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -81,7 +81,9 @@ impl Process {
         let folder = Folder::create(path.clone()).map_err(failed)?;
         let task_file = path.join(TASK);
         std::fs::write(&task_file, format!("{task}\n")).map_err(failed)?;
-        let append = |name: &str| OpenOptions::new().create(true).append(true).open(path.join(name));
+        let append = |name: &str| {
+            tamis_file::open_with(&path.join(name), OpenOptions::new().create(true).append(true))
+        };
         let url = format!("http://{address}/e/{token}/v1");
         let own = [
             ("OPENAI_BASE_URL", url.clone()),
@@ -97,7 +99,7 @@ impl Process {
             .args(arguments)
             .env_clear()
             .envs(variables(std::env::vars_os(), set))
-            .stdin(File::open(&task_file).map_err(failed)?)
+            .stdin(tamis_file::open(&task_file).map_err(failed)?)
             .stdout(append("stdout").map_err(failed)?)
             .stderr(append("stderr").map_err(failed)?);
         if let Some(folder) = &settings.working_dir {
@@ -165,15 +167,8 @@ impl Drop for Process {
 
 /// The end of a file, from the beginning of a line.
 fn read_end(path: &Path, most: u64) -> Result<String, String> {
-    let read = || -> io::Result<(Vec<u8>, bool)> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
-        let mut bytes = Vec::new();
-        file.take(most).read_to_end(&mut bytes)?;
-        Ok((bytes, length > most))
-    };
-    let (bytes, is_cut) = read().map_err(|error| format!("its output cannot be read: {error}"))?;
+    let read = tamis_file::read_end(path, most);
+    let (bytes, is_cut) = read.map_err(|error| format!("its output cannot be read: {error}"))?;
     let text = String::from_utf8_lossy(&bytes);
     if !is_cut {
         return Ok(text.into_owned());

@@ -54,7 +54,7 @@ impl Probe {
     pub fn read(folder: &Path) -> Result<Option<Self>, ProbeError> {
         let path = folder.join(FILE);
         let no_probe = |reason: String| ProbeError::NoProbe { path: path.display().to_string(), reason };
-        let text = match std::fs::read(&path) {
+        let text = match tamis_file::read(&path, u64::MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(ProbeError::File { path: path.display().to_string(), source }),

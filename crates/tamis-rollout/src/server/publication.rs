@@ -275,7 +275,7 @@ pub(super) fn look<P: Protocol>(weights: &Weights, name: String) -> Result<(&Pat
         Weights::Handles(folder) => {
             takes(P::NO_HANDLES, "weights in the memory of their GPU")?;
             let path = folder.join(HANDLES);
-            let handles = std::fs::read_to_string(&path);
+            let handles = tamis_file::read_text(&path, u64::MAX);
             let handles = handles.map_err(|error| format!("{}: {error}", path.display()))?;
             Ok((folder, Loaded::Handles(handles)))
         }

@@ -91,7 +91,7 @@ impl Snapshot {
     pub(super) fn read(folder: &Path) -> Result<Self, String> {
         let path = folder.join(TRANSFER);
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let text = std::fs::read(&path).map_err(|error| told(&error))?;
+        let text = tamis_file::read(&path, u64::MAX).map_err(|error| told(&error))?;
         serde_json::from_slice(&text).map_err(|error| told(&error))
     }
 

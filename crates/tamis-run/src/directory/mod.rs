@@ -325,7 +325,7 @@ impl RunDirectory {
 
     /// The last step in `metrics.jsonl`, where one can be read.
     pub fn last_logged_step(&self) -> Option<u64> {
-        let text = std::fs::read_to_string(self.metrics()).ok()?;
+        let text = tamis_file::read_text(&self.metrics(), u64::MAX).ok()?;
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64();
         text.lines().rev().find_map(step)
     }
@@ -600,8 +600,8 @@ fn names(folder: &Path) -> Result<BTreeSet<String>, DiskError> {
 fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
     let path = folder.join(LOCK);
     let failed = |cause| DiskError::new(DiskOperation::Lock, &path, cause);
-    let mut file =
-        File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    let options = File::options().read(true).write(true).create(true).truncate(false).clone();
+    let mut file = tamis_file::open_with(&path, &options).map_err(failed)?;
     let mut attempts = 0;
     loop {
         match file.try_lock() {
@@ -628,7 +628,7 @@ fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
 /// The process that works in a run directory which this process does not hold, as a message names it; `None`
 /// without one.
 pub fn held_by(run: &Path) -> Option<String> {
-    let mut file = File::open(run.join(LOCK)).ok()?;
+    let mut file = tamis_file::open(&run.join(LOCK)).ok()?;
     // Shared, and for a moment: a run that begins now tries again.
     let Err(TryLockError::WouldBlock) = file.try_lock_shared() else { return None };
     let mut text = String::new();

@@ -209,7 +209,9 @@ impl Disk {
         path: &Path,
         fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
     ) -> Result<(), DiskError> {
-        let file = self.perform(DiskOperation::CreateFile, path, || File::create(path))?;
+        let file = self.perform(DiskOperation::CreateFile, path, || {
+            tamis_file::open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
+        })?;
         let mut writer = BufWriter::with_capacity(1 << 20, Gate { disk: self, path, file: &file });
         fill(&mut writer)
             .and_then(|()| writer.flush())
@@ -283,9 +285,7 @@ impl Disk {
     /// Cuts a file to `length` bytes and flushes it. A file that is shorter already is left as it is (and
     /// never lengthened).
     pub fn cut_file(&self, path: &Path, length: u64) -> Result<(), DiskError> {
-        let file = OpenOptions::new()
-            .write(true)
-            .open(path)
+        let file = tamis_file::open_with(path, OpenOptions::new().write(true))
             .map_err(|cause| DiskError::new(DiskOperation::Open, path, cause))?;
         let current =
             file.metadata().map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))?.len();
@@ -298,7 +298,7 @@ impl Disk {
 
     /// Opens a file for appending, created (and its folder flushed) where it is not there.
     pub fn append_to(&self, path: &Path) -> Result<AppendFile, DiskError> {
-        let open = || OpenOptions::new().append(true).create(true).open(path);
+        let open = || tamis_file::open_with(path, OpenOptions::new().append(true).create(true));
         let file = if path.exists() {
             open().map_err(|cause| DiskError::new(DiskOperation::Open, path, cause))?
         } else {
@@ -322,7 +322,7 @@ impl Disk {
     /// Reads at most `most` bytes of a file from position `from` on; none where it ends before.
     pub fn read_part(&self, path: &Path, from: u64, most: u64) -> Result<Vec<u8>, DiskError> {
         let read = || {
-            let mut file = File::open(path)?;
+            let mut file = tamis_file::open(path)?;
             file.seek(io::SeekFrom::Start(from))?;
             let mut bytes = Vec::new();
             file.take(most).read_to_end(&mut bytes)?;

@@ -138,7 +138,7 @@ fn learner_elsewhere(
         generation,
         // Without a checkpoint to go on from what it holds is of no use.
         adopt: (kept.as_deref().filter(|_| checkpoint.is_some()))
-            .and_then(|path| std::fs::read_to_string(path).ok()),
+            .and_then(|path| tamis_file::read_text(path, tamis_file::MAX_CONFIGURATION).ok()),
         options: match config.learner.backend {
             LearnerBackend::Native => serde_json::Map::new(),
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),

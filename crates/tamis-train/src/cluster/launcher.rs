@@ -351,7 +351,7 @@ impl Launcher {
         };
         let program =
             write_program().map_err(|error| surroundings("its program cannot be written", error))?;
-        let open = OpenOptions::new().create(true).append(true).open(log);
+        let open = tamis_file::open_with(log, OpenOptions::new().create(true).append(true));
         let errors = open.map_err(|error| surroundings(&log.display().to_string(), error))?;
         let mut command = Command::new(python);
         command.args(["-m", "tamis.cluster"]).args(arguments);

@@ -116,7 +116,7 @@ const LONGEST_LINE: u64 = 4096;
 /// The interpreter that a script is for, by its first line.
 pub(super) fn interpreter_of(script: &Path) -> Option<String> {
     let mut first = Vec::new();
-    let file = std::fs::File::open(script).ok()?;
+    let file = tamis_file::open(script).ok()?;
     BufReader::new(file).take(LONGEST_LINE).read_until(b'\n', &mut first).ok()?;
     let line = String::from_utf8(first).ok()?;
     let words: Vec<&str> = line.trim_end().strip_prefix("#!")?.split_whitespace().collect();

@@ -1,7 +1,6 @@
 //! Sizes of a model from its files, without its weights: `config.json` and the headers of its tensors.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -282,7 +281,7 @@ fn read_headers(folder: &Path) -> Option<BTreeMap<String, Vec<u64>>> {
     };
     let mut tensors = BTreeMap::new();
     for path in files {
-        let mut file = File::open(path).ok()?;
+        let mut file = tamis_file::open(&path).ok()?;
         let mut length = [0; 8];
         file.read_exact(&mut length).ok()?;
         let header = Some(u64::from_le_bytes(length)).filter(|&length| length <= LONGEST_HEADER)?;

@@ -53,7 +53,7 @@ impl RunChild {
         log: &Path,
         lock: &File,
     ) -> std::io::Result<Self> {
-        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        let log = tamis_file::open_with(log, OpenOptions::new().create(true).append(true))?;
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -88,7 +88,7 @@ impl Drop for RunChild {
 
 /// The last lines of a log that say something, from a place in it on.
 pub fn last_lines(log: &Path, from: u64, most: usize) -> Vec<String> {
-    let bytes = std::fs::read(log).unwrap_or_default();
+    let bytes = tamis_file::read(log, u64::MAX).unwrap_or_default();
     let part = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
     let text = String::from_utf8_lossy(part);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -22,12 +22,7 @@ pub struct RunProgress {
 
 /// The progress of the run in a folder; `None` before its first step.
 pub fn read(run: &Path) -> Option<RunProgress> {
-    use std::io::{Read as _, Seek as _, SeekFrom};
-    let mut file = std::fs::File::open(run.join(METRICS)).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(MOST))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(MOST).read_to_end(&mut bytes).ok()?;
+    let (bytes, _) = tamis_file::read_end(&run.join(METRICS), MOST).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let rows = text.lines().filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
     let mut progress: Option<RunProgress> = None;

@@ -19,6 +19,8 @@ use super::error::SweepError;
 
 /// Longest wait for the runs of a sweep that was killed: they are ended a second after it.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Bytes of a file here, at most.
+const MOST_OF_STATE: u64 = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How a run ended the last time.
@@ -54,7 +56,7 @@ impl StateFolder {
 
     /// The date that a sweep's first run had; `None` before it.
     pub fn date(&self, sweep: &str) -> Option<String> {
-        let text = std::fs::read_to_string(self.path.join(format!("{sweep}.date"))).ok()?;
+        let text = tamis_file::read_text(&self.path.join(format!("{sweep}.date")), MOST_OF_STATE).ok()?;
         Some(text.trim().to_owned()).filter(|date| !date.is_empty())
     }
 
@@ -65,7 +67,8 @@ impl StateFolder {
 
     /// How a run ended the last time.
     pub fn run(&self, name: &str) -> Option<LastEnd> {
-        serde_json::from_slice(&std::fs::read(self.path.join(format!("{name}.json"))).ok()?).ok()
+        let path = self.path.join(format!("{name}.json"));
+        serde_json::from_slice(&tamis_file::read(&path, MOST_OF_STATE).ok()?).ok()
     }
 
     /// Keeps how a run ended.
@@ -84,13 +87,8 @@ impl StateFolder {
     pub fn lock(&self, results: &Path) -> Result<File, SweepError> {
         let path = self.path.join("lock");
         let failed = |cause| SweepError::from(DiskError::new(DiskOperation::Lock, &path, cause));
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(failed)?;
+        let options = File::options().read(true).write(true).create(true).truncate(false).clone();
+        let mut file = tamis_file::open_with(&path, &options).map_err(failed)?;
         let start = Instant::now();
         loop {
             match file.try_lock() {
