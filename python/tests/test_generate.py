@@ -138,6 +138,18 @@ class RandomKeys(Case):
 
 
 class Draws(Case):
+    def test_logits_that_are_no_numbers_give_no_log_probability(self):
+        # Whoever asked for the sample refuses such a token.
+        logits = torch.zeros(3, 100)
+        logits[0] = float("nan")
+        logits[1, 7] = float("nan")
+        logits[2, 7] = float("inf")
+        for case in ((1.0, 0, 1.0, 0.0, 1.0), (0.0, 0, 1.0, 0.0, 1.0), (1.0, 5, 0.9, 0.1, 1.0)):
+            rows = [Drawing(*case, 9, frozenset())] * 3
+            tokens, logprobs, _ = draw(logits, Drawings(rows, "cpu"), torch.full((3,), 0.5, dtype=torch.float64))
+            self.assertTrue(((tokens >= 0) & (tokens < 100)).all(), tokens)
+            self.assertFalse(logprobs.isfinite().any(), logprobs)
+
     def test_cuts_are_those_of_the_native_engine(self):
         generator = torch.Generator().manual_seed(3)
         logits = torch.randn(24, 150, generator=generator) * 2

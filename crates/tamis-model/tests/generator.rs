@@ -453,3 +453,39 @@ fn alternatives_are_told_where_asked_for() {
         }
     }
 }
+
+/// Finite weights that are too large, and weights that are none: no token is drawn, greedily or not, and others than
+/// these samples do not exist for the engine afterwards.
+#[test]
+fn logits_that_are_not_finite_end_a_sample_without_a_token() {
+    for amount in [f32::NAN, 3e38] {
+        let mut model = model();
+        assert!(model.nudge("model.norm.weight", |_| amount));
+        let threads = Threads::new(1);
+        for greedy in [false, true] {
+            let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
+            let params = SamplingParams { max_new_tokens: 5, greedy, ..SamplingParams::default() };
+            generator.submit(GenerationRequest { params, ..request(&[1, 2, 3], 3, 5) }).unwrap();
+            let ended = generator.run(&threads, &model);
+            assert_eq!(ended.len(), 3);
+            for completion in ended {
+                assert_eq!((completion.finish, completion.tokens.len()), (CompletionEnd::NotFinite, 0));
+                assert_eq!((completion.logprobs.len(), completion.entropies.len()), (0, 0));
+            }
+            assert!(generator.is_idle() && generator.num_cached_tokens() == 0 && generator.num_kept() == 0);
+        }
+    }
+    // Weights that become so in the middle: what was drawn before stays.
+    let (good, threads) = (model(), Threads::new(1));
+    let mut bad = model();
+    assert!(bad.nudge("model.norm.weight", |_| f32::NAN));
+    let mut generator = BatchGenerator::new(good.config(), GeneratorSettings::default());
+    generator.submit(request(&[1, 2, 3], 2, 9)).unwrap();
+    assert!(generator.step(&threads, &good).is_empty());
+    let ended = generator.step(&threads, &bad);
+    assert_eq!(ended.len(), 2);
+    for completion in ended {
+        assert_eq!((completion.finish, completion.tokens.len()), (CompletionEnd::NotFinite, 2));
+        assert!(completion.logprobs.iter().all(|logprob| logprob.is_finite()));
+    }
+}

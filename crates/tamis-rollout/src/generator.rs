@@ -11,6 +11,7 @@ use tamis_core::random::Key;
 pub use tamis_core::schedule::InFlight;
 use tamis_core::schedule::Spent;
 use tamis_data::prompt::Prompt;
+use tamis_model::LOGITS_NOT_FINITE;
 use thiserror::Error;
 
 /// Sampling parameters. The reported log-probability is always that of `softmax(logits / temperature)`,
@@ -341,6 +342,14 @@ pub enum GeneratorError {
     Broken {
         /// The message.
         reason: String,
+    },
+    /// The policy gives no numbers to draw from.
+    #[error("{LOGITS_NOT_FINITE} ({id}, token {token})")]
+    NotFinite {
+        /// The first sample that met it.
+        id: SampleId,
+        /// The token that could not be drawn, from 0.
+        token: usize,
     },
     /// A sample cannot be journalled, so it may not be used.
     #[error("failed to journal what was sampled")]

@@ -1,12 +1,13 @@
 //! Why a run cannot begin or go on, and what to do about it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tamis_core::advantage::AdvantageError;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::schedule::{Diagnosis, ScheduleError};
 use tamis_data::sampler::PositionError;
 use tamis_env::reward::RewardError;
+use tamis_model::LOGITS_NOT_FINITE;
 use tamis_rollout::launch::LaunchError;
 use tamis_rollout::{DispatchError, GeneratorError, MissingRewards, ScoreError};
 use thiserror::Error;
@@ -222,6 +223,16 @@ pub enum RunError {
         /// The run directory.
         run: PathBuf,
     },
+    /// The policy gives no numbers any more, though its weights are finite.
+    #[error("{LOGITS_NOT_FINITE} ({place}, after step {step})")]
+    LogitsNotFinite {
+        /// The sample or trajectory that showed it.
+        place: String,
+        /// Steps trained.
+        step: u64,
+        /// The last checkpoint, where there is one.
+        kept: Option<PathBuf>,
+    },
     /// The type of saved weights has no room for them.
     #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of \
          model.save_dtype; nothing was written so", dtype.name())]
@@ -323,6 +334,24 @@ impl From<DispatchError> for Halt<RunError> {
     }
 }
 
+/// The fix for a policy whose logits are not finite, after so many steps, where the run knows.
+pub(crate) fn logits_hint(step: Option<u64>, kept: Option<&Path>) -> String {
+    match (step, kept) {
+        (_, Some(kept)) => format!(
+            "no later weights are saved; begin a new run from a checkpoint before it diverged (`model.path: {}`, or an earlier \
+             one) with a lower train.optimizer.learning_rate, and look for a reward or an advantage without bound",
+            kept.display()
+        ),
+        (None | Some(0), None) => "look at how these weights were made: begin from a checkpoint before they diverged, and \
+             train with a lower learning rate (train.optimizer.learning_rate; that of a warm start is \
+             warm_start.learning_rate)"
+            .to_owned(),
+        (Some(_), None) => "nothing was saved: begin a new run with a lower train.optimizer.learning_rate; checkpoint.save_freq above \
+             0 keeps states from before"
+            .to_owned(),
+    }
+}
+
 /// The first line of each loss, and the last with all that was said of it.
 fn describe_losses(reasons: &[String]) -> String {
     let describe = |(place, reason): (usize, &String)| {
@@ -373,6 +402,16 @@ impl RunError {
         matches!(self, Self::Servers(GeneratorError::Unreachable { .. }))
     }
 
+    /// The sample whose next token could not be drawn, for the logits were not finite.
+    pub(crate) fn not_finite_sample(&self) -> Option<String> {
+        match self {
+            Self::Dispatch(DispatchError::Generator(GeneratorError::NotFinite { id, token }))
+            | Self::Servers(GeneratorError::NotFinite { id, token }) => Some(format!("{id}, token {token}")),
+            Self::Learner(LearnerError::LogitsNotFinite) => Some("a sample".to_owned()),
+            _ => None,
+        }
+    }
+
     /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -413,7 +452,7 @@ impl RunError {
             }
             Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint(),
-            Self::Journal(error) => error.hint().map(str::to_owned),
+            Self::Journal(error) => error.hint(),
             Self::WarmStart(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint(),
@@ -456,6 +495,8 @@ impl RunError {
                 let keep = if *step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
                 Some(format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}"))
             }
+            Self::LogitsNotFinite { step, kept, .. } => Some(logits_hint(Some(*step), kept.as_deref())),
+            error if error.not_finite_sample().is_some() => Some(logits_hint(None, None)),
             Self::Overflow { checkpoint, run, .. } => Some(format!(
                 "{} holds the weights in 32 bits, nothing is lost: go on with `tamis train --resume {} \
                  model.save_dtype=bf16` (or f32), and \
@@ -493,6 +534,10 @@ impl RunError {
                      nothing that was answered is asked again"
                     .to_owned(),
             ),
+            Self::JournalDamaged {
+                source: source @ (JournalError::Damaged { .. } | JournalError::Unreadable { .. }),
+                ..
+            } => source.hint(),
             Self::JournalDamaged { usable: Some(checkpoint), .. } => Some(format!(
                 "put the file back as it was, or move the checkpoints after {} elsewhere: the run is then resumed from that one",
                 checkpoint.display()

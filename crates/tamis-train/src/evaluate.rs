@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use tamis_config::{BackendKind, Config, LearnerBackend, PublishMode};
+use tamis_config::{BackendKind, Config, LearnerBackend, ModelSource, PublishMode};
 use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
@@ -19,7 +19,7 @@ use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::no_pass;
 use crate::assemble::{AssembleError, data, learner, policy, rewards};
 use crate::cluster::Cluster;
-use crate::error::RunError;
+use crate::error::{RunError, logits_hint};
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
 use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
@@ -102,6 +102,9 @@ impl EvaluateError {
                     Some(hint) => format!("{hint}; {kept}"),
                     None => kept,
                 })
+            }
+            Self::Dispatch(DispatchError::Generator(GeneratorError::NotFinite { .. })) => {
+                Some(logits_hint(None, None))
             }
             _ => None,
         }
@@ -220,7 +223,9 @@ fn evaluate_in(
             if has_own || holds_in_torch(&of_run) { None } else { Some(policy::model(&of_run, &codec)?) };
         Ok((prompts, codec, model))
     })??;
-    for warning in &prompts.warnings {
+    let folder_of_model = config.model.path.as_ref().map(ModelSource::folder);
+    let head = folder_of_model.as_deref().and_then(tamis_model::head_warning);
+    for warning in prompts.warnings.iter().chain(&head) {
         progress.warn(warning);
     }
     let prompts = prompts.validation;

@@ -401,3 +401,61 @@ fn checkpoints_from_before_updates_that_are_left_out_are_kept() {
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=6"]).succeeds();
     assert_eq!(checkpoints(&folder), ["step_6"]);
 }
+
+/// Finite weights so large that their logits are none: nothing is sampled from them, nothing is saved of them, and a run
+/// whose last update made them is not done.
+#[test]
+fn weights_whose_logits_are_not_finite_end_the_run() {
+    let folder = Folder::tiny();
+    let explodes =
+        ["train.optimizer.learning_rate=1e13", "validate.test_freq=0", "validate.before_train=false"];
+    let train = |more: &[&str]| folder.tamis(&[&["train", "tiny.yaml"], &explodes[..], more].concat());
+    // The next step samples from them.
+    let ended = train(&["run.name=sampled", "checkpoint.save_freq=0"]);
+    let printed = ended.failure();
+    assert!(
+        printed.starts_with(
+            "exit code 1\nerror: the policy's logits are NaN or infinite: its training has diverged, or its weights are damaged (group "
+        ) && printed.contains(", after step 1)\n  hint: nothing was saved: begin a new run with a lower train.optimizer.learning_rate"),
+        "{}",
+        ended.shown()
+    );
+    // No step comes after them.
+    for (name, freq) in [("last", "0"), ("saved", "1")] {
+        let (name, freq) = (format!("run.name={name}"), format!("checkpoint.save_freq={freq}"));
+        let ended = train(&[&name, &freq, "train.total_steps=1"]);
+        let printed = ended.failure();
+        assert!(
+            printed.starts_with("exit code 1\nerror: the policy's logits are NaN or infinite")
+                && printed.contains("(on a trajectory of the last batch, after step 1)"),
+            "{}",
+            ended.shown()
+        );
+        assert!(!ended.stdout.contains("done"), "{}", ended.shown());
+    }
+    let left = |name: &str| folder.join("runs").join(name).join("checkpoints/step_1").exists();
+    assert!(!left("last") && !left("saved"));
+    // The last checkpoint before them is named.
+    let rates = ["train.lr_schedule.warmup_steps=1", "checkpoint.save_freq=1", "run.name=kept"];
+    let printed = train(&rates).failure();
+    assert!(printed.contains("(on a trajectory of the last batch, after step 2)"), "{printed}");
+    assert!(printed.contains("(`model.path: runs/kept/checkpoints/step_1`, or an earlier one)"), "{printed}");
+}
+
+#[test]
+fn an_evaluation_of_weights_whose_logits_are_not_finite_is_an_error() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
+    let checkpoint = folder.join("runs/tiny/checkpoints/step_2");
+    let mut model = tamis_model::Model::load(&checkpoint).expect("a model");
+    assert!(model.nudge("model.norm.weight", |_| 3e38));
+    model.save(&checkpoint, tamis_model::SaveDtype::F32).expect("saved");
+    std::fs::remove_file(checkpoint.join("checksums.json")).expect("removed");
+    let ended = folder.tamis(&["eval", "runs/tiny"]);
+    insta::assert_snapshot!(ended.failure(), @r"
+    exit code 1
+    error: the policy's logits are NaN or infinite: its training has diverged, or its weights are damaged (validation prompt 0, member 0, token 0)
+      hint: look at how these weights were made: begin from a checkpoint before they diverged, and train with a lower learning rate (train.optimizer.learning_rate; that of a warm start is warm_start.learning_rate)
+    ");
+    assert!(!ended.stdout.contains('%'), "{}", ended.shown());
+}

@@ -37,8 +37,8 @@ use infer::{InferContext, Item, infer};
 use kept::KeptSequences;
 pub use kept::{SequenceName, TurnPlace};
 pub use request::{
-    Completion, CompletionEnd, CompletionProgress, GenerationRequest, RequestError, RequestId, StopCheck,
-    TokenMask,
+    Completion, CompletionEnd, CompletionProgress, GenerationRequest, LOGITS_NOT_FINITE, RequestError,
+    RequestId, StopCheck, TokenMask,
 };
 use running::{Masked, RequestGroup, Running, extend};
 pub use sampling::{Alternatives, SamplingError, SamplingParams};
@@ -574,7 +574,7 @@ impl BatchGenerator {
                 continue;
             };
             if let Some(group) = self.groups.get(&running.request)
-                && finish != CompletionEnd::Aborted
+                && matches!(finish, CompletionEnd::Stop | CompletionEnd::Length)
                 && !is_stopped
                 && let Some(kept) = group.keep(&mut running)
             {

@@ -56,7 +56,13 @@ pub enum CompletionEnd {
     Length,
     /// [`BatchGenerator::abort`](super::BatchGenerator::abort).
     Aborted,
+    /// The logits of the next token are NaN or infinite: no token can be drawn from them.
+    NotFinite,
 }
+
+/// What is wrong with weights that give logits which are no numbers.
+pub const LOGITS_NOT_FINITE: &str =
+    "the policy's logits are NaN or infinite: its training has diverged, or its weights are damaged";
 
 /// A finished sample.
 #[derive(Debug, Clone, PartialEq)]

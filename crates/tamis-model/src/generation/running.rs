@@ -114,6 +114,11 @@ pub(super) fn extend(
     let allowed = running.masked.as_ref().map(|masked| &*masked.allowed);
     let key = keys[running.sample];
     let (token, logprob, entropy) = draw(level, logits, params, history, allowed, key, index, scratch);
+    // Whatever the token is, NaN or infinity among the logits makes its log-probability NaN.
+    if !logprob.is_finite() {
+        running.finish = Some(CompletionEnd::NotFinite);
+        return;
+    }
     if let Some(count) = params.num_alternatives {
         running.alternatives.push(alternatives(level, logits, params, token, count));
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::engine::{ChoiceEvent, Ended, Piece};
 use super::error::ApiError;
 use super::field::Fields;
-use super::running::{Choice, broken_error};
+use super::running::{Choice, broken_error, check_finite};
 use super::sampling::HowSampled;
 use super::stream::Chunks;
 use super::text::{GrowingText, TokenTexts, stop_reason, whole};
@@ -260,6 +260,7 @@ impl<F: RouteFormat> Chunks for Parts<F> {
 
     fn chunk(&mut self, event: ChoiceEvent) -> Result<Value, ApiError> {
         let ChoiceEvent { choice: index, piece, ended } = event;
+        ended.as_ref().map_or(Ok(()), check_finite)?;
         let Self { asked, form, choices, .. } = self;
         self.num_tokens += piece.token_ids.len();
         let Some(growing) = choices.get_mut(index) else { return Err(broken_error()) };

@@ -25,6 +25,7 @@ pub(super) struct ServeMetrics {
     stopped: AtomicU64,
     at_length: AtomicU64,
     aborted: AtomicU64,
+    not_finite: AtomicU64,
     pub(super) rejected: AtomicU64,
     pub(super) reloads: AtomicU64,
     latency: Sum,
@@ -72,6 +73,7 @@ impl ServeMetrics {
             CompletionEnd::Stop => &self.stopped,
             CompletionEnd::Length => &self.at_length,
             CompletionEnd::Aborted => &self.aborted,
+            CompletionEnd::NotFinite => &self.not_finite,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.latency.add(took);
@@ -154,6 +156,7 @@ impl ServeMetrics {
                 (",finished_reason=\"stop\"", whole(&self.stopped)),
                 (",finished_reason=\"length\"", whole(&self.at_length)),
                 (",finished_reason=\"abort\"", whole(&self.aborted)),
+                (",finished_reason=\"error\"", whole(&self.not_finite)),
             ],
         );
         put(

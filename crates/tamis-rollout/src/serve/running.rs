@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
 
+use tamis_model::{CompletionEnd, LOGITS_NOT_FINITE};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::App;
@@ -56,12 +57,23 @@ impl Running {
         while !self.is_finished() {
             let event = std::future::poll_fn(|context| self.poll_next(context)).await;
             let Some(ChoiceEvent { choice, piece, ended }) = event else { return Err(broken_error()) };
+            ended.as_ref().map_or(Ok(()), check_finite)?;
             if let (Some(place), Some(ended)) = (choices.get_mut(choice), ended) {
                 *place = Some(Choice { piece, ended });
             }
         }
         choices.into_iter().map(|choice| choice.ok_or_else(broken_error)).collect()
     }
+}
+
+/// Refuses the end of a choice whose next token could not be drawn.
+pub(super) fn check_finite(ended: &Ended) -> Result<(), ApiError> {
+    if ended.finish == CompletionEnd::NotFinite { Err(not_finite_error()) } else { Ok(()) }
+}
+
+/// The weights give no numbers.
+fn not_finite_error() -> ApiError {
+    ApiError::internal(format!("{LOGITS_NOT_FINITE}; load other weights (`reload_weights`)"))
 }
 
 /// The engine went away in the middle.
@@ -133,7 +145,11 @@ impl App {
         for tokens in prompts {
             let (done, scored) = tokio::sync::oneshot::channel();
             self.commands.send(EngineCommand::Score { tokens, done }).map_err(|_| broken_error())?;
-            rows.push(scored.await.map_err(|_| broken_error())?);
+            let scores = scored.await.map_err(|_| broken_error())?;
+            if scores.iter().any(|score| !score.is_finite()) {
+                return Err(not_finite_error());
+            }
+            rows.push(scores);
         }
         Ok(rows)
     }

@@ -71,6 +71,7 @@ impl Stream {
                         Ok(value) => put(&mut text, &value),
                         Err(error) => self.fail(&error, &mut text),
                     }
+                    // An error was its end.
                     if is_finished && self.running.take().is_some() {
                         for value in self.chunks.tail() {
                             put(&mut text, &value);

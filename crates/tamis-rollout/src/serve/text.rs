@@ -61,6 +61,7 @@ pub(super) fn finish_name(ended: &Ended) -> &'static str {
         CompletionEnd::Stop => "stop",
         CompletionEnd::Length => "length",
         CompletionEnd::Aborted => "abort",
+        CompletionEnd::NotFinite => "error",
     }
 }
 

@@ -303,6 +303,49 @@ fn weights_that_cannot_be_used_leave_the_old_ones() {
     assert_eq!((&info["num_reloads"], &info["weights_path"]), (&json!(0), &json!("where/it/was")));
 }
 
+/// Finite weights whose logits are none: every route answers with an error that says so, and never with a number that
+/// is none; the server goes on, and is well again with other weights.
+#[test]
+fn weights_without_finite_logits_are_answered_with_an_error() {
+    let server = serve(settings());
+    let folder = tempfile::tempdir().unwrap();
+    let reload = |model: &Model| {
+        save(model, folder.path());
+        let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder.path()}});
+        server.json("/collective_rpc", &body);
+    };
+    let before = server.json(GENERATE, &long("before", 5));
+    let mut exploded = model(1);
+    assert!(exploded.nudge("model.norm.weight", |_| 3e38));
+    reload(&exploded);
+    let completion = json!({"prompt": [10, 20], "max_tokens": 4, "logprobs": 1});
+    let chat = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4});
+    let scores = json!({"prompt": [10, 20], "max_tokens": 1, "prompt_logprobs": 0});
+    for (path, body) in [
+        (GENERATE, long("now", 5)),
+        ("/v1/completions", completion.clone()),
+        ("/v1/completions", scores),
+        ("/v1/chat/completions", chat),
+    ] {
+        let answer = server.post(path, &body);
+        let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(answer.status, 500, "{path}: {message}");
+        assert!(
+            message.contains("logits are NaN or infinite") && message.contains("reload_weights"),
+            "{message}"
+        );
+    }
+    let mut streamed = completion;
+    streamed["stream"] = json!(true);
+    let answer = server.post("/v1/completions", &streamed);
+    let events = answer.events();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(events[0]["error"]["message"].as_str().unwrap().contains("logits are NaN or infinite"));
+    assert!(server.metric("vllm:request_success_total", "error") >= 4.0);
+    reload(&model(1));
+    assert_eq!(server.json(GENERATE, &long("after", 5))["choices"], before["choices"]);
+}
+
 /// A client that goes away gives its request up, streamed or not, running or waiting.
 #[test]
 fn a_client_that_goes_away_gives_its_request_up() {

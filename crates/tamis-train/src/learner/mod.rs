@@ -27,7 +27,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tamis_config::LearnerBackend;
 use tamis_core::group::{Part, PolicyVersion, Turn, parts};
-use tamis_model::SaveDtype;
+use tamis_model::{LOGITS_NOT_FINITE, SaveDtype};
 use tamis_rollout::Generator;
 use tamis_rollout::launch::LaunchError;
 
@@ -35,6 +35,7 @@ use rank_balance::RankBalance;
 use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
+use crate::error::logits_hint;
 use crate::interrupt::Halt;
 use generate::{Generate, GrownSamples};
 use progress::UpdateProgress;
@@ -224,6 +225,9 @@ pub enum LearnerError {
         /// The message.
         reason: String,
     },
+    /// The policy gives no numbers to draw from.
+    #[error("{LOGITS_NOT_FINITE}")]
+    LogitsNotFinite,
     /// Samples are asked for of a learner that was not opened to generate.
     #[error("the learner was not opened to generate")]
     NoGeneration,
@@ -310,6 +314,7 @@ impl LearnerError {
                  this one goes on with --resume"
                     .to_owned(),
             ),
+            Self::LogitsNotFinite => Some(logits_hint(None, None)),
             Self::Files(error) => error.hint(),
             Self::Launch(_) => Some(
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors, and Ray where \

@@ -173,13 +173,21 @@ impl OpenSamples {
     }
 
     /// Samples until one ends, or until the time is over.
-    fn sample(&mut self, threads: &Threads, model: &Model, until: Instant) -> Vec<SampleGrowth> {
+    fn sample(
+        &mut self,
+        threads: &Threads,
+        model: &Model,
+        until: Instant,
+    ) -> Result<Vec<SampleGrowth>, LearnerError> {
         let mut ended = Vec::new();
         while ended.is_empty() && !self.engine.is_idle() && Instant::now() < until {
             let completions = self.engine.step(threads, model);
+            if completions.iter().any(|completion| completion.finish == CompletionEnd::NotFinite) {
+                return Err(LearnerError::LogitsNotFinite);
+            }
             ended.extend(completions.into_iter().filter_map(|completion| self.end(completion)));
         }
-        ended
+        Ok(ended)
     }
 }
 
@@ -203,10 +211,12 @@ impl NativeEngine {
         // A time beyond the clock's end is as good as none.
         let longest =
             Duration::try_from_secs_f64(asked.seconds).unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
-        let mut grown = samples.sample(&threads, &model, Instant::now() + longest);
+        let grown = samples.sample(&threads, &model, Instant::now() + longest);
+        // What an interrupted step gives is of no use.
         if self.interrupt.is_requested() {
             return Err(Halt::Interrupted);
         }
+        let mut grown = grown?;
         grown.extend(samples.growth());
         let num_open = samples.open.len();
         if num_open == 0 {
@@ -293,5 +303,30 @@ mod tests {
             assert_eq!((grown.sample, grown.tokens.len()), (number, 4));
             assert_eq!(grown.logprobs, scored(&mut *learner, &grown.tokens), "sample {number}");
         }
+    }
+
+    #[test]
+    fn weights_without_finite_logits_give_an_error_and_no_sample() {
+        let mut learner = learner();
+        let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, &[1, 2])]);
+        learner.forward_hold(Trained::Policy, &wave).expect("held");
+        learner.backward(TokenColumns { logprobs: vec![-1.0; 2], ..TokenColumns::default() }).expect("back");
+        learner.optim_step(Trained::Policy, 1e13).expect("a step");
+        learner.publish(PolicyVersion(1)).expect("published");
+        assert_eq!(learner.find_not_finite().expect("looked"), None, "the weights are numbers");
+        let drawing = Drawing {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_tokens: 4,
+            end_tokens: Vec::new(),
+        };
+        let samples = vec![(0, Key::new(1, Purpose::Rollout))];
+        let begin = vec![BeginningGroup { prompt: PROMPT.to_vec(), drawing, samples }];
+        let asked = Generate { begin, abort: Vec::new(), seconds: 60.0 };
+        let Err(Halt::Failed(error)) = learner.generate(asked) else { panic!("sampled") };
+        assert!(matches!(error, LearnerError::LogitsNotFinite), "{error}");
     }
 }

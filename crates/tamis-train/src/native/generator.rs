@@ -300,6 +300,9 @@ impl NativeGenerator {
         }
         self.queue.end(&id);
         let num_tokens = completion.tokens.len();
+        if completion.finish == CompletionEnd::NotFinite {
+            return Err(GeneratorError::NotFinite { id, token: num_tokens });
+        }
         let event = if completion.finish == CompletionEnd::Aborted {
             GeneratorEvent::Aborted { id, spent: Spent::on_answer(num_tokens as u64) }
         } else {
@@ -313,7 +316,9 @@ impl NativeGenerator {
                 logprobs: completion.logprobs,
                 finish_reason: match completion.finish {
                     CompletionEnd::Stop => FinishReason::Stop,
-                    CompletionEnd::Length | CompletionEnd::Aborted => FinishReason::Length,
+                    CompletionEnd::Length | CompletionEnd::Aborted | CompletionEnd::NotFinite => {
+                        FinishReason::Length
+                    }
                 },
             };
             GeneratorEvent::Sampled { id, sample }

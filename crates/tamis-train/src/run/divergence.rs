@@ -1,7 +1,13 @@
-//! Weights and moments that are no numbers any more.
+//! Weights and moments that are no numbers any more, and finite weights whose logits are none.
 
+use tamis_core::group::Group;
+
+use super::Run;
+use super::step::TrainedGroup;
 use crate::error::RunError;
-use crate::learner::{Changing, LearnerError, NotFinite, RunLearner};
+use crate::interrupt::Halt;
+use crate::learner::micro_batch::{forward_all, sequences};
+use crate::learner::{Changing, LearnerError, Network, NotFinite, RunLearner};
 use tamis_run::directory::RunDirectory;
 
 /// Keys of the learning rates that a diagnosis names.
@@ -59,5 +65,55 @@ pub(crate) fn check_finite(
     match find_divergence(learner, learning_rate)? {
         None => Ok(()),
         Some(diverged) => Err(diverged.error(directory, step)),
+    }
+}
+
+/// One trajectory of a step, with its prompt.
+pub(super) fn one_of(trained: &[TrainedGroup]) -> Option<Group> {
+    let group = &trained.first()?.record.group;
+    let trajectory = group.trajectories.iter().find(|trajectory| !trajectory.token_ids.is_empty())?;
+    Some(Group { trajectories: vec![trajectory.clone()], ..group.clone() })
+}
+
+impl Run {
+    /// Refuses to save weights that give no numbers on a trajectory of the last step. The update that made them is the
+    /// last: nothing else has looked at them.
+    pub(super) fn check_logits(&mut self) -> Result<(), Halt<RunError>> {
+        let Some(group) = &self.last_trained else { return Ok(()) };
+        let learner = &mut *self.workers.learner;
+        let micro_batch = self.recipe.update.micro_batch;
+        let columns = forward_all(learner, Network::Policy, &sequences(&[group]), micro_batch, 1.0)?;
+        // It is no part of a step.
+        learner.take_rank_balance();
+        if columns.logprobs.iter().all(|logprob| logprob.is_finite()) {
+            return Ok(());
+        }
+        Err(self.logits_error("on a trajectory of the last batch".to_owned()).into())
+    }
+
+    /// The error of a policy whose logits are not finite; `place` is what showed it.
+    pub(super) fn logits_error(&self, place: String) -> RunError {
+        match self.recorder.directory.list_checkpoints() {
+            Ok(mut kept) => {
+                let kept = kept.pop().map(|last| last.path);
+                RunError::LogitsNotFinite { place, step: self.state.step, kept }
+            }
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Says that the last updates were none.
+    pub(super) fn tell_skipped_updates(&self) {
+        let learning = &self.state.learning;
+        for (of, count) in
+            [("", learning.skipped_updates), (" of the critic", learning.skipped_critic_updates)]
+        {
+            if count > 0 {
+                self.recorder.progress.warn(&format!(
+                    "the last {count} updates{of} were left out, for their gradients were not finite: what is saved is as \
+                     it was before them"
+                ));
+            }
+        }
     }
 }

@@ -32,6 +32,8 @@ mod untrained;
 mod updating;
 mod watch;
 
+use tamis_core::group::Group;
+
 use crate::assemble::recipe::Recipe;
 use crate::interrupt::Interrupt;
 use crate::workers::Workers;
@@ -60,6 +62,8 @@ pub struct Run {
     attempts: Attempts,
     /// Whether this process has warned of groups without contrast in the batch: once is enough.
     has_warned_of_uniform_groups: bool,
+    /// A trajectory of the last trained step, with its prompt: new weights are tried on it before they are saved.
+    last_trained: Option<Group>,
     /// The next group when this process began.
     first_group: u64,
     /// The loss of a learner that the run has not caught up with.

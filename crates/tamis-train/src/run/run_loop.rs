@@ -11,6 +11,7 @@ use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog,
 
 use super::attempts::Attempts;
 use super::blame::blame_environment;
+use super::divergence::one_of;
 use super::generated::lines_of_step;
 use super::step::step;
 use super::step_details::details;
@@ -100,7 +101,10 @@ impl Run {
                 self.save_interrupted()?;
                 Err(error)
             }
-            Err(Halt::Failed(error)) => Err(error),
+            Err(Halt::Failed(error)) => Err(match error.not_finite_sample() {
+                Some(place) => self.logits_error(place),
+                None => error,
+            }),
             Ok(ending) => Ok(ending),
         }
     }
@@ -235,7 +239,9 @@ impl Run {
         self.last_measurement()?;
         let steps = self.state.step;
         self.tell_untrained_policy(steps);
+        self.tell_skipped_updates();
         if self.recorder.saved != Some(steps) {
+            self.check_logits()?;
             self.save()?;
         }
         Ok(())
@@ -279,6 +285,7 @@ impl Run {
         // Before validation, so that its figures come last even where they are added later.
         found.metrics.add_aliases();
 
+        self.last_trained = one_of(&step.trained);
         let (facts, mut after, mut lost) = (step.facts, step.after, step.lost.map(RunError::from));
         after.early_stop = self.measurement.early_stop.state().clone();
         if facts.diverged.is_none() && self.measures_after(facts.step, is_last) {
@@ -330,6 +337,7 @@ impl Run {
         self.note_recovery();
         let is_due = self.recipe.config.checkpoint.save_freq.is_due(facts.step);
         if is_due || is_last || self.state.validation.is_missing {
+            self.check_logits()?;
             self.save()?;
         }
         self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)?;

@@ -78,10 +78,20 @@ struct Open {
 
 impl Open {
     /// Takes new tokens in; why it ended, where it did.
-    fn grow(&mut self, grown: SampleGrowth, version: PolicyVersion) -> Option<FinishReason> {
+    ///
+    /// # Errors
+    /// [`GeneratorError::NotFinite`] for a token without a log-probability: a run on it would be lost.
+    fn grow(
+        &mut self,
+        grown: SampleGrowth,
+        version: PolicyVersion,
+    ) -> Result<Option<FinishReason>, GeneratorError> {
         let SampleGrowth { tokens, logprobs, entropies, end, .. } = grown;
         let mut finish = end;
         for ((token, logprob), entropy) in tokens.into_iter().zip(logprobs).zip(entropies) {
+            if !logprob.is_finite() {
+                return Err(GeneratorError::NotFinite { id: self.id, token: self.tokens.len() });
+            }
             self.tokens.push(token);
             self.logprobs.push(logprob);
             self.entropy += f64::from(entropy);
@@ -99,7 +109,7 @@ impl Open {
                 self.versions.push(VersionSpan { version, start, end });
             }
         }
-        finish
+        Ok(finish)
     }
 
     fn into_sample(self, finish_reason: FinishReason) -> Result<Sample, GeneratorError> {
@@ -235,7 +245,7 @@ impl WireGenerator {
             let number = grown.sample;
             let is_over_there = grown.end.is_some();
             let Some(open) = self.open.get_mut(&number) else { continue };
-            let Some(finish) = open.grow(grown, self.version) else { continue };
+            let Some(finish) = open.grow(grown, self.version)? else { continue };
             if !is_over_there {
                 self.to_abort.push(number);
             }
@@ -330,5 +340,48 @@ impl Generator for WireGenerator {
     fn load(&self) -> Load {
         // The learner queues what it has no room for.
         Load { in_flight: self.queue.num_open(), room: usize::MAX }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::group::GroupId;
+
+    use super::*;
+
+    #[test]
+    fn a_token_without_a_log_probability_is_no_part_of_a_sample() {
+        let tokenizer = Arc::new(Tokenizer::characters("ab").expect("characters"));
+        let mut open = Open {
+            id: SampleId::of_member(GroupId(3), 1),
+            stop: Arc::new(StopText::new(Vec::new(), tokenizer).expect("no text")),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            entropy: 0.0,
+            versions: Vec::new(),
+        };
+        let grown = |logprobs: &[f32]| SampleGrowth {
+            sample: 7,
+            tokens: vec![2; logprobs.len()],
+            logprobs: logprobs.to_vec(),
+            entropies: vec![0.5; logprobs.len()],
+            end: None,
+        };
+        assert_eq!(open.grow(grown(&[-1.0, -0.5]), PolicyVersion(1)).expect("grows"), None);
+        for bad in [f32::NAN, f32::NEG_INFINITY, f32::INFINITY] {
+            let mut open = Open {
+                tokens: open.tokens.clone(),
+                versions: Vec::new(),
+                logprobs: Vec::new(),
+                stop: Arc::clone(&open.stop),
+                ..open
+            };
+            let error = open.grow(grown(&[-1.0, bad, -1.0]), PolicyVersion(1)).expect_err("refused");
+            assert_eq!(
+                error.to_string(),
+                "the policy's logits are NaN or infinite: its training has diverged, or its weights are damaged \
+                 (group 3, member 1, token 3)"
+            );
+        }
     }
 }

@@ -478,10 +478,6 @@ impl WireMessage {
             column.ok_or_else(|| MessageError(format!("there is no column `{name}`")))
         };
         let (logprobs, entropies) = (per_token("logprob")?, per_token("entropy")?);
-        if let Some(place) = logprobs.iter().position(|logprob| !logprob.is_finite()) {
-            let logprob = logprobs[place];
-            return Err(MessageError(format!("the log-probability of sampled token {place} is {logprob}")));
-        }
         let mut grown = Vec::with_capacity(rows.len());
         for (place, (sample, end)) in as_u64(samples).zip(ends).enumerate() {
             let end = match end {
