@@ -31,8 +31,8 @@ pub fn open(path: &Path) -> Result<File> {
     open_with(path, OpenOptions::new().read(true))
 }
 
-/// Opens a regular file, or a link to one, as the options say: to write to it or to append, say. One that is not
-/// there is made if they say so.
+/// Opens a regular file, or a link to one, as the options say: to write to it or to append, say. One that is
+/// not there is made if they say so.
 ///
 /// # Errors
 /// As [`open`].

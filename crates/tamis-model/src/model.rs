@@ -38,9 +38,9 @@ impl Model {
         Self { config, layout: Arc::new(layout), weights, state: WeightsState::new() }
     }
 
-    /// Loads a language model from a Hugging Face folder: `config.json`, `model.safetensors` or its shards. If the
-    /// configuration ties the output head to the embedding and the files hold another head, the model has that
-    /// head and is not tied ([`head_warning`](crate::head_warning)).
+    /// Loads a language model from a Hugging Face folder: `config.json`, `model.safetensors` or its shards.
+    /// If the configuration ties the output head to the embedding and the files hold another head, the model
+    /// has that head and is not tied ([`head_warning`](crate::head_warning)).
     pub fn load(folder: &Path) -> Result<Self, CheckpointError> {
         Self::load_weights(folder, TransformerConfig::load(folder))
     }

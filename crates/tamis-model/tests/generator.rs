@@ -454,8 +454,8 @@ fn alternatives_are_told_where_asked_for() {
     }
 }
 
-/// Finite weights that are too large, and weights that are none: no token is drawn, greedily or not, and others than
-/// these samples do not exist for the engine afterwards.
+/// Finite weights that are too large, and weights that are none: no token is drawn, greedily or not, and
+/// others than these samples do not exist for the engine afterwards.
 #[test]
 fn logits_that_are_not_finite_end_a_sample_without_a_token() {
     for amount in [f32::NAN, 3e38] {

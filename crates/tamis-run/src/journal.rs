@@ -4,10 +4,10 @@
 //! is written here before it is used, so that a replay after a crash reads it instead of asking again. The
 //! file is the 8 bytes `TAMISJ1\n`, then records: length of the payload (`u32`, little endian), CRC-32 of
 //! these four bytes and the payload (`u32`, little endian), payload. Opening reads the records in order up to
-//! the first that is not whole, and cuts the file there: that is the tail which a crash tore. If whole records
-//! follow, no crash did it: the file is damaged, and refused with the byte. The reader says from where on it
-//! needs the records (a checkpoint's position): what stands before is neither read nor checked, and a file
-//! that ends before is an error.
+//! the first that is not whole, and cuts the file there: that is the tail which a crash tore. If whole
+//! records follow, no crash did it: the file is damaged, and refused with the byte. The reader says from
+//! where on it needs the records (a checkpoint's position): what stands before is neither read nor checked,
+//! and a file that ends before is an error.
 //!
 //! Records that no checkpoint needs any more are removed from the front of a file that has grown large
 //! ([`Journal::shorten`]); positions stay what they are. Such a file begins with `TAMISJ2\n` and the position
@@ -345,8 +345,8 @@ fn records(bytes: &[u8], from: u64) -> Vec<(u64, &[u8])> {
     found
 }
 
-/// The bytes of the record that stands at the beginning, by its length, and its checksum; `None` where they end
-/// before it.
+/// The bytes of the record that stands at the beginning, by its length, and its checksum; `None` where they
+/// end before it.
 fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
     let (&[l0, l1, l2, l3, c0, c1, c2, c3], _) = bytes.split_first_chunk::<FRAME>()?;
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
@@ -354,8 +354,8 @@ fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
     Some((record, u32::from_le_bytes([c0, c1, c2, c3])))
 }
 
-/// Whether a whole record begins anywhere behind the one at the beginning, which is not whole. Its length may be
-/// what is damaged, so every byte is looked at. Few look like a length: payloads are text, and four
+/// Whether a whole record begins anywhere behind the one at the beginning, which is not whole. Its length may
+/// be what is damaged, so every byte is looked at. Few look like a length: payloads are text, and four
 /// characters are a number beyond any journal. If something else has many that do, it is no torn tail either.
 fn is_followed(bytes: &[u8]) -> bool {
     let mut budget = 64 * bytes.len() as u64 + (1 << 20);
@@ -532,8 +532,8 @@ mod tests {
         }
     }
 
-    /// Several bytes that are wrong, as a bad block leaves them: over a length, a checksum and a payload, and with
-    /// the tail torn off besides.
+    /// Several bytes that are wrong, as a bad block leaves them: over a length, a checksum and a payload, and
+    /// with the tail torn off besides.
     #[test]
     fn damage_of_any_length_is_no_torn_tail() {
         let folder = tempfile::tempdir().expect("folder");

@@ -428,8 +428,8 @@ impl Tokenizer {
     }
 
     /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` (a number or a list) of
-    /// the model in a folder, sorted and without repetition. As in transformers, `config.json` counts if there
-    /// is no `generation_config.json`. Files that are absent add nothing.
+    /// the model in a folder, sorted and without repetition. As in transformers, `config.json` counts if
+    /// there is no `generation_config.json`. Files that are absent add nothing.
     pub fn end_token_ids(&self, model: &Path) -> Result<Vec<u32>, TokenizerError> {
         let mut ids: Vec<u32> = self.eos.into_iter().collect();
         let read = |path: &Path| match tamis_file::read(path, tamis_file::MAX_MODEL_CONFIG) {

@@ -435,8 +435,8 @@ fn export() {
     ");
 }
 
-/// A model whose files hold another head than the embedding, though its configuration ties them: every command uses that
-/// head, and says so once.
+/// A model whose files hold another head than the embedding, though its configuration ties them: every
+/// command uses that head, and says so once.
 #[test]
 fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
     let folder = Folder::tiny().with("sums.jsonl", SUMS);

@@ -402,8 +402,8 @@ fn checkpoints_from_before_updates_that_are_left_out_are_kept() {
     assert_eq!(checkpoints(&folder), ["step_6"]);
 }
 
-/// Finite weights so large that their logits are none: nothing is sampled from them, nothing is saved of them, and a run
-/// whose last update made them is not done.
+/// Finite weights so large that their logits are none: nothing is sampled from them, nothing is saved of
+/// them, and a run whose last update made them is not done.
 #[test]
 fn weights_whose_logits_are_not_finite_end_the_run() {
     let folder = Folder::tiny();

@@ -544,8 +544,8 @@ fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
     assert!(wait(&|| !pids.iter().any(is_alive)), "still alive: {pids:?}");
 }
 
-/// The state says which step it is of: a folder under another name, files of another checkpoint, and a key that no
-/// state has are refused, checksums or not.
+/// The state says which step it is of: a folder under another name, files of another checkpoint, and a key
+/// that no state has are refused, checksums or not.
 #[test]
 fn a_checkpoint_under_another_name_is_refused() {
     let folder = Folder::tiny();

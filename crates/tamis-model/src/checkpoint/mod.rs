@@ -1,8 +1,9 @@
 //! Checkpoints in Hugging Face layout: `model.safetensors`, or shards with `model.safetensors.index.json`.
 //!
-//! Reading accepts f32, bf16 and f16 and computes in f32. A model whose configuration ties the output head to the
-//! embedding may have a head of its own in its files ([`find_head`]): the files decide. Writing goes through a temporary file, fsync,
-//! rename and fsync of the folder, so that a crash leaves the old file or the new one, never half of one.
+//! Reading accepts f32, bf16 and f16 and computes in f32. A model whose configuration ties the output head to
+//! the embedding may have a head of its own in its files ([`find_head`]): the files decide. Writing goes
+//! through a temporary file, fsync, rename and fsync of the folder, so that a crash leaves the old file or
+//! the new one, never half of one.
 
 mod weight_file;
 mod write;
@@ -203,9 +204,9 @@ pub(crate) fn find_head(folder: &Path, name: &str) -> Result<TiedHead, Checkpoin
     Ok(if is_same { TiedHead::Embedding } else { TiedHead::Other })
 }
 
-/// What to tell the user of a folder whose `config.json` ties the output head to the embedding while its files hold
-/// another head; `None` for any other folder, and for one that cannot be read. Its architecture may be one that the
-/// engine does not compute.
+/// What to tell the user of a folder whose `config.json` ties the output head to the embedding while its
+/// files hold another head; `None` for any other folder, and for one that cannot be read. Its architecture
+/// may be one that the engine does not compute.
 pub fn head_warning(folder: &Path) -> Option<String> {
     let config = folder.join("config.json");
     let text = tamis_file::read_text(&config, tamis_file::MAX_MODEL_CONFIG).ok()?;

@@ -1,7 +1,7 @@
 //! A safetensors file that is read tensor by tensor, in pieces.
 //!
-//! Nothing is mapped into memory: a file that another process cuts or rewrites meanwhile gives an error, where
-//! a map would end the process.
+//! Nothing is mapped into memory: a file that another process cuts or rewrites meanwhile gives an error,
+//! where a map would end the process.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -86,12 +86,12 @@ impl WeightFile {
         self.header.info(name)
     }
 
-    /// Reads a tensor in order, some whole rows at a time, until `each` gives false. `each` is given the first of
-    /// the rows and their values.
+    /// Reads a tensor in order, some whole rows at a time, until `each` gives false. `each` is given the
+    /// first of the rows and their values.
     ///
     /// # Errors
-    /// [`CheckpointError::Dtype`] for numbers of another type, and where the file cannot be read or is shorter than
-    /// it was.
+    /// [`CheckpointError::Dtype`] for numbers of another type, and where the file cannot be read or is
+    /// shorter than it was.
     pub(super) fn read(
         &self,
         name: &str,

@@ -303,8 +303,8 @@ fn weights_that_cannot_be_used_leave_the_old_ones() {
     assert_eq!((&info["num_reloads"], &info["weights_path"]), (&json!(0), &json!("where/it/was")));
 }
 
-/// Finite weights whose logits are none: every route answers with an error that says so, and never with a number that
-/// is none; the server goes on, and is well again with other weights.
+/// Finite weights whose logits are none: every route answers with an error that says so, and never with a
+/// number that is none; the server goes on, and is well again with other weights.
 #[test]
 fn weights_without_finite_logits_are_answered_with_an_error() {
     let server = serve(settings());

@@ -229,8 +229,8 @@ pub fn write_folder<E: From<DiskError>>(
     Ok(disk.rename(&unfinished, folder)?)
 }
 
-/// Reads the state that a checkpoint holds beside weights and moments, in layout version `format`. Every key must be
-/// one that it has, and its `step` the one that the checkpoint's folder is named after.
+/// Reads the state that a checkpoint holds beside weights and moments, in layout version `format`. Every key
+/// must be one that it has, and its `step` the one that the checkpoint's folder is named after.
 pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, SaveError> {
     let path = folder.join(STATE);
     let bytes = Disk::new().read_file(&path)?;

@@ -76,8 +76,8 @@ pub(super) fn one_of(trained: &[TrainedGroup]) -> Option<Group> {
 }
 
 impl Run {
-    /// Refuses to save weights that give no numbers on a trajectory of the last step. The update that made them is the
-    /// last: nothing else has looked at them.
+    /// Refuses to save weights that give no numbers on a trajectory of the last step. The update that made
+    /// them is the last: nothing else has looked at them.
     pub(super) fn check_logits(&mut self) -> Result<(), Halt<RunError>> {
         let Some(group) = &self.last_trained else { return Ok(()) };
         let learner = &mut *self.workers.learner;

@@ -62,7 +62,8 @@ pub struct Run {
     attempts: Attempts,
     /// Whether this process has warned of groups without contrast in the batch: once is enough.
     has_warned_of_uniform_groups: bool,
-    /// A trajectory of the last trained step, with its prompt: new weights are tried on it before they are saved.
+    /// A trajectory of the last trained step, with its prompt: new weights are tried on it before they are
+    /// saved.
     last_trained: Option<Group>,
     /// The next group when this process began.
     first_group: u64,
