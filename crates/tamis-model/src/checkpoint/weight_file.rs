@@ -240,6 +240,6 @@ mod tests {
         };
         change(&|file| file.set_len(1000).unwrap());
         change(&|file| file.write_all(&[0; 100]).unwrap());
-        change(&|file| file.set_len(0).and_then(|()| file.write_all(&[7; 4_000_000])).unwrap());
+        change(&|file| file.set_len(0).and_then(|()| file.write_all(&vec![7; 4_000_000])).unwrap());
     }
 }
