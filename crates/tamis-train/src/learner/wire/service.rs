@@ -62,8 +62,13 @@ impl From<MessageError> for Refusal {
 
 impl From<LearnerError> for Refusal {
     fn from(error: LearnerError) -> Self {
-        let message = error.to_string();
+        let (message, hint) = (error.to_string(), error.hint());
         match error {
+            LearnerError::LogitsNotFinite => {
+                let mut refusal = Self::new(422, "refused", message);
+                refusal.error.hint = hint;
+                refusal
+            }
             LearnerError::NothingHeld | LearnerError::NoReference => Self::new(409, "state", message),
             LearnerError::Misused { reason } => Self::new(400, "request", reason),
             LearnerError::NoCritic => Self { is_no_critic: true, ..Self::new(409, "state", message) },
