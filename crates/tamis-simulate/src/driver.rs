@@ -7,15 +7,17 @@ use tamis_config::SimulatedPolicy;
 use tamis_core::group::{GroupId, PolicyVersion, PromptId};
 use tamis_core::schedule::selector::{JudgedGroup, PromptSelector};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Scheduler, Spent, StepClose,
+    Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Spent, StepClose,
 };
 
 use crate::completion::Completion;
 use crate::fleet::{Fleet, Ordered};
+use crate::machine::Machine;
 use crate::measure::{Measure, PolicyResult};
 use crate::pass_rates::Moving;
 use crate::policy::Policy;
 use crate::prompt_order::{Drawn, PromptOrder};
+use crate::replay_buffer::POLL;
 use crate::window::Window;
 use crate::world::World;
 
@@ -58,6 +60,7 @@ enum Due {
     Scored(u64, usize),
     Trained,
     Published,
+    Polled,
 }
 
 /// The steps of a run: how many, and how many of them before the first that is measured.
@@ -77,7 +80,7 @@ pub(crate) struct Played {
 struct Driver<'world> {
     world: &'world World,
     span: Span,
-    machine: Scheduler,
+    machine: Machine,
     is_weighted: bool,
     takes_back: bool,
     prompts: PromptOrder,
@@ -102,6 +105,8 @@ struct Driver<'world> {
     /// When the learner is done with what it was given.
     learner_free: f64,
     is_draining: bool,
+    /// Whether a look at what has ended is planned.
+    is_polling: bool,
     version: u64,
     steps: u64,
     ended: Option<String>,
@@ -164,6 +169,7 @@ impl<'world> Driver<'world> {
             now: 0.0,
             learner_free: 0.0,
             is_draining: false,
+            is_polling: false,
             version: 0,
             steps: 0,
             ended: None,
@@ -198,6 +204,7 @@ impl<'world> Driver<'world> {
                         Due::Scored(group, member) => self.score(group, member),
                         Due::Trained => self.trained(),
                         Due::Published => self.published(),
+                        Due::Polled => self.poll(),
                     }
                 }
             }
@@ -238,7 +245,7 @@ impl<'world> Driver<'world> {
         let value = |member: &Completion| f64::from(u8::from(member.is_correct));
         group.num_scored += 1;
         if group.num_scored < group.num_begun {
-            if self.fleet.is_some() && !self.machine.goes_by_rounds() {
+            if self.fleet.is_some() && self.machine.sees_members() {
                 let value = Some(value(&group.members[member]));
                 self.events.push_back(Event::Sampled { group: GroupId(id), value });
             }
@@ -268,7 +275,21 @@ impl<'world> Driver<'world> {
                 self.obey(command);
             }
         }
+        // Without a clock all that was started has ended when it looks.
+        if self.machine.is_waiting() && !self.is_polling && (self.fleet.is_some() || self.done.is_empty()) {
+            self.is_polling = true;
+            self.plan(self.now + POLL, Due::Polled);
+        }
         Ok(())
+    }
+
+    /// The machine looks at what has ended.
+    fn poll(&mut self) {
+        self.is_polling = false;
+        for command in self.machine.poll() {
+            self.obey(command);
+        }
+        self.ended = self.machine.is_endless();
     }
 
     fn obey(&mut self, command: Command) {

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! simulate.* -> World (world.rs): pass rates (pass_rates.rs), lengths (completion.rs), servers (fleet.rs)
-//! policies   -> a scheduling machine and a selector of tamis-core each (policy.rs, prompt_order.rs)
+//! policies   -> a scheduling machine and a selector of tamis-core each (policy.rs, prompt_order.rs); verl's default
+//!               trainer has a buffer of its own (machine.rs, replay_buffer.rs)
 //! both       -> a run (driver.rs), event by event, of which is measured (measure.rs) what a table and a page show
 //! ```
 //!
@@ -19,11 +20,13 @@ mod error;
 mod facts;
 mod fleet;
 mod lognormal;
+mod machine;
 mod measure;
 pub mod page;
 mod pass_rates;
 mod policy;
 mod prompt_order;
+mod replay_buffer;
 mod rollout_rates;
 mod simulation;
 mod table;

@@ -1,5 +1,6 @@
 //! The policies that are set beside each other, by the names of the systems that do it. Each is the scheduling
-//! machine of tamis-core under the settings that make it do what that system does.
+//! machine of tamis-core under the settings that make it do what that system does, but verl's default trainer, whose
+//! replay buffer no settings make.
 
 use tamis_config::{Config, ScheduleMode, SimulatedPolicy};
 use tamis_core::filter::{GroupFilter, Metric};
@@ -12,6 +13,8 @@ use tamis_core::schedule::selector::{
     DifficultyPools, InclusionWeights, Posterior, Selector, ZeroVarianceSkip,
 };
 
+use crate::machine::Machine;
+use crate::replay_buffer::{ReplayBuffer, VerlTrainer};
 use crate::world::World;
 
 /// EasyR1's limit on rounds.
@@ -25,6 +28,8 @@ const SKYRL_WORKERS: usize = 768;
 const AREAL_STALENESS: u64 = 2;
 /// Members with which a group is begun where the first ones decide and the run does not say how many.
 const FIRST_MEMBERS: usize = 4;
+/// verl's `max_off_policy_threshold` of 8 versions, that of the sample included, in steps.
+const VERL_STALENESS: u64 = 7;
 /// prime-rl's `max_off_policy_steps`.
 const PRIME_RL_STALENESS: u64 = 8;
 /// prime-rl counts samples in flight, and keeps the slots full while the last members of groups end; in groups that
@@ -33,7 +38,7 @@ const PRIME_RL_WAVES: usize = 4;
 
 /// A policy at the start of a run.
 pub(crate) struct Policy {
-    pub(crate) machine: Scheduler,
+    pub(crate) machine: Machine,
     pub(crate) selector: Selector,
     /// Whether a chosen group is weighted by one over its probability.
     pub(crate) is_weighted: bool,
@@ -59,9 +64,14 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     let base = base(config);
     let (batch, n) = (base.train_batch_size, base.group_size);
     let carry = |max_lag| Surplus::Carry { max_lag };
-    let plain =
+    let policy_of =
         |machine| Policy { machine, selector: Selector::default(), is_weighted: false, takes_back: true };
+    let plain = |machine| policy_of(Machine::Scheduler(machine));
     let of_others = |machine| Policy { takes_back: false, ..plain(machine) };
+    let of_verl = |run: ScheduleSettings, trainer| -> Result<Policy, ScheduleError> {
+        let machine = Machine::Polled(ReplayBuffer::new(run, trainer)?);
+        Ok(Policy { takes_back: false, ..policy_of(machine) })
+    };
     let rounds = |run: ScheduleSettings| Scheduler::rounds(run);
     let stream = |run: ScheduleSettings, max_in_flight: usize, admission: Admission| {
         Scheduler::streaming_with(StreamingSettings { run, mini_batch_size: batch, max_in_flight }, admission)
@@ -95,6 +105,14 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         SimulatedPolicy::Verl => {
             let run = ScheduleSettings::verl(batch, config.data.gen_batch_size.unwrap_or(batch), n, 0);
             of_others(rounds(ScheduleSettings { filter: base.filter, ..run })?)
+        }
+        SimulatedPolicy::VerlV1 => {
+            of_verl(base.clone(), VerlTrainer::Synchronous { max_in_flight: in_flight })?
+        }
+        SimulatedPolicy::VerlV1Async => {
+            let max_lag = config.schedule.max_lag.map_or(VERL_STALENESS, |max_lag| max_lag as u64);
+            let run = ScheduleSettings { surplus: carry(max_lag), ..base.clone() };
+            of_verl(run, VerlTrainer::Asynchronous { max_lag })?
         }
         SimulatedPolicy::Easyr1 => {
             let run = ScheduleSettings::easyr1(batch, n, EASYR1_LIMIT);
@@ -191,7 +209,10 @@ pub(crate) fn max_in_flight(name: SimulatedPolicy, config: &Config, world: &Worl
             let slots = world.servers.map_or(batch, |fleet| fleet.num_slots().div_ceil(config.rollout.n));
             slots.saturating_mul(PRIME_RL_WAVES).max(1)
         }
-        (SimulatedPolicy::Configured, Some(rounds)) => {
+        // Its `max_inflight_gen_batches` is 1.
+        (SimulatedPolicy::VerlV1, None) => batch,
+        (SimulatedPolicy::VerlV1Async, _) => 2 * batch,
+        (SimulatedPolicy::Configured | SimulatedPolicy::VerlV1, Some(rounds)) => {
             rounds.saturating_mul(config.data.gen_batch_size.unwrap_or(batch))
         }
         _ if world.servers.is_some() => MOST_BATCHES * batch,

@@ -66,6 +66,11 @@ choice! {
         Configured = "configured",
         /// verl's DAPO recipe: rounds of `data.gen_batch_size` until the batch is full, surplus thrown away.
         Verl = "verl",
+        /// verl's default trainer (0.9.1) with `filter_groups`: two prompts for each dropped group, what has ended is
+        /// looked at every 2 s, surplus thrown away.
+        VerlV1 = "verl_v1",
+        /// The same in its asynchronous modes: one prompt for each dropped group, surplus kept, up to 7 steps stale.
+        VerlV1Async = "verl_v1_async",
         /// EasyR1's fork with `use_dynamic_sample`: rounds of the batch, at most 3; what was kept is trained on at the
         /// limit or the end of the data.
         Easyr1 = "easyr1",
