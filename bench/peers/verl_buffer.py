@@ -11,7 +11,7 @@ last of its members, and training takes no time: the world of `tamis simulate` w
     simulate.servers.load=0 simulate.servers.slots=1000000 rollout.n=8 data.train_batch_size=16
     simulate.length.median=100 simulate.length.sigma=0.6
 
-Needs numpy.
+and tests/verl_v1.rs of tamis-simulate has its figures beside the policies `verl_v1` and `verl_v1_async`. Needs numpy.
 """
 
 import argparse
@@ -27,7 +27,6 @@ MODULE = "verl/trainer/ppo/v1/replay_buffer.py"
 MEMBERS = 8
 BATCH = 16
 SECONDS_PER_TOKEN = 0.02
-MEDIAN, SIGMA = 100, 0.6
 WARM_UP_BATCHES = 1
 THRESHOLD = 8
 
@@ -98,15 +97,15 @@ def pass_rate(keep):
     return low
 
 
-def run(wheel, mode, keep, steps, seed):
-    queue, draw, uids = Queue(), random.Random(seed), itertools.count()
+def run(wheel, mode, keep, given):
+    queue, draw, uids = Queue(), random.Random(given.seed), itertools.count()
     module = load(wheel, queue)
     rate, step, generated = pass_rate(keep), 1, 0
 
     def add(number):
         nonlocal generated
         for _ in range(number):
-            tokens = max(MEDIAN * math.exp(SIGMA * draw.gauss(0, 1)) for _ in range(MEMBERS))
+            tokens = max(given.median * math.exp(given.sigma * draw.gauss(0, 1)) for _ in range(MEMBERS))
             scores = [float(draw.random() < rate) for _ in range(MEMBERS)]
             queue.put(f"p{next(uids)}", step, SECONDS_PER_TOKEN * tokens, scores)
         generated += number
@@ -121,14 +120,13 @@ def run(wheel, mode, keep, steps, seed):
         buffer = module.ReplayBufferAsync(**common)
         add(WARM_UP_BATCHES * BATCH)
     surplus = stale = 0
-    for step in range(1, steps + 1):
+    for step in range(1, given.steps + 1):
         add(BATCH)
         _, metrics = buffer.sample(step, "train", BATCH)
         surplus += metrics.get("training/filter_groups/discarded_surplus_samples", 0)
         stale += metrics.get("training/off_policy/evicted_samples", 0)
-        queue.kv_clear("train", [])
-    trained = steps * BATCH
-    return generated / trained, queue.sleeps / steps, surplus / trained, stale / trained
+    trained = given.steps * BATCH
+    return generated / trained, queue.sleeps / given.steps, surplus / trained, stale / trained
 
 
 def main():
@@ -136,11 +134,13 @@ def main():
     parser.add_argument("wheel")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--median", type=float, default=100, help="tokens of a completion")
+    parser.add_argument("--sigma", type=float, default=0.6, help="deviation of their logarithm")
     given = parser.parse_args()
     print(f"{'mode':<16} {'keep rate':>9} {'pass rate':>9} {'generated':>9} {'polls':>6} {'surplus':>8} {'stale':>6}")
     for mode in ["sync", "colocate_async"]:
         for keep in [0.2, 0.38, 0.7]:
-            generated, polls, surplus, stale = run(given.wheel, mode, keep, given.steps, given.seed)
+            generated, polls, surplus, stale = run(given.wheel, mode, keep, given)
             print(f"{mode:<16} {keep:>9} {pass_rate(keep):>9.5f} {generated:>9.3f} {polls:>6.2f} {surplus:>8.3f} {stale:>6.3f}", flush=True)
 
 

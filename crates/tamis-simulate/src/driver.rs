@@ -6,9 +6,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tamis_config::SimulatedPolicy;
 use tamis_core::group::{GroupId, PolicyVersion, PromptId};
 use tamis_core::schedule::selector::{JudgedGroup, PromptSelector};
-use tamis_core::schedule::{
-    Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Spent, StepClose,
-};
+use tamis_core::schedule::{Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Spent, StepClose};
 
 use crate::completion::Completion;
 use crate::fleet::{Fleet, Ordered};

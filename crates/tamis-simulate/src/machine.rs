@@ -57,6 +57,8 @@ impl Machine {
     pub(crate) fn is_endless(&self) -> Option<String> {
         let Self::Polled(buffer) = self else { return None };
         let in_vain = buffer.in_vain()?;
-        Some(format!("none of {in_vain} groups in a row was kept, and verl has no limit: it would go on for ever"))
+        Some(format!(
+            "none of {in_vain} groups in a row was kept, and verl has no limit: it would go on for ever"
+        ))
     }
 }

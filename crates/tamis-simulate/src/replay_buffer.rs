@@ -1,5 +1,6 @@
-//! The replay buffer of verl's default trainer (verl 0.9.1, `trainer/ppo/v1/replay_buffer.py`), which no schedule of
-//! tamis resembles: it looks at what has ended every two seconds only, and decides on all of it at once.
+//! The replay buffer of verl's default trainer (verl 0.9.1, `trainer/ppo/v1/replay_buffer.py`), which no
+//! schedule of tamis resembles: it looks at what has ended every two seconds only, and decides on all of it
+//! at once.
 //!
 //! | | synchronous | asynchronous |
 //! |---|---|---|
@@ -116,7 +117,8 @@ impl ReplayBuffer {
         self.is_open && self.asked == 0
     }
 
-    /// Groups that were judged since one was last kept, where these are all of the data: verl would go on for ever.
+    /// Groups that were judged since one was last kept, where these are all of the data: verl would go on for
+    /// ever.
     pub(crate) fn in_vain(&self) -> Option<u64> {
         let all = self.settings.num_prompts.unwrap_or(u64::MAX).max(self.settings.train_batch_size as u64);
         Some(self.in_vain).filter(|in_vain| *in_vain >= all)
@@ -153,7 +155,8 @@ impl ReplayBuffer {
                 self.version = version;
                 Vec::new()
             }
-            // Groups are neither screened, aborted nor lost here, and a step is closed as soon as it is ready.
+            // Groups are neither screened, aborted nor lost here, and a step is closed as soon as it is
+            // ready.
             _ => Vec::new(),
         }
     }
@@ -318,8 +321,8 @@ mod tests {
         groups.iter().map(|group| group.0).collect()
     }
 
-    /// Four wanted, four in flight at most: two prompts for each dropped one as far as there is room, the credit stays,
-    /// and a full batch waits for what is in flight, which is then thrown away.
+    /// Four wanted, four in flight at most: two prompts for each dropped one as far as there is room, the
+    /// credit stays, and a full batch waits for what is in flight, which is then thrown away.
     #[test]
     fn the_synchronous_trainer_starts_two_and_throws_the_rest_away() {
         let mut buffer = buffer(4, VerlTrainer::Synchronous { max_in_flight: 4 });

@@ -82,8 +82,8 @@ fn the_buffer_generates_what_verl_s_own_does() {
     }
 }
 
-/// Two batches in flight waste more (3.86 to 3.88 groups for a trained one where one batch costs 3.36), and without
-/// servers a look comes when all that was started has ended.
+/// Two batches in flight waste more (3.86 to 3.88 groups for a trained one where one batch costs 3.36), and
+/// without servers a look comes when all that was started has ended.
 #[test]
 fn more_in_flight_costs_more_and_no_clock_is_needed() {
     let mut config = world(SimulatedPolicy::VerlV1, 0.058);

@@ -10,6 +10,7 @@
 
 mod documents;
 mod easyr1;
+mod free_values;
 mod hydra;
 mod key;
 mod options;

@@ -6,7 +6,7 @@ use super::key::{Becomes, ForeignKey, Rule};
 use super::owner::Owner;
 pub(crate) use super::translator::Lower;
 use super::translator::{ForeignOutcome, Given, Note, Translator, point, refusal, show};
-use super::{easyr1, entry, hydra, inside, ragen, section_owner, trl, verl};
+use super::{easyr1, entry, free_values, hydra, inside, ragen, section_owner, trl, verl};
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::hub_name::HubName;
 use crate::override_argument::Override;
@@ -124,6 +124,10 @@ impl Translator {
         }
         let mut node =
             argument.value().cloned().unwrap_or_else(|| Node::plain(entry.default, origin.clone()));
+        let is_free = below.is_some() || free_values::is_free(entry);
+        if is_free {
+            free_values::resolve(&mut node, owner, is_typed);
+        }
         point(&mut node, &origin);
         if key == "hub_token" && !node.is_null() {
             node = Node::text("***", origin.clone());
@@ -135,7 +139,7 @@ impl Translator {
             _ => None,
         };
         rows.insert(key.to_owned(), entry);
-        self.given.push(Given { owner, key: key.to_owned(), rule, below, node, origin });
+        self.given.push(Given { owner, key: key.to_owned(), rule, below, is_free, node, origin });
     }
 
     /// Reports a key that no table has.
@@ -225,9 +229,14 @@ impl Translator {
             if self.notes.iter().any(|note| note.key == key) {
                 continue;
             }
-            let mut node = unquote(given.node.clone());
-            // null says nothing in the other systems; the default here says the same.
-            if node.is_null() && !ours.ends_with("dual_clip") && !ours.ends_with("max_grad_norm") {
+            let (is_free, is_inside) = (given.is_free, given.below.is_some());
+            let mut node = if is_free { given.node.clone() } else { unquote(given.node.clone()) };
+            // null says nothing in the other systems; the default here says the same. Inside a mapping it is a value.
+            if node.is_null()
+                && !is_inside
+                && !ours.ends_with("dual_clip")
+                && !ours.ends_with("max_grad_norm")
+            {
                 self.no_effect(&key, "null leaves the default");
                 continue;
             }

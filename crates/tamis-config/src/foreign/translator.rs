@@ -97,6 +97,8 @@ pub(super) struct Given {
     pub(super) rule: Option<&'static str>,
     /// One of ours inside a mapping that is handed on as it is, for a key below the row's own.
     pub(super) below: Option<String>,
+    /// Whether it goes on as it is, to a function, a template or an engine of the user's.
+    pub(super) is_free: bool,
     pub(super) node: Node,
     pub(super) origin: Origin,
 }
@@ -308,6 +310,10 @@ impl Translator {
 
     /// Remarks on something that was not given.
     pub(super) fn absent(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)], remark: &str) {
+        // What was given has a note of its own.
+        if self.find(key).is_some() {
+            return;
+        }
         let pairs = ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         self.notes.push(Note {
             owner,

@@ -1,5 +1,6 @@
 //! Converting configurations of verl, EasyR1, RAGEN and TRL; one file for each.
 
+mod asynchronous;
 mod critics;
 mod easyr1;
 mod hub_names;
@@ -26,7 +27,38 @@ use tamis_config::{Config, Import, import, load_sources};
 
 fn converted(arguments: &[&str]) -> Import {
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    import(&arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"))
+    let import = import(&arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"));
+    // No note can contradict another one: a key has one.
+    let mut keys: Vec<&str> = import.notes.iter().map(|note| note.key.as_str()).collect();
+    keys.sort_unstable();
+    for pair in keys.windows(2) {
+        assert_ne!(pair[0], pair[1], "two notes: {}", notes(&import));
+    }
+    import
+}
+
+/// A mini-batch that is given has no note on the default beside it, in a batch that is smaller than the default, too.
+#[test]
+fn a_key_that_is_given_has_one_note() {
+    for (key, arguments) in [
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", ["data.train_files=t", "data.train_batch_size=64"]),
+        ("worker.actor.global_batch_size", ["data.train_files=t", "data.rollout_batch_size=64"]),
+    ] {
+        for value in ["16", "null"] {
+            let given = format!("{key}={value}");
+            let import = converted(&[&arguments[..], &[given.as_str(), "model.path=m"]].concat());
+            let notes = notes(&import);
+            assert!(notes.contains(&given) && !notes.contains("is above the batch"), "{notes}");
+            // null is the whole batch.
+            let expected = Some(value.parse::<usize>().unwrap_or(64));
+            assert_eq!(loaded(&import).train.ppo_mini_batch_size, expected);
+        }
+        let notes = notes(&converted(&arguments));
+        assert!(
+            notes.contains(&format!("{key} is not given")) && notes.contains("is above the batch"),
+            "{notes}"
+        );
+    }
 }
 
 fn loaded(import: &Import) -> Config {

@@ -142,6 +142,13 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     add(engine, &[]);
     add("trainer.n_gpus_per_node=4", &[engine]);
     add("trainer.nnodes=2", &["learner.backend=torch"]);
+    let separate = "trainer.v1.trainer_mode=separate_async";
+    add(separate, &[]);
+    add("trainer.v1.sampler.max_off_policy_threshold=4", &[separate]);
+    add("trainer.v1.sampler.max_off_policy_strategy=wait", &[separate]);
+    let own = "actor_rollout_ref.rollout.n_gpus_per_node=4";
+    add(own, &[engine, separate]);
+    add("actor_rollout_ref.rollout.nnodes=2", &[engine, separate, own]);
     let shared = [engine, "learner.backend=torch", "trainer.n_gpus_per_node=4"];
     add("actor_rollout_ref.rollout.free_cache_engine=False", &shared);
     for option in [

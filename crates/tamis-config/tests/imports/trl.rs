@@ -381,3 +381,26 @@ fn a_hub_token_is_not_shown() {
     let import = command(&["hub_token=hf_abcdef"]);
     assert!(!notes(&import).contains("hf_abcdef"), "{}", notes(&import));
 }
+
+/// A split that is called as its file is one.
+#[test]
+fn a_file_of_a_split_has_one_ending() {
+    for (split, file) in [
+        ("test", "PATH/TO/test.jsonl"),
+        ("test.jsonl", "PATH/TO/test.jsonl"),
+        ("held_out.parquet", "PATH/TO/held_out.parquet"),
+        ("v1.2", "PATH/TO/v1.2.jsonl"),
+    ] {
+        let import = converted(&[
+            "trl",
+            "grpo",
+            "--dataset_name",
+            "train.jsonl",
+            "--eval_strategy",
+            "steps",
+            "--dataset_test_split",
+            split,
+        ]);
+        assert!(import.yaml.contains(&format!("val: {file} ")), "{split}: {}", import.yaml);
+    }
+}

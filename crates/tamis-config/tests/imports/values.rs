@@ -113,3 +113,45 @@ fn scalars() {
     both("rollout.n", &["actor_rollout_ref.rollout.n=${oc.select:algorithm.nothing,4}"], "4");
     both("run.name", &["trainer.experiment_name='2024'"], r#""2024""#);
 }
+
+/// What goes to a function, a template or an engine of the user's has the types that hydra gives it, `OmegaConf` in a
+/// file and at EasyR1.
+#[test]
+fn free_arguments_have_the_values_of_their_owner() {
+    let function = "reward.custom_reward_function.path=f.py";
+    let typed = ["a=None", "b=010", "c=1_0", "d=", "e=null", "f='7'", "g=[None,1_0]", "h=yes"]
+        .map(|pair| format!("+reward.custom_reward_function.reward_kwargs.{pair}"));
+    let arguments: Vec<&str> = [function].into_iter().chain(typed.iter().map(String::as_str)).collect();
+    let expected = r#"{"a":"None","b":"010","c":10,"d":"","e":null,"f":"7","g":["None",10],"h":"yes"}"#;
+    both("reward.0.kwargs", &arguments, expected);
+    both(
+        "data.chat_template_kwargs",
+        &[
+            "+data.apply_chat_template_kwargs.a=None",
+            "+data.apply_chat_template_kwargs.b=010",
+            "+data.apply_chat_template_kwargs.c=null",
+            "+data.apply_chat_template_kwargs.d='8'",
+        ],
+        r#"{"a":"None","b":"010","c":null,"d":"8"}"#,
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("verl.yaml");
+    let text = "actor_rollout_ref: {model: {path: m}}\ndata: {train_files: a.jsonl}\nreward:\n  custom_reward_function:\n    \
+        path: f.py\n    reward_kwargs: {a: None, b: 010, c: 1_0, d: , h: yes}\n";
+    std::fs::write(&path, text).expect("written");
+    let config = loaded(&converted(&[path.to_str().expect("a path")]));
+    let kwargs = serde_json::to_value(&config.reward).expect("JSON")[0]["kwargs"].to_string();
+    assert_eq!(kwargs, r#"{"a":"None","b":8,"c":10,"d":null,"h":true}"#);
+    // A key of ours knows the type that it wants.
+    both("rollout.n", &["actor_rollout_ref.rollout.n='8'"], "8");
+}
+
+/// What a filter looks at does not depend on the command that reads the keys.
+#[test]
+fn a_filter_has_one_metric() {
+    let enable = "algorithm.filter_groups.enable=True";
+    both("filter.metric", &[enable], r#""seq_reward""#);
+    both("filter.metric", &[enable, "algorithm.filter_groups.metric=reward"], r#""seq_reward""#);
+    both("filter.metric", &[enable, "algorithm.filter_groups.metric=acc"], r#""acc""#);
+    both("filter.metric", &[enable, "algorithm.filter_groups.metric=null"], r#""acc""#);
+}

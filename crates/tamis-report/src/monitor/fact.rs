@@ -52,6 +52,8 @@ pub(super) enum Fact {
     TotalSteps(u64),
     /// Groups of a batch, as the run is configured.
     GenBatchSize(u64),
+    /// Groups that a step trains on, as the run is configured.
+    TrainBatchSize(u64),
     /// Something that a person should know.
     Warning(String),
     /// An error.

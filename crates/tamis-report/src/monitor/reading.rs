@@ -21,6 +21,10 @@ pub(super) struct Reading {
     pub(super) total_steps: Option<u64>,
     /// Groups of a batch, as the configuration that was printed last has it.
     gen_batch_size: Option<u64>,
+    /// Groups that a step trains on, from the same place.
+    train_batch_size: Option<u64>,
+    /// Whether some step has counts of verl's default trainer.
+    has_verl_counts: bool,
     /// Who wrote the lines that were understood.
     pub(super) formats: BTreeSet<LogFormat>,
     /// The last warnings.
@@ -57,6 +61,7 @@ impl Reading {
             | Fact::Warning(_)
             | Fact::TotalSteps(_)
             | Fact::GenBatchSize(_)
+            | Fact::TrainBatchSize(_)
             | Fact::Refills(_) => {}
             // The run goes on.
             _ => self.error.clear(),
@@ -114,6 +119,7 @@ impl Reading {
                 }
                 self.gen_batch_size = Some(groups);
             }
+            Fact::TrainBatchSize(groups) => self.train_batch_size = Some(groups),
             Fact::Warning(text) => push(&mut self.warnings, text),
             Fact::Error(text) => push(&mut self.error, text),
         }
@@ -173,7 +179,15 @@ impl Reading {
         let mut open = self.open.take().unwrap_or_default();
         open.number = Some(step);
         open.gen_batch_size = self.gen_batch_size;
+        // A step before the first one validates.
+        open.train_batch_size = self.train_batch_size.filter(|_| step > 0);
         open.add(values);
+        if !self.has_verl_counts && open.names_verl_counts() {
+            self.has_verl_counts = true;
+            // Those before had nothing to count.
+            self.steps.iter_mut().for_each(|step| step.has_verl_counts = true);
+        }
+        open.has_verl_counts = self.has_verl_counts;
         open.ended = self.last_time.or(open.ended);
         let num_batches = open.num_batches();
         if !open.names_batches && num_batches > open.batches.len() as u64 && !open.batches.is_empty() {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::fact::Batch;
+use super::format::VERL_COUNTS;
 
 /// Figures of steps that are kept: of a long log no more is held than is shown.
-const FIGURES: [&str; 36] = [
+const FIGURES: [&str; 40] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",
@@ -41,6 +42,10 @@ const FIGURES: [&str; 36] = [
     "train/filter_rate",
     "train/num_gen_batches",
     "train/num_kept_prompts",
+    "training/filter_groups/discarded_surplus_samples",
+    "training/filter_groups/evicted_samples",
+    "training/off_policy/evicted_samples",
+    "training/rollout_failure/evicted_samples",
     "trajectories/generated",
 ];
 /// The same of EasyR1 and of parts with names of their own.
@@ -62,6 +67,10 @@ pub(super) struct Step {
     pub(super) target: Option<u64>,
     /// Groups of a batch, where the configuration was printed before.
     pub(super) gen_batch_size: Option<u64>,
+    /// Groups that it trains on, from the same place.
+    pub(super) train_batch_size: Option<u64>,
+    /// Whether verl's default trainer counts what it let go: a count that is not there is 0.
+    pub(super) has_verl_counts: bool,
     /// When it ended, in seconds from some day on.
     pub(super) ended: Option<f64>,
     /// Whether lines name its batches; if not, they are counted by what was accumulated.
@@ -116,6 +125,9 @@ impl Step {
         if let Some(kept) = self.count(&["train/num_kept_prompts"]) {
             return (kept, self.num_batches(), true);
         }
+        if let Some(trained) = self.place("trained").filter(|_| self.has_verl_counts) {
+            return (trained.saturating_add(self.kept_beyond_batch().unwrap_or(0)), 1, true);
+        }
         let known: Vec<u64> = self.batches.iter().filter_map(|batch| batch.kept).collect();
         let is_whole = known.len() as u64 >= self.num_batches();
         let sum = sum(known.iter().copied());
@@ -149,12 +161,18 @@ impl Step {
 
     /// Groups dropped.
     pub(super) fn dropped(&self) -> Option<u64> {
-        self.count(&["groups/dropped"]).or_else(|| self.of_batches(|batch| batch.dropped))
+        self.place("dropped").or_else(|| self.of_batches(|batch| batch.dropped))
     }
 
     /// Groups generated.
     pub(super) fn generated(&self) -> Option<u64> {
-        self.count(&["groups/generated"]).or_else(|| self.of_batches(|batch| batch.groups))
+        let settled = || {
+            let places = ["dropped", "trained", "surplus", "stale", "failed"].map(|name| self.place(name));
+            let all: Option<Vec<u64>> = places.into_iter().collect();
+            all.filter(|_| self.has_verl_counts).map(|all| sum(all.into_iter()))
+        };
+        let told = self.count(&["groups/generated"]).or_else(settled);
+        told.or_else(|| self.of_batches(|batch| batch.groups))
     }
 
     /// The step without the batches at its end that have no verdict yet, and their groups.
@@ -176,6 +194,27 @@ impl Step {
     /// Groups in a place of the accounting.
     pub(super) fn place(&self, name: &str) -> Option<u64> {
         self.count(&[&format!("groups/{name}")])
+            .or_else(|| self.place_of_verl(name).filter(|_| self.has_verl_counts))
+    }
+
+    /// The same of verl's default trainer, whose step trains on a whole batch.
+    fn place_of_verl(&self, name: &str) -> Option<u64> {
+        if name == "trained" {
+            return self.train_batch_size;
+        }
+        let (_, metric) = VERL_COUNTS.iter().find(|(place, _)| *place == name)?;
+        self.count(&[metric]).or(Some(0))
+    }
+
+    /// Whether there is a count of verl's default trainer.
+    pub(super) fn names_verl_counts(&self) -> bool {
+        VERL_COUNTS.iter().any(|(_, metric)| self.values.contains_key(*metric))
+    }
+
+    /// Groups that verl's default trainer kept beside those of the batch.
+    pub(super) fn kept_beyond_batch(&self) -> Option<u64> {
+        let places = ["surplus", "stale"].map(|name| self.place(name));
+        self.has_verl_counts.then(|| sum(places.into_iter().flatten()))
     }
 
     /// Groups dropped by reason.
@@ -196,6 +235,12 @@ impl Step {
 
     /// Sum of the filter rates of its batches, and of how many.
     pub(super) fn filter_rates(&self) -> (f64, u64) {
+        if self.has_verl_counts
+            && let (Some(dropped), (kept, 1.., true)) = (self.dropped(), self.kept())
+        {
+            let judged = dropped.saturating_add(kept);
+            return if judged > 0 { (dropped as f64 / judged as f64, 1) } else { (0.0, 0) };
+        }
         let rates: Vec<f64> = self.batches.iter().filter_map(Batch::filter_rate).collect();
         if !rates.is_empty() {
             return (rates.iter().sum(), rates.len() as u64);

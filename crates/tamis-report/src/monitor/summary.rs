@@ -165,6 +165,9 @@ pub struct PastStep {
     /// Groups of a batch, where the log has the configuration of verl.
     #[serde(skip)]
     pub gen_batch_size: Option<u64>,
+    /// Groups that verl's default trainer kept beside its batch, whose size may not be known.
+    #[serde(skip)]
+    pub kept_beyond_batch: Option<u64>,
     /// Groups generated.
     #[serde(skip)]
     pub generated: Option<u64>,
@@ -478,7 +481,16 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
     if steps.is_empty() && said.open.is_none() {
         notes.push("no step yet".to_owned());
     }
-    if said.formats.contains(&LogFormat::Verl) && !said.formats.contains(&LogFormat::Guide) {
+    let has_verl_counts = steps.iter().any(|step| step.has_verl_counts);
+    if has_verl_counts && steps.iter().all(|step| step.train_batch_size.is_none()) {
+        notes.push(
+            "verl's configuration is not there, which says how many groups a step trains on: what was kept is not known"
+                .to_owned(),
+        );
+    } else if said.formats.contains(&LogFormat::Verl)
+        && !said.formats.contains(&LogFormat::Guide)
+        && !has_verl_counts
+    {
         notes.push(
             "verl prints no verdicts: what the batch that filled a step kept, and what was dropped, is not known"
                 .to_owned(),
@@ -524,6 +536,7 @@ fn history(steps: &[&Step], reward: Option<&Course>, pass_rate: Option<&Course>)
                 kept_before_last: step.kept_before_last(),
                 target: step.target,
                 gen_batch_size: step.gen_batch_size,
+                kept_beyond_batch: step.kept_beyond_batch(),
                 generated: step.generated(),
                 trajectories: step.trajectories(),
                 alike: step.figure(&["all/frac_reward_zero_std"]).filter(|share| (0.0..=1.0).contains(share)),

@@ -136,7 +136,8 @@ fn course(course: &Course, shown: fn(f64) -> String) -> String {
 
 fn groups(summary: &WatchedRun) -> Option<String> {
     let groups = &summary.groups;
-    let mut parts = vec![format!("{} generated", groups.generated?)];
+    let mut parts: Vec<String> =
+        groups.generated.map(|number| format!("{number} generated")).into_iter().collect();
     if let Some(dropped) = groups.dropped {
         parts.push(format!("{dropped} dropped"));
     }
@@ -157,7 +158,7 @@ fn groups(summary: &WatchedRun) -> Option<String> {
     ] {
         parts.extend(number.filter(|number| *number > 0).map(|number| format!("{number} {name}")));
     }
-    Some(parts.join(", "))
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn update(summary: &WatchedRun) -> Option<String> {

@@ -119,6 +119,39 @@ Training Progress:   0%|          | 1/435 [00:10<1:12:20, 10.00s/it]\rTraining P
     assert!(ended.error.unwrap().starts_with("ValueError: num_gen_batches=15"));
 }
 
+/// verl's default trainer counts what its buffer dropped and threw away, and leaves out a count that is 0.
+#[test]
+fn what_verl_s_default_trainer_counts() {
+    let config = "(TaskRunner pid=7)  'data': {'gen_batch_size': 1, 'train_batch_size': 16}\n";
+    let steps = "\
+(TaskRunner pid=7) step:0 - val-core/math/acc/mean@1:0.25
+(TaskRunner pid=7) step:1 - critic/rewards/mean:0.5 - training/global_step:1 - timing_s/step:10.0
+(TaskRunner pid=7) step:2 - critic/rewards/mean:0.5 - training/filter_groups/evicted_samples:24 - training/filter_groups/discarded_surplus_samples:4 - timing_s/step:10.0
+(TaskRunner pid=7) step:3 - critic/rewards/mean:0.5 - training/filter_groups/evicted_samples:16 - training/rollout_failure/evicted_samples:1 - timing_s/step:10.0
+";
+    let summary = of_log(config.to_owned() + steps);
+    let groups = summary.groups;
+    assert_eq!((groups.trained, groups.dropped, groups.surplus), (Some(48), Some(40), Some(4)));
+    assert_eq!((groups.generated, groups.failed, groups.stale), (Some(93), Some(1), Some(0)));
+    // 0 of 16, 24 of 44, 16 of 32.
+    let rate = summary.guide.average_filter_rate.unwrap();
+    assert!((rate - (24.0 / 44.0 + 0.5) / 3.0).abs() < 1e-12, "{rate}");
+    assert_eq!((summary.guide.total_kept, summary.guide.is_kept_least), (Some(52), false));
+    let of_steps: Vec<_> = summary.history.iter().map(|step| (step.kept, step.dropped)).collect();
+    assert_eq!(of_steps, [(Some(16), Some(0)), (Some(20), Some(24)), (Some(16), Some(16))]);
+    let shown = text_of(&summary);
+    let line = "groups     93 generated, 40 dropped, 52 kept, 48 trained, 4 surplus, 1 failed\n";
+    assert!(shown.contains(line) && !shown.contains("no verdicts"), "{shown}");
+    // Its rows in a file have no configuration beside them.
+    let rows = "{\"step\":1,\"data\":{\"training/global_step\":1,\"training/filter_groups/evicted_samples\":24,\"training/off_policy/evicted_samples\":2}}\n";
+    let summary = of_log(rows.to_owned());
+    let shown = text_of(&summary);
+    assert!(
+        shown.contains("groups     24 dropped, 2 stale\n") && shown.contains("what was kept is not known"),
+        "{shown}"
+    );
+}
+
 fn text_of(summary: &tamis_report::monitor::WatchedRun) -> String {
     text(summary)
 }

@@ -102,6 +102,8 @@ pub enum VerlGap {
     NoLines,
     /// The number of prompts of a batch is not there.
     NoSize,
+    /// What the buffer of verl's default trainer let go is counted, and how many groups a step trained on is not there.
+    NoBatch,
     /// Batches of so many prompts cannot have come to what is printed of most steps.
     OtherSize {
         /// The first of them.
@@ -185,6 +187,9 @@ impl AdviseError {
                     }
                     VerlGap::NoSize => {
                         "say how many prompts a batch had (`data.gen_batch_size=N` behind it), which verl prints with its configuration".to_owned()
+                    }
+                    VerlGap::NoBatch => {
+                        "say how many groups a step trains on (`data.train_batch_size=N` behind it), which verl prints with its configuration".to_owned()
                     }
                     VerlGap::OtherSize { step, generated } => {
                         format!("what is printed of step {step} and others cannot be of batches of {generated} prompts: check `data.gen_batch_size`")

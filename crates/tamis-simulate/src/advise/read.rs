@@ -168,7 +168,9 @@ fn is_rollouts(path: &Path) -> Result<bool, AdviseError> {
         None | Some(Err(RecordError::Row { .. })) => Ok(is_named && !is_metrics),
         Some(Ok(row)) => {
             let is_step = ["train/num_gen_batches", "training/global_step", "timing_s/step"];
-            Ok(!is_step.iter().any(|name| row.values.contains_key(*name)) && !is_metrics)
+            // verl's logger to a file has the figures of a step under `data`.
+            let figures = row.values.get("data").and_then(|data| data.as_object()).unwrap_or(&row.values);
+            Ok(!is_step.iter().any(|name| figures.contains_key(*name)) && !is_metrics)
         }
         Some(Err(error @ (RecordError::Open { .. } | RecordError::Read { .. }))) => Err(error.into()),
         Some(Err(_)) => Ok(false),
@@ -190,7 +192,9 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, A
     }
     if counts.steps.is_empty() && counts.keep_rate.is_none() {
         let mut gap = None;
-        if summary.formats.contains(&LogFormat::Verl) {
+        if summary.history.iter().any(|point| point.kept_beyond_batch.is_some()) {
+            gap = Some(VerlGap::NoBatch);
+        } else if summary.formats.contains(&LogFormat::Verl) {
             gap = count_filled(&summary, steps, plan, &mut counts).err();
             if let Some(VerlGap::OtherSteps { steps }) = gap {
                 return Err(AdviseError::OtherSteps { path: path.to_owned(), steps });
@@ -307,7 +311,10 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     counts.is_of_another_rule = is_of_another_rule && !are_told;
     for point in points {
         rates.extend(point.pass_rate);
-        if let (Some(kept), Some(dropped)) = (point.kept, point.dropped) {
+        // verl's default trainer counts what it kept beside a whole batch.
+        let beyond = point.kept_beyond_batch.filter(|_| plan.is_batch_known);
+        let with_batch = || beyond.map(|groups| groups.saturating_add(plan.train_batch_size as u64));
+        if let (Some(kept), Some(dropped)) = (point.kept.or_else(with_batch), point.dropped) {
             let of_step = kept.saturating_add(dropped);
             let kept = match point.alike.filter(|_| counts.is_by_rewards) {
                 Some(alike) => ((1.0 - alike) * of_step as f64).round() as u64,

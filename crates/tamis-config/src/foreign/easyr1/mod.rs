@@ -12,7 +12,7 @@ use super::shared::images;
 const DEVICES: &str = "devices and machines are set up by the sections `learner` and `cluster`";
 const ENGINE: &str =
     "it tunes the engine that samples in verl: that of tamis, and the servers that a run starts, do without";
-const PYTORCH: &str = "it tunes PyTorch, and tamis trains with an engine of its own";
+const PYTORCH: &str = "it tunes PyTorch and changes no result";
 const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its own length";
 const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers \
     sampled the learner computes them in its own micro-batches";

@@ -2,6 +2,10 @@
 
 use crate::foreign::translator::{Translator, limit_text, quote};
 
+/// What is promised of two runs without being asked for.
+pub(in crate::foreign) const EQUAL_RUNS: &str = "two runs of one `run.seed` are equal bit for bit on the native engine, and where \
+    PyTorch learns from it on a CPU; servers and GPUs promise nothing of the kind, with this key or without";
+
 /// Number of checkpoints to keep: null and numbers that are not above 0 keep all.
 pub(in crate::foreign) fn keep_last(t: &mut Translator, key: &str) {
     if t.find(key).is_some() {

@@ -3,6 +3,7 @@
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::learner::is_torch;
 use crate::foreign::translator::{Translator, quote, show};
+use crate::foreign::verl::{is_asynchronous, is_separate};
 
 /// Reason for ignoring an engine's keys where no engine is named.
 const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
@@ -78,6 +79,9 @@ pub(in crate::foreign) const RULE: &str = "servers";
 
 const NODES: &str = "trainer.nnodes";
 const GPUS: &str = "trainer.n_gpus_per_node";
+/// The servers' own, in verl's `separate_async`.
+const SERVER_NODES: &str = "actor_rollout_ref.rollout.nnodes";
+const SERVER_GPUS: &str = "actor_rollout_ref.rollout.n_gpus_per_node";
 
 /// The machines and GPUs that the policy learns on. Returns whether it does so in PyTorch there.
 fn machines(t: &mut Translator) -> bool {
@@ -93,6 +97,13 @@ fn machines(t: &mut Translator) -> bool {
             "the native engine learns on one machine, and the run starts servers there alone; `learner.backend: torch` \
              reads it, as `learner.nodes`",
         );
+        if is_separate(t) {
+            t.no_effect(
+                GPUS,
+                "the native engine learns on the CPU of one machine; `learner.backend: torch` reads it, as \
+                 `learner.gpus_per_node`",
+            );
+        }
         return false;
     }
     let (nodes, gpus) = (t.number(NODES), t.number(GPUS));
@@ -136,6 +147,9 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
             _ if key == GPUS => {
                 "the native engine learns and samples on the CPU of one machine; `learner.backend: torch` reads it, as `learner.gpus_per_node`"
             }
+            _ if [SERVER_NODES, SERVER_GPUS].contains(&key) => {
+                "the native engine samples on the CPU of one machine"
+            }
             Some("dtype" | "quantization") => "computation is in f32",
             Some("enable_prefix_caching") => "the prompt of a group is always shared",
             Some("free_cache_engine") => "the native engine frees its cache when nothing is in flight",
@@ -157,7 +171,9 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
          `rollout.servers=[http://HOST:PORT]`",
     );
     let cut = of(if owner == Owner::EasyR1 { "tensor_parallel_size" } else { "tensor_model_parallel_size" });
-    let gpus = t.number(GPUS).filter(|&gpus| gpus >= 1.0);
+    let is_separate = is_separate(t);
+    let (nodes_key, gpus_key) = if is_separate { (SERVER_NODES, SERVER_GPUS) } else { (NODES, GPUS) };
+    let gpus = t.number(gpus_key).filter(|&gpus| gpus >= 1.0);
     // Both cut a model over two GPUs unless told otherwise.
     let default = if t.whole { gpus.unwrap_or(2.0).min(2.0) } else { 1.0 };
     let given = t.number(&cut);
@@ -168,10 +184,13 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
         t.default(owner, &cut, "rollout.launch.tensor_parallel", &each.to_string());
     }
     if let Some(gpus) = gpus {
-        let nodes = if learns_on_gpus { t.number(NODES).unwrap_or(1.0) } else { 1.0 };
+        let nodes = if learns_on_gpus { t.number(nodes_key).unwrap_or(1.0).max(1.0) } else { 1.0 };
         let replicas = (nodes * gpus / each.max(1.0)).floor().max(1.0);
-        t.set(&[GPUS], "rollout.launch.replicas", &replicas.to_string());
-        if !learns_on_gpus {
+        t.set(&[gpus_key], "rollout.launch.replicas", &replicas.to_string());
+        if is_separate {
+            t.part_of(SERVER_NODES, SERVER_GPUS);
+            t.remark(gpus_key, "the servers have these GPUs to themselves, as many each as share a model");
+        } else if !learns_on_gpus {
             t.remark(
                 GPUS,
                 "the GPUs of this machine, as many for each server as share a model; the learner is on the CPU",
@@ -181,10 +200,18 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
             t.remark(GPUS, "learner and servers share GPUs, as many for each server as share a model");
         }
     }
-    if learns_on_gpus && gpus.is_some() && backend == "vllm" {
+    // What samples while the policy learns has no time to sleep.
+    if learns_on_gpus && gpus.is_some() && backend == "vllm" && !is_asynchronous(t) {
         sleep(owner, t, &of("free_cache_engine"));
     }
+    let is_asynchronous = is_asynchronous(t);
     sweep(t, RULE, |key| {
+        if key.ends_with(".free_cache_engine") && is_asynchronous {
+            return "servers sample while the policy learns, and have nothing to free";
+        }
+        if [SERVER_NODES, SERVER_GPUS].contains(&key) {
+            return "trainer.v1.trainer_mode=separate_async alone gives servers GPUs of their own";
+        }
         if key.ends_with(".free_cache_engine") {
             return "servers that share the learner's GPUs sleep while it learns (`rollout.sleep_level`), others have \
                     nothing to free";

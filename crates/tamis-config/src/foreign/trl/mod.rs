@@ -13,9 +13,10 @@ pub(super) use rules::defaults;
 
 use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
+use super::shared::run;
 
 const DEVICES: &str = "devices and machines are set up by the sections `learner` and `cluster`";
-const ONE: &str = "there is one process";
+const ONE: &str = "a run logs and counts over all ranks together, once";
 const F32: &str =
     "trained weights and moments are held in f32; `learner.dtype` says what PyTorch computes in";
 const ENGINE: &str = "the native engine generates";
@@ -262,7 +263,10 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "router_aux_loss_coef",
         "null",
-        NoEffect("there are no mixtures of experts, whose routers it balances"),
+        Unless(
+            &["null", "None", "", "0", "0.0"],
+            "no loss balances the routers of a mixture of experts: leave it out, a model without experts does not read it",
+        ),
     ),
     key("cast_lm_head_to_fp32", "False", NoEffect(F32)),
     key("label_smoothing_factor", "0.0", NoEffect("TRL's GRPO does not read it: its loss has no labels")),
@@ -341,33 +345,13 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("bf16_full_eval", "False", NoEffect(F32)),
     key("fp16_full_eval", "False", NoEffect(F32)),
     key("tf32", "null", NoEffect(F32)),
-    key("torch_compile", "False", NoEffect("it tunes PyTorch, and tamis trains with an engine of its own")),
-    key(
-        "torch_compile_backend",
-        "null",
-        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
-    ),
-    key(
-        "torch_compile_mode",
-        "null",
-        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
-    ),
-    key(
-        "use_liger_kernel",
-        "False",
-        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
-    ),
-    key("use_liger_loss", "False", NoEffect("it tunes PyTorch, and tamis trains with an engine of its own")),
-    key(
-        "liger_kernel_config",
-        "null",
-        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
-    ),
-    key(
-        "torch_empty_cache_steps",
-        "null",
-        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
-    ),
+    key("torch_compile", "False", NoEffect("it tunes PyTorch and changes no result")),
+    key("torch_compile_backend", "null", NoEffect("it tunes PyTorch and changes no result")),
+    key("torch_compile_mode", "null", NoEffect("it tunes PyTorch and changes no result")),
+    key("use_liger_kernel", "False", NoEffect("it tunes PyTorch and changes no result")),
+    key("use_liger_loss", "False", NoEffect("it tunes PyTorch and changes no result")),
+    key("liger_kernel_config", "null", NoEffect("it tunes PyTorch and changes no result")),
+    key("torch_empty_cache_steps", "null", NoEffect("it tunes PyTorch and changes no result")),
     key("deepspeed", "null", NoEffect(DEVICES)),
     key("fsdp", "null", NoEffect(DEVICES)),
     key("fsdp_config", "null", NoEffect(DEVICES)),
@@ -393,16 +377,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "False",
         NoEffect("TRL's GRPO does not read it: it always draws whole groups"),
     ),
-    key(
-        "full_determinism",
-        "False",
-        NoEffect("a run is always the same for the same configuration and seed"),
-    ),
-    key("debug", "", NoEffect("it looks into PyTorch, and tamis trains with an engine of its own")),
+    key("full_determinism", "False", NoEffect(run::EQUAL_RUNS)),
+    key("debug", "", NoEffect("it looks into the trainer of transformers, which does not run here")),
     key(
         "skip_memory_metrics",
         "True",
-        NoEffect("it measures the memory of PyTorch, and tamis trains with an engine of its own"),
+        NoEffect("it measures the memory of the trainer of transformers, which does not run here"),
     ),
     // when
     key("eval_strategy", "no", By(batch::INTERVALS, "validate.test_freq")),

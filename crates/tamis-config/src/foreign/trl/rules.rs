@@ -129,7 +129,10 @@ fn data(t: &mut Translator) {
         let held_out = split(TEST, "test", t).map(|split| quote(&split));
         let is_file = held_out.is_none();
         let held_out = held_out.unwrap_or_else(|| {
-            format!("PATH/TO/{}.jsonl", t.text(TEST).unwrap_or_else(|| "test".to_owned()))
+            let split = t.text(TEST).unwrap_or_else(|| "test".to_owned());
+            let is_file =
+                [".jsonl", ".ndjson", ".json", ".parquet"].iter().any(|ending| split.ends_with(ending));
+            format!("PATH/TO/{split}{}", if is_file { "" } else { ".jsonl" })
         });
         if t.find(TEST).is_some() {
             t.set(&[TEST], "data.val", &held_out);

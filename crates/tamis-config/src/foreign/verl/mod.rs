@@ -1,11 +1,13 @@
 //! verl's keys (its PPO trainer and the DAPO recipe, 2025 to 2026), with its defaults.
 
+mod asynchronous;
 mod correction;
 mod keys;
 mod objective;
 mod rewards;
 mod rules;
 
+pub(super) use asynchronous::{is_asynchronous, is_separate};
 pub(super) use keys::keys;
 pub(super) use rules::defaults;
 

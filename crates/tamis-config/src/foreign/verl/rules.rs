@@ -1,5 +1,6 @@
 //! verl's filter, KL, batches, learning rate and the rest of its keys that mean something only together.
 
+use super::asynchronous::is_asynchronous;
 use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::defaults::{by_source, estimator, mini_batch};
@@ -68,11 +69,14 @@ fn filter_groups(t: &mut Translator) {
     t.set(&[ENABLE], "schedule.on_limit", "error");
     t.set(&[ENABLE], "schedule.on_empty_round", "retry");
     t.set(&[ENABLE], "schedule.on_exhausted", "next_epoch");
-    t.set(&[ENABLE], "schedule.surplus", "discard");
+    let is_asynchronous = is_asynchronous(t);
+    if !is_asynchronous {
+        t.set(&[ENABLE], "schedule.surplus", "discard");
+    }
     t.set(&[ENABLE], "schedule.order", "dispatch");
     match t.text(METRIC).as_deref() {
         // verl 0.9.1's own default; null, the one before, would be an error there.
-        None if t.whole && t.find(METRIC).is_none() => {
+        None if t.find(METRIC).is_none() => {
             t.set(&[ENABLE], "filter.metric", "seq_reward");
             t.remark(
                 ENABLE,
@@ -91,7 +95,10 @@ fn filter_groups(t: &mut Translator) {
     }
     let limit = t.number(LIMIT).unwrap_or(0.0);
     t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
-    if let Some(batches) = t.number(IN_FLIGHT) {
+    if is_asynchronous {
+        t.no_effect(IN_FLIGHT, "verl's synchronous trainer alone reads it");
+    }
+    if let Some(batches) = t.number(IN_FLIGHT).filter(|_| !is_asynchronous) {
         // verl counts prompts in flight by the batch that is trained, we by the round.
         let (train, round) = (t.number("data.train_batch_size"), t.number("data.gen_batch_size"));
         let rounds = match (train, round) {
@@ -167,7 +174,12 @@ fn micro_batch(t: &mut Translator) {
     for key in [MICRO, GLOBAL] {
         if let Some(size) = t.text(key) {
             t.set(&[key], "train.micro_batch_size", &size);
-            t.remark(key, "trajectories of one pass; there is one device");
+            let remark = if key == MICRO {
+                "trajectories of one pass of each rank"
+            } else {
+                "trajectories of one pass of each rank; verl counts those of all ranks together"
+            };
+            t.remark(key, remark);
         }
         t.no_effect(key, "null leaves the default");
     }

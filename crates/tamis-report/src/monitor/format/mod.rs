@@ -12,6 +12,8 @@ use serde::Serialize;
 use super::fact::Fact;
 use super::line::{Line, without_colours};
 
+pub(super) use verl::COUNTS as VERL_COUNTS;
+
 /// Who wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -163,3 +163,51 @@ fn attempts_that_died_are_not_counted() {
         assert_eq!(found, expected, "{died}");
     }
 }
+
+/// verl's default trainer prints what its buffer let go, in its log and in rows of a file.
+#[test]
+fn the_counts_of_the_default_trainer_are_read() {
+    let config = "(TaskRunner pid=7)  'data': {'gen_batch_size': 1, 'train_batch_size': 64}\n";
+    let key = tamis_core::random::Key::new(9, tamis_core::random::Purpose::Task);
+    let (mut log, mut rows) = (String::new(), String::new());
+    for step in 1..=40 {
+        let of_step = key.with(step);
+        let (mut kept, mut dropped) = (0, 0);
+        while kept < 72 {
+            let is_kept = of_step.uniform(kept + dropped) < 0.38;
+            kept += u64::from(is_kept);
+            dropped += u64::from(!is_kept);
+        }
+        let counts = [
+            ("training/filter_groups/evicted_samples", dropped),
+            ("training/filter_groups/discarded_surplus_samples", 8),
+        ];
+        let printed: String = counts.iter().map(|(name, count)| format!(" - {name}:{count}")).collect();
+        writeln!(
+            log,
+            "(TaskRunner pid=7) step:{step} - critic/rewards/mean:0.4{printed} - timing_s/step:9.0"
+        )
+        .unwrap();
+        let named: Vec<String> = counts.iter().map(|(name, count)| format!("\"{name}\":{count}")).collect();
+        writeln!(
+            rows,
+            "{{\"step\":{step},\"data\":{{\"training/global_step\":{step},{}}}}}",
+            named.join(",")
+        )
+        .unwrap();
+    }
+    let is_found = |found: &Advice| {
+        let keep = found.keep_rate.unwrap();
+        assert!((keep.value - 0.38).abs() < 0.03, "{keep:?}\n{found}");
+    };
+    let found =
+        read_of(&[("train.log", config.to_owned() + &log)], "train.log", &Plan { n: 8, ..Plan::default() });
+    is_found(&found);
+    assert_eq!(found.plan.train_batch_size, 64);
+    let plan = Plan { n: 8, is_batch_known: true, ..Plan::default() };
+    is_found(&read_of(&[("train.log", log.clone())], "train.log", &plan));
+    is_found(&read_of(&[("gsm8k.jsonl", rows.clone())], "gsm8k.jsonl", &plan));
+    // Without the configuration the size of a batch has to be said.
+    let hint = refused(&log, &Plan::default());
+    assert!(hint.contains("data.train_batch_size=N"), "{hint}");
+}

@@ -1,10 +1,12 @@
 //! The actor and the reference policy.
 
 use super::{
-    ADAMW, DEVICES, FALSE, KEPT, NO_EXPERTS, NO_OFFLOAD, NULL, RAGGED, RESUME, SAME_RESULT, SCHEDULES, SEEDED,
+    ADAMW, DEVICES, FALSE, KEPT, NO_OFFLOAD, NULL, RAGGED, RESUME, ROUTER_REPLAY, ROUTERS, SAME_RESULT,
+    SCHEDULES, SEEDED,
 };
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
+use crate::foreign::shared::run;
 use crate::foreign::verl::{correction, objective, rules};
 
 const MOVING: &str = "it says how a reference moves (`sync_ref_model`), and none does yet";
@@ -247,14 +249,26 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.actor.ulysses_sequence_parallel_size", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.fsdp_config.param_offload", "False", NoEffect(NO_OFFLOAD)),
     key("actor_rollout_ref.actor.fsdp_config.optimizer_offload", "False", NoEffect(NO_OFFLOAD)),
+    key("actor_rollout_ref.actor.fsdp_config.full_determinism", "False", NoEffect(run::EQUAL_RUNS)),
     key("actor_rollout_ref.actor.fsdp_config.*", "", NoEffect(DEVICES)),
+    key(
+        "actor_rollout_ref.actor.megatron.router_replay.mode",
+        "disabled",
+        Unless(&["disabled"], ROUTER_REPLAY),
+    ),
+    key(
+        "actor_rollout_ref.actor.veomni.router_replay.mode",
+        "disabled",
+        Unless(&["disabled"], ROUTER_REPLAY),
+    ),
     key("actor_rollout_ref.actor.megatron.*", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.torchtitan.*", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.veomni.*", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.automodel.*", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.load_weight", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.recompute_old_log_prob", "", NoEffect(KEPT)),
-    key("actor_rollout_ref.actor.router_replay.*", "", NoEffect(NO_EXPERTS)),
+    key("actor_rollout_ref.actor.router_replay.mode", "disabled", Unless(&["disabled"], ROUTER_REPLAY)),
+    key("actor_rollout_ref.actor.router_replay.*", "", NoEffect(ROUTERS)),
     key(
         "actor_rollout_ref.actor.checkpoint.*",
         "",
@@ -286,5 +300,5 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.ref.pad_to_length", "", NoEffect(RAGGED)),
     key("actor_rollout_ref.ref.rollout_n", "", NoEffect("`rollout.n` says it")),
     key("actor_rollout_ref.ref.optim.*", "", NoEffect("the reference is not trained")),
-    key("actor_rollout_ref.ref.router_replay.*", "", NoEffect(NO_EXPERTS)),
+    key("actor_rollout_ref.ref.router_replay.*", "", NoEffect(ROUTERS)),
 ];

@@ -19,12 +19,15 @@ const CRITIC_ADAPTERS: &str = "a critic is trained whole: adapters are the polic
 const NO_OFFLOAD: &str = "weights and moments that learn stay on their device: a reference alone can wait elsewhere (`learner.offload_reference`)";
 const MEGATRON_ADAPTERS: &str = "Megatron names layers its own way: give actor_rollout_ref.model.lora_rank, lora_alpha and target_modules instead";
 const NO_TOOLS: &str = "tools and turns are those of the section `environment`, such as `kind: tools`";
-const NO_EXPERTS: &str = "no model here routes between experts";
+const ROUTERS: &str =
+    "it is about the routers of a mixture of experts, and what they chose is neither recorded nor replayed";
+const ROUTER_REPLAY: &str = "what the routers of a mixture chose at a server is not replayed: the learner routes anew, and \
+    `objective.correction` weighs the difference. Leave it out; a model without experts does not need it";
 const NO_MTP: &str = "there are no heads that predict several tokens";
 const NO_CACHE: &str = "rollouts are generated, never read from a cache";
 const NO_REPLAY: &str = "nothing is read from a cache of rollouts";
 const SAME_RESULT: &str = "it saves computation or memory in verl and changes no result";
-const SEEDED: &str = "`run.seed` keys every draw, and the same run gives the same bits";
+const SEEDED: &str = "`run.seed` keys every draw";
 const ADAMW: &str = "the optimizer is AdamW, in f32";
 const SCHEDULES: &str =
     "give lr_scheduler_type (constant, linear or cosine), lr_warmup_steps and min_lr_ratio";

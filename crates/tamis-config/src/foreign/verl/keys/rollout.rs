@@ -1,9 +1,11 @@
 //! Rollouts and the servers that give them.
 
-use super::{DEVICES, FALSE, KEPT, NO_CACHE, NO_EXPERTS, NO_MTP, NO_REPLAY, NO_TOOLS, NULL, SEEDED, SHARED};
+use super::{
+    DEVICES, FALSE, KEPT, NO_CACHE, NO_MTP, NO_REPLAY, NO_TOOLS, NULL, ROUTER_REPLAY, ROUTERS, SEEDED, SHARED,
+};
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
-use crate::foreign::shared::images;
+use crate::foreign::shared::{images, run};
 use crate::foreign::verl::rules;
 
 const ENGINE: &str =
@@ -105,12 +107,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.rollout.multi_stage_wake_up", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.rollout.expert_parallel_size", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.rollout.pipeline_model_parallel_size", "", NoEffect(DEVICES)),
-    key("actor_rollout_ref.rollout.n_gpus_per_node", "", NoEffect(DEVICES)),
-    key("actor_rollout_ref.rollout.nnodes", "", NoEffect(DEVICES)),
+    key("actor_rollout_ref.rollout.n_gpus_per_node", "8", By(rules::SERVERS, "rollout.launch.replicas")),
+    key("actor_rollout_ref.rollout.nnodes", "0", By(rules::SERVERS, "rollout.launch.replicas")),
     key("actor_rollout_ref.rollout.standalone_gpu_memory_utilization", "", NoEffect(DEVICES)),
-    key("actor_rollout_ref.rollout.enable_rollout_routing_replay", "", NoEffect(NO_EXPERTS)),
-    key("actor_rollout_ref.rollout.moe_load_balance_metrics_interval", "", NoEffect(NO_EXPERTS)),
-    key("actor_rollout_ref.rollout.full_determinism", "", NoEffect(SEEDED)),
+    key("actor_rollout_ref.rollout.enable_rollout_routing_replay", "False", Unless(FALSE, ROUTER_REPLAY)),
+    key("actor_rollout_ref.rollout.moe_load_balance_metrics_interval", "", NoEffect(ROUTERS)),
+    key("actor_rollout_ref.rollout.full_determinism", "False", NoEffect(run::EQUAL_RUNS)),
     key("actor_rollout_ref.rollout.seed", "", NoEffect(SEEDED)),
     key(
         "actor_rollout_ref.rollout.logprobs_mode",

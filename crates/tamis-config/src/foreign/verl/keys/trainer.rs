@@ -6,13 +6,19 @@ use super::{
 };
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
-use crate::foreign::verl::rules;
+use crate::foreign::verl::{asynchronous, rules};
 
 const RAY: &str = "Ray runs before the run is started, which finds it by `cluster.address`";
 const NO_TEACHER: &str = "there is no distillation";
-const IN_STEP: &str = "a step trains on what its own policy sampled: nothing is asynchronous";
+const TUNES_V1: &str = "it tunes verl's trainers: what is in flight goes by `schedule` here";
+const OLDER_ASYNC: &str = "verl's older asynchronous trainer alone reads it: give `schedule.mode=streaming schedule.surplus=carry \
+    schedule.max_lag=1`, or trainer.v1.trainer_mode, which becomes these";
 const CRITIC_SIZES: &str = "the critic is run with the policy's micro-batches";
 const LR: &str = "critic.lr_schedule.warmup_steps";
+const SYNC_STEP: &str = "weights are published when the updates of a step are done, which verl wants to be so many: \
+    data.train_batch_size / actor_rollout_ref.actor.ppo_mini_batch_size";
+const WARM_UP: &str = "a stream has as many groups in flight as `schedule.max_lag` and the keep rate allow, from the first step on";
+const STREAM: &str = "schedule.mode schedule.surplus schedule.max_lag";
 
 pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.total_epochs", "30", Key("train.total_epochs")),
@@ -49,7 +55,9 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "trainer.balance_batch",
         "True",
-        NoEffect("there is one device: nothing is shared out between several"),
+        NoEffect(
+            "the ranks of a learner get about as many tokens each, unless `train.balance_micro_batches` is false",
+        ),
     ),
     key("trainer.critic_warmup", "0", By(rules::CRITIC, "critic.warmup_steps")),
     key("trainer.resume_mode", "auto", NoEffect(RESUME)),
@@ -62,12 +70,31 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "trainer.use_v1",
         "",
         NoEffect(
-            "either trainer of verl trains on whole batches, each sampled from one policy, and so does a step here",
+            "trainer.v1.trainer_mode, which False switches off, and `schedule` say how batches are filled",
         ),
     ),
-    key("trainer.v1.trainer_mode", "sync", Unless(&["sync"], "asynchronous training is not there yet")),
+    key("trainer.v1.trainer_mode", "sync", By(asynchronous::ASYNCHRONOUS, STREAM)),
+    key("trainer.v1.sampler.max_off_policy_threshold", "8", By(asynchronous::ASYNCHRONOUS, STREAM)),
+    key("trainer.v1.sampler.max_off_policy_strategy", "drop", By(asynchronous::ASYNCHRONOUS, STREAM)),
+    key("trainer.v1.separate_async.parameter_sync_step", "4", NoEffect(SYNC_STEP)),
+    key("trainer.v1.separate_async.num_warmup_batches", "1", NoEffect(WARM_UP)),
+    key("trainer.v1.colocate_async.num_warmup_batches", "1", NoEffect(WARM_UP)),
+    key(
+        "trainer.v1.sampler.sync_refill_failed_groups",
+        "False",
+        NoEffect(
+            "a group whose generation fails is counted as failed and never trained on, and another takes its place",
+        ),
+    ),
+    key(
+        "trainer.v1.separate_async.hybrid_rollout.*",
+        "",
+        NoEffect(
+            "GPUs are not lent to servers and back: those of the learner wait while it has nothing to train on",
+        ),
+    ),
     key("trainer.v1.sampler.custom_sampler.path", "null", Unless(NULL, "`schedule.selector` is `shuffle`")),
-    key("trainer.v1.*", "", NoEffect(IN_STEP)),
+    key("trainer.v1.*", "", NoEffect(TUNES_V1)),
     key(
         "trainer.checkpoint_callback_class",
         "null",
@@ -202,7 +229,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("skip.rollout_tq.enable", "False", Unless(FALSE, NO_CACHE)),
     key("skip.async_rollout.enable", "False", Unless(FALSE, NO_CACHE)),
     key("skip.*", "", NoEffect(NO_REPLAY)),
-    key("async_training.*", "", NoEffect(IN_STEP)),
+    key("async_training.*", "", NoEffect(OLDER_ASYNC)),
     key("rollout.nnodes", "", NoEffect(DEVICES)),
     key("rollout.n_gpus_per_node", "", NoEffect(DEVICES)),
     key(
