@@ -56,8 +56,7 @@ fn of_hydra(text: &str) -> Option<String> {
     };
     let is_whole = |text: &str| text == "0" || is_digits(text) && !text.starts_with('0');
     let is_mantissa = match fraction {
-        None => is_whole(whole),
-        Some("") => is_whole(whole),
+        None | Some("") => is_whole(whole),
         Some(fraction) => (whole.is_empty() || is_whole(whole)) && is_digits(fraction),
     };
     let is_exponent = exponent.is_none_or(|exponent| is_digits(exponent.trim_start_matches(['+', '-'])));
@@ -66,9 +65,8 @@ fn of_hydra(text: &str) -> Option<String> {
 
 /// A value of YAML 1.1, as PyYAML and `OmegaConf` read it.
 fn of_yaml(text: &str) -> Option<String> {
-    match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Some("null".to_owned()),
-        _ => {}
+    if matches!(text, "" | "~" | "null" | "Null" | "NULL") {
+        return Some("null".to_owned());
     }
     let is_cased = |word: &str| {
         let capital = word[..1].to_uppercase() + &word[1..];
@@ -120,7 +118,7 @@ fn is_float_of_yaml(text: &str) -> bool {
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
     let starts_well = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
     let is_mantissa = match mantissa.split_once('.') {
-        Some((whole, fraction)) if whole.is_empty() => is_digits(fraction) && starts_well(fraction),
+        Some(("", fraction)) => is_digits(fraction) && starts_well(fraction),
         Some((whole, fraction)) => starts_well(whole) && is_digits(whole) && is_digits(fraction),
         None => exponent.is_some() && starts_well(mantissa) && is_digits(mantissa),
     };

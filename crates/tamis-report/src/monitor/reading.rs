@@ -185,7 +185,9 @@ impl Reading {
         if !self.has_verl_counts && open.names_verl_counts() {
             self.has_verl_counts = true;
             // Those before had nothing to count.
-            self.steps.iter_mut().for_each(|step| step.has_verl_counts = true);
+            for before in &mut self.steps {
+                before.has_verl_counts = true;
+            }
         }
         open.has_verl_counts = self.has_verl_counts;
         open.ended = self.last_time.or(open.ended);
