@@ -144,7 +144,7 @@ fn what_verl_s_default_trainer_counts() {
     assert!(shown.contains(line) && !shown.contains("no verdicts"), "{shown}");
     // Its rows in a file have no configuration beside them.
     let rows = "{\"step\":1,\"data\":{\"training/global_step\":1,\"training/filter_groups/evicted_samples\":24,\"training/off_policy/evicted_samples\":2}}\n";
-    let summary = of_log(rows.to_owned());
+    let summary = of_log(rows);
     let shown = text_of(&summary);
     assert!(
         shown.contains("groups     24 dropped, 2 stale\n") && shown.contains("what was kept is not known"),

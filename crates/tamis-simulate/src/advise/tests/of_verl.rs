@@ -182,7 +182,7 @@ fn the_counts_of_the_default_trainer_are_read() {
             ("training/filter_groups/evicted_samples", dropped),
             ("training/filter_groups/discarded_surplus_samples", 8),
         ];
-        let printed: String = counts.iter().map(|(name, count)| format!(" - {name}:{count}")).collect();
+        let printed = counts.map(|(name, count)| format!(" - {name}:{count}")).concat();
         writeln!(
             log,
             "(TaskRunner pid=7) step:{step} - critic/rewards/mean:0.4{printed} - timing_s/step:9.0"
