@@ -100,6 +100,17 @@ def named_numbers(result):
     return checked_names(scores)
 
 
+def answer_of(result):
+    """The answer that a function read, its `pred`, as a column of text: majority votes count it."""
+    if isinstance(result, (tuple, list)) and result:
+        result = result[0]
+    pred = result.get("pred") if isinstance(result, dict) else None
+    try:
+        return {} if pred is None else {"log_extra": {"pred": clean(str(pred))}}
+    except Exception:
+        return {}
+
+
 def checked_names(scores):
     for name in scores:
         if len(name) > LONGEST_NAME:
@@ -124,14 +135,14 @@ async def call_verl(function, item, kwargs):
         "ground_truth": truth,
         "extra_info": dict(extra_info) if isinstance(extra_info, dict) else {},
     }
-    result = function(**{**arguments, **kwargs})
-    return named_numbers(await finished(result))
+    result = await finished(function(**{**arguments, **kwargs}))
+    return {"scores": named_numbers(result), **answer_of(result)}
 
 
 async def answer_verl(function, items, kwargs):
     async def one(item):
         try:
-            return {"scores": await call_verl(function, item, kwargs)}
+            return await call_verl(function, item, kwargs)
         except BaseException:  # SystemExit too: it ends a completion, not the run
             return failure()
 
@@ -272,7 +283,7 @@ async def call_easyr1(function, items, kwargs, sequential):
 
     def one(result):
         try:
-            return {"scores": easyr1_numbers(result)}
+            return {"scores": easyr1_numbers(result), **answer_of(result)}
         except (ValueError, KeyError):
             return failure()
 

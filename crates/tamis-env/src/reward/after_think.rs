@@ -17,15 +17,22 @@ impl AfterThink {
     }
 }
 
+fn cut<'a>(batch: &[RewardInput<'a>]) -> Vec<RewardInput<'a>> {
+    let after = |completion: &str| completion.rfind("</think>").map_or(completion.len(), |place| place + 8);
+    let cut = |input: &RewardInput<'a>| RewardInput {
+        completion: &input.completion[after(input.completion)..],
+        ..*input
+    };
+    batch.iter().map(cut).collect()
+}
+
 impl RewardFunction for AfterThink {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        let after =
-            |completion: &str| completion.rfind("</think>").map_or(completion.len(), |place| place + 8);
-        let cut: Vec<RewardInput<'_>> = batch
-            .iter()
-            .map(|input| RewardInput { completion: &input.completion[after(input.completion)..], ..*input })
-            .collect();
-        self.function.score(&cut)
+        self.function.score(&cut(batch))
+    }
+
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        self.function.votes(&cut(batch))
     }
 
     fn is_shaping(&self) -> bool {

@@ -246,6 +246,10 @@ impl RewardFunction for BySource {
         self.own.get(name).map(|own| &**own)
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        self.route(&batch.first()?.prompt.data_source).ok()?.votes(batch)
+    }
+
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         self.route(&prompt.data_source)
             .map_or_else(|_| Vec::new(), |function| function.gold_completions(prompt))

@@ -477,6 +477,13 @@ impl RewardFunction for CodeReward {
         outcomes
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        let program = |input: &RewardInput<'_>| {
+            answer::extract(input.completion, self.settings.extract).unwrap_or_default()
+        };
+        Some(batch.iter().map(program).collect())
+    }
+
     fn is_external(&self) -> bool {
         true
     }

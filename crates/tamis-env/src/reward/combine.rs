@@ -140,6 +140,20 @@ impl Rewards {
         }
     }
 
+    /// The answers of completions of one prompt, as votes ([`RewardFunction::votes`]): those of the first
+    /// function that reads answers. Of a function from outside they are what it returned as `pred`, or logged
+    /// in a column of that name. `None` if no function reads answers.
+    pub fn votes(&self, batch: &[RewardInput<'_>], preds: &[Option<String>]) -> Option<Vec<String>> {
+        let has_preds = preds.iter().any(Option::is_some);
+        let returned = || preds.iter().map(|pred| pred.clone().unwrap_or_default()).collect();
+        self.functions.iter().find_map(|named| {
+            if named.function.is_external() && has_preds {
+                return Some(returned());
+            }
+            named.function.votes(batch)
+        })
+    }
+
     /// Scores a batch, or a part of one: [`Rewards::warnings`] then looks at the whole. Fails only where a
     /// function broke down for good; a failure on single completions is a warning.
     pub fn answers(

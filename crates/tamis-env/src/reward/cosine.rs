@@ -159,6 +159,10 @@ impl RewardFunction for Cosine {
         outcomes.into_iter().zip(batch).map(shape).collect()
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        self.verifier.votes(batch)
+    }
+
     fn is_shaping(&self) -> bool {
         true
     }

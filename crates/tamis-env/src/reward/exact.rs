@@ -36,6 +36,10 @@ impl RewardFunction for Exact {
         batch.iter().map(judge).collect()
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        Some(batch.iter().map(|input| input.completion.trim().to_owned()).collect())
+    }
+
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().map(|truth| as_written(truth).to_owned()).collect()
     }

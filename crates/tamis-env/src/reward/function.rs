@@ -209,6 +209,12 @@ pub trait RewardFunction: Send + Sync {
         None
     }
 
+    /// The answers that this function reads in completions of one prompt, as votes: two are the same text if
+    /// the function judges the answers equal, and empty if it finds none. `None` if it reads no answers.
+    fn votes(&self, _batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        None
+    }
+
     /// Completions that say the ground truth in the forms this function may expect, the likeliest first;
     /// empty where it has no notion of a right answer.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {

@@ -165,6 +165,11 @@ impl RewardFunction for Gsm8k {
         batch.iter().map(judge).collect()
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        let answer = |input: &RewardInput<'_>| extract(input.completion, self.method).unwrap_or_default();
+        Some(batch.iter().map(answer).collect())
+    }
+
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().map(|truth| format!("#### {}", as_written(&gold(truth)))).collect()
     }

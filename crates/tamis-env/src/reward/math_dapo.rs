@@ -182,6 +182,14 @@ impl RewardFunction for MathDapo {
         batch.iter().map(judge).collect()
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        let answer = |input: &RewardInput<'_>| {
+            let truth = input.prompt.ground_truth.as_deref().unwrap_or_default();
+            verify(input.completion, truth).1.unwrap_or_default()
+        };
+        Some(batch.iter().map(answer).collect())
+    }
+
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let wrap = |truth: &String| {
             let truth = answer_part(truth).unwrap_or(truth);

@@ -42,6 +42,11 @@ impl RewardFunction for Number {
         batch.iter().map(judge).collect()
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        let number = |input: &RewardInput<'_>| canonical_decimal(input.completion).unwrap_or_default();
+        Some(batch.iter().map(number).collect())
+    }
+
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().map(|truth| answer_part(truth).unwrap_or(truth).to_owned()).collect()
     }

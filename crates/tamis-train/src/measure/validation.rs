@@ -251,15 +251,16 @@ pub fn sample(
     let (mut sum, mut length) = (0.0, 0_usize);
     let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut is_accuracy = true;
+    let mut left = inputs.as_slice();
     for (((prompt, samples), texts), is_failed) in prompts.iter().zip(&samples).zip(&texts).zip(is_failed) {
         let mut row = PromptSamples {
             source: source_of(&prompt.prompt.data_source).to_owned(),
             num_samples: samples.len(),
             is_failed,
-            answers: Some(Vec::with_capacity(samples.len())),
             ..PromptSamples::default()
         };
         let mut outcomes = Vec::with_capacity(samples.len());
+        let mut preds = Vec::with_capacity(samples.len());
         for (i, ((sample, text), scored)) in samples.iter().zip(texts).zip(scored.by_ref()).enumerate() {
             let value = |name: &str| scored.scores.get(name).map(|score| score.value);
             let outcome = value("acc").or_else(|| value("score")).unwrap_or(f64::NAN);
@@ -306,14 +307,17 @@ pub fn sample(
             let is_measured = value("score").is_none_or(|score| !score.is_nan());
             row.scores.entry(REWARD.to_owned()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
                 if is_measured { scored.reward.value } else { f64::NAN };
+            preds.push(scored.logged.columns.get("pred").cloned());
             for (name, values) in scored.logged.metrics {
                 row.logged.entry(name).or_default().extend(values);
             }
             row.lengths.push(sample.num_written());
             row.episodes.extend(sample.episode.clone());
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
-            row.answers.get_or_insert_default().push(text.trim().to_owned());
         }
+        let (own, others) = left.split_at(samples.len());
+        row.answers = scorer.rewards().votes(own, &preds);
+        left = others;
         if let Some(outcomes) = NumberSummary::of(outcomes) {
             successes.entry(source_of(&prompt.prompt.data_source)).or_default().push(outcomes.mean);
         }
@@ -415,6 +419,20 @@ mod tests {
             };
             batch.iter().map(answer).collect()
         }
+
+        fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+            let answer = |input: &RewardInput<'_>| input.completion.chars().skip(2).collect();
+            (!self.0.is_empty()).then(|| batch.iter().map(answer).collect())
+        }
+    }
+
+    /// The majority is one of answers, not of texts.
+    #[test]
+    fn votes_are_those_of_the_reward() {
+        let (rows, _) = validated(&["sums", "sums"], &["0.0"]);
+        assert_eq!(rows[1].answers, Some(vec!["0".to_owned(), "1".to_owned()]));
+        let (rows, _) = validated(&["sums"], &[]);
+        assert_eq!(rows[0].answers, None, "a function that reads no answers has no majority");
     }
 
     /// Two samples each of prompts of these sources, correct where they are among these.

@@ -1,5 +1,7 @@
 use super::*;
-use crate::reward::test_prompt;
+use crate::reward::after_think::AfterThink;
+use crate::reward::math::Math;
+use crate::reward::{RewardContext, RewardKind, test_prompt};
 use proptest::prelude::*;
 use tamis_data::prompt::Message;
 
@@ -316,4 +318,74 @@ proptest! {
             prop_assert!((reward - answered.iter().sum::<f64>()).abs() < 1e-12);
         }
     }
+}
+
+/// Answers that the verifier judges equal are one vote, whatever is written around them.
+#[test]
+fn votes_are_answers() {
+    let by_source = || RewardKind::of_name("by_source").expect("a kind");
+    let cases: [(&str, &str, &[&str], &[&str]); 8] = [
+        (
+            "math",
+            "",
+            &["so \\boxed{0.5}", "\\boxed{\\frac12}", "\\boxed{2}", "none"],
+            &["0.5", "0.5", "2", ""],
+        ),
+        ("gsm8k", "", &["so #### 7", "well #### 7", "#### 8", "9"], &["7", "7", "8", ""]),
+        ("math_dapo", "", &["so Answer: 7", "Answer: $7$", "8"], &["7", "7", "[INVALID]"]),
+        ("exact", "", &[" 7", "7", "so 7"], &["7", "7", "so 7"]),
+        ("number", "", &[".5", "0.50", "so 7"], &["0.5", "0.5", ""]),
+        ("by_source", "openai/gsm8k", &["so #### 7", "#### 7"], &["7", "7"]),
+        ("by_source", "lighteval/MATH", &["\\boxed{7}", "\\boxed{x = 7}"], &["7", "7"]),
+        ("after_think", "", &["<think>a</think>\\boxed{7}", "\\boxed{7}"], &["7", ""]),
+    ];
+    for (kind, source, completions, expected) in cases {
+        let context = RewardContext::alone("r", 8);
+        let function: Box<dyn RewardFunction> = match kind {
+            "after_think" => Box::new(AfterThink::new(Box::new(Math {}))),
+            "by_source" => by_source().build(&context).expect("built"),
+            kind => RewardKind::of_name(kind).expect("a kind").build(&context).expect("built"),
+        };
+        let prompt = Prompt { data_source: source.to_owned(), ..test_prompt("7") };
+        let batch: Vec<RewardInput<'_>> =
+            completions.iter().map(|completion| RewardInput::text(&prompt, completion)).collect();
+        let votes = function.votes(&batch);
+        assert_eq!(
+            votes.as_deref(),
+            Some(expected.iter().map(|vote| (*vote).to_owned()).collect::<Vec<_>>().as_slice()),
+            "{kind}"
+        );
+    }
+}
+
+/// Answers with nothing but scores.
+struct Outside;
+
+impl RewardFunction for Outside {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        vec![RewardOutcome::score(1.0); batch.len()]
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_function_from_outside_votes_with_its_pred() {
+    let named = |name: &str, function| NamedReward { name: name.to_owned(), weight: 1.0, function };
+    let prompt = test_prompt("7");
+    let batch = [RewardInput::text(&prompt, "#### 7"), RewardInput::text(&prompt, "#### 8")];
+    let preds = [Some("seven".to_owned()), None];
+    let gsm8k =
+        || RewardKind::of_name("gsm8k").expect("a kind").build(&RewardContext::alone("r", 8)).expect("built");
+    let both =
+        Rewards::new(vec![named("mine", Box::new(Outside)), named("gsm8k", gsm8k())]).expect("functions");
+    assert_eq!(both.votes(&batch, &preds), Some(vec!["seven".to_owned(), String::new()]));
+    assert_eq!(both.votes(&batch, &[None, None]), Some(vec!["7".to_owned(), "8".to_owned()]));
+    let other =
+        Rewards::new(vec![named("gsm8k", gsm8k()), named("mine", Box::new(Outside))]).expect("functions");
+    assert_eq!(other.votes(&batch, &preds), Some(vec!["7".to_owned(), "8".to_owned()]));
+    let alone = Rewards::new(vec![named("mine", Box::new(Outside))]).expect("a function");
+    assert_eq!(alone.votes(&batch, &[None, None]), None, "no answer was read");
 }

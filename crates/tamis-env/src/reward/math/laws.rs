@@ -252,19 +252,21 @@ fn rewritable() -> impl Strategy<Value = Tree> {
         proptest::sample::select(vec!["x", "y", "e", "i"]).prop_map(Tree::Symbol),
     ];
     let three = (leaf.clone(), leaf.clone(), leaf);
-    (three.prop_map(|(a, b, c)| (Box::new(a), Box::new(b), Box::new(c))), 0..8_u8).prop_map(|((a, b, c), form)| {
-        let product = |a, b| Box::new(Tree::Product(a, b, "*"));
-        match form {
-            0 => Tree::Root(product(a, b), true),
-            1 => Tree::Root(Box::new(Tree::Power(a, b)), true),
-            2 => Tree::Power(Box::new(Tree::Power(a, b)), c),
-            3 => Tree::Power(product(a, b), c),
-            4 => Tree::Power(a, Box::new(Tree::Sum(b, c))),
-            5 => Tree::Power(Box::new(Tree::Sum(a, b)), c),
-            6 => Tree::Logarithm(product(a, b)),
-            _ => Tree::Ratio(product(a, b), c, true),
-        }
-    })
+    (three.prop_map(|(a, b, c)| (Box::new(a), Box::new(b), Box::new(c))), 0..8_u8).prop_map(
+        |((a, b, c), form)| {
+            let product = |a, b| Box::new(Tree::Product(a, b, "*"));
+            match form {
+                0 => Tree::Root(product(a, b), true),
+                1 => Tree::Root(Box::new(Tree::Power(a, b)), true),
+                2 => Tree::Power(Box::new(Tree::Power(a, b)), c),
+                3 => Tree::Power(product(a, b), c),
+                4 => Tree::Power(a, Box::new(Tree::Sum(b, c))),
+                5 => Tree::Power(Box::new(Tree::Sum(a, b)), c),
+                6 => Tree::Logarithm(product(a, b)),
+                _ => Tree::Ratio(product(a, b), c, true),
+            }
+        },
+    )
 }
 
 fn points() -> impl Strategy<Value = [Complex; 2]> {

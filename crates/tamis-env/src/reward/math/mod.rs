@@ -69,6 +69,23 @@ impl RewardFunction for Math {
         batch.iter().map(judge).collect()
     }
 
+    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
+        let (mut seen, mut votes) = (Vec::<(&str, Value)>::new(), Vec::with_capacity(batch.len()));
+        for input in batch {
+            let read = last_boxed(input.completion).and_then(|answer| Some((answer, read(answer)?)));
+            let Some((answer, value)) = read else {
+                votes.push(String::new());
+                continue;
+            };
+            let first = seen.iter().find(|(_, other)| is_equal(&value, other)).map(|(first, _)| *first);
+            votes.push(first.unwrap_or(answer).to_owned());
+            if first.is_none() {
+                seen.push((answer, value));
+            }
+        }
+        Some(votes)
+    }
+
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().map(|truth| format!("\\boxed{{{}}}", gold(truth))).collect()
     }

@@ -82,6 +82,36 @@ async def slow(data_source, solution_str, ground_truth, extra_info):
     assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
 }
 
+/// Majority votes count what a function read, its `pred`.
+#[test]
+fn the_answer_that_a_function_read_is_a_column() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+class Silent:
+    def __str__(self): raise RuntimeError("no text")
+def verl(data_source, solution_str, ground_truth, extra_info):
+    preds = {"0": "zero", "1": 1, "2": None, "3": Silent()}
+    return {"score": 1, "pred": preds[solution_str]}
+def easyr1(items):
+    return [{"overall": 1, "pred": item["response"] + "!"} for item in items]
+"#;
+    let preds = |name: &str, style| -> Vec<Option<String>> {
+        let (_folder, command) = python(source, name, style, &Value::Null);
+        let texts: Vec<String> = (0..4).map(|i| i.to_string()).collect();
+        let prompt = prompt(0, "7");
+        let inputs: Vec<RewardInput<'_>> =
+            texts.iter().map(|text| RewardInput::text(&prompt, text)).collect();
+        let (outcomes, logged) = command.score_logged(&inputs);
+        assert!(outcomes.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{outcomes:?}");
+        logged.iter().map(|logged| logged.columns.get("pred").cloned()).collect()
+    };
+    let texts = |texts: [&str; 4]| texts.map(|text| Some(text.to_owned()).filter(|text| !text.is_empty()));
+    assert_eq!(preds("verl", PythonStyle::Verl), texts(["zero", "1", "", ""]));
+    assert_eq!(preds("easyr1", PythonStyle::EasyR1), texts(["0!", "1!", "2!", "3!"]));
+}
+
 /// Every completion is scored by one process that may not be restarted: whatever the function does costs that
 /// completion only.
 #[test]
