@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use tamis_core::figure::fixed;
 use tamis_core::filter::{GroupFilter, GroupStatistics, Metric, Scope, Verdict};
 
@@ -28,12 +29,12 @@ const DEVIATIONS: f64 = 3.0;
 
 /// A bound from below, on average over runs, for every policy that neither chooses prompts nor ends groups early; of
 /// its time also for none that gives groups up while they generate. Over the steps that are measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LowerBound {
     /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what is cut
     /// is wrong.
     pub generated_per_kept: f64,
-    /// The same by the pass rates alone, as if nothing were cut.
+    /// The same by the pass rates alone, as if nothing were cut. Infinite if the filter then keeps no group.
     pub before_cuts: f64,
     /// Seconds of a step whose batch is full of kept groups: its tokens, 1 / k times those of its groups, are
     /// decoded with every slot full; or of training those that are kept, whichever is longer. Of a step with
@@ -234,7 +235,9 @@ impl LowerBound {
             }
             let share = 1.0 / moments as f64;
             bound.generated_per_kept += share / means.keep;
-            bound.before_cuts += share / means.keep_before_cuts;
+            // As above: such groups are kept only because some members are cut.
+            let before_cuts = means.keep_before_cuts;
+            bound.before_cuts += if before_cuts < 1e-12 { f64::INFINITY } else { share / before_cuts };
             if let (Some(time), Some(fleet)) = (&mut bound.step_time, world.servers) {
                 let batch = world.train_batch_size as f64;
                 let a_second = fleet.num_slots() as f64 / fleet.iteration_time(fleet.slots, 0.0);
@@ -261,14 +264,16 @@ impl LowerBound {
 }
 
 impl LowerBound {
-    /// What completions that are cut change of the bound; `None` if it is less than one in a thousand.
+    /// What the bound would be if no completion were cut; `None` if that differs by less than one in a thousand.
     pub(crate) fn of_cuts(&self) -> Option<String> {
         let share = self.generated_per_kept / self.before_cuts - 1.0;
         (share.abs() >= 1e-3).then(|| {
-            format!(
-                "{} by the pass rates before completions are cut at rollout.max_response_length",
-                fixed(self.before_cuts, 3)
-            )
+            let before = if self.before_cuts.is_finite() {
+                format!("{} generated", fixed(self.before_cuts, 3))
+            } else {
+                "no group kept".to_owned()
+            };
+            format!("{before} if nothing were cut at rollout.max_response_length")
         })
     }
 }

@@ -102,6 +102,9 @@ impl Simulation {
             self.steps_of_bound(),
             fixed(bound.generated_per_kept, 2)
         );
+        if let Some(of_cuts) = bound.of_cuts() {
+            let _ = write!(text, " ({of_cuts})");
+        }
         if let Some(seconds) = bound.step_time {
             let _ = write!(
                 text,
@@ -109,9 +112,6 @@ impl Simulation {
                  a part of one (kept) as much of that",
                 fixed(seconds, 1)
             );
-        }
-        if let Some(of_cuts) = bound.of_cuts() {
-            let _ = write!(text, " ({of_cuts})");
         }
         let _ = write!(text, "; in so few groups chance can take {} % off.", fixed(100.0 * bound.chance, 1));
         text

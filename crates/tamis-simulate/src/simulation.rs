@@ -1,6 +1,6 @@
 //! All policies in one world.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
 use tamis_core::figure::fixed;
 use tamis_core::schedule::Surplus;
@@ -19,7 +19,7 @@ const FEW_STEPS: u64 = 10;
 /// Passes over the data below which what choosing prompts spares hardly shows.
 const FEW_PASSES: f64 = 2.0;
 
-/// What the policies came to. As JSON it is `{"policies": [...], "seed", "groups"}`.
+/// What the policies came to. As JSON it is `{"policies": [...], "seed", "groups", "bound"}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Simulation {
     /// The policies, in the order that was asked for.
@@ -31,8 +31,8 @@ pub struct Simulation {
     /// Steps in which it was to.
     #[serde(skip)]
     pub steps: u64,
-    /// The least that is possible without choosing prompts.
-    #[serde(skip)]
+    /// The least that is possible without choosing prompts; as JSON `null` if there is no bound.
+    #[serde(serialize_with = "bound_or_null")]
     pub bound: Result<LowerBound, NoBound>,
     /// Policies that this world cannot have, with the reason.
     #[serde(skip)]
@@ -55,6 +55,13 @@ pub struct Simulation {
     /// Keys of the world that nobody set, or sections of them.
     #[serde(skip)]
     pub defaults: Vec<String>,
+}
+
+fn bound_or_null<S: Serializer>(
+    bound: &Result<LowerBound, NoBound>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    bound.ok().serialize(serializer)
 }
 
 /// How far a simulation is.

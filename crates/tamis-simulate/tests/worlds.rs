@@ -100,6 +100,46 @@ fn the_bound_goes_by_what_is_cut() {
     assert!(simulation.bound.unwrap().generated_per_kept > 1e6 && simulation.all_ended(), "{simulation}");
 }
 
+/// At a pass rate of 0.9 a group of 8 is mixed with probability 1 - 0.9^8 - 0.1^8 = 0.5695: 1 / k is 1.756. Cuts at
+/// 300 tokens, which 34 % of the completions exceed, make nearly all groups mixed.
+#[test]
+fn the_bound_without_cuts_is_shown_beside_that_with_them() {
+    let mut config = config(&[SimulatedPolicy::StreamingCarry]);
+    keys(&mut config).pass_rate = one_rate(0.9);
+    config.rollout.max_response_length = 300;
+    let before_cuts = 1.0 / (1.0 - 0.9_f64.powi(8) - 0.1_f64.powi(8));
+    let cut = simulate(&config).unwrap();
+    let bound = cut.bound.unwrap();
+    assert!((bound.before_cuts / before_cuts - 1.0).abs() < 1e-6, "{bound:?}");
+    assert!(bound.generated_per_kept < 1.1, "{bound:?}");
+    let json = serde_json::to_value(&cut).unwrap();
+    for (key, value) in [
+        ("generated_per_kept", bound.generated_per_kept),
+        ("before_cuts", bound.before_cuts),
+        ("chance", bound.chance),
+    ] {
+        assert_eq!(json["bound"][key].as_f64(), Some(value), "{key}: {json}");
+    }
+    let shown = "1.756 generated if nothing were cut at rollout.max_response_length";
+    assert!(cut.to_string().contains(shown), "{cut}");
+    assert!(cut.html("").contains(shown));
+
+    // A completion of more than 1,000,000 tokens has a probability below 1e-16: nothing is added.
+    config.rollout.max_response_length = 1_000_000;
+    let uncut = simulate(&config).unwrap();
+    let bound = uncut.bound.unwrap();
+    assert!((bound.generated_per_kept / before_cuts - 1.0).abs() < 1e-6, "{bound:?}");
+    assert!(!uncut.to_string().contains("if nothing were cut"), "{uncut}");
+
+    // Prompts that are always solved have mixed groups only because of cuts.
+    config.rollout.max_response_length = 300;
+    keys(&mut config).pass_rate = one_rate(1.0);
+    let solved = simulate(&config).unwrap();
+    assert!(solved.bound.unwrap().before_cuts.is_infinite(), "{:?}", solved.bound);
+    assert!(solved.to_string().contains("; no group kept if nothing were cut"), "{solved}");
+    assert!(serde_json::to_value(&solved).unwrap()["bound"]["before_cuts"].is_null());
+}
+
 #[test]
 fn the_bound_goes_by_the_filter_the_drift_and_the_clock() {
     let mut config = config(&BLIND);
@@ -131,6 +171,7 @@ fn the_bound_goes_by_the_filter_the_drift_and_the_clock() {
     let pool = simulate(&config).unwrap();
     assert_eq!(pool.bound, Err(NoBound::Pool));
     assert!(pool.to_string().contains("compares the groups of a round"), "{pool}");
+    assert!(serde_json::to_value(&pool).unwrap()["bound"].is_null(), "{pool}");
 }
 
 fn config_of_one() -> Config {

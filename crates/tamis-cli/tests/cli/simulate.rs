@@ -75,6 +75,8 @@ fn one_object_for_programs() {
     assert_eq!(names, ["verl", "streaming_carry"]);
     let verl = &json["policies"][0];
     assert!(verl["generated_per_kept"].as_f64() > Some(2.0) && verl["step_time"].is_null(), "{verl}");
+    let bound = &json["bound"];
+    assert!(bound["generated_per_kept"].as_f64() > Some(1.0) && bound["step_time"].is_null(), "{bound}");
     assert!(!folder.join("simulation.html").exists());
 }
 
