@@ -403,6 +403,9 @@ impl RowReader<'_> {
                 if column.converted_type() != ConvertedType::JSON {
                     return Ok(Value::from(text));
                 }
+                // Each value in it becomes one of the row.
+                let num_values = text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
+                self.count(VALUE_BYTES * num_values as u64)?;
                 serde_json::from_str(text).map_err(|error| {
                     RowError::Row(RowFault::JsonColumn { column: path(), detail: error.to_string() })
                 })

@@ -19,14 +19,15 @@ impl<R: Read> Compact<R> {
         Self { input, num_read: 0, length }
     }
 
-    /// Reads a struct to its end and returns the integers among its own fields: number and value.
-    pub(super) fn integers(&mut self) -> Result<Vec<(i16, i64)>> {
+    /// Reads a struct to its end and returns the integers and truths among its own fields (`[0, number]`) and those
+    /// of the structs in it (`[number, number in it]`).
+    pub(super) fn integers(&mut self) -> Result<Vec<([i16; 2], i64)>> {
         let mut found = Vec::new();
-        self.fields(MAX_DEPTH, &mut |field, value| found.push((field, value)))?;
+        self.fields(MAX_DEPTH, 0, &mut |field, value| found.push((field, value)))?;
         Ok(found)
     }
 
-    fn fields(&mut self, depth: usize, integer: &mut dyn FnMut(i16, i64)) -> Result<()> {
+    fn fields(&mut self, depth: usize, within: i16, integer: &mut dyn FnMut([i16; 2], i64)) -> Result<()> {
         let depth = depth.checked_sub(1).ok_or_else(|| broken("it is nested too deeply"))?;
         let mut field = 0_i16;
         loop {
@@ -42,16 +43,18 @@ impl<R: Read> Compact<R> {
             match kind {
                 4..=6 => {
                     let value = self.zigzag()?;
-                    integer(field, value);
+                    integer([within, field], value);
                 }
                 // Truth is in the kind.
-                1 | 2 => {}
+                1 | 2 => integer([within, field], i64::from(kind == 1)),
+                12 if within == 0 => self.fields(depth, field, integer)?,
                 other => self.skip(other, depth)?,
             }
         }
     }
 
     fn skip(&mut self, kind: u8, depth: usize) -> Result<()> {
+        let inside = depth.checked_sub(1).ok_or_else(|| broken("it is nested too deeply"))?;
         match kind {
             1..=3 => self.byte().map(drop),
             4..=6 => self.varint().map(drop),
@@ -64,18 +67,18 @@ impl<R: Read> Compact<R> {
                 let header = self.byte()?;
                 let count = if header >> 4 == 15 { self.varint()? } else { u64::from(header >> 4) };
                 self.check_count(count)?;
-                (0..count).try_for_each(|_| self.skip(header & 0x0f, depth))
+                (0..count).try_for_each(|_| self.skip(header & 0x0f, inside))
             }
             11 => {
                 let count = self.varint()?;
                 self.check_count(count)?;
                 let kinds = if count > 0 { self.byte()? } else { 0 };
                 (0..count).try_for_each(|_| {
-                    self.skip(kinds >> 4, depth)?;
-                    self.skip(kinds & 0x0f, depth)
+                    self.skip(kinds >> 4, inside)?;
+                    self.skip(kinds & 0x0f, inside)
                 })
             }
-            12 => self.fields(depth, &mut |_, _| ()),
+            12 => self.fields(depth, 0, &mut |_, _| ()),
             _ => Err(broken("a field has no valid type")),
         }
     }
@@ -126,7 +129,7 @@ fn broken(what: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn integers(bytes: &[u8]) -> std::result::Result<(Vec<(i16, i64)>, u64), String> {
+    fn integers(bytes: &[u8]) -> std::result::Result<(Vec<([i16; 2], i64)>, u64), String> {
         let mut compact = Compact::new(bytes, bytes.len() as u64);
         let found = compact.integers().map_err(|error| error.to_string())?;
         Ok((found, compact.num_read))
@@ -137,7 +140,8 @@ mod tests {
         // 1: i32 3; 2: i32 -1; 3: binary of 2; 5: struct { 1: i32 9; 2: list of two i32; 3: true }; 6: i64 150.
         let bytes =
             [0x15, 6, 0x15, 1, 0x18, 2, 7, 7, 0x2c, 0x15, 18, 0x19, 0x25, 2, 4, 0x11, 0, 0x16, 0xac, 2, 0];
-        assert_eq!(integers(&bytes), Ok((vec![(1, 3), (2, -1), (6, 150)], bytes.len() as u64)));
+        let found = vec![([0, 1], 3), ([0, 2], -1), ([5, 1], 9), ([5, 3], 1), ([0, 6], 150)];
+        assert_eq!(integers(&bytes), Ok((found, bytes.len() as u64)));
     }
 
     #[test]
@@ -145,7 +149,9 @@ mod tests {
         let printed = |bytes: &[u8]| integers(bytes).unwrap_err();
         assert_eq!(printed(&[0x19, 0xf5, 0xff, 0xff, 3, 2]), "a list has more members than there are bytes");
         assert_eq!(printed(&[0x18, 100, 1]), "it is cut");
+        // Structs in structs, and lists in lists.
         assert_eq!(printed(&[0x1c; 100]), "it is nested too deeply");
+        assert_eq!(printed(&[0x19; 100]), "it is nested too deeply");
         assert_eq!(
             printed(&[0x15, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
             "a number is too long"

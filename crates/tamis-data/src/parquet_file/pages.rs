@@ -25,6 +25,8 @@ pub(crate) const VALUE_BYTES: u64 = 8;
 const ROW_BYTES: u64 = 256;
 /// Values of one row in one column, at most: as many as a line of JSON lines is long.
 const MAX_VALUES: u64 = tamis_file::MAX_LINE / VALUE_BYTES;
+/// Values (or groups of eight) in a run of levels, at most: the library keeps 32 bits of their number.
+const MAX_RUN: u64 = u32::MAX as u64 / 8;
 /// What may be decoded of any file, however small.
 const ALWAYS_DECODED: u64 = 256 << 20;
 /// How often the length of a file its pages may be, and how often its rows: real data that repeats itself
@@ -104,7 +106,7 @@ pub(crate) fn column_reader(
         end: start.saturating_add(length),
         compression: metadata.compression(),
         column: descriptor.clone(),
-        values_of_row: 0,
+        row: RowLength::default(),
         decoded: decoded.clone(),
     };
     Ok(get_column_reader(descriptor, Box::new(pages)))
@@ -118,8 +120,7 @@ struct BoundedPages {
     end: u64,
     compression: Compression,
     column: ColumnDescPtr,
-    /// Values of the row that the last page ended in.
-    values_of_row: u64,
+    row: RowLength,
     decoded: Arc<Decoded>,
 }
 
@@ -128,6 +129,9 @@ struct PageSize {
     begins: u64,
     compressed: u64,
     uncompressed: u64,
+    /// Bytes of its levels, if they stand before what is compressed.
+    levels: u64,
+    is_compressed: bool,
 }
 
 impl BoundedPages {
@@ -146,7 +150,10 @@ impl BoundedPages {
         let broken =
             |detail: &dyn std::fmt::Display| general(format!("a page has no valid header: {detail}"));
         let fields = header.integers().map_err(|error| broken(&error))?;
-        let field = |number: i16| fields.iter().find(|(field, _)| *field == number).map(|(_, value)| *value);
+        // Of a field that stands twice the library takes the last.
+        let inner =
+            |numbers: [i16; 2]| fields.iter().rfind(|(field, _)| *field == numbers).map(|(_, value)| *value);
+        let field = |number: i16| inner([0, number]);
         if field(1) == Some(PageType::INDEX_PAGE as i64) {
             return Err(general("it has pages of an index among its data".to_owned()));
         }
@@ -159,24 +166,33 @@ impl BoundedPages {
         if self.next > self.decoded.file_length {
             return Err(broken(&"the file ends before it"));
         }
-        Ok(Some(PageSize { begins, compressed, uncompressed }))
+        // In the second version of data pages levels stand before what is compressed, and nothing may be.
+        let levels = [5, 6].map(|number| inner([8, number]).unwrap_or(0));
+        let levels = levels.iter().map(|length| u64::try_from(*length).unwrap_or(0)).sum::<u64>();
+        let is_compressed = inner([8, 7]) != Some(0);
+        Ok(Some(PageSize { begins, compressed, uncompressed, levels, is_compressed }))
     }
 
     fn check_size(&self, page: &PageSize) -> Result<()> {
         self.decoded.page(page.uncompressed)?;
+        let compressed = || {
+            let compressed = self.read_from(page.begins.saturating_add(page.levels))?;
+            Ok::<_, ParquetError>(compressed.take(page.compressed.saturating_sub(page.levels)))
+        };
+        let length = page.uncompressed.saturating_sub(page.levels);
         match self.compression {
+            // A page of nulls has no values, and is not unpacked.
+            _ if !page.is_compressed || length == 0 => {}
             // The library does not stop at the size that the header names.
             Compression::GZIP(_) => {
-                let compressed = self.read_from(page.begins)?.take(page.compressed);
-                let mut unpacked = flate2::read::MultiGzDecoder::new(compressed).take(page.uncompressed + 1);
-                let length = std::io::copy(&mut unpacked, &mut std::io::sink())?;
-                if length > page.uncompressed {
+                let mut unpacked = flate2::read::MultiGzDecoder::new(compressed()?).take(length + 1);
+                if std::io::copy(&mut unpacked, &mut std::io::sink())? > length {
                     return Err(general("a page is larger than its header says".to_owned()));
                 }
             }
             Compression::LZ4 => {
                 let mut magic = Vec::new();
-                self.read_from(page.begins)?.take(page.compressed.min(4)).read_to_end(&mut magic)?;
+                compressed()?.take(4).read_to_end(&mut magic)?;
                 if magic == [0x04, 0x22, 0x4d, 0x18] {
                     return Err(general(
                         "its lz4 is that of whole files, which Parquet has no codec for; write it again with \
@@ -217,7 +233,7 @@ impl BoundedPages {
                 if self.column.max_rep_level() > 0 {
                     if *rep_level_encoding == Encoding::RLE {
                         let levels = sized(&mut rest)?;
-                        self.check_levels(levels, num_values)?;
+                        self.row.add(levels, num_values, &self.column)?;
                     } else {
                         return Err(general("it has levels in an encoding that Parquet gave up".to_owned()));
                     }
@@ -234,25 +250,37 @@ impl BoundedPages {
                 let (levels, rest) = bytes.split_at_checked(repetitions).ok_or_else(cut)?;
                 let (_, rest) = rest.split_at_checked(definitions).ok_or_else(cut)?;
                 if self.column.max_rep_level() > 0 {
-                    self.check_levels(levels, num_values)?;
+                    self.row.add(levels, num_values, &self.column)?;
                 }
                 delta::check(*encoding, rest, num_values, &self.decoded)
             }
         }
     }
+}
 
+/// Values of the row that the last page ended in.
+#[derive(Default)]
+pub(super) struct RowLength(u64);
+
+impl RowLength {
     /// Refuses a row of too many values; a repetition level of 0 begins a row.
-    fn check_levels(&mut self, levels: &[u8], num_values: u64) -> Result<()> {
-        let width = 16 - self.column.max_rep_level().leading_zeros();
+    pub(super) fn add(&mut self, levels: &[u8], num_values: u64, column: &ColumnDescPtr) -> Result<()> {
+        let width = 16 - column.max_rep_level().leading_zeros();
         let mut left = num_values;
         let mut rest = levels;
         while left > 0 {
             let Some(header) = delta::varint(&mut rest) else { break };
+            if header >> 1 > MAX_RUN {
+                return Err(general("a run of levels is longer than any page".to_owned()));
+            }
             let mut count = |value: u64, count: u64| {
                 let count = count.min(left);
                 left -= count;
-                self.values_of_row = if value > 0 { self.values_of_row + count } else { count.min(1) };
-                self.values_of_row
+                // A run may be empty, and bits behind the last value are none of a row.
+                if count > 0 {
+                    self.0 = if value > 0 { self.0 + count } else { 1 };
+                }
+                self.0
             };
             let mut longest = 0;
             if header & 1 == 0 {
@@ -273,7 +301,7 @@ impl BoundedPages {
             if longest > MAX_VALUES {
                 return Err(general(format!(
                     "a row has more than {MAX_VALUES} values in column `{}`",
-                    self.column.path().string()
+                    column.path().string()
                 )));
             }
         }

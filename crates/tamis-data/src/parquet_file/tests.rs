@@ -166,6 +166,12 @@ fn a_row_has_the_limit_of_a_line() {
     let wide = one_list::<ByteArrayType>(TEXTS, &texts((0..120).map(|_| "x".repeat(600_000))));
     assert!(std::fs::metadata(wide.path()).unwrap().len() < 4 << 20, "the input is small");
     insta::assert_snapshot!(error(wide.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64 MiB");
+    // JSON of so many values, though its text is no longer than a row may be.
+    let values = format!("[{}0]", "0,".repeat(8_000_000));
+    let schema = "message m { required binary x (JSON); }";
+    let json =
+        write::<ByteArrayType>(schema, WriterProperties::builder(), &texts([values].into_iter()), None);
+    insta::assert_snapshot!(error(json.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64 MiB");
     // Without its long column the row is a short one.
     let mut without = Records::open_with(wide.path(), |_| false).unwrap();
     assert!(without.next().unwrap().unwrap().values.is_empty());
@@ -227,6 +233,44 @@ fn delta_encodings() {
     );
     assert!(std::fs::metadata(file.path()).unwrap().len() < 100_000, "the input is small");
     assert!(error(file.path()).contains("of pages, which no data does"), "{}", error(file.path()));
+}
+
+/// In the second version of data pages levels are not compressed, and a page of nulls has nothing that is.
+#[test]
+fn pages_of_the_second_version() {
+    for codec in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::GZIP(Default::default())] {
+        let properties = WriterProperties::builder().set_compression(codec);
+        let properties = properties.set_writer_version(WriterVersion::PARQUET_2_0);
+        let list = "message m { optional group x (LIST) { repeated group list { optional binary element (UTF8); } } }";
+        let values = texts(["a", "b"].map(str::to_owned).into_iter());
+        let levels: (&[i16], &[i16]) = (&[3, 2, 3, 0, 1], &[0, 1, 1, 0, 0]);
+        let file = write::<ByteArrayType>(list, properties.clone(), &values, Some(levels));
+        let expected = [json!({"x": ["a", null, "b"]}), json!({"x": null}), json!({"x": []})];
+        assert_eq!(rows(file.path()), expected, "{codec}");
+        let nulls = "message m { optional int32 x; }";
+        let file = write::<Int32Type>(nulls, properties, &[], Some((&[0, 0], &[0, 0])));
+        assert_eq!(rows(file.path()), [json!({"x": null}), json!({"x": null})], "{codec}");
+    }
+}
+
+/// Levels of a page: whatever stands behind the last value, or between two, is no beginning of a row.
+#[test]
+fn empty_runs_begin_no_row() {
+    let schema = parquet::schema::parser::parse_message_type("message m { repeated int32 x; }").unwrap();
+    let column = parquet::schema::types::SchemaDescriptor::new(Arc::new(schema)).column(0);
+    let mut row = pages::RowLength::default();
+    let mut check = |levels: &[u8], num_values| row.add(levels, num_values, &column);
+    // A run of 1 at 0, then 8,388,607 at 1; in the next page an empty run at 0, then one more at 1.
+    assert!(check(&[2, 0, 0xfe, 0xff, 0xff, 7, 1], 1 << 23).is_ok());
+    let error = check(&[0, 0, 2, 1], 1).unwrap_err().to_string();
+    assert!(error.contains("more than 8388608 values in column `x`"), "{error}");
+    // Eight values in bits of which one counts.
+    let mut row = pages::RowLength::default();
+    let mut check = |levels: &[u8], num_values| row.add(levels, num_values, &column);
+    assert!(check(&[2, 0, 0xfe, 0xff, 0xff, 7, 1], 1 << 23).is_ok());
+    assert!(check(&[3, 1], 1).is_err() && check(&[3, 0], 1).is_ok());
+    let error = check(&[0x80, 0x80, 0x80, 0x80, 0x20, 0], 9).unwrap_err().to_string();
+    assert!(error.contains("a run of levels is longer than any page"), "{error}");
 }
 
 #[test]
