@@ -14,6 +14,9 @@ const VALUE: usize = size_of::<Value>();
 /// Bytes of an object beside its values: its table has room for four entries at least.
 const OBJECT: usize = 4 * (size_of::<String>() + VALUE + size_of::<usize>()) + 128;
 
+/// Bytes of a key of an object, with the room of its text.
+const KEY: usize = size_of::<String>() + 2 * size_of::<usize>() + 16;
+
 /// Bytes of a tree, at most, beside those of its texts, which its own text bounds: 1.8 million numbers.
 pub const MOST_TREE_BYTES: usize = 128 << 20;
 
@@ -108,6 +111,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
             if self.refuses_repeated && object.contains_key(&name) {
                 return Err(A::Error::custom(format!("key `{name}` stands twice in one object")));
             }
+            self.take(KEY)?;
             let value = entries.next_value_seed(self)?;
             object.insert(name, value);
         }
@@ -146,6 +150,10 @@ mod tests {
         assert!(error.contains("so many values that they would take more than 0 MiB"), "{error}");
         let objects = format!("[{}{{}}]", "{},".repeat(999));
         assert!(read(objects.as_bytes(), 1001 * VALUE + 999 * OBJECT, false).is_err());
+        let keys: Vec<String> = (0..1000).map(|key| format!("\"{key}\":0")).collect();
+        let keys = format!("{{{}}}", keys.join(","));
+        assert!(read(keys.as_bytes(), 1001 * VALUE + OBJECT, false).is_err());
+        assert!(read(keys.as_bytes(), 1001 * VALUE + OBJECT + 1000 * KEY, false).is_ok());
         // Nested too deep for a stack.
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
         assert!(read(deep.as_bytes(), MOST_TREE_BYTES, false).is_err());

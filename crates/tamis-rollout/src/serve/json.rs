@@ -39,7 +39,7 @@ impl Document {
             BodyFault::NoRoom => ApiError::no_room(),
             BodyFault::Broken(reason) => ApiError::bad(format!("the body broke off: {reason}")),
         })?;
-        let bytes = held.bytes;
+        let (bytes, taken) = (held.bytes, held.room);
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         if !form.takes_any_form && !kind.eq_ignore_ascii_case("application/json") && !bytes.is_empty() {
@@ -48,13 +48,14 @@ impl Document {
             ));
         }
         let parse = |bytes: &[u8]| json_tree::read(bytes, MOST_TREE_BYTES, false);
-        let (read, turn) = if bytes.len() <= SHORT {
-            (parse(&bytes), None)
+        let (read, held) = if bytes.len() <= SHORT {
+            (parse(&bytes), [taken, None])
         } else {
-            let turn = room.turn().await;
-            (off_thread(move || parse(&bytes)).await?, turn)
+            let held = [taken, room.turn().await];
+            // A client that leaves meanwhile does not free the room of what is still worked on.
+            off_thread(move || (parse(&bytes), held)).await?
         };
         let value = read.map_err(|error| ApiError::bad(format!("Invalid JSON format: {error}")))?;
-        Ok(Self { value, _held: [held.room, turn] })
+        Ok(Self { value, _held: held })
     }
 }
