@@ -159,15 +159,12 @@ fn a_file_of_another_size_in_the_cache_is_brought_again() {
 fn a_hub_that_drips_is_given_up() {
     for part in ["/api/", "/blob/"] {
         let place = Place::new();
-        let settings = HubSettings {
-            silence: Duration::from_millis(100),
-            pauses: vec![Duration::ZERO],
-            ..place.settings()
-        };
+        let settings =
+            HubSettings { silence: Duration::from_millis(500), pauses: Vec::new(), ..place.settings() };
         place.hub.fault(part, 99, Fault::Drip(Duration::from_millis(5)));
         let error = place.model_with(settings, None, Extent::Files).unwrap_err();
         let text = printed(&error);
-        assert!(text.contains("it sends less than 64 KiB in 0 s"), "{text}");
+        assert!(text.contains("it sends less than 64 KiB in 1 s"), "{text}");
         assert_eq!(error.kind(), Kind::Unreachable);
     }
 }

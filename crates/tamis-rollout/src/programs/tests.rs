@@ -483,11 +483,13 @@ fn settings_of_no_use_are_refused_by_name() {
     }
 }
 
-/// A program with OpenAI's own Python client, which `scripts/test-openai-client` installs.
+/// A program with OpenAI's own Python client, which `scripts/test-openai-client` installs; OPENAI_PYTHON names
+/// the interpreter of another place.
 #[test]
 fn openais_python_client_plays_an_episode() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let python = root.join(".venv-openai/bin/python");
+    let python = std::env::var_os("OPENAI_PYTHON")
+        .map_or_else(|| root.join(".venv-openai/bin/python"), std::path::PathBuf::from);
     if !python.exists() {
         eprintln!("skipped: the openai package is not installed; scripts/test-openai-client does it");
         return;
