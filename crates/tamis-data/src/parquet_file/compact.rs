@@ -129,7 +129,10 @@ fn broken(what: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn integers(bytes: &[u8]) -> std::result::Result<(Vec<([i16; 2], i64)>, u64), String> {
+    /// Fields by number, and bytes read.
+    type Found = (Vec<([i16; 2], i64)>, u64);
+
+    fn integers(bytes: &[u8]) -> std::result::Result<Found, String> {
         let mut compact = Compact::new(bytes, bytes.len() as u64);
         let found = compact.integers().map_err(|error| error.to_string())?;
         Ok((found, compact.num_read))

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use parquet::basic::Encoding;
+use parquet::basic::{Encoding, GzipLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use parquet::file::writer::SerializedFileWriter;
@@ -238,14 +238,17 @@ fn delta_encodings() {
 /// In the second version of data pages levels are not compressed, and a page of nulls has nothing that is.
 #[test]
 fn pages_of_the_second_version() {
-    for codec in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::GZIP(Default::default())] {
+    for codec in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::GZIP(GzipLevel::default())] {
         let properties = WriterProperties::builder().set_compression(codec);
-        let properties = properties.set_writer_version(WriterVersion::PARQUET_2_0);
+        // What does not get smaller is not compressed.
+        let properties =
+            properties.set_writer_version(WriterVersion::PARQUET_2_0).set_dictionary_enabled(false);
         let list = "message m { optional group x (LIST) { repeated group list { optional binary element (UTF8); } } }";
-        let values = texts(["a", "b"].map(str::to_owned).into_iter());
+        let values = texts(["a", "b"].map(|text| text.repeat(1000)).into_iter());
         let levels: (&[i16], &[i16]) = (&[3, 2, 3, 0, 1], &[0, 1, 1, 0, 0]);
         let file = write::<ByteArrayType>(list, properties.clone(), &values, Some(levels));
-        let expected = [json!({"x": ["a", null, "b"]}), json!({"x": null}), json!({"x": []})];
+        let expected =
+            [json!({"x": ["a".repeat(1000), null, "b".repeat(1000)]}), json!({"x": null}), json!({"x": []})];
         assert_eq!(rows(file.path()), expected, "{codec}");
         let nulls = "message m { optional int32 x; }";
         let file = write::<Int32Type>(nulls, properties, &[], Some((&[0, 0], &[0, 0])));
