@@ -167,8 +167,8 @@ fn messages() {
 #[test]
 fn openais_python_client_is_answered() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let python = std::env::var_os("OPENAI_PYTHON")
-        .map_or_else(|| root.join(".venv-openai/bin/python"), std::path::PathBuf::from);
+    let python =
+        std::env::var_os("OPENAI_PYTHON").map_or_else(|| root.join(".venv-openai/bin/python"), PathBuf::from);
     if !python.exists() {
         eprintln!("skipped: the openai package is not installed; scripts/test-openai-client does it");
         return;
