@@ -141,19 +141,6 @@ fn the_bound_without_cuts_is_shown_beside_that_with_them() {
 }
 
 #[test]
-fn the_bound_before_cuts_is_printed_if_cuts_change_it() {
-    let mut config = config(&[SimulatedPolicy::StreamingCarry]);
-    keys(&mut config).pass_rate = one_rate(0.5);
-    let few = simulate(&config).unwrap().to_string();
-    assert!(!few.contains("before completions are cut"), "{few}");
-    config.rollout.max_response_length = 300;
-    let many = simulate(&config).unwrap().to_string();
-    // 1 / (1 - 2 * 0.5^8)
-    let expected = "; 1.008 by the pass rates before completions are cut at rollout.max_response_length";
-    assert!(many.contains(expected), "{many}");
-}
-
-#[test]
 fn the_bound_goes_by_the_filter_the_drift_and_the_clock() {
     let mut config = config(&BLIND);
     config.filter =
