@@ -163,6 +163,10 @@ impl<'t> Reader<'t> {
         Some(&self.tokens.get(self.at)?.token)
     }
 
+    fn before(&self) -> Option<&'t Token> {
+        Some(&self.tokens.get(self.at.checked_sub(1)?)?.token)
+    }
+
     fn advance(&mut self) {
         self.at += 1;
         self.skipped = 0;
@@ -218,12 +222,12 @@ impl<'t> Reader<'t> {
     }
 
     fn product(&mut self) -> Option<Quotient> {
-        let mut total = if self.begins_mixed() { self.mixed()? } else { self.signed_factor()? };
+        let mut total = self.signed(true)?;
         loop {
             if self.take('*') {
-                total = total.checked_mul(&self.signed_factor()?)?;
+                total = total.checked_mul(&self.signed(true)?)?;
             } else if self.take('/') {
-                total = total.checked_div(&self.signed_factor()?)?;
+                total = total.checked_div(&self.signed(false)?)?;
             } else if self.begins_factor() {
                 total = total.checked_mul(&self.factor()?)?;
             } else {
@@ -236,7 +240,11 @@ impl<'t> Reader<'t> {
     fn begins_factor(&self) -> bool {
         match self.peek() {
             Some(Token::Symbol('|')) => self.bars == 0,
-            Some(Token::Symbol(symbol)) => matches!(symbol, '(' | '{'),
+            // `2{3}` is written 23.
+            Some(Token::Symbol('{')) => {
+                !matches!(self.tokens.get(self.at + 1), Some(Lexed { token: Token::Number(_), .. }))
+            }
+            Some(Token::Symbol(symbol)) => *symbol == '(',
             Some(Token::Word(word)) => self.skipped > 0 || word.len() <= 3 || is_name(word),
             Some(Token::Text(text)) => text.len() == 1,
             Some(Token::Command(name)) => {
@@ -247,8 +255,11 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn signed_factor(&mut self) -> Option<Quotient> {
-        if self.take('-') { self.factor()?.checked_neg() } else { self.factor() }
+    /// A factor with a sign, or a mixed number if there may be one.
+    fn signed(&mut self, may_be_mixed: bool) -> Option<Quotient> {
+        let is_negative = self.take('-');
+        let value = if may_be_mixed && self.begins_mixed() { self.mixed()? } else { self.factor()? };
+        if is_negative { value.checked_neg() } else { Some(value) }
     }
 
     /// An integer before a proper fraction of integers (`1\frac{1}{2}`, `1 1/2`), which is their sum, or
@@ -307,6 +318,10 @@ impl<'t> Reader<'t> {
                 value = value.checked_pow(&self.exponent()?)?;
                 is_power = true;
             } else if self.take('!') {
+                // `5!!` is another function, which is not read.
+                if self.is_next('!') {
+                    return None;
+                }
                 value = Quotient::call("factorial", vec![value])?;
             } else if self.take('%') {
                 value = value.checked_div(&Quotient::integer(100))?;
@@ -325,7 +340,12 @@ impl<'t> Reader<'t> {
             {
                 4
             }
-            [circle, ..] if circle.is_command("circ") => 1,
+            [circle, after @ ..] if circle.is_command("circ") => {
+                let is_name = |token: &Token| matches!(token, Token::Word(_) | Token::Command(_));
+                let is_next = after.first().is_some_and(|next| is_name(&next.token) || next.is('('));
+                // `f \circ g` is no product.
+                usize::from(!(is_next && self.before().is_some_and(is_name)))
+            }
             _ => 0,
         };
         self.at += taken;
@@ -487,11 +507,16 @@ impl<'t> Reader<'t> {
             Token::Symbol('{') => return self.closed('}'),
             _ => {}
         }
+        if self.depth >= MAX_DEPTH {
+            return None;
+        }
+        self.depth += 1;
         let mut value = self.factor()?;
         let is_function = |token: &Token| matches!(token, Token::Word(name) | Token::Command(name) if function(name).is_some());
         while self.begins_factor() && !self.peek().is_some_and(is_function) {
             value = value.checked_mul(&self.factor()?)?;
         }
+        self.depth -= 1;
         Some(value)
     }
 

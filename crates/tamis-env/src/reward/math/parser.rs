@@ -137,7 +137,12 @@ fn named(values: Vec<Value>, is_alternative: bool) -> Value {
             value => found.push(value),
         }
     }
-    let is_union = is_shared && is_alternative && found.iter().all(|value| matches!(value, Value::Tuple(..)));
+    // `x < 1 or x > 2` are intervals; `(x, y) = (1, 2) or (3, 4)` are points.
+    let is_point = names.iter().flatten().any(|name| name.starts_with('('));
+    let is_union = is_shared
+        && is_alternative
+        && !is_point
+        && found.iter().all(|value| matches!(value, Value::Tuple(..)));
     let value = if is_union { Value::Union(found) } else { Value::List(found) };
     match names.filter(|_| is_shared) {
         Some(names) => Value::Named(names, Box::new(value)),

@@ -45,6 +45,16 @@ impl Atom {
         }
     }
 
+    fn has_variable(&self) -> bool {
+        match self {
+            Self::Prime(_) | Self::Imaginary => false,
+            Self::Symbol(name) => name != "e" && name != "\\pi",
+            Self::Power(base, exponent) => base.has_variable() || exponent.has_variable(),
+            Self::Group(inside) => inside.has_variable(),
+            Self::Call(_, arguments) => arguments.iter().any(Quotient::has_variable),
+        }
+    }
+
     /// Whether the atom is a positive number, so that a root of its power is the power of its root.
     pub fn is_positive(&self) -> bool {
         match self {
@@ -160,6 +170,11 @@ impl Polynomial {
     /// Number of coefficients and atoms, nested ones included.
     pub fn size(&self) -> usize {
         self.terms.keys().map(|powers| 1 + powers.keys().map(Atom::size).sum::<usize>()).sum()
+    }
+
+    /// Whether it holds a symbol other than the constants `e` and `\pi`.
+    pub fn has_variable(&self) -> bool {
+        self.terms.keys().flat_map(Powers::keys).any(Atom::has_variable)
     }
 
     fn bounded(self) -> Option<Self> {

@@ -109,6 +109,11 @@ impl Quotient {
         self.numerator.size() + self.denominator.size()
     }
 
+    /// Whether it holds a symbol other than the constants `e` and `\pi`.
+    pub fn has_variable(&self) -> bool {
+        self.numerator.has_variable() || self.denominator.has_variable()
+    }
+
     /// Whether two values are equal wherever both are defined, by cross-multiplication.
     pub fn is_equal(&self, other: &Self) -> bool {
         let products = || {

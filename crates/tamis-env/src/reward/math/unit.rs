@@ -4,7 +4,7 @@ use super::expression::is_name;
 use super::lexer::{Lexed, Token};
 
 /// Words that change a value, or join it with another: what holds one of them is no unit.
-const MEANINGFUL: [&str; 62] = [
+const MEANINGFUL: [&str; 73] = [
     "a",
     "about",
     "and",
@@ -14,6 +14,7 @@ const MEANINGFUL: [&str; 62] = [
     "base",
     "between",
     "billion",
+    "billions",
     "both",
     "but",
     "by",
@@ -21,6 +22,7 @@ const MEANINGFUL: [&str; 62] = [
     "divided",
     "double",
     "dozen",
+    "dozens",
     "each",
     "either",
     "else",
@@ -30,8 +32,11 @@ const MEANINGFUL: [&str; 62] = [
     "from",
     "greater",
     "half",
+    "halves",
     "hundred",
     "hundreds",
+    "hundredth",
+    "hundredths",
     "if",
     "is",
     "least",
@@ -56,14 +61,20 @@ const MEANINGFUL: [&str; 62] = [
     "remainder",
     "root",
     "squared",
+    "tenth",
+    "tenths",
     "than",
     "then",
+    "thirds",
     "thousand",
     "thousands",
+    "thousandth",
+    "thousandths",
     "through",
     "times",
     "to",
     "trillion",
+    "trillions",
     "under",
     "when",
     "with",
@@ -166,7 +177,8 @@ fn name(tokens: &[Lexed]) -> Option<String> {
         word.chars().all(char::is_alphabetic)
             && (word.chars().count() > 1 || LETTERS.contains(word))
             && !MEANINGFUL.contains(&word.to_lowercase().as_str())
-            && !is_name(word)
+            // `5 \text{ sec}` is no secant: nothing follows.
+            && (!is_name(word) || *word == "sec")
     };
     if names.is_empty() || !names.iter().all(is_unit) {
         return None;

@@ -77,8 +77,16 @@ fn are_same(left: &[Value], right: &[Value]) -> bool {
     left.len() == right.len() && left.iter().zip(right).all(|(left, right)| is_same(left, right))
 }
 
-/// Whether one relation is the other times a factor: `2x = 4 + 2y` is `x - y = 2`.
+/// Whether one relation is the other times a factor: `2x = 4 + 2y` is `x - y = 2`. An equation that is still
+/// to be solved is not its solution: `2x + 1 = 7`, which may be the question itself, is not `x = 3`.
 fn is_same_relation(left: &Value, right: &Value) -> Option<bool> {
+    let is_solved = |value: &Value| match value {
+        Value::Named(_, value) => matches!(&**value, Value::Number(value, _) if !value.has_variable()),
+        _ => false,
+    };
+    if is_solved(left) || is_solved(right) {
+        return Some(false);
+    }
     let difference = |value: &Value| match value {
         Value::Named(names, value) => match (names.as_slice(), &**value) {
             ([name], Value::Number(value, _)) => Some(("=", Quotient::symbol(name).checked_sub(value)?)),
