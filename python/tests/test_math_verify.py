@@ -29,8 +29,8 @@ def golden(name):
     raise FileNotFoundError(f"{folder}/{name}.json")
 
 
-def judged(pairs):
-    """The answers to (ground truth, completion)."""
+def replies(pairs):
+    """What the program answers to (ground truth, completion)."""
     requests = [{"introduce": {"columns": None}}]
     requests += [
         {"id": number, "remaining": 0, "ground_truth": truth, "completion": completion}
@@ -42,7 +42,12 @@ def judged(pairs):
     introduced, *answers = map(json.loads, ended.stdout.splitlines())
     assert introduced["introduction"]["problem"] is None, introduced
     assert [answer["id"] for answer in answers] == list(range(len(pairs)))
-    return [answer["scores"]["acc"] if "scores" in answer else answer["score"] for answer in answers]
+    return answers
+
+
+def judged(pairs):
+    """The verdicts on (ground truth, completion)."""
+    return [answer["scores"]["acc"] if "scores" in answer else answer["score"] for answer in replies(pairs)]
 
 
 @needs("math_verify")
@@ -61,6 +66,12 @@ class MathVerifyTests(unittest.TestCase):
         # The reference had antlr 4.9.3, with which a percentage is not its number.
         self.assertEqual(differing, {("$4$", "\\boxed{4\\%}"): (0.0, 1.0)})
         self.assertIn(None, found)
+
+    def test_the_answer_that_was_read_is_the_vote(self):
+        pairs = [("1/2", text) for text in ("so $x$ is \\boxed{\\frac{1}{2}}", "\\boxed{1/2}", "\\boxed{\\frac{2}{4}}", "no idea")]
+        preds = [answer.get("log_extra", {}).get("pred") for answer in replies(pairs)]
+        self.assertEqual(preds[0], preds[1])
+        self.assertEqual(preds[:1] + preds[3:], ["1/2", None])
 
     def test_an_evaluation_asks_it(self):
         if not TAMIS.exists():

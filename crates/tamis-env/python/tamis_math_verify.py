@@ -73,7 +73,9 @@ def load():
             return {"score": None}
         answer = parse(completion, extraction_config=[config], extraction_mode="first_match", parsing_timeout=PARSING_SECONDS)
         verdict = float(verify(gold, answer, timeout_seconds=VERIFYING_SECONDS))
-        return {"scores": {"score": verdict, "acc": verdict}}
+        # The answer that was read, for majority votes: as sympy prints its value.
+        read = {"log_extra": {"pred": str(answer[0])}} if answer else {}
+        return {"scores": {"score": verdict, "acc": verdict}, **read}
 
     return judge
 

@@ -11,7 +11,7 @@ use tamis_data::prompt::{Prompt, PromptContent};
 use super::command::{CommandReward, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
-use super::function::{RewardFunction, RewardInput, RewardOutcome};
+use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
 use super::gold::as_written;
 use super::gsm8k::answer_part;
 use super::math::Math;
@@ -80,13 +80,17 @@ impl RewardSettings for MathVerifySettings {
 
 impl RewardFunction for MathVerify {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        self.score_logged(batch).0
+    }
+
+    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<RewardOutcome>, Vec<Logged>) {
         let prompts: Vec<Prompt> = batch.iter().map(|input| bare(input.prompt)).collect();
         let inputs: Vec<RewardInput<'_>> = prompts
             .iter()
             .zip(batch)
             .map(|(prompt, input)| RewardInput::text(prompt, input.completion))
             .collect();
-        self.command.score(&inputs)
+        self.command.score_logged(&inputs)
     }
 
     /// The library compares with a ground truth only; which answers are one is judged as by `math`.
@@ -261,6 +265,14 @@ def verify(gold, answer, timeout_seconds):
         assert_eq!(judge(Some("so\n#### 1,024"), r"\boxed{1,024}"), RewardOutcome::verified(1.0, true));
         assert_eq!(judge(Some("unreadable"), r"\boxed{4}"), RewardOutcome::NoAnswer);
         assert_eq!(judge(None, r"\boxed{4}"), RewardOutcome::NoAnswer);
+        // What it read is the completion's vote.
+        let prompt = Prompt { ground_truth: Some("4".to_owned()), ..test_prompt("") };
+        let inputs =
+            [r"so \boxed{5}", r"\boxed{5}", "5"].map(|completion| RewardInput::text(&prompt, completion));
+        let (_, logged) = function.score_logged(&inputs);
+        let preds: Vec<Option<&str>> =
+            logged.iter().map(|logged| logged.columns.get("pred").map(String::as_str)).collect();
+        assert_eq!(preds, [None, Some("5"), None]);
         let RewardOutcome::Failed(failure) = judge(Some("4"), "raise") else { panic!("no failure") };
         assert_eq!(failure.to_string(), "the function failed: math-verify failed: ValueError: no good");
         // What it cannot stop costs that completion its score, and the next is judged.
