@@ -435,6 +435,23 @@ fn weights_whose_logits_are_not_finite_end_the_run() {
     }
     let left = |name: &str| folder.join("runs").join(name).join("checkpoints/step_1").exists();
     assert!(!left("last") && !left("saved"));
+    // Measured before they would be saved, they are those after that step, too.
+    let measured = [
+        "train",
+        "tiny.yaml",
+        "run.name=measured",
+        "train.optimizer.learning_rate=1e13",
+        "train.total_steps=1",
+        "checkpoint.save_freq=0",
+        "validate.before_train=false",
+        "validate.test_freq=1",
+    ];
+    let printed = folder.tamis(&measured).failure();
+    assert!(
+        printed.contains("(validation prompt ")
+            && printed.contains(", after step 1)\n  hint: nothing was saved"),
+        "{printed}"
+    );
     // The last checkpoint before them is named.
     let rates = ["train.lr_schedule.warmup_steps=1", "checkpoint.save_freq=1", "run.name=kept"];
     let printed = train(&rates).failure();

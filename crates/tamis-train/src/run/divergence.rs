@@ -1,9 +1,10 @@
 //! Weights and moments that are no numbers any more, and finite weights whose logits are none.
 
 use tamis_core::group::Group;
+use tamis_rollout::Record;
 
 use super::Run;
-use super::step::TrainedGroup;
+use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::micro_batch::{forward_all, sequences};
@@ -68,35 +69,38 @@ pub(crate) fn check_finite(
     }
 }
 
-/// One trajectory of a step, with its prompt.
-pub(super) fn one_of(trained: &[TrainedGroup]) -> Option<Group> {
-    let group = &trained.first()?.record.group;
-    let trajectory = group.trajectories.iter().find(|trajectory| !trajectory.token_ids.is_empty())?;
-    Some(Group { trajectories: vec![trajectory.clone()], ..group.clone() })
+/// Whether the policy gives numbers on a trajectory that it was just trained on: the update may be the run's
+/// last, and nothing else would look at the weights before they are saved. It is for the time before they
+/// are published: servers on the learner's GPU sleep until then.
+pub(super) fn gives_numbers(
+    recipe: &Recipe,
+    learner: &mut dyn RunLearner,
+    trained: &[Record],
+) -> Result<bool, Halt<RunError>> {
+    let Some(Record { group, .. }) = trained.first() else { return Ok(true) };
+    let with_tokens = group.trajectories.iter().find(|trajectory| !trajectory.token_ids.is_empty());
+    let Some(trajectory) = with_tokens else { return Ok(true) };
+    let group = Group { trajectories: vec![trajectory.clone()], ..group.clone() };
+    let micro_batch = recipe.update.micro_batch;
+    let columns = forward_all(learner, Network::Policy, &sequences(&[&group]), micro_batch, 1.0)?;
+    Ok(columns.logprobs.iter().all(|logprob| logprob.is_finite()))
 }
 
 impl Run {
-    /// Refuses to save weights that give no numbers on a trajectory of the last step. The update that made
-    /// them is the last: nothing else has looked at them.
-    pub(super) fn check_logits(&mut self) -> Result<(), Halt<RunError>> {
-        let Some(group) = &self.last_trained else { return Ok(()) };
-        let learner = &mut *self.workers.learner;
-        let micro_batch = self.recipe.update.micro_batch;
-        let columns = forward_all(learner, Network::Policy, &sequences(&[group]), micro_batch, 1.0)?;
-        // It is no part of a step.
-        learner.take_rank_balance();
-        if columns.logprobs.iter().all(|logprob| logprob.is_finite()) {
+    /// Refuses to save weights that gave no numbers after the last step.
+    pub(super) fn check_logits(&self) -> Result<(), RunError> {
+        if self.gives_numbers {
             return Ok(());
         }
-        Err(self.logits_error("on a trajectory of the last batch".to_owned()).into())
+        Err(self.logits_error("on a trajectory of the last batch".to_owned(), self.state.step))
     }
 
-    /// The error of a policy whose logits are not finite; `place` is what showed it.
-    pub(super) fn logits_error(&self, place: String) -> RunError {
+    /// The error of a policy whose logits are not finite after a step; `place` is what showed it.
+    pub(super) fn logits_error(&self, place: String, step: u64) -> RunError {
         match self.recorder.directory.list_checkpoints() {
             Ok(mut kept) => {
                 let kept = kept.pop().map(|last| last.path);
-                RunError::LogitsNotFinite { place, step: self.state.step, kept }
+                RunError::LogitsNotFinite { place, step, kept }
             }
             Err(error) => error.into(),
         }

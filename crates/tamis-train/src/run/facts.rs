@@ -63,6 +63,8 @@ pub(crate) struct StepFacts {
     pub(crate) server_faults: Vec<(String, u64)>,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,
+    /// Whether the new weights, which are numbers, give such log-probabilities.
+    pub(crate) gives_numbers: bool,
     /// A warning of groups in the batch whose members all have the same reward, where they are news.
     pub(crate) uniform_groups: Option<String>,
     /// Warnings for the user.
@@ -140,6 +142,7 @@ impl StepFacts {
             most_skipped: 0,
             most_skipped_critic: 0,
             diverged: None,
+            gives_numbers: true,
             ignored: Ignored::default(),
             agreement: None,
             server_faults: Vec::new(),

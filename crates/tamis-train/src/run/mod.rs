@@ -32,8 +32,6 @@ mod untrained;
 mod updating;
 mod watch;
 
-use tamis_core::group::Group;
-
 use crate::assemble::recipe::Recipe;
 use crate::interrupt::Interrupt;
 use crate::workers::Workers;
@@ -62,9 +60,8 @@ pub struct Run {
     attempts: Attempts,
     /// Whether this process has warned of groups without contrast in the batch: once is enough.
     has_warned_of_uniform_groups: bool,
-    /// A trajectory of the last trained step, with its prompt: new weights are tried on it before they are
-    /// saved.
-    last_trained: Option<Group>,
+    /// Whether the policy gave numbers after the last step: otherwise its weights are not saved.
+    gives_numbers: bool,
     /// The next group when this process began.
     first_group: u64,
     /// The loss of a learner that the run has not caught up with.

@@ -299,7 +299,7 @@ impl Run {
             first_group: workers.dispatcher.next_group(),
             attempts: Attempts::new(),
             has_warned_of_uniform_groups: false,
-            last_trained: None,
+            gives_numbers: true,
             recovery: standing.recovery,
             recipe,
             workers,

@@ -11,7 +11,6 @@ use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog,
 
 use super::attempts::Attempts;
 use super::blame::blame_environment;
-use super::divergence::one_of;
 use super::generated::lines_of_step;
 use super::step::step;
 use super::step_details::details;
@@ -102,7 +101,7 @@ impl Run {
                 Err(error)
             }
             Err(Halt::Failed(error)) => Err(match error.not_finite_sample() {
-                Some(place) => self.logits_error(place),
+                Some(place) => self.logits_error(place, self.state.step),
                 None => error,
             }),
             Ok(ending) => Ok(ending),
@@ -241,7 +240,6 @@ impl Run {
         self.tell_untrained_policy(steps);
         self.tell_skipped_updates();
         if self.recorder.saved != Some(steps) {
-            self.check_logits()?;
             self.save()?;
         }
         Ok(())
@@ -251,6 +249,7 @@ impl Run {
     pub(super) fn save(&mut self) -> Result<(), RunError> {
         // Of a step that is not complete nothing is saved.
         self.workers.learner.restore()?;
+        self.check_logits()?;
         self.state = self.recorder.save(&self.state, &mut self.workers)?;
         Ok(())
     }
@@ -285,7 +284,7 @@ impl Run {
         // Before validation, so that its figures come last even where they are added later.
         found.metrics.add_aliases();
 
-        self.last_trained = one_of(&step.trained);
+        self.gives_numbers = step.facts.gives_numbers;
         let (facts, mut after, mut lost) = (step.facts, step.after, step.lost.map(RunError::from));
         after.early_stop = self.measurement.early_stop.state().clone();
         if facts.diverged.is_none() && self.measures_after(facts.step, is_last) {
@@ -299,6 +298,10 @@ impl Run {
                 Err(Halt::Failed(error)) if error.is_lost_fleet() => {
                     after.validation.is_missing = true;
                     lost = Some(error);
+                }
+                Err(Halt::Failed(error)) if error.not_finite_sample().is_some() => {
+                    let place = error.not_finite_sample().unwrap_or_default();
+                    return Err(self.logits_error(place, facts.step).into());
                 }
                 measured => {
                     measured?;
@@ -337,7 +340,6 @@ impl Run {
         self.note_recovery();
         let is_due = self.recipe.config.checkpoint.save_freq.is_due(facts.step);
         if is_due || is_last || self.state.validation.is_missing {
-            self.check_logits()?;
             self.save()?;
         }
         self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)?;

@@ -10,7 +10,7 @@ use tamis_rollout::{
     Dependencies, GeneratorError, OnStop, OrderLog, Publication, PublicationEnd, Record, Reference, Weights,
 };
 
-use super::divergence::{POLICY_RATE, find_divergence};
+use super::divergence::{POLICY_RATE, find_divergence, gives_numbers};
 use super::early::Early;
 use super::facts::{CriticFacts, StepFacts};
 use super::state::{CriticState, RunState, ScheduleState};
@@ -125,6 +125,9 @@ pub(crate) fn step(
         &mut facts,
     )?;
     facts.diverged = find_divergence(&mut *workers.learner, POLICY_RATE)?;
+    if facts.diverged.is_none() {
+        facts.gives_numbers = gives_numbers(recipe, &mut *workers.learner, &batch.trained)?;
+    }
     let mut publication = None;
     if let Some((report, objective)) = updated {
         // Weights that are not trained are not published anew: what they sampled is still theirs.
