@@ -14,7 +14,6 @@ use super::failure::RewardFailure;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
 use super::gold::as_written;
 use super::gsm8k::answer_part;
-use super::math::Math;
 use super::settings::{BuildError, RewardContext, RewardFile, RewardSettings};
 
 /// The program: `python3 tamis_math_verify.py`.
@@ -91,11 +90,6 @@ impl RewardFunction for MathVerify {
             .map(|(prompt, input)| RewardInput::text(prompt, input.completion))
             .collect();
         self.command.score_logged(&inputs)
-    }
-
-    /// The library compares with a ground truth only; which answers are one is judged as by `math`.
-    fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
-        Math {}.votes(batch)
     }
 
     fn extra_names(&self) -> &[&str] {
@@ -279,10 +273,6 @@ def verify(gold, answer, timeout_seconds):
         assert!(matches!(judge(Some("4"), "die"), RewardOutcome::Failed(RewardFailure::Ended { .. })));
         assert_eq!(judge(Some("4"), r"\boxed{4}"), RewardOutcome::verified(1.0, true));
         assert_eq!(function.extra_names(), ["acc"]);
-        let prompt = test_prompt("4");
-        let texts = [r"\boxed{0.5}", r"so it is \boxed{\frac12}", "none"];
-        let inputs = texts.map(|text| RewardInput::text(&prompt, text));
-        assert_eq!(function.votes(&inputs), Some(["0.5", "0.5", ""].map(str::to_owned).into()));
         let prompts: Vec<Prompt> = ["4", "$5$", "x\n#### 6", "72.0", "unreadable"].map(test_prompt).into();
         let named = NamedReward { name: "judge".to_owned(), weight: 1.0, function };
         let report = check_gold(&prompts, &Rewards::new(vec![named]).unwrap()).unwrap();
