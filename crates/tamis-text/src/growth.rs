@@ -2,14 +2,14 @@
 //!
 //! A `tokenizer.json` comes with a model, from anyone. Its normaliser is a chain of steps, and a few that
 //! replace a letter by two make gigabytes of a prompt. Real chains hardly grow a text: [`Growth::of`] says by how
-//! much a chain may, and only one that may grow it beyond [`USUAL`] is run step by step before the library
-//! runs it, within [`MAX_GROWTH`]. Other parts of that kind are refused when they are read.
+//! much a chain may, and only one that may grow it beyond [`MAX_GROWTH`] is run step by step before the library
+//! runs it, within that limit. Other parts that may grow a text beyond [`USUAL`] are refused when they are read.
 
 use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{NormalizedString, Normalizer as _};
 
-/// Growth that needs no looking at: what real tokenizers may make of a text at most.
+/// What pre-tokenizers and decoders of real tokenizers may make of a text at most.
 const USUAL: usize = 64;
 /// Bytes that a normaliser may make of each byte of a text.
 pub(crate) const MAX_GROWTH: usize = 16;
@@ -87,7 +87,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Of a tokenizer's normaliser; `None` if that cannot grow a text beyond what is usual.
+    /// Of a tokenizer's normaliser; `None` if that cannot grow a text beyond [`MAX_GROWTH`].
     pub(crate) fn of(normalizer: &NormalizerWrapper) -> Option<Self> {
         let mut steps = Vec::new();
         flatten(normalizer, &mut steps);
@@ -97,7 +97,7 @@ impl Growth {
         };
         let steps: Vec<(NormalizerWrapper, Value)> = steps.into_iter().map(written).collect();
         let whole = steps.iter().map(|(_, value)| growth(value)).fold(1, usize::saturating_mul);
-        (whole > USUAL).then_some(Self { steps })
+        (whole > MAX_GROWTH).then_some(Self { steps })
     }
 
     /// Runs the chain on a text, as far as it stays in its limits; the type of the first step that would not.
@@ -202,6 +202,10 @@ mod tests {
         let chain = chain(&doubled).expect("128 times is not usual");
         assert_eq!(chain.check(&"c".repeat(100_000)), Ok(()));
         assert_eq!(chain.check(&"a".repeat(100)), Ok(()), "there is some room in any case");
+        assert_eq!(chain.check(&"a".repeat(100_000)), Err("Replace".to_owned()));
+        let once = json!([replace("a", &"b".repeat(40))]);
+        let chain = self::chain(&once).expect("more than the limit");
+        assert_eq!(chain.check(&"c".repeat(100_000)), Ok(()));
         assert_eq!(chain.check(&"a".repeat(100_000)), Err("Replace".to_owned()));
         let long = json!([{"type": "Prepend", "prepend": "p".repeat(100)}]);
         assert!(self::chain(&long).expect("not usual").check(&"a".repeat(1000)).is_err());

@@ -6,7 +6,7 @@
 //! factor   = atom { "^" exponent | "!" | "%" | degree }
 //! atom     = number | integer fraction (mixed) | number "_" base | letter ["_" index] | constant
 //!          | "\frac" argument argument | "\binom" argument argument | "\sqrt" ["[" sum "]"] argument
-//!          | "sqrt" operand | function ["_" argument] ["^" exponent] operand
+//!          | "sqrt" ("(" sum ")" | "{" sum "}" | atom) | function ["_" argument] ["^" exponent] operand
 //!          | "(" sum ")" | "{" sum "}" | "|" sum "|" | "\lfloor" sum "\rfloor" | "\lceil" sum "\rceil"
 //! argument = "{" sum "}" | digit | letter | atom that begins with a command
 //! exponent = "{" sum "}" | "(" sum ")" | ["-"] number | letter | atom that begins with a command
@@ -449,7 +449,13 @@ impl<'t> Reader<'t> {
                 if self.is_next('[') && !is_word {
                     degree = self.closed(']')?.as_integer()?;
                 }
-                let radicand = if is_word { self.operand()? } else { self.argument()? };
+                let is_bare = is_word && !self.is_next('(') && !self.is_next('{');
+                let radicand = match (is_word, is_bare) {
+                    (false, _) => self.argument()?,
+                    (true, false) => self.operand()?,
+                    // `√3i` is √3 times i, and `√x^2` is ambiguous.
+                    (true, true) => self.nested().filter(|_| !self.is_next('^'))?,
+                };
                 radicand.root(degree)
             }
             "lfloor" => self.rounded("floor", "rfloor"),

@@ -65,6 +65,7 @@ const EQUAL_UNITS: &Pairs = &[
 const EQUAL_EXPRESSIONS: &Pairs = &[
     ("sqrt(51)", "\\sqrt{51}"),
     ("3*sqrt(13)", "3\\sqrt{13}"),
+    ("1+√3i", "1+\\sqrt{3}i"),
     ("\\sqrt{8}", "2\\sqrt2"),
     ("\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt{2}}{2}"),
     ("\\frac{3}{2+\\sqrt{3}}", "6-3\\sqrt3"),
