@@ -147,6 +147,9 @@ import os
 class LatexExtractionConfig:
     def __init__(self, **settings):
         assert settings["boxed_match_priority"] == 0 and settings["try_extract_without_anchor"] is False
+class Endless:
+    def __str__(self):
+        raise ValueError("Exceeds the limit (4300 digits)")
 def parse(text, extraction_config=None, extraction_mode=None, parsing_timeout=None):
     print("it prints")
     assert parsing_timeout == 10
@@ -157,6 +160,8 @@ def parse(text, extraction_config=None, extraction_mode=None, parsing_timeout=No
     assert extraction_mode == "first_match"
     if text == "raise":
         raise ValueError("no good")
+    if text == "endless":
+        return [Endless()]
     if text == "die":
         os._exit(3)
     return [text[7:-1]] if text.startswith("\\boxed{") else []
@@ -267,6 +272,7 @@ def verify(gold, answer, timeout_seconds):
         let preds: Vec<Option<&str>> =
             logged.iter().map(|logged| logged.columns.get("pred").map(String::as_str)).collect();
         assert_eq!(preds, [None, Some("5"), None]);
+        assert_eq!(judge(Some("4"), "endless"), RewardOutcome::verified(0.0, false));
         let RewardOutcome::Failed(failure) = judge(Some("4"), "raise") else { panic!("no failure") };
         assert_eq!(failure.to_string(), "the function failed: math-verify failed: ValueError: no good");
         // What it cannot stop costs that completion its score, and the next is judged.
