@@ -83,12 +83,13 @@ reward[].method (kind gsm8k)
 
   How the answer is found in the completion.
 
-  type       one of strict, flexible
+  type       one of strict, flexible, last_number
   default    strict
   on resume  must stay
   values
-    strict: The last `#### number`.
-    flexible: The last number.
+    strict: The last `#### number`, as verl's `strict` and lm-eval's `strict-match`.
+    flexible: verl's `flexible`: the last run of digits, points and commas, compared as text. `The answer is 18.` is wrong, for its run is `18.`, and so is `1,024`.
+    last_number: The value of the last number, whatever stands around it: `The answer is $1,024.00.` is 1024. For chat models.
 ");
     assert_snapshot!(explain("filter").unwrap(), @"
 filter

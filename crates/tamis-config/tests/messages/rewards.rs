@@ -7,7 +7,7 @@ use crate::{raw, show_errors};
 #[test]
 fn rewards() {
     assert_snapshot!(show_errors("reward: [{name: a}]", &[]), @"
-error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
+error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, math_verify, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
  --> run.yaml:1:10
   |
 1 | reward: [{name: a}]
@@ -17,7 +17,7 @@ error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, mat
 1 error in the configuration
 ");
     assert_snapshot!(show_errors("reward: [{kind: gsm}]", &[]), @"
-error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
+error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, math_verify, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
  --> run.yaml:1:17
   |
 1 | reward: [{kind: gsm}]

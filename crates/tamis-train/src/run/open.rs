@@ -273,6 +273,7 @@ impl Run {
             dispatcher,
             order,
             interrupt: interrupt.clone(),
+            unsaid: Vec::new(),
         };
         let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts(), workers.learner.info())?;
         let saved = state.as_ref().map(|(state, _)| state.step);

@@ -93,7 +93,11 @@ impl Run {
     fn steps(&mut self) -> Result<Ending, RunError> {
         // A kill may have come between a checkpoint and the removal of older ones.
         self.recorder.prune(&self.state)?;
-        match self.run_steps() {
+        let ending = self.run_steps();
+        for warning in std::mem::take(&mut self.workers.unsaid) {
+            self.recorder.progress.warn(&warning);
+        }
+        match ending {
             Err(Halt::Interrupted) => self.save_interrupted(),
             // They may come back: what was trained is kept, and a resume goes on.
             Err(Halt::Failed(error)) if error.is_lost_fleet() => {

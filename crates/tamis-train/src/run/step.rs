@@ -217,7 +217,7 @@ fn publish(
         generator: &mut workers.plays.over(workers.sampler.generator()),
         scorer: &mut workers.scorer,
         reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
-        observer: &mut Warnings(&mut facts.warnings),
+        observer: &mut Warnings(&mut workers.unsaid),
         order: workers.order.as_mut().map(|order| order as &mut dyn OrderLog),
         is_interrupted: &|| interrupt.was_requested(),
     };
@@ -226,11 +226,13 @@ fn publish(
         Some(publication) => dispatcher.publish(publication, recipe.in_flight(), on_stop, with)?,
         None => dispatcher.publish_nothing(on_stop, with)?,
     };
-    match end {
-        PublicationEnd::Done => Ok(None),
-        PublicationEnd::Lost(error) => Ok(Some(error)),
-        PublicationEnd::GivenUp => Err(Halt::Interrupted),
-    }
+    let lost = match end {
+        PublicationEnd::Done => None,
+        PublicationEnd::Lost(error) => Some(error),
+        PublicationEnd::GivenUp => return Err(Halt::Interrupted),
+    };
+    facts.warnings.append(&mut workers.unsaid);
+    Ok(lost)
 }
 
 /// Trains the critic on the step's returns, where there are some; whether it did.

@@ -52,6 +52,8 @@ pub(crate) struct Workers {
     pub(crate) order: Option<RecordedOrder>,
     /// Whether the run is to stop soon.
     pub(crate) interrupt: Interrupt,
+    /// Warnings of a step that was thrown away: they hold of the run all the same.
+    pub(crate) unsaid: Vec<String>,
 }
 
 impl Workers {
