@@ -548,7 +548,7 @@ fn the_same_seed_gives_the_same_numbers_and_json_has_its_shape() {
     assert_eq!(simulation, simulate(&config).unwrap());
     let json = serde_json::to_value(&simulation).unwrap();
     let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["policies", "seed", "groups"]);
+    assert_eq!(keys, ["policies", "seed", "groups", "bound"]);
     // Whole steps.
     assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(2), Some(104)));
     let policies = json["policies"].as_array().unwrap();

@@ -148,6 +148,7 @@ filter
     number: 1 where the whole completion is one number that equals the ground truth (`.5` = `0.50`), otherwise 0
     gsm8k: verl's GSM8K verifier
     math: The last `\boxed{}` compared by exact arithmetic
+    math_verify: The library math-verify, run in Python as TRL's `accuracy_reward` runs it
     by_source: The verifier of each row by its `data_source`, as verl routes it
     format: 1 where a regular expression matches the whole completion, otherwise 0
     length: 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens
