@@ -304,10 +304,10 @@ def _decode_safetensors(body):
     if len(body) < 8:
         raise RequestError(wrong + "it is shorter than the length of its header")
     (length,) = struct.unpack_from("<Q", body)
-    if length > MAX_JSON_BYTES:
-        raise TooLongError(f"the header has {length} bytes of JSON, and at most {MAX_JSON_BYTES} are taken")
     if length > len(body) - 8:
         raise RequestError(wrong + f"its header would have {length} bytes, and {len(body) - 8} follow")
+    if length > MAX_JSON_BYTES:
+        raise TooLongError(f"the header has {length} bytes of JSON, and at most {MAX_JSON_BYTES} are taken")
     header = parse_json(bytes(body[8 : 8 + length]), "the header of the body")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
