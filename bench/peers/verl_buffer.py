@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What verl's own replay buffer generates for each group that is trained on, over a queue that is made up here.
 
-    pip download verl==0.9.1 --no-deps -d /tmp/verl && python3 bench/peers/verl_buffer.py /tmp/verl/verl-0.9.1-py3-none-any.whl
+    pip download verl==0.9.1 --no-deps -d FOLDER && python3 bench/peers/verl_buffer.py FOLDER/verl-0.9.1-py3-none-any.whl
 
 The class is verl's, unchanged: `verl/trainer/ppo/v1/replay_buffer.py`, read from the wheel. Its queue and its clock are
 made up, and the loop around it does what `PPOTrainer` does: a batch of prompts at the start of a step, in the asynchronous
