@@ -560,10 +560,10 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the JSON Schema of the configuration.
     Schema,
-    /// Translate a command of verl, TRL, EasyR1 or RAGEN, or a configuration of an earlier tamis, into a
-    /// configuration of today, and print what each key became.
+    /// Translate a command of verl, TRL, EasyR1 or RAGEN into a configuration of tamis, and print what each
+    /// key became.
     Import {
-        /// The foreign command, or its arguments (after `--` where they are options), or `old.yaml`.
+        /// The foreign command, or its arguments (after `--` if they are options).
         #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

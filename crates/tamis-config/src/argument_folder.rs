@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::foreign;
 use crate::load::complete_working_folders_of;
-use crate::older::take_paths_from;
 use crate::override_argument::{Operation, Override};
+use crate::path::take_paths_from;
 use crate::render::flow;
 use crate::table;
 use tamis_core::setting::Shape;

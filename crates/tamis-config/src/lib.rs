@@ -14,7 +14,6 @@ pub mod generate;
 pub mod hub_name;
 mod import;
 pub mod load;
-mod older;
 pub mod override_argument;
 mod path;
 pub mod preset;

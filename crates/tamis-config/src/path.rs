@@ -7,6 +7,7 @@ use tamis_core::setting::{KeySpec, PathKind, Shape};
 
 use crate::hub_name::{HubName, PREFIX, SplitName};
 use crate::source::{Origin, SourceKind};
+use crate::tree::{Node, Value};
 
 /// Whether a path stands for one, as in examples (`PATH/TO/train.parquet`).
 pub fn is_placeholder(path: &Path) -> bool {
@@ -132,6 +133,32 @@ pub(crate) fn map_paths(shape: &Shape, value: &mut Json, map: &dyn Fn(PathKind, 
             let kind = value.get("kind").and_then(Json::as_str).map(str::to_owned);
             for variant in variants.iter().filter(|variant| Some(variant.name) == kind.as_deref()) {
                 keys(&variant.keys, value);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Puts the folder of a file before the relative paths in it, which are taken from there.
+pub(crate) fn take_paths_from(node: &mut Node, shape: &Shape, folder: Option<&Path>) {
+    let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty() && !node.is_null()) else {
+        return;
+    };
+    match (shape.without_null(), &mut node.value) {
+        (Shape::OneOrMany(inner) | Shape::List(inner), Value::List(items)) => {
+            for item in items {
+                take_paths_from(item, inner, Some(folder));
+            }
+        }
+        (Shape::OneOrMany(inner), _) => take_paths_from(node, inner, Some(folder)),
+        (Shape::Path(kind), Value::Scalar { text, .. })
+            if !kind.is_name(text, folder) && !text.starts_with("~/") =>
+        {
+            *text = folder.join(&*text).to_string_lossy().into_owned();
+        }
+        (shape, Value::Map(entries)) => {
+            for entry in entries {
+                take_paths_from(&mut entry.node, &shape.of_key(&entry.key), Some(folder));
             }
         }
         _ => {}

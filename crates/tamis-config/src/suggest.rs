@@ -1,7 +1,6 @@
 //! "Did you mean".
 
-/// The key that was probably meant by an unknown one: its name of today, where it was renamed; otherwise a
-/// neighbour in the same section that is spelled alike; otherwise, of the keys anywhere with the same last part,
+/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike; otherwise, of the keys anywhere with the same last part,
 /// the one that is most like it as a whole; otherwise one that is spelled alike as a whole. Never a section that
 /// the key itself names.
 pub(crate) fn nearest_key(
@@ -10,9 +9,6 @@ pub(crate) fn nearest_key(
     siblings: &[&'static str],
     all: &[String],
 ) -> Option<String> {
-    if let Some(today) = name_of_today(key) {
-        return Some(today.to_owned());
-    }
     let name = key.rsplit('.').next().unwrap_or(key);
     let sibling = siblings
         .iter()
@@ -42,15 +38,6 @@ pub(crate) fn nearest_key(
         .filter(|(score, _)| *score >= 0.85)
         .max_by(|(left, _), (right, _)| left.total_cmp(right))
         .map(|(_, candidate)| candidate.clone())
-}
-
-/// The name of today of a key that was renamed.
-pub(crate) fn name_of_today(key: &str) -> Option<&'static str> {
-    match key.strip_prefix("objective.advantage.")? {
-        "estimator" => Some("objective.advantage.kind"),
-        "norm_by_std" => Some("objective.advantage.scale"),
-        _ => None,
-    }
 }
 
 /// Words of other systems and of papers for what is the value of a key here: the word, whose it is, the key, the

@@ -4,19 +4,17 @@ mod invocation;
 
 use std::path::Path;
 
-use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
+use crate::diagnostic::{ConfigErrors, Diagnostic, Problem};
 use crate::foreign::{
     ForeignOutcome, Note, OWN_FILES, Owner, Translation, entry, flatten, flatten_tree, is_foreign_name,
     is_native_tree, join_options, translate_whole, value_form,
 };
 use crate::load::followers;
 use crate::load::{apply, drop_unread, load_tree, read_source};
-use crate::older;
 use crate::override_argument::{Operation, Override};
-use crate::path::{PathText as _, is_placeholder, map_paths};
+use crate::path::{PathText as _, is_placeholder, map_paths, take_paths_from};
 use crate::render;
 use crate::source::{Origin, Source, SourceKind};
-use crate::suggest::name_of_today;
 use crate::table;
 use crate::tree::{Node, Value, join};
 use crate::yaml;
@@ -52,11 +50,10 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
         table::place(&argument.path).is_err() || files.is_empty() && is_foreign_name(&argument.path)
     });
-    let of_command = |key: &str| ours.iter().rev().find(|argument| argument.path == key)?.value();
-    let (native, found) = older::convert_imported(files, &of_command);
-    let (faults, warnings): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|found| found.severity == Severity::Error);
-    diagnostics.extend(faults);
+    let native = files.into_iter().reduce(|mut below, above| {
+        below.merge(above, table::root());
+        below
+    });
     let mut translation = if native.is_none() {
         translate_whole(&others, tree_of(None, ours.iter().cloned(), &mut Vec::new(), &mut Vec::new()))
     } else {
@@ -65,10 +62,7 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     diagnostics.extend(translation.diagnostics);
     if let (Some(tree), [first, ..]) = (&native, others.as_slice()) {
         let file = render::describe(tree);
-        let hint = name_of_today(&first.path).map_or_else(
-            || "import the one or the other; `tamis train FILE KEY=VALUE` takes both".to_owned(),
-            |today| format!("it is called `{today}` now"),
-        );
+        let hint = "import the one or the other; `tamis train FILE KEY=VALUE` takes both";
         let problem = Problem::rule(
             format!("`{}` is no key of tamis, and {file} is a configuration of tamis", first.path),
             hint,
@@ -88,14 +82,13 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
         return Err(ConfigErrors { diagnostics });
     }
     let yaml = yaml_with_origins(&tree, folder);
-    let mut remaining = load_tree(tree).map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
+    let remaining = load_tree(tree).map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
     // What is wrong is told with the argument that it is from, which the rendered text has no longer.
     let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| found.is_mistake()).cloned().collect();
     if !mistakes.is_empty() {
         return Err(ConfigErrors { diagnostics: mistakes });
     }
     notes.splice(0..0, translation.notes);
-    remaining.splice(0..0, warnings);
     Ok(Import { yaml, notes, remaining })
 }
 
@@ -292,8 +285,8 @@ pub(crate) fn config_file(word: &str) -> Option<&str> {
     (is_yaml && !word.contains('=')).then_some(word)
 }
 
-/// Reads a file: one of another system into `parsed`; one of tamis, in whatever form, is returned, with its
-/// paths as they are from its folder.
+/// Reads a file: one of another system into `parsed`; one of tamis is returned, with its paths as they
+/// are from its folder.
 fn read_file(
     path: &str,
     parsed: &mut Vec<Override>,
@@ -322,7 +315,7 @@ fn read_file(
         .and_then(|source| yaml::parse(&source).ok())
         .unwrap_or(tree);
     followers::release(&mut tree);
-    older::take_paths_from(&mut tree, table::root(), path.parent());
+    take_paths_from(&mut tree, table::root(), path.parent());
     Some(tree)
 }
 

@@ -12,7 +12,6 @@ use super::loaded::Loaded;
 use super::unread::{KNOWN_NAMES, drop_unread};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{self, Lower, Note};
-use crate::older;
 use crate::override_argument::{Operation, Override};
 use crate::preset;
 use crate::preset_difference;
@@ -74,28 +73,6 @@ impl Layers {
         }
         prune_empty_sections(&mut tree, table::root());
         followers::release(&mut tree);
-        let place = |section: &str| tree.place_of(section).cloned();
-        let origin =
-            place("objective.advantage").or_else(|| place("objective.loss")).or_else(|| place("filter"));
-        let older::Conversion { is_older, faults } = older::convert(&mut tree);
-        let is_refused = !faults.is_empty();
-        self.diagnostics.extend(faults);
-        if is_older && !is_refused {
-            let message = "the configuration is of an older form: each kind of an advantage, a loss and a filter now has its own \
-                           keys, and `estimator` is called `objective.advantage.kind`";
-            self.diagnostics.push(match &source.kind {
-                SourceKind::RunFile(_) => {
-                    let problem =
-                        Problem::rule(message, "it is read as it was meant: there is nothing to do");
-                    Diagnostic::warning(problem, origin)
-                }
-                kind => {
-                    let file = kind.file().map_or_else(|| "old.yaml".into(), |file| file.to_string_lossy());
-                    let hint = format!("`tamis config import {file}` prints it in the form of today");
-                    Diagnostic::error(Problem::rule(message, hint), origin)
-                }
-            });
-        }
         self.files.push(tree);
     }
 

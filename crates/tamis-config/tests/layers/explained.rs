@@ -233,8 +233,6 @@ fn keys_of_others_stand_under_every_key_that_they_become() {
     assert!(num_named > 300, "{num_named}");
     let clip = explain("objective.loss.clip_high").unwrap();
     assert_eq!(clip.matches("also known as").count(), 1, "{clip}");
-    // What older configurations call a key, and a verifier named by data source.
-    let unknown = explain("objective.advantage.norm_by_std").unwrap_err();
-    assert_eq!(unknown.suggestion.as_deref(), Some("objective.advantage.scale"));
+    // A verifier named by data source.
     assert_eq!(explain("reward.sources.a.kind"), explain("reward.sources"));
 }

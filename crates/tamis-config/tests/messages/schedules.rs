@@ -7,8 +7,6 @@ use crate::show_errors;
 #[test]
 fn selectors() {
     assert_snapshot!(show_errors("schedule: {selector: {kind: posterior, floor: 0.1, correction: biased}}", &[]), @"");
-    // The form of before.
-    assert_snapshot!(show_errors("schedule: {selector: shuffle}", &[]), @"");
     let alone = show_errors("schedule: {selector: {kind: posterior}}\nrollout: {n: 1}", &[]);
     assert!(
         alone.contains("error: `schedule.selector.kind: posterior` goes by whether the members"),
