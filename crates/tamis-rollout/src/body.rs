@@ -10,23 +10,23 @@ use tokio::time::{Instant, timeout_at};
 
 /// Bytes of a body that needs no room and no turn. Nearly all bodies are shorter, and are read whatever the senders
 /// of long ones do.
-pub(crate) const SHORT: usize = 1 << 16;
+pub const SHORT: usize = 1 << 16;
 
 /// Bytes that room is counted in.
 const UNIT: usize = 1 << 10;
 
 /// Limits of a body.
 #[derive(Clone, Copy)]
-pub(crate) struct BodyLimits {
+pub struct BodyLimits {
     /// Bytes, at most.
-    pub(crate) most: usize,
+    pub most: usize,
     /// Longest time until all of it is there.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
 }
 
 /// A body that cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BodyFault {
+pub enum BodyFault {
     /// It has more bytes than these.
     TooLarge(usize),
     /// It was not there in time.
@@ -39,32 +39,34 @@ pub(crate) enum BodyFault {
 
 /// Room for the long bodies that a server holds at once, whoever sends them. The room of a body is taken before
 /// anything of it is read, so bodies that never end keep others from being read and not from being finished.
-pub(crate) struct BodyRoom {
+pub struct BodyRoom {
     units: Arc<Semaphore>,
     turn: Arc<Semaphore>,
 }
 
 /// A body, and the room that it takes.
-pub(crate) struct HeldBody {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) room: Option<OwnedSemaphorePermit>,
+pub struct HeldBody {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// Its share of [`BodyRoom`], if it is a long one.
+    pub room: Option<OwnedSemaphorePermit>,
 }
 
 impl BodyRoom {
     /// For so many bodies of so many bytes.
-    pub(crate) fn new(count: usize, bytes: usize) -> Self {
+    pub fn new(count: usize, bytes: usize) -> Self {
         let units = bytes.div_ceil(UNIT).saturating_mul(count);
         let units = Semaphore::new(units.min(Semaphore::MAX_PERMITS));
         Self { units: Arc::new(units), turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// Waits until no other long body is being taken apart: what a body becomes takes many times its own bytes.
-    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         self.turn.clone().acquire_owned().await.ok()
     }
 
     /// Reads a body.
-    pub(crate) async fn read(&self, mut body: Incoming, limits: BodyLimits) -> Result<HeldBody, BodyFault> {
+    pub async fn read(&self, mut body: Incoming, limits: BodyLimits) -> Result<HeldBody, BodyFault> {
         let BodyLimits { most, patience } = limits;
         let deadline = Instant::now() + patience;
         let announced = body.size_hint();

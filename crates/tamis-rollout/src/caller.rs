@@ -7,7 +7,7 @@ use hyper::header::{HOST, HeaderMap, ORIGIN};
 
 /// Why a request does not come from this machine, in words. `own`: the name that the server was told to listen on.
 /// A name that is no text is nobody's.
-pub(crate) fn stranger(headers: &HeaderMap, own: &str) -> Option<String> {
+pub fn stranger(headers: &HeaderMap, own: &str) -> Option<String> {
     for host in headers.get_all(HOST) {
         if !host.to_str().is_ok_and(|host| is_own(host, own)) {
             let host = String::from_utf8_lossy(host.as_bytes());

@@ -35,16 +35,16 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// Limits of the connections of a server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionLimits {
+pub struct ConnectionLimits {
     /// Connections at once, at most; others wait to be accepted.
-    pub(crate) max_connections: usize,
+    pub max_connections: usize,
     /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing
     /// between two.
-    pub(crate) idle_timeout: Duration,
+    pub idle_timeout: Duration,
 }
 
 /// Where connections come from.
-pub(crate) enum Listener {
+pub enum Listener {
     /// A port.
     Tcp(TcpListener),
     /// A socket in the file system.
@@ -95,7 +95,7 @@ impl Listener {
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Waits until the flag is set or the other condition holds.
-pub(crate) async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
+pub async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
     while !stop.load(Ordering::SeqCst) && !other() {
         sleep(LOOK_EVERY).await;
     }
@@ -103,7 +103,7 @@ pub(crate) async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
 
 /// Accepts and answers until `ended` is; then `stop` is called, and what is in flight may still be answered
 /// for a while. An error in place of an answer closes the connection.
-pub(crate) async fn accept<A, F, B, E>(
+pub async fn accept<A, F, B, E>(
     listener: Listener,
     limits: ConnectionLimits,
     answer: A,

@@ -4,15 +4,16 @@
 //! environment between the turns of those that are [`Episodes`] →
 //! the [`Scorer`] scores each trajectory as it ends → the metric of whole groups goes to the scheduling
 //! machine of `tamis-core`, which judges them and whose commands the dispatcher carries out until a step is
-//! ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
+//! ready, skipped, or the run ends.
 
+pub mod api;
 pub mod asking;
-mod body;
+pub mod body;
 pub mod call_server;
-mod caller;
+pub mod caller;
 pub mod clock;
 mod complete;
-mod connections;
+pub mod connections;
 mod dispatcher;
 pub mod environment_server;
 mod episodes;
@@ -33,7 +34,6 @@ mod reward_health;
 pub mod reward_model;
 mod sample_journal;
 mod scorer;
-pub mod serve;
 pub mod server;
 mod source;
 pub mod wire;

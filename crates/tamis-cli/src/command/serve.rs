@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tamis_config::load_for_evaluation;
-use tamis_rollout::serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
 use tamis_run::log::progress::Console;
+use tamis_serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::peers::PeerDifference;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     if policy.template.is_none() {
         progress.warn("the tokenizer has no chat template, so /v1/chat/completions is refused");
     }
-    let failed = |error: tamis_rollout::serve::ServeError| {
+    let failed = |error: tamis_serve::Fault| {
         let code = if error.is_usage() { USAGE } else { FAILED };
         Failure::of(code, &error, error.hint())
     };

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::reply::ChatAnswer;
-use crate::serve::chat::joined_text;
-use crate::serve::error::ApiError;
-use crate::serve::field::{Fields, Refused};
-use crate::serve::sampling::{is_empty, is_false, is_never, is_one, is_zero, read_stops};
+use crate::api::error::ApiError;
+use crate::api::field::joined_text;
+use crate::api::field::{Fields, Refused};
+use crate::api::field::{is_empty, is_false, is_never, is_one, is_zero, read_stops};
 
 /// What a program asks.
 ///

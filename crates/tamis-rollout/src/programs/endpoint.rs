@@ -16,10 +16,10 @@ use super::call::ChatCall;
 use super::ledger::Ledger;
 use super::refused::Refusal;
 use super::responses::chat_body;
+use crate::api::error::ApiError;
+use crate::api::json::{Document, JsonForm};
+use crate::api::seconds;
 use crate::body::BodyLimits;
-use crate::serve::error::ApiError;
-use crate::serve::json::{Document, JsonForm};
-use crate::serve::seconds;
 
 /// Tells OpenAI's clients whether to make a call again.
 const SHOULD_RETRY: &str = "x-should-retry";

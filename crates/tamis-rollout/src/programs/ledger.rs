@@ -13,8 +13,8 @@ use super::outcome::{ProgramFailure, ProgramOutcome};
 use super::refused::{Refusal, RefusedCalls};
 use super::reply::{ChatAnswer, ChatError};
 use super::{CallNumber, EpisodeNumber, ProgramEvent, ProgramSettings};
+use crate::api::BODIES_AT_ONCE;
 use crate::body::BodyRoom;
-use crate::serve::BODIES_AT_ONCE;
 
 /// Ended episodes whose URLs are remembered.
 const MOST_ENDED: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use crate::serve::error::ApiError;
+use crate::api::error::ApiError;
 
 /// Number of refused calls by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

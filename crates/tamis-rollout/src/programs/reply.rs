@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::serve::error::ApiError;
-use crate::serve::stream::{DONE, put};
-use crate::serve::{FINGERPRINT, seconds};
+use crate::api::error::ApiError;
+use crate::api::event::{DONE, put};
+use crate::api::{FINGERPRINT, seconds};
 
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,11 +6,11 @@
 use serde_json::{Map, Value, json};
 
 use super::reply::{ChatAnswer, ChatFinish};
-use crate::serve::error::ApiError;
-use crate::serve::field::{Fields, Refused};
-use crate::serve::sampling::{is_empty, is_false, is_never};
-use crate::serve::seconds;
-use crate::serve::stream::put;
+use crate::api::error::ApiError;
+use crate::api::event::put;
+use crate::api::field::{Fields, Refused};
+use crate::api::field::{is_empty, is_false, is_never};
+use crate::api::seconds;
 
 /// Fields that would change the answer and that are not obeyed.
 const REFUSED: [Refused; 9] = [

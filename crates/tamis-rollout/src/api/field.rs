@@ -6,11 +6,14 @@ use super::error::ApiError;
 
 /// A field that this server does not know how to obey, which of its values change nothing, and what to do
 /// instead.
-pub(crate) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
+pub type Refused = (&'static str, fn(&Value) -> bool, &'static str);
+
+/// Stop strings of a request, at most.
+const MOST_STOPS: usize = 64;
 
 /// An object of a request; a field that is `null` is absent.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// Prefix of the field's name in messages (`sampling_params.`).
     within: &'static str,
@@ -18,18 +21,18 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// The fields of a body.
-    pub(crate) fn of(body: &'a Value) -> Result<Self, ApiError> {
+    pub fn of(body: &'a Value) -> Result<Self, ApiError> {
         let map = body.as_object().ok_or_else(|| ApiError::bad("the body must be a JSON object"))?;
         Ok(Self { map, within: "" })
     }
 
     /// The value of a field.
-    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
     /// A field's name as messages have it.
-    pub(crate) fn name(&self, field: &str) -> String {
+    pub fn name(&self, field: &str) -> String {
         format!("{}{field}", self.within)
     }
 
@@ -53,23 +56,23 @@ impl<'a> Fields<'a> {
     }
 
     /// An object.
-    pub(crate) fn object(&self, field: &str, within: &'static str) -> Result<Option<Self>, ApiError> {
+    pub fn object(&self, field: &str, within: &'static str) -> Result<Option<Self>, ApiError> {
         let map = self.read(field, "an object", Value::as_object)?;
         Ok(map.map(|map| Self { map, within }))
     }
 
     /// The names of all fields.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
         self.map.keys().map(String::as_str)
     }
 
     /// A number.
-    pub(crate) fn number(&self, field: &str) -> Result<Option<f64>, ApiError> {
+    pub fn number(&self, field: &str) -> Result<Option<f64>, ApiError> {
         self.read(field, "a number", Value::as_f64)
     }
 
     /// A whole number; `4.0` is one.
-    pub(crate) fn integer(&self, field: &str) -> Result<Option<i64>, ApiError> {
+    pub fn integer(&self, field: &str) -> Result<Option<i64>, ApiError> {
         self.read(field, "a whole number", |value| {
             let whole = |x: &f64| x.fract() == 0.0 && x.abs() < 9e15;
             value.as_i64().or_else(|| value.as_f64().filter(whole).map(|x| x as i64))
@@ -77,7 +80,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number from `least` to `most`.
-    pub(crate) fn count(&self, field: &str, least: i64, most: i64) -> Result<Option<usize>, ApiError> {
+    pub fn count(&self, field: &str, least: i64, most: i64) -> Result<Option<usize>, ApiError> {
         let Some(count) = self.integer(field)? else { return Ok(None) };
         if (least..=most).contains(&count) {
             return Ok(Some(count as usize));
@@ -87,22 +90,22 @@ impl<'a> Fields<'a> {
     }
 
     /// Yes or no; no where absent.
-    pub(crate) fn flag(&self, field: &str) -> Result<bool, ApiError> {
+    pub fn flag(&self, field: &str) -> Result<bool, ApiError> {
         Ok(self.read(field, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
     /// Yes or no.
-    pub(crate) fn optional_flag(&self, field: &str) -> Result<Option<bool>, ApiError> {
+    pub fn optional_flag(&self, field: &str) -> Result<Option<bool>, ApiError> {
         self.read(field, "true or false", Value::as_bool)
     }
 
     /// A text.
-    pub(crate) fn text(&self, field: &str) -> Result<Option<&'a str>, ApiError> {
+    pub fn text(&self, field: &str) -> Result<Option<&'a str>, ApiError> {
         self.read(field, "a text", Value::as_str)
     }
 
     /// A text or a list of texts.
-    pub(crate) fn texts(&self, field: &str) -> Result<Vec<String>, ApiError> {
+    pub fn texts(&self, field: &str) -> Result<Vec<String>, ApiError> {
         let texts = self.read(field, "a text or a list of texts", |value| match value {
             Value::String(text) => Some(vec![text.clone()]),
             Value::Array(values) => values.iter().map(|value| value.as_str().map(str::to_owned)).collect(),
@@ -112,18 +115,18 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of token ids.
-    pub(crate) fn token_ids(&self, field: &str) -> Result<Option<Vec<u32>>, ApiError> {
+    pub fn token_ids(&self, field: &str) -> Result<Option<Vec<u32>>, ApiError> {
         self.read(field, "a list of token ids", token_ids)
     }
 
     /// A list of objects.
-    pub(crate) fn list(&self, field: &str) -> Result<Option<&'a [Value]>, ApiError> {
+    pub fn list(&self, field: &str) -> Result<Option<&'a [Value]>, ApiError> {
         self.read(field, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
     /// Refuses fields that would change the answer and that this server does not know how to obey, unless
     /// they say what happens anyway.
-    pub(crate) fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
+    pub fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
         for &(field, is_harmless, instead) in refused {
             if self.get(field).is_some_and(|value| !is_harmless(value)) {
                 return Err(ApiError::unsupported(&self.name(field), instead));
@@ -133,7 +136,66 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Nothing is in it.
+pub fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+/// It is 0.
+pub fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+/// It is 1.
+pub fn is_one(value: &Value) -> bool {
+    value.as_i64() == Some(1)
+}
+
+/// It is `false`.
+pub fn is_false(value: &Value) -> bool {
+    value == &Value::Bool(false)
+}
+
+/// No value is harmless.
+pub fn is_never(_: &Value) -> bool {
+    false
+}
+
+/// The texts that end a completion: none of them empty, and not too many, for all are looked for after each token.
+pub fn read_stops(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stops = fields.texts("stop")?;
+    let wrong = |message: String| Err(ApiError::field(fields.name("stop"), message));
+    if stops.len() > MOST_STOPS {
+        let name = fields.name("stop");
+        return wrong(format!("`{name}` must have at most {MOST_STOPS} entries, got {}", stops.len()));
+    }
+    match stops.iter().position(String::is_empty) {
+        Some(place) => {
+            let name = fields.name("stop");
+            wrong(format!(
+                "`{name}` has an empty text at place {place}, which every answer contains: leave it out"
+            ))
+        }
+        None => Ok(stops),
+    }
+}
+
+/// The text of a message that comes in parts, one a line; the place of a part that is no text as an error.
+pub fn joined_text(parts: &[Value]) -> Result<String, usize> {
+    let text = |(i, part): (usize, &Value)| {
+        let is_text = part["type"] == "text" || part["type"].is_null();
+        part["text"].as_str().map(str::to_owned).filter(|_| is_text).ok_or(i)
+    };
+    let texts: Result<Vec<String>, usize> = parts.iter().enumerate().map(text).collect();
+    texts.map(|texts| texts.join("\n"))
+}
+
 /// A list of token ids.
-pub(crate) fn token_ids(value: &Value) -> Option<Vec<u32>> {
+pub fn token_ids(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
 }

@@ -1,14 +1,15 @@
 //! Error answers: vLLM's and OpenAI's `{"error": {message, type, param, code}}`.
 
 use serde_json::{Value, json};
+use tamis_text::tokenizer::TokenizerError;
 
 /// An answer that is no success.
 #[derive(Debug, Clone)]
-pub(crate) struct ApiError {
+pub struct ApiError {
     /// The HTTP status.
-    pub(crate) status: u16,
+    pub status: u16,
     /// In words.
-    pub(crate) message: String,
+    pub message: String,
     kind: &'static str,
     param: Option<String>,
     /// Machine-readable code: the status, or a name.
@@ -17,65 +18,65 @@ pub(crate) struct ApiError {
 
 impl ApiError {
     /// With a status and a type of the caller's.
-    pub(crate) fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
+    pub fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), kind, param: None, code: None }
     }
 
     /// With a name for machines in place of the status.
-    pub(crate) fn coded(self, code: &'static str) -> Self {
+    pub fn coded(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }
 
     /// The request as a whole is wrong.
-    pub(crate) fn bad(message: impl Into<String>) -> Self {
+    pub fn bad(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequestError", message)
     }
 
     /// One field of the request is wrong.
-    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::bad(message) }
     }
 
     /// The field means something that this server does not do.
-    pub(crate) fn unsupported(param: &str, instead: &str) -> Self {
+    pub fn unsupported(param: &str, instead: &str) -> Self {
         Self::field(param, format!("`{param}` is not supported by this server: {instead}"))
     }
 
     /// No key, or another than the server's.
-    pub(crate) fn unauthorized() -> Self {
+    pub fn unauthorized() -> Self {
         let message = "this server wants its key: send the header `Authorization: Bearer KEY`";
         Self { code: Some("invalid_api_key"), ..Self::new(401, "AuthenticationError", message) }
     }
 
     /// A page in a browser asks, or somebody who thinks that this machine has another name.
-    pub(crate) fn foreign(message: impl Into<String>) -> Self {
+    pub fn foreign(message: impl Into<String>) -> Self {
         Self::new(403, "PermissionDeniedError", message)
     }
 
     /// There is no such model.
-    pub(crate) fn no_model(asked: &str, served: &str) -> Self {
+    pub fn no_model(asked: &str, served: &str) -> Self {
         let message = format!("The model `{asked}` does not exist. Valid aliases: {served}.");
         Self { param: Some("model".to_owned()), ..Self::new(404, "NotFoundError", message) }
     }
 
     /// There is no such route.
-    pub(crate) fn no_route() -> Self {
+    pub fn no_route() -> Self {
         Self::new(404, "NotFoundError", "Not Found")
     }
 
     /// The route wants another method.
-    pub(crate) fn wrong_method() -> Self {
+    pub fn wrong_method() -> Self {
         Self::new(405, "MethodNotAllowedError", "Method Not Allowed")
     }
 
     /// The client took too long.
-    pub(crate) fn slow_client(seconds: u64) -> Self {
+    pub fn slow_client(seconds: u64) -> Self {
         let message = format!("the body did not arrive within {seconds} s");
         Self::new(408, "RequestTimeoutError", message)
     }
 
     /// The body is over the limit.
-    pub(crate) fn too_large(limit: usize) -> Self {
+    pub fn too_large(limit: usize) -> Self {
         let message = format!(
             "the body is larger than {limit} bytes, the most that this server reads (--max-body-bytes)"
         );
@@ -83,13 +84,13 @@ impl ApiError {
     }
 
     /// Other bodies take all the room.
-    pub(crate) fn no_room() -> Self {
+    pub fn no_room() -> Self {
         let message = "the server reads as many long bodies as it has room for: ask again later";
         Self::new(503, "ServiceUnavailableError", message).coded("overloaded")
     }
 
     /// Too much is in flight.
-    pub(crate) fn busy(limit: usize) -> Self {
+    pub fn busy(limit: usize) -> Self {
         let message = format!(
             "the server has {limit} samples in flight, the most that it takes (--max-queued): ask again later"
         );
@@ -97,45 +98,51 @@ impl ApiError {
     }
 
     /// The engine broke, or the request broke it.
-    pub(crate) fn internal(message: impl Into<String>) -> Self {
+    pub fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "InternalServerError", message)
     }
 
     /// Generation is paused and the server was told to refuse meanwhile.
-    pub(crate) fn paused() -> Self {
+    pub fn paused() -> Self {
         let message = "generation is paused: ask again after /resume";
         Self { code: Some("engine_paused"), ..Self::new(503, "ServiceUnavailableError", message) }
     }
 
     /// The server is about to end.
-    pub(crate) fn stopping() -> Self {
+    pub fn stopping() -> Self {
         Self::new(503, "ServiceUnavailableError", "the server is stopping")
     }
 
     /// Generation took longer than allowed.
-    pub(crate) fn timed_out(seconds: u64) -> Self {
+    pub fn timed_out(seconds: u64) -> Self {
         let message =
             format!("not finished within {seconds} s, the most that this server takes (--request-timeout)");
         Self::new(504, "TimeoutError", message)
     }
 
     /// The field that is wrong, if it is one.
-    pub(crate) fn param(&self) -> Option<&str> {
+    pub fn param(&self) -> Option<&str> {
         self.param.as_deref()
     }
 
     /// Whether asking again later helps.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub fn is_passing(&self) -> bool {
         matches!(self.status, 429 | 503)
     }
 
     /// As the client gets it; an unknown route also as FastAPI says it.
-    pub(crate) fn body(&self) -> Value {
+    pub fn body(&self) -> Value {
         let code = self.code.map_or_else(|| json!(self.status), |code| json!(code));
         let error = json!({"message": self.message, "type": self.kind, "param": self.param, "code": code});
         match self.status {
             404 | 405 if self.param.is_none() => json!({"detail": self.message, "error": error}),
             _ => json!({"error": error}),
         }
+    }
+}
+
+impl From<TokenizerError> for ApiError {
+    fn from(error: TokenizerError) -> Self {
+        Self::internal(format!("failed to make text of tokens: {error}"))
     }
 }

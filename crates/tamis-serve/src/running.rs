@@ -5,15 +5,15 @@ use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
 
 use tamis_model::{CompletionEnd, LOGITS_NOT_FINITE};
+use tamis_rollout::api::error::ApiError;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::App;
-use super::engine::{ChoiceEvent, Ended, EngineCommand, Job, Piece};
-use super::error::ApiError;
-use super::sampling::HowSampled;
+use crate::App;
+use crate::engine::{ChoiceEvent, Ended, EngineCommand, Job, Piece};
+use crate::sampling::HowSampled;
 
 /// Dropped before its end, it is given up.
-pub(super) struct Running {
+pub(crate) struct Running {
     events: UnboundedReceiver<ChoiceEvent>,
     serials: Vec<u64>,
     /// Choices that have not ended.
@@ -30,14 +30,14 @@ impl Drop for Running {
 }
 
 /// A finished choice.
-pub(super) struct Choice {
-    pub(super) piece: Piece,
-    pub(super) ended: Ended,
+pub(crate) struct Choice {
+    pub(crate) piece: Piece,
+    pub(crate) ended: Ended,
 }
 
 impl Running {
     /// The next event; `None` where the engine broke off.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ChoiceEvent>> {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ChoiceEvent>> {
         self.events.poll_recv(context).map(|event| {
             if event.as_ref().is_some_and(|event| event.ended.is_some()) {
                 self.open -= 1;
@@ -47,12 +47,12 @@ impl Running {
     }
 
     /// Whether every choice has ended.
-    pub(super) fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.open == 0
     }
 
     /// Every choice, in order.
-    pub(super) async fn collect(mut self) -> Result<Vec<Choice>, ApiError> {
+    pub(crate) async fn collect(mut self) -> Result<Vec<Choice>, ApiError> {
         let mut choices: Vec<Option<Choice>> = (0..self.open).map(|_| None).collect();
         while !self.is_finished() {
             let event = std::future::poll_fn(|context| self.poll_next(context)).await;
@@ -67,7 +67,7 @@ impl Running {
 }
 
 /// Refuses the end of a choice whose next token could not be drawn.
-pub(super) fn check_finite(ended: &Ended) -> Result<(), ApiError> {
+pub(crate) fn check_finite(ended: &Ended) -> Result<(), ApiError> {
     if ended.finish == CompletionEnd::NotFinite { Err(not_finite_error()) } else { Ok(()) }
 }
 
@@ -77,14 +77,14 @@ fn not_finite_error() -> ApiError {
 }
 
 /// The engine went away in the middle.
-pub(super) fn broken_error() -> ApiError {
+pub(crate) fn broken_error() -> ApiError {
     ApiError::internal("the engine broke off; see the server's log")
 }
 
 impl App {
     /// Hands prompts to the engine. `id` is what a client calls the request to abort it; where it is
     /// `numbered` each prompt has its number behind it, as vLLM does for completions.
-    pub(super) fn submit(
+    pub(crate) fn submit(
         &self,
         id: &str,
         numbered: bool,
@@ -139,7 +139,7 @@ impl App {
     }
 
     /// Log-probabilities of the tokens of prompts that were submitted, but the first of each.
-    pub(super) async fn score(&self, prompts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
+    pub(crate) async fn score(&self, prompts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
         let mut rows = Vec::with_capacity(prompts.len());
         // One by one, so that what is being sampled goes on between them.
         for tokens in prompts {

@@ -4,22 +4,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tamis_model::CompletionEnd;
+use tamis_rollout::api::error::ApiError;
 use tamis_text::decode::IncrementalDecoder;
 use tamis_text::stop::StopHit;
-use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+use tamis_text::tokenizer::Tokenizer;
 
-use super::engine::{Ended, Piece};
-use super::error::ApiError;
-use super::sampling::HowSampled;
-
-impl From<TokenizerError> for ApiError {
-    fn from(error: TokenizerError) -> Self {
-        Self::internal(format!("failed to make text of tokens: {error}"))
-    }
-}
+use crate::engine::{Ended, Piece};
+use crate::sampling::HowSampled;
 
 /// The text of a whole completion, and why it ended: a stop string, a token that the client named, or null.
-pub(super) fn whole(
+pub(crate) fn whole(
     tokenizer: &Tokenizer,
     how: &HowSampled,
     end_token_ids: &[u32],
@@ -39,7 +33,7 @@ pub(super) fn whole(
 }
 
 /// A token that the client named, otherwise the stop string that was met, otherwise null.
-pub(super) fn stop_reason(
+pub(crate) fn stop_reason(
     how: &HowSampled,
     end_token_ids: &[u32],
     last: Option<&u32>,
@@ -56,7 +50,7 @@ pub(super) fn stop_reason(
 }
 
 /// vLLM's name for the end of a completion.
-pub(super) fn finish_name(ended: &Ended) -> &'static str {
+pub(crate) fn finish_name(ended: &Ended) -> &'static str {
     match ended.finish {
         CompletionEnd::Stop => "stop",
         CompletionEnd::Length => "length",
@@ -66,7 +60,7 @@ pub(super) fn finish_name(ended: &Ended) -> &'static str {
 }
 
 /// Text that may be shown so far: all of it but what may yet become a stop string or a whole character.
-pub(super) struct GrowingText {
+pub(crate) struct GrowingText {
     tokenizer: Arc<Tokenizer>,
     how: Arc<HowSampled>,
     decoder: IncrementalDecoder,
@@ -78,13 +72,13 @@ pub(super) struct GrowingText {
 }
 
 impl GrowingText {
-    pub(super) fn new(tokenizer: Arc<Tokenizer>, how: Arc<HowSampled>) -> Self {
+    pub(crate) fn new(tokenizer: Arc<Tokenizer>, how: Arc<HowSampled>) -> Self {
         let decoder = IncrementalDecoder::new(how.skips_special);
         Self { tokenizer, how, decoder, shown: 0, searched: (0, 0), hit: None, last: None }
     }
 
     /// Takes tokens in; the text that they add.
-    pub(super) fn push(&mut self, tokens: &[u32], is_last: bool) -> Result<String, ApiError> {
+    pub(crate) fn push(&mut self, tokens: &[u32], is_last: bool) -> Result<String, ApiError> {
         for &token in tokens {
             self.decoder.push(&self.tokenizer, token)?;
         }
@@ -111,7 +105,7 @@ impl GrowingText {
     }
 
     /// Why it ended, see [`whole`].
-    pub(super) fn stop_reason(&self, end_token_ids: &[u32], finish: CompletionEnd) -> Value {
+    pub(crate) fn stop_reason(&self, end_token_ids: &[u32], finish: CompletionEnd) -> Value {
         let strings = self.how.stop.strings();
         let stopped_by = self.hit.and_then(|hit| strings.strings().get(hit.index));
         stop_reason(&self.how, end_token_ids, self.last.as_ref(), stopped_by, finish)
@@ -119,7 +113,7 @@ impl GrowingText {
 }
 
 /// The text that each token completes, special tokens included.
-pub(super) struct TokenTexts {
+pub(crate) struct TokenTexts {
     tokenizer: Arc<Tokenizer>,
     decoder: IncrementalDecoder,
     /// Characters before the next token.
@@ -129,12 +123,12 @@ pub(super) struct TokenTexts {
 }
 
 impl TokenTexts {
-    pub(super) fn new(tokenizer: Arc<Tokenizer>, as_ids: bool) -> Self {
+    pub(crate) fn new(tokenizer: Arc<Tokenizer>, as_ids: bool) -> Self {
         Self { tokenizer, decoder: IncrementalDecoder::new(false), offset: 0, as_ids }
     }
 
     /// The next token's text, and how many characters came before it.
-    pub(super) fn next(&mut self, token: u32) -> Result<(String, usize), ApiError> {
+    pub(crate) fn next(&mut self, token: u32) -> Result<(String, usize), ApiError> {
         let text = if self.as_ids {
             format!("token_id:{token}")
         } else {
@@ -146,7 +140,7 @@ impl TokenTexts {
     }
 
     /// The next tokens by their text, with the likeliest of each, as OpenAI tells them of a conversation.
-    pub(super) fn logprobs(&mut self, piece: &Piece, count: usize) -> Result<Value, ApiError> {
+    pub(crate) fn logprobs(&mut self, piece: &Piece, count: usize) -> Result<Value, ApiError> {
         let entry = |text: String, logprob: f32| json!({"token": text, "logprob": f64::from(logprob), "bytes": text.as_bytes()});
         let mut content = Vec::with_capacity(piece.token_ids.len());
         for (i, (&token, &logprob)) in piece.token_ids.iter().zip(&piece.logprobs).enumerate() {
@@ -163,7 +157,7 @@ impl TokenTexts {
     }
 
     /// The text of a token by itself.
-    pub(super) fn alone(&self, token: u32) -> Result<String, ApiError> {
+    pub(crate) fn alone(&self, token: u32) -> Result<String, ApiError> {
         if self.as_ids {
             return Ok(format!("token_id:{token}"));
         }

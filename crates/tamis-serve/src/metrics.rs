@@ -9,31 +9,31 @@ use tamis_model::CompletionEnd;
 
 /// Counters and gauges; the worker and the connections share them.
 #[derive(Debug, Default)]
-pub(super) struct ServeMetrics {
+pub(crate) struct ServeMetrics {
     /// Samples taken in that have not ended.
     in_flight: AtomicUsize,
-    pub(super) running: AtomicUsize,
-    pub(super) waiting: AtomicUsize,
+    pub(crate) running: AtomicUsize,
+    pub(crate) waiting: AtomicUsize,
     /// Samples that wait for the end of a pause.
-    pub(super) deferred: AtomicUsize,
-    pub(super) cached_tokens: AtomicUsize,
-    pub(super) max_cached_tokens: AtomicUsize,
-    pub(super) prompt_tokens: AtomicU64,
+    pub(crate) deferred: AtomicUsize,
+    pub(crate) cached_tokens: AtomicUsize,
+    pub(crate) max_cached_tokens: AtomicUsize,
+    pub(crate) prompt_tokens: AtomicU64,
     /// Prompt tokens that were not computed, because those of another sample or prompt were at hand.
-    pub(super) shared_prompt_tokens: AtomicU64,
-    pub(super) generated_tokens: AtomicU64,
+    pub(crate) shared_prompt_tokens: AtomicU64,
+    pub(crate) generated_tokens: AtomicU64,
     stopped: AtomicU64,
     at_length: AtomicU64,
     aborted: AtomicU64,
     not_finite: AtomicU64,
-    pub(super) rejected: AtomicU64,
-    pub(super) reloads: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    pub(crate) reloads: AtomicU64,
     latency: Sum,
     to_first_token: Sum,
-    pub(super) is_paused: AtomicBool,
+    pub(crate) is_paused: AtomicBool,
     /// Paused in a way in which vLLM 0.33 refuses new requests.
-    pub(super) is_drained: AtomicBool,
-    pub(super) is_stopping: AtomicBool,
+    pub(crate) is_drained: AtomicBool,
+    pub(crate) is_stopping: AtomicBool,
     version: Mutex<Arc<str>>,
 }
 
@@ -53,22 +53,22 @@ impl Sum {
 
 impl ServeMetrics {
     /// Takes room for samples; `false` where there is none.
-    pub(super) fn enter(&self, count: usize, limit: usize) -> bool {
+    pub(crate) fn enter(&self, count: usize, limit: usize) -> bool {
         let room = |now: usize| now.checked_add(count).filter(|&after| after <= limit);
         self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
     }
 
     /// Gives the room of ended samples back.
-    pub(super) fn leave(&self, count: usize) {
+    pub(crate) fn leave(&self, count: usize) {
         self.in_flight.fetch_sub(count, Ordering::SeqCst);
     }
 
     /// Samples taken in that have not ended.
-    pub(super) fn num_in_flight(&self) -> usize {
+    pub(crate) fn num_in_flight(&self) -> usize {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    pub(super) fn count_finished(&self, finish: CompletionEnd, took: Duration) {
+    pub(crate) fn count_finished(&self, finish: CompletionEnd, took: Duration) {
         let counter = match finish {
             CompletionEnd::Stop => &self.stopped,
             CompletionEnd::Length => &self.at_length,
@@ -79,21 +79,21 @@ impl ServeMetrics {
         self.latency.add(took);
     }
 
-    pub(super) fn record_first_token(&self, took: Duration) {
+    pub(crate) fn record_first_token(&self, took: Duration) {
         self.to_first_token.add(took);
     }
 
     /// Label of the current weights.
-    pub(super) fn version(&self) -> Arc<str> {
+    pub(crate) fn version(&self) -> Arc<str> {
         self.version.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_version(&self, version: Arc<str>) {
+    pub(crate) fn set_version(&self, version: Arc<str>) {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
     }
 
     /// The text of `/metrics`.
-    pub(super) fn text(&self, model: &str) -> String {
+    pub(crate) fn text(&self, model: &str) -> String {
         let name: String = model
             .chars()
             .flat_map(|c| match c {

@@ -12,22 +12,23 @@ use crate::json_tree::{self, MOST_TREE_BYTES};
 
 /// How a server reads bodies as JSON.
 #[derive(Clone, Copy)]
-pub(crate) struct JsonForm {
+pub struct JsonForm {
     /// Whether a body is read as JSON whatever its content type says.
-    pub(crate) takes_any_form: bool,
+    pub takes_any_form: bool,
     /// Refuses one of more bytes than these.
-    pub(crate) too_large: fn(usize) -> ApiError,
+    pub too_large: fn(usize) -> ApiError,
 }
 
 /// A document that was sent. Whoever has read it drops it: while a long one is there, no other is read.
-pub(crate) struct Document {
-    pub(crate) value: Value,
+pub struct Document {
+    /// What it holds.
+    pub value: Value,
     _held: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Document {
     /// Reads a body.
-    pub(crate) async fn read(
+    pub async fn read(
         headers: &HeaderMap,
         body: Incoming,
         (room, limits): (&BodyRoom, BodyLimits),

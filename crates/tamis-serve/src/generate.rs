@@ -4,20 +4,20 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::Fields;
+use tamis_rollout::api::json::Document;
 
-use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
-use super::engine::{Ended, Piece};
-use super::error::ApiError;
-use super::field::Fields;
-use super::json::Document;
-use super::sampling::MOST_ALTERNATIVES;
-use super::text::{TokenTexts, finish_name};
-use super::{App, Reply};
+use crate::answer::{ChoiceOutput, OpenRequest, RouteFormat};
+use crate::engine::{Ended, Piece};
+use crate::sampling::MOST_ALTERNATIVES;
+use crate::text::{TokenTexts, finish_name};
+use crate::{App, Reply};
 
 /// Completion tokens where the request does not say (vLLM's default).
 const MAX_TOKENS: usize = 16;
 
-pub(super) async fn answer(
+pub(crate) async fn answer(
     app: &Arc<App>,
     body: Document,
     request_id: Option<&str>,

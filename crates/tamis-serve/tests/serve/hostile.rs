@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tamis_rollout::serve::ServeSettings;
+use tamis_serve::ServeSettings;
 
 use super::harness::*;
 

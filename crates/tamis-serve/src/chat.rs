@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::{Fields, Refused, joined_text};
+use tamis_rollout::api::json::Document;
+use tamis_rollout::api::off_thread;
 
-use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
-use super::engine::Piece;
-use super::error::ApiError;
-use super::field::{Fields, Refused};
-use super::json::Document;
-use super::sampling::MOST_ALTERNATIVES;
-use super::text::{TokenTexts, finish_name};
-use super::{App, Reply};
+use crate::answer::{ChoiceOutput, OpenRequest, RouteFormat};
+use crate::engine::Piece;
+use crate::sampling::MOST_ALTERNATIVES;
+use crate::text::{TokenTexts, finish_name};
+use crate::{App, Reply};
 
 /// Fields that would change the conversation or the form of the answer.
 const REFUSED: [Refused; 6] = [
@@ -23,7 +24,7 @@ const REFUSED: [Refused; 6] = [
     ("echo", |value| value == &Value::Bool(false), "leave it out"),
 ];
 
-pub(super) async fn answer(
+pub(crate) async fn answer(
     app: &Arc<App>,
     body: Document,
     request_id: Option<&str>,
@@ -50,7 +51,7 @@ pub(super) async fn answer(
 }
 
 /// The tokens of a conversation, as the template writes it.
-pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32>, ApiError> {
+pub(crate) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32>, ApiError> {
     let Some(list) = fields.list("messages")? else {
         return Err(ApiError::field("messages", "`messages` is missing"));
     };
@@ -88,7 +89,7 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
         return Err(ApiError::unsupported("chat_template", instead));
     }
     let app = app.clone();
-    super::off_thread(move || {
+    off_thread(move || {
         let template = app.template.as_ref().ok_or_else(|| {
             ApiError::bad("the tokenizer has no chat template: ask /v1/completions, with the prompt as text or token ids")
         })?;
@@ -105,16 +106,6 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
         app.encode_now("messages", &text, false)
     })
     .await?
-}
-
-/// The text of a message that comes in parts, one a line; the place of a part that is no text as an error.
-pub(crate) fn joined_text(parts: &[Value]) -> Result<String, usize> {
-    let text = |(i, part): (usize, &Value)| {
-        let is_text = part["type"] == "text" || part["type"].is_null();
-        part["text"].as_str().map(str::to_owned).filter(|_| is_text).ok_or(i)
-    };
-    let texts: Result<Vec<String>, usize> = parts.iter().enumerate().map(text).collect();
-    texts.map(|texts| texts.join("\n"))
 }
 
 /// The words of a conversation.

@@ -161,7 +161,7 @@ fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given
     let port = second.address.port();
     second.end().unwrap();
     drop(second);
-    let again = Mutex::new(serve(tamis_rollout::serve::ServeSettings { port, ..settings() }));
+    let again = Mutex::new(serve(tamis_serve::ServeSettings { port, ..settings() }));
     for _ in 0..3 {
         assert_of(2, 4, &requests, &samples(&mut fleet, &requests));
         std::thread::sleep(Duration::from_millis(300));

@@ -14,17 +14,17 @@ use tamis_model::{
     Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
     GeneratorSettings, Model, RequestId, SamplingParams, Sequence, Threads, Workspace, score,
 };
+use tamis_rollout::native::{StopText, token_mask};
 use tamis_text::regex_mask::RegexMask;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::metrics::ServeMetrics;
-use super::slow::SlowDown;
-use crate::native::{StopText, token_mask};
+use crate::metrics::ServeMetrics;
+use crate::slow::SlowDown;
 
 /// Treatment of requests while generation is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PauseMode {
+pub(crate) enum PauseMode {
     /// Those in flight are given up.
     Abort,
     /// Those in flight are finished.
@@ -34,61 +34,61 @@ pub(super) enum PauseMode {
 }
 
 /// One prompt of a request, and whom to tell.
-pub(super) struct Job {
+pub(crate) struct Job {
     /// Unique among jobs.
-    pub(super) serial: u64,
+    pub(crate) serial: u64,
     /// The client's name for the request, used to abort it.
-    pub(super) id: Arc<str>,
+    pub(crate) id: Arc<str>,
     /// Token ids.
-    pub(super) prompt: Arc<[u32]>,
+    pub(crate) prompt: Arc<[u32]>,
     /// One key a sample.
-    pub(super) keys: Vec<Key>,
+    pub(crate) keys: Vec<Key>,
     /// Place of the first sample among the request's choices.
-    pub(super) first_choice: usize,
+    pub(crate) first_choice: usize,
     /// Sampling parameters.
-    pub(super) params: SamplingParams,
+    pub(crate) params: SamplingParams,
     /// Stop strings and stop tokens.
-    pub(super) stop: Arc<StopText>,
+    pub(crate) stop: Arc<StopText>,
     /// Pattern that texts must match, with its token mask.
-    pub(super) form: Option<(String, Arc<RegexMask>)>,
+    pub(crate) form: Option<(String, Arc<RegexMask>)>,
     /// Tokens are sent as they come.
-    pub(super) is_streamed: bool,
+    pub(crate) is_streamed: bool,
     /// Channel to the connection that answers.
-    pub(super) events: UnboundedSender<ChoiceEvent>,
+    pub(crate) events: UnboundedSender<ChoiceEvent>,
 }
 
 /// Tokens of a choice, and its end.
 #[derive(Debug)]
-pub(super) struct ChoiceEvent {
+pub(crate) struct ChoiceEvent {
     /// Index of the choice.
-    pub(super) choice: usize,
+    pub(crate) choice: usize,
     /// Tokens that were not sent before.
-    pub(super) piece: Piece,
+    pub(crate) piece: Piece,
     /// With the last piece.
-    pub(super) ended: Option<Ended>,
+    pub(crate) ended: Option<Ended>,
 }
 
 /// Tokens, and what is known of each.
 #[derive(Debug, Default)]
-pub(super) struct Piece {
-    pub(super) token_ids: Vec<u32>,
-    pub(super) logprobs: Vec<f32>,
+pub(crate) struct Piece {
+    pub(crate) token_ids: Vec<u32>,
+    pub(crate) logprobs: Vec<f32>,
     /// Empty unless asked for.
-    pub(super) alternatives: Vec<Alternatives>,
+    pub(crate) alternatives: Vec<Alternatives>,
 }
 
 /// The end of a choice.
 #[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) finish: CompletionEnd,
+pub(crate) struct Ended {
+    pub(crate) finish: CompletionEnd,
     /// Versions of the weights that sampled the tokens: the label, and the end of its span.
-    pub(super) versions: Vec<(Arc<str>, usize)>,
+    pub(crate) versions: Vec<(Arc<str>, usize)>,
     /// Mean entropy over the tokens, nats.
-    pub(super) entropy: f64,
+    pub(crate) entropy: f64,
 }
 
 /// Commands to the engine's worker thread.
-pub(super) enum EngineCommand {
+pub(crate) enum EngineCommand {
     /// Sample.
     Submit(Job),
     /// Give up the jobs of these ids; `None`: all. The answer is how many jobs there were.
@@ -165,7 +165,7 @@ struct Open {
 }
 
 /// Engine, weights, and everybody who waits.
-pub(super) struct Worker {
+pub(crate) struct Worker {
     threads: Threads,
     model: Box<Model>,
     generator: BatchGenerator,
@@ -189,17 +189,17 @@ pub(super) struct Worker {
 }
 
 /// Initial state of the worker.
-pub(super) struct Setup {
-    pub(super) threads: usize,
-    pub(super) model: Box<Model>,
-    pub(super) settings: GeneratorSettings,
-    pub(super) metrics: Arc<ServeMetrics>,
-    pub(super) version: Arc<str>,
-    pub(super) slow_down: Option<SlowDown>,
+pub(crate) struct Setup {
+    pub(crate) threads: usize,
+    pub(crate) model: Box<Model>,
+    pub(crate) settings: GeneratorSettings,
+    pub(crate) metrics: Arc<ServeMetrics>,
+    pub(crate) version: Arc<str>,
+    pub(crate) slow_down: Option<SlowDown>,
 }
 
 impl Worker {
-    pub(super) fn new(setup: Setup, commands: Receiver<EngineCommand>) -> Self {
+    pub(crate) fn new(setup: Setup, commands: Receiver<EngineCommand>) -> Self {
         let Setup { threads, model, settings, metrics, version, slow_down } = setup;
         let generator = BatchGenerator::new(model.config(), settings);
         Self {
@@ -223,7 +223,7 @@ impl Worker {
     }
 
     /// Works until it is told to stop, or nobody is left who could tell it anything.
-    pub(super) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         loop {
             let runs = !self.generator.is_idle() && self.paused != Some(PauseMode::Keep);
             let first = if runs {

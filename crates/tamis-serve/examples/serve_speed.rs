@@ -1,7 +1,7 @@
 //! Cost of the HTTP side of `tamis serve`: tokens per second of a server at several numbers of clients,
 //! against the engine alone on the same prompts with as many samples at once.
 //!
-//! `cargo run --release -p tamis-rollout --example serve_speed -- [small|large] [THREADS]`; each pair is
+//! `cargo run --release -p tamis-serve --example serve_speed -- [small|large] [THREADS]`; each pair is
 //! measured in turns, and the medians told.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for developers")]
 
@@ -18,7 +18,7 @@ use tamis_model::{
     Architecture, BatchGenerator, GenerationRequest, GeneratorSettings, Model, SamplingParams, Threads,
     TransformerConfig,
 };
-use tamis_rollout::serve::{NativeServer, ServeSettings, ServedPolicy};
+use tamis_serve::{NativeServer, ServeSettings, ServedPolicy};
 use tamis_text::tokenizer::Tokenizer;
 
 const TURNS: usize = 5;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, TransformerConfig};
-use tamis_rollout::serve::{NativeServer, ServeError, ServeSettings, ServedPolicy, SlowDown};
+use tamis_serve::{Fault, NativeServer, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::tokenizer::Tokenizer;
 
 /// Longest that anything in these tests may take.
@@ -63,7 +63,7 @@ pub(crate) fn slow(step_ms: u64) -> ServeSettings {
 pub(crate) struct Serving {
     pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<(), ServeError>>>,
+    thread: Option<JoinHandle<Result<(), Fault>>>,
 }
 
 pub(crate) fn serve(settings: ServeSettings) -> Serving {
@@ -75,7 +75,7 @@ pub(crate) fn serve(settings: ServeSettings) -> Serving {
 
 impl Serving {
     /// Ends it, and says how it ended.
-    pub(crate) fn end(&mut self) -> Result<(), ServeError> {
+    pub(crate) fn end(&mut self) -> Result<(), Fault> {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.take().map_or(Ok(()), |thread| thread.join().expect("the server does not panic"))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tamis_model::{Model, SaveDtype, Sequence, Threads, Workspace, score};
-use tamis_rollout::serve::ServeSettings;
+use tamis_serve::ServeSettings;
 
 use super::harness::*;
 

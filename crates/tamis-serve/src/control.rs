@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 use tamis_model::{Model, TransformerConfig};
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::Fields;
+use tamis_rollout::api::json::Document;
+use tamis_rollout::api::off_thread;
 use tokio::sync::oneshot;
 
-use super::engine::{EngineCommand, PauseMode};
-use super::error::ApiError;
-use super::field::Fields;
-use super::json::Document;
-use super::running::broken_error;
-use super::{App, Reply, off_thread};
+use crate::engine::{EngineCommand, PauseMode};
+use crate::running::broken_error;
+use crate::{App, Reply};
 
 /// Asks the worker and waits for its word.
 async fn ask<T>(app: &App, command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand) -> Result<T, ApiError> {
@@ -40,7 +41,7 @@ fn flag(query: &str, name: &str, default: bool) -> Result<bool, ApiError> {
     }
 }
 
-pub(super) async fn pause(app: &App, query: &str) -> Result<Reply, ApiError> {
+pub(crate) async fn pause(app: &App, query: &str) -> Result<Reply, ApiError> {
     let mode = match parameter(query, "mode") {
         None | Some("abort") => PauseMode::Abort,
         Some("wait") => PauseMode::Wait,
@@ -55,12 +56,12 @@ pub(super) async fn pause(app: &App, query: &str) -> Result<Reply, ApiError> {
     Ok(Reply::Json(json!({"status": "paused"})))
 }
 
-pub(super) async fn resume(app: &App) -> Result<Reply, ApiError> {
+pub(crate) async fn resume(app: &App) -> Result<Reply, ApiError> {
     ask(app, |done| EngineCommand::Resume { done }).await?;
     Ok(Reply::Json(json!({"status": "resumed"})))
 }
 
-pub(super) async fn reset_prefix_cache(app: &App, query: &str) -> Result<Reply, ApiError> {
+pub(crate) async fn reset_prefix_cache(app: &App, query: &str) -> Result<Reply, ApiError> {
     let running = flag(query, "reset_running_requests", false)?;
     let success = ask(app, |done| EngineCommand::ResetCache { running, done }).await?;
     Ok(Reply::Json(json!({"success": success})))
@@ -68,7 +69,7 @@ pub(super) async fn reset_prefix_cache(app: &App, query: &str) -> Result<Reply, 
 
 /// Gives requests up by their prefixed ids; where `may_mean_all`, no ids are all. Ids that nothing has count
 /// too, as in vLLM.
-pub(super) async fn abort(app: &App, body: &Value, may_mean_all: bool) -> Result<Reply, ApiError> {
+pub(crate) async fn abort(app: &App, body: &Value, may_mean_all: bool) -> Result<Reply, ApiError> {
     let fields = Fields::of(body)?;
     let ids = fields.texts("request_ids")?;
     if ids.is_empty() && !may_mean_all {
@@ -84,7 +85,7 @@ pub(super) async fn abort(app: &App, body: &Value, may_mean_all: bool) -> Result
     Ok(Reply::Json(json!({"status": "aborted", "aborted": if is_all { found } else { sent }})))
 }
 
-pub(super) fn weight_info(app: &App) -> Value {
+pub(crate) fn weight_info(app: &App) -> Value {
     json!({
         "weight_version": app.metrics.version().as_ref(),
         "weights_path": app.folder().display().to_string(),
@@ -92,7 +93,7 @@ pub(super) fn weight_info(app: &App) -> Value {
     })
 }
 
-pub(super) async fn update_weight_version(app: &App, body: &Value) -> Result<Reply, ApiError> {
+pub(crate) async fn update_weight_version(app: &App, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body)?;
     let Some(version) = fields.text("new_version")? else {
         return Err(ApiError::field("new_version", "Missing 'new_version' in request body"));
@@ -101,7 +102,7 @@ pub(super) async fn update_weight_version(app: &App, body: &Value) -> Result<Rep
     Ok(Reply::Json(json!({"success": true, "new_version": version})))
 }
 
-pub(super) async fn collective_rpc(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
+pub(crate) async fn collective_rpc(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
     let fields = Fields::of(&body.value)?;
     let Some(method) = fields.text("method")? else {
         return Err(ApiError::field("method", "Missing 'method' in request body"));

@@ -1,7 +1,7 @@
 //! Refused requests, each with status and message.
 
 use serde_json::{Value, json};
-use tamis_rollout::serve::{NativeServer, ServeSettings};
+use tamis_serve::{NativeServer, ServeSettings};
 
 use super::harness::*;
 

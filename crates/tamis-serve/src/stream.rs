@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame};
 use serde_json::Value;
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::event::{DONE, put};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::engine::ChoiceEvent;
-use super::error::ApiError;
-use super::running::{Running, broken_error};
+use crate::engine::ChoiceEvent;
+use crate::running::{Running, broken_error};
 
 /// Makes chunks of events.
-pub(super) trait Chunks: Send {
+pub(crate) trait Chunks: Send {
     /// Events before the first one of a choice.
     fn head(&mut self) -> Vec<Value> {
         Vec::new()
@@ -27,7 +28,7 @@ pub(super) trait Chunks: Send {
 }
 
 /// The body of an answer.
-pub(super) enum AnswerBody {
+pub(crate) enum AnswerBody {
     /// All of it.
     Whole(Option<Bytes>),
     /// Events.
@@ -35,7 +36,7 @@ pub(super) enum AnswerBody {
 }
 
 /// A body of server-sent events; dropped before its end, it gives its request up.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     running: Option<Running>,
     chunks: Box<dyn Chunks>,
     has_head: bool,
@@ -44,7 +45,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(running: Running, chunks: Box<dyn Chunks>, limit: Duration) -> Self {
+    pub(crate) fn new(running: Running, chunks: Box<dyn Chunks>, limit: Duration) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now() + limit));
         Self { running: Some(running), chunks, has_head: false, deadline, limit }
     }
@@ -89,16 +90,6 @@ impl Stream {
         }
         Poll::Ready(Some(text).filter(|text| !text.is_empty()))
     }
-}
-
-/// The last event.
-pub(crate) const DONE: &str = "data: [DONE]\n\n";
-
-/// Appends an event.
-pub(crate) fn put(text: &mut String, value: &Value) {
-    text.push_str("data: ");
-    text.push_str(&value.to_string());
-    text.push_str("\n\n");
 }
 
 impl Body for AnswerBody {

@@ -3,28 +3,24 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{SamplingError, SamplingParams};
 use tamis_text::regex_mask::RegexMask;
 use tamis_text::tokenizer::Tokenizer;
 
-use super::error::ApiError;
-use super::field::{Fields, Refused};
-use crate::generator::Sampling;
-use crate::native::{StopText, engine_params};
+use tamis_rollout::Sampling;
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::{Fields, Refused, is_empty, is_false, is_never, is_one, is_zero, read_stops};
+use tamis_rollout::native::{StopText, engine_params};
 
 /// Samples of one prompt in one request, at most.
-pub(super) const MOST_SAMPLES: usize = 1024;
-
-/// Stop strings of a request, at most.
-const MOST_STOPS: usize = 64;
+pub(crate) const MOST_SAMPLES: usize = 1024;
 
 /// Tokens that a request names to stop at, at most.
 const MOST_STOP_TOKENS: usize = 1024;
 
 /// Most alternatives of a token that are returned (vLLM's limit).
-pub(super) const MOST_ALTERNATIVES: i64 = 20;
+pub(crate) const MOST_ALTERNATIVES: i64 = 20;
 
 /// Source of a request's random numbers.
 #[derive(Debug, Clone)]
@@ -37,72 +33,42 @@ enum Randomness {
 
 /// Everything that decides what is sampled for a prompt, and how its text ends.
 #[derive(Debug, Clone)]
-pub(super) struct HowSampled {
+pub(crate) struct HowSampled {
     /// Number of samples.
-    pub(super) n: usize,
+    pub(crate) n: usize,
     /// Without regard to the room that a prompt leaves.
-    pub(super) params: SamplingParams,
+    pub(crate) params: SamplingParams,
     /// Stop strings.
-    pub(super) stop: Arc<StopText>,
+    pub(crate) stop: Arc<StopText>,
     /// Pattern that texts must match.
-    pub(super) regex: Option<String>,
-    /// The tokens of such texts; made by [`App::how_sampled`](super::App::how_sampled).
-    pub(super) mask: Option<Arc<RegexMask>>,
+    pub(crate) regex: Option<String>,
+    /// The tokens of such texts; made by [`App::how_sampled`](crate::App::how_sampled).
+    pub(crate) mask: Option<Arc<RegexMask>>,
     /// End tokens that the client named; they are returned as the reason.
-    pub(super) stop_token_ids: Vec<u32>,
+    pub(crate) stop_token_ids: Vec<u32>,
     /// The stop string stays in the text.
-    pub(super) includes_stop: bool,
+    pub(crate) includes_stop: bool,
     /// Special tokens stay out of the text.
-    pub(super) skips_special: bool,
+    pub(crate) skips_special: bool,
     /// The prompt's tokens are returned with their log-probabilities.
-    pub(super) scores_prompt: bool,
+    pub(crate) scores_prompt: bool,
     /// The request came with our keys.
-    pub(super) is_keyed: bool,
+    pub(crate) is_keyed: bool,
     randomness: Randomness,
 }
 
 /// The server's defaults for a request.
-pub(super) struct Defaults<'a> {
+pub(crate) struct Defaults<'a> {
     /// Tokens at which a completion ends.
-    pub(super) end_token_ids: &'a [u32],
+    pub(crate) end_token_ids: &'a [u32],
     /// Number of token ids.
-    pub(super) vocabulary: usize,
+    pub(crate) vocabulary: usize,
     /// For stop strings.
-    pub(super) tokenizer: &'a Arc<Tokenizer>,
+    pub(crate) tokenizer: &'a Arc<Tokenizer>,
     /// Completion tokens where the client does not say.
-    pub(super) max_tokens: usize,
+    pub(crate) max_tokens: usize,
     /// For requests without a seed.
-    pub(super) seed: u64,
-}
-
-/// Nothing is in it.
-pub(crate) fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Array(values) => values.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        Value::String(text) => text.is_empty(),
-        _ => false,
-    }
-}
-
-/// It is 0.
-pub(crate) fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
-
-/// It is 1.
-pub(crate) fn is_one(value: &Value) -> bool {
-    value.as_i64() == Some(1)
-}
-
-/// It is `false`.
-pub(crate) fn is_false(value: &Value) -> bool {
-    value == &Value::Bool(false)
-}
-
-/// No value is harmless.
-pub(crate) fn is_never(_: &Value) -> bool {
-    false
+    pub(crate) seed: u64,
 }
 
 /// Fields that would change what is sampled.
@@ -130,7 +96,7 @@ const REFUSED: [Refused; 15] = [
 
 impl HowSampled {
     /// From the fields that all routes share; `body` is the whole request, in which our own field stands.
-    pub(super) fn read(
+    pub(crate) fn read(
         fields: Fields<'_>,
         body: Fields<'_>,
         max_tokens: Option<usize>,
@@ -206,7 +172,7 @@ impl HowSampled {
     }
 
     /// The keys of the samples of a prompt, whose place among the request's prompts is given.
-    pub(super) fn keys(&self, prompt: usize) -> Vec<Key> {
+    pub(crate) fn keys(&self, prompt: usize) -> Vec<Key> {
         match &self.randomness {
             Randomness::Keys(keys) => keys.clone(),
             Randomness::Seed(seed) => {
@@ -214,25 +180,6 @@ impl HowSampled {
                 (0..self.n as u64).map(|sample| key.with(sample)).collect()
             }
         }
-    }
-}
-
-/// The texts that end a completion: none of them empty, and not too many, for all are looked for after each token.
-pub(crate) fn read_stops(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let stops = fields.texts("stop")?;
-    let wrong = |message: String| Err(ApiError::field(fields.name("stop"), message));
-    if stops.len() > MOST_STOPS {
-        let name = fields.name("stop");
-        return wrong(format!("`{name}` must have at most {MOST_STOPS} entries, got {}", stops.len()));
-    }
-    match stops.iter().position(String::is_empty) {
-        Some(place) => {
-            let name = fields.name("stop");
-            wrong(format!(
-                "`{name}` has an empty text at place {place}, which every answer contains: leave it out"
-            ))
-        }
-        None => Ok(stops),
     }
 }
 

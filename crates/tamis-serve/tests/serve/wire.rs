@@ -8,7 +8,7 @@ use super::harness::*;
 
 /// The captures by name.
 fn captures() -> Value {
-    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures/vllm-0.32.json.gz");
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/../tamis-rollout/tests/captures/vllm-0.32.json.gz");
     let packed = std::fs::File::open(packed).expect("the captures");
     serde_json::from_reader(flate2::read::GzDecoder::new(packed)).expect("captures in JSON")
 }

@@ -20,7 +20,7 @@ pub struct SlowDown {
 
 impl SlowDown {
     /// The length that the first key of a job draws, at most `longest`; `None` where lengths are left alone.
-    pub(super) fn draw_length(&self, keys: &[Key], longest: usize) -> Option<usize> {
+    pub(crate) fn draw_length(&self, keys: &[Key], longest: usize) -> Option<usize> {
         let ((median, sigma), key) = self.lengths.zip(keys.first())?;
         let normal = Key::new(key.bits(u64::MAX), Purpose::Served).normal(0);
         let length = (median * (sigma * normal).exp()).round().max(1.0);
@@ -28,7 +28,7 @@ impl SlowDown {
     }
 
     /// Why a completion ended, as if its length had been its own.
-    pub(super) fn reason(&self, finish: CompletionEnd) -> CompletionEnd {
+    pub(crate) fn reason(&self, finish: CompletionEnd) -> CompletionEnd {
         match finish {
             CompletionEnd::Length if self.lengths.is_some() => CompletionEnd::Stop,
             other => other,
@@ -36,7 +36,7 @@ impl SlowDown {
     }
 
     /// Waits until a step that began then has taken its time.
-    pub(super) fn stretch(&self, begun: Instant, num_running: usize) {
+    pub(crate) fn stretch(&self, begun: Instant, num_running: usize) {
         let wanted = self.step + self.per_sample * u32::try_from(num_running).unwrap_or(u32::MAX);
         std::thread::sleep(wanted.saturating_sub(begun.elapsed()));
     }

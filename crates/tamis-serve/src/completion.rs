@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::{Fields, token_ids};
+use tamis_rollout::api::json::Document;
 
-use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
-use super::engine::Piece;
-use super::error::ApiError;
-use super::field::{Fields, token_ids};
-use super::json::Document;
-use super::sampling::MOST_ALTERNATIVES;
-use super::text::{TokenTexts, finish_name};
-use super::{App, Reply};
+use crate::answer::{ChoiceOutput, OpenRequest, RouteFormat};
+use crate::engine::Piece;
+use crate::sampling::MOST_ALTERNATIVES;
+use crate::text::{TokenTexts, finish_name};
+use crate::{App, Reply};
 
 /// Completion tokens where the request does not say (OpenAI's default).
 const MAX_TOKENS: usize = 16;
@@ -19,7 +19,7 @@ const MAX_TOKENS: usize = 16;
 /// Prompts in one request, at most.
 const MOST_PROMPTS: usize = 1024;
 
-pub(super) async fn answer(
+pub(crate) async fn answer(
     app: &Arc<App>,
     body: Document,
     request_id: Option<&str>,

@@ -9,20 +9,21 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_A
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::{Fields, token_ids};
+use tamis_rollout::api::json::{Document, JsonForm};
+use tamis_rollout::api::off_thread;
+use tamis_rollout::body::BodyLimits;
+use tamis_rollout::caller::{is_same, stranger};
 use tokio::time::timeout;
 
-use super::error::ApiError;
-use super::field::{Fields, token_ids};
-use super::json::{Document, JsonForm};
-use super::stream::{AnswerBody, Stream};
-use super::{App, Reply, SHORT, chat, completion, control, generate, off_thread};
-use crate::body::BodyLimits;
-use crate::caller::{is_same, stranger};
+use crate::stream::{AnswerBody, Stream};
+use crate::{App, Reply, SHORT, chat, completion, control, generate};
 
 const REQUEST_ID: &str = "x-request-id";
 
 /// Answers a request, whatever it is.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     app: Arc<App>,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible> {

@@ -1,26 +1,23 @@
-//! `tamis serve`: the native engine behind vLLM's HTTP interface, and OpenAI's.
+//! A satellite: the native engine behind HTTP, with vLLM's interface and OpenAI's (`tamis serve`).
 //!
-//! A request is read and checked on the HTTP side (`field`, `sampling`), handed as jobs through a channel to
+//! A request is read and checked on the HTTP side (`sampling`), handed as jobs through a channel to
 //! a worker thread that owns the engine (`engine`), and answered from the events that come back (`running`,
 //! `answer`, `stream`), in the words of its route (`completion`, `chat`, `generate`). The HTTP side is one
 //! thread of async tasks; all cores belong to the engine. Control routes (`control`) are commands to the same
 //! worker, carried out between two steps of it.
 
 mod answer;
-pub(crate) mod chat;
+mod chat;
 mod completion;
 mod control;
 mod engine;
-pub(crate) mod error;
-pub(crate) mod field;
 mod generate;
-pub(crate) mod json;
 mod metrics;
 mod route;
 mod running;
-pub(crate) mod sampling;
+mod sampling;
 mod slow;
-pub(crate) mod stream;
+mod stream;
 mod text;
 
 use std::collections::hash_map::RandomState;
@@ -32,26 +29,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tamis_model::{BatchGenerator, GeneratorSettings, Model, TransformerConfig, available_memory};
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::Fields;
+use tamis_rollout::api::{BODIES_AT_ONCE, off_thread, seconds};
+use tamis_rollout::body::{self, BodyRoom};
+use tamis_rollout::connections::{ConnectionLimits, Listener, accept, set_or};
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::template::ChatTemplate;
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
 
-use engine::{EngineCommand, Setup, Worker};
-use error::ApiError;
-use field::Fields;
-use metrics::ServeMetrics;
-use running::Running;
-use sampling::{Defaults, HowSampled};
-pub use slow::SlowDown;
-use stream::Chunks;
-
-use crate::body::{self, BodyRoom};
-use crate::connections::{ConnectionLimits, Listener, accept, set_or};
+use crate::engine::{EngineCommand, Setup, Worker};
+use crate::metrics::ServeMetrics;
+use crate::running::Running;
+use crate::sampling::{Defaults, HowSampled};
+pub use crate::slow::SlowDown;
+use crate::stream::Chunks;
 
 /// Loads a folder of weights, or says why it cannot be used.
 pub type WeightLoader = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
@@ -129,75 +126,60 @@ impl Default for ServeSettings {
     }
 }
 
-/// A server cannot begin, or cannot go on.
+/// A server cannot start, or cannot continue.
 #[derive(Debug, Error)]
-pub enum ServeError {
-    /// Everybody in the network could use it and load weights into it.
-    #[error("{host} can be reached from other machines, and no key is set")]
-    Open {
-        /// The host that was asked for.
-        host: String,
-    },
-    /// The host has no address.
-    #[error("failed to find an address of {host}")]
-    Host {
-        /// The host that was asked for.
-        host: String,
-        /// The underlying error.
-        #[source]
-        source: Option<std::io::Error>,
-    },
-    /// The address cannot be listened on.
-    #[error("failed to listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// No thread or no event loop.
-    #[error("failed to begin serving")]
-    Begin(#[source] std::io::Error),
-    /// The worker panicked.
-    #[error("the engine broke off: {reason}")]
-    Engine {
-        /// Message of the panic.
-        reason: String,
-    },
+#[error("{message}")]
+pub struct Fault {
+    message: String,
+    hint: Option<String>,
+    is_usage: bool,
+    #[source]
+    source: Option<io::Error>,
 }
 
-impl ServeError {
+impl Fault {
+    fn new(message: String, source: Option<io::Error>) -> Self {
+        Self { message, hint: None, is_usage: false, source }
+    }
+
+    /// There is no thread or no event loop.
+    fn begin(source: io::Error) -> Self {
+        Self::new("failed to begin serving".to_owned(), Some(source))
+    }
+
+    /// The host has no address.
+    fn host(host: &str, source: Option<io::Error>) -> Self {
+        Self { is_usage: true, ..Self::new(format!("failed to find an address of {host}"), source) }
+    }
+
+    /// Everybody in the network could use the server and load weights into it.
+    fn open(host: &str) -> Self {
+        let hint = "put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1";
+        let message = format!("{host} can be reached from other machines, and no key is set");
+        Self { hint: Some(hint.to_owned()), is_usage: true, ..Self::new(message, None) }
+    }
+
+    fn listen(address: SocketAddr, source: io::Error) -> Self {
+        let hint = (source.kind() == io::ErrorKind::AddrInUse).then(|| {
+            let port = address.port();
+            format!("something else listens on port {port}; choose another with --port, or 0 for any")
+        });
+        Self { hint, ..Self::new(format!("failed to listen on {address}"), Some(source)) }
+    }
+
     /// Whether the command line is to blame.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Open { .. } | Self::Host { .. })
+        self.is_usage
     }
 
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Open { .. } => Some(
-                "put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1".to_owned(),
-            ),
-            Self::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
-                Some(format!(
-                    "something else listens on port {}; choose another with --port, or 0 for any",
-                    address.port()
-                ))
-            }
-            _ => None,
-        }
+        self.hint.clone()
     }
 }
-
-/// The longest bodies that there is room for at once.
-pub(crate) const BODIES_AT_ONCE: usize = 4;
 
 /// Bytes of a token that is not longer than most.
 const USUAL_TOKEN_BYTES: usize = 16;
-
-/// Named in answers as the system that made them.
-pub(crate) const FINGERPRINT: &str = concat!("tamis-", env!("CARGO_PKG_VERSION"));
 
 /// State shared by all connections.
 struct App {
@@ -238,8 +220,8 @@ impl NativeServer {
     /// Takes the port and starts the engine.
     ///
     /// # Errors
-    /// [`ServeError`]; an address that other machines reach is refused without a key.
-    pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, ServeError> {
+    /// If it cannot; an address that other machines reach is refused without a key.
+    pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, Fault> {
         let (listener, address) = listen(&settings)?;
         let ServedPolicy {
             name,
@@ -272,7 +254,7 @@ impl NativeServer {
         let worker = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || Worker::new(setup, received).run())
-            .map_err(ServeError::Begin)?;
+            .map_err(Fault::begin)?;
         let tokenizer = Arc::new(tokenizer);
         let longest = tokenizer.longest_token().max(USUAL_TOKEN_BYTES);
         let app = App {
@@ -306,14 +288,14 @@ impl NativeServer {
     /// Answers until `stop` is set; what is in flight then is given up and answered as far as it is.
     ///
     /// # Errors
-    /// [`ServeError::Engine`] where the engine broke off.
-    pub fn run(self, stop: &AtomicBool) -> Result<(), ServeError> {
+    /// If the engine broke off.
+    pub fn run(self, stop: &AtomicBool) -> Result<(), Fault> {
         let Self { listener, app, worker, .. } = self;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .build()
-            .map_err(ServeError::Begin)?;
+            .map_err(Fault::begin)?;
         let limits = ConnectionLimits {
             max_connections: app.settings.max_connections,
             idle_timeout: app.settings.idle_timeout,
@@ -331,27 +313,26 @@ impl NativeServer {
             Ok(())
         });
         runtime.shutdown_background();
-        served.map_err(ServeError::Begin)?;
+        served.map_err(Fault::begin)?;
         worker.join().map_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let reason = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
-            ServeError::Engine { reason: reason.to_owned() }
+            Fault::new(format!("the engine broke off: {reason}"), None)
         })
     }
 }
 
-fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), ServeError> {
-    let host = || settings.host.clone();
+fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), Fault> {
     let found = (settings.host.as_str(), settings.port).to_socket_addrs();
     let addresses: Vec<SocketAddr> =
-        found.map_err(|source| ServeError::Host { host: host(), source: Some(source) })?.collect();
+        found.map_err(|source| Fault::host(&settings.host, Some(source)))?.collect();
     // A name with several addresses: the first of this machine's own, otherwise the first.
     let address = addresses.iter().find(|address| address.ip().is_loopback()).or(addresses.first());
-    let address = *address.ok_or_else(|| ServeError::Host { host: host(), source: None })?;
+    let address = *address.ok_or_else(|| Fault::host(&settings.host, None))?;
     if !address.ip().is_loopback() && settings.api_key.is_none() {
-        return Err(ServeError::Open { host: host() });
+        return Err(Fault::open(&settings.host));
     }
-    let failed = |source| ServeError::Listen { address, source };
+    let failed = |source| Fault::listen(address, source);
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
@@ -362,20 +343,6 @@ fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), ServeEr
 fn affordable(config: &TransformerConfig) -> usize {
     let bytes = BatchGenerator::new(config, GeneratorSettings::default()).bytes_per_cached_token().max(1);
     available_memory().map_or(usize::MAX, |free| (free / 2) as usize / bytes)
-}
-
-/// Seconds since 1970.
-pub(crate) fn seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Work that may take a while, off the thread that all connections share.
-pub(crate) async fn off_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ApiError::internal(format!("the request failed inside the server: {error}")))
 }
 
 /// An answer before it is put into HTTP.

@@ -4,28 +4,29 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tamis_rollout::api::error::ApiError;
+use tamis_rollout::api::field::Fields;
+use tamis_rollout::api::{FINGERPRINT, off_thread, seconds};
 
-use super::engine::{ChoiceEvent, Ended, Piece};
-use super::error::ApiError;
-use super::field::Fields;
-use super::running::{Choice, broken_error, check_finite};
-use super::sampling::HowSampled;
-use super::stream::Chunks;
-use super::text::{GrowingText, TokenTexts, stop_reason, whole};
-use super::{App, FINGERPRINT, Reply, SHORT, off_thread};
+use crate::engine::{ChoiceEvent, Ended, Piece};
+use crate::running::{Choice, broken_error, check_finite};
+use crate::sampling::HowSampled;
+use crate::stream::Chunks;
+use crate::text::{GrowingText, TokenTexts, stop_reason, whole};
+use crate::{App, Reply, SHORT};
 
 /// Facts about a request before it is sampled.
-pub(super) struct OpenRequest {
-    pub(super) app: Arc<App>,
+pub(crate) struct OpenRequest {
+    pub(crate) app: Arc<App>,
     /// With the route's prefix.
-    pub(super) id: String,
+    pub(crate) id: String,
     created: u64,
-    pub(super) how: HowSampled,
-    pub(super) prompts: Vec<Vec<u32>>,
+    pub(crate) how: HowSampled,
+    pub(crate) prompts: Vec<Vec<u32>>,
     /// Number of the likeliest tokens returned with each token; `None` returns no log-probabilities.
-    pub(super) logprobs: Option<usize>,
+    pub(crate) logprobs: Option<usize>,
     /// Token ids are returned beside their text.
-    pub(super) tells_ids: bool,
+    pub(crate) tells_ids: bool,
     as_ids: bool,
     is_streamed: bool,
     includes_usage: bool,
@@ -34,21 +35,21 @@ pub(super) struct OpenRequest {
 }
 
 /// Output of a choice: all of it, or the new part.
-pub(super) struct ChoiceOutput<'a> {
-    pub(super) index: usize,
-    pub(super) text: String,
-    pub(super) piece: &'a Piece,
+pub(crate) struct ChoiceOutput<'a> {
+    pub(crate) index: usize,
+    pub(crate) text: String,
+    pub(crate) piece: &'a Piece,
     /// Whether nothing of the choice was returned before.
-    pub(super) is_first: bool,
-    pub(super) logprobs: Value,
+    pub(crate) is_first: bool,
+    pub(crate) logprobs: Value,
     /// At its end.
-    pub(super) ended: Option<&'a Ended>,
+    pub(crate) ended: Option<&'a Ended>,
     /// Null before its end.
-    pub(super) stop_reason: Value,
+    pub(crate) stop_reason: Value,
 }
 
 /// The words of a route.
-pub(super) trait RouteFormat: Send {
+pub(crate) trait RouteFormat: Send {
     /// Whether the text is returned; otherwise it is made only for stop strings.
     fn tells_text(&self) -> bool {
         true
@@ -78,7 +79,7 @@ pub(super) trait RouteFormat: Send {
 impl OpenRequest {
     /// From the fields that all routes have; `alternatives` as in
     /// [`num_alternatives`](tamis_model::SamplingParams::num_alternatives).
-    pub(super) fn read(
+    pub(crate) fn read(
         app: &Arc<App>,
         fields: Fields<'_>,
         id: String,
@@ -95,7 +96,7 @@ impl OpenRequest {
         Ok(Self {
             app: app.clone(),
             id,
-            created: super::seconds(),
+            created: seconds(),
             how,
             prompts,
             logprobs,
@@ -108,7 +109,7 @@ impl OpenRequest {
     }
 
     /// Samples it; `numbered` as in [`App::submit`].
-    pub(super) async fn answer(
+    pub(crate) async fn answer(
         mut self,
         form: impl RouteFormat + 'static,
         numbered: bool,
@@ -176,13 +177,13 @@ impl OpenRequest {
     }
 
     /// The prompt of a choice.
-    pub(super) fn prompt(&self, choice: usize) -> &[u32] {
+    pub(crate) fn prompt(&self, choice: usize) -> &[u32] {
         self.prompts.get(choice / self.how.n).map_or(&[], Vec::as_slice)
     }
 
     /// The prompt's tokens of a choice with their log-probabilities, as vLLM tells them: nothing of the
     /// first; null where nobody asked.
-    pub(super) fn prompt_logprobs(&self, choice: usize) -> Value {
+    pub(crate) fn prompt_logprobs(&self, choice: usize) -> Value {
         let Some(scores) = self.scores.as_ref().and_then(|scores| scores.get(choice / self.how.n)) else {
             return Value::Null;
         };
@@ -196,7 +197,7 @@ impl OpenRequest {
     }
 
     /// An answer in OpenAI's form.
-    pub(super) fn openai_whole(&self, object: &str, choices: Value, usage: Value) -> Value {
+    pub(crate) fn openai_whole(&self, object: &str, choices: Value, usage: Value) -> Value {
         let mut value = self.openai_chunk(object, choices, None);
         value["service_tier"] = Value::Null;
         value["system_fingerprint"] = json!(FINGERPRINT);
@@ -205,7 +206,7 @@ impl OpenRequest {
     }
 
     /// A part of one.
-    pub(super) fn openai_chunk(&self, object: &str, choices: Value, usage: Option<Value>) -> Value {
+    pub(crate) fn openai_chunk(&self, object: &str, choices: Value, usage: Option<Value>) -> Value {
         let mut value = json!({
             "id": self.id,
             "object": object,
@@ -220,7 +221,7 @@ impl OpenRequest {
     }
 
     /// When it came, in seconds since 1970.
-    pub(super) fn created(&self) -> u64 {
+    pub(crate) fn created(&self) -> u64 {
         self.created
     }
 }
