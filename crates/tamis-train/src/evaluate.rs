@@ -17,11 +17,12 @@ use crate::assemble::places::Places;
 use crate::assemble::rewards::RewardFolder;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::no_pass;
-use crate::assemble::{AssembleError, data, learner, policy, rewards};
+use crate::assemble::{data, learner, policy, rewards};
 use crate::cluster::Cluster;
-use crate::error::{RunError, logits_hint};
+use crate::error::{AssembleError, RunError};
+use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::LearnerError;
+use crate::learner::{LearnerError, logits_hint};
 use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
 use crate::measure::validation_metrics::{SourceResult, results_by_source};
 use crate::prompts::worlds::{self, RunWorlds};
@@ -141,6 +142,12 @@ impl From<DispatchError> for Halt<EvaluateError> {
             ) => Self::Failed(EvaluateError::servers(lost.into())),
             error => Self::Failed(EvaluateError::Dispatch(error)),
         }
+    }
+}
+
+impl From<Fault> for EvaluateError {
+    fn from(fault: Fault) -> Self {
+        Self::Assemble(fault.into())
     }
 }
 

@@ -4,12 +4,14 @@
 //! it), and one step is its `step.rs`. Below it, each folder uses only those after it:
 //!
 //! [`credit`] makes advantages of a step's groups; [`workers`] has what generates and scores, and its
-//! journals; [`assemble`] turns a validated configuration into ready objects; [`checkpoint`] saves what a
-//! resume needs; [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and as
-//! generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`] become
-//! tokens and are drawn in order. [`cluster`] starts learners and servers elsewhere; [`plan`] says what a run needs
+//! journals; [`assemble`] turns a validated configuration into ready objects; [`error`] says why a run cannot
+//! begin or continue; [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and
+//! as generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`] become
+//! tokens and are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use
+//! [`python_program`], [`fault`] and [`interrupt`]. [`cluster`] starts learners and servers elsewhere; [`plan`] says what a run needs
 //! of which machines, [`doctor`] what is there. [`sweep`] runs many of them as processes of their own.
 
+mod api_key;
 pub mod assemble;
 pub mod checkpoint;
 pub mod cluster;
@@ -18,12 +20,14 @@ pub mod doctor;
 pub mod error;
 pub mod evaluate;
 pub mod export;
+pub mod fault;
 pub mod interrupt;
 pub mod learner;
 pub mod measure;
 pub mod native;
 pub mod plan;
 pub mod prompts;
+pub mod python_program;
 pub mod run;
 pub mod sweep;
 pub mod workers;

@@ -8,7 +8,8 @@ use tamis_run::log::progress::Console;
 use tamis_serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::peers::PeerDifference;
 use tamis_text::tokenizer::Tokenizer;
-use tamis_train::assemble::{AssembleError, policy};
+use tamis_train::assemble::policy;
+use tamis_train::error::AssembleError;
 use tamis_train::interrupt::{Interrupt, Interrupted};
 use tamis_train::prompts::codec::{Codec, CodecError};
 

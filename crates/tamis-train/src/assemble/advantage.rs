@@ -4,7 +4,7 @@ use tamis_config::{Config, KlPlace};
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, Column};
 
-use super::AssembleError;
+use crate::error::AssembleError;
 
 /// Columns that the trainer has for every estimator; values come from a critic, which is there where they are
 /// needed.

@@ -29,8 +29,9 @@ use tamis_text::template::ChatTemplate;
 pub use super::check_purpose::CheckPurpose;
 use super::policy::Limits;
 use super::settings::{sampling, threads, validation_settings};
-use super::{AssembleError, advantage, data, loggers, objective, policy, rewards, schedule};
+use super::{advantage, data, loggers, objective, policy, rewards, schedule};
 use crate::checkpoint::{CHECKSUMS, OTHER_ARCHITECTURE};
+use crate::error::AssembleError;
 use crate::interrupt::Interrupt;
 use tamis_run::directory;
 use tamis_run::durable::Disk;
@@ -252,7 +253,7 @@ impl Checker<'_> {
         if let Err(AssembleError::Schedule(error)) = schedule::scheduler(self.config, &sieve) {
             self.refuse(&["schedule".to_owned()], &error.to_string(), None);
         }
-        if let Err(error @ AssembleError::Setting { .. }) = schedule::trains_early(self.config, &sieve) {
+        if let Err(error @ AssembleError::Setting(_)) = schedule::trains_early(self.config, &sieve) {
             self.refuse(&["schedule.early_updates".to_owned()], &error.to_string(), error.hint().as_deref());
         }
     }
@@ -494,10 +495,12 @@ impl Checker<'_> {
     /// Refuses what a policy that sees images cannot do, and warns where a setting of such policies has no effect.
     fn vision(&mut self, folder: &Path) {
         let sees = policy::sees_images(folder);
-        if let Err(AssembleError::Setting { message, hint }) =
-            policy::check_sampling_of_images(self.config, sees)
-        {
-            self.refuse(&["rollout.backend", "model.path"].map(str::to_owned), &message, Some(&hint));
+        if let Err(AssembleError::Setting(fault)) = policy::check_sampling_of_images(self.config, sees) {
+            self.refuse(
+                &["rollout.backend", "model.path"].map(str::to_owned),
+                &fault.message,
+                fault.hint.as_deref(),
+            );
         }
         let learner = &self.config.learner;
         let learns_whole = learner.backend == LearnerBackend::Torch && learner.lora.is_none();

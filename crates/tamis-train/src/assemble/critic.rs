@@ -6,9 +6,10 @@ use tamis_config::{Config, CriticOptimizerConfig, ModelSource};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Model, TransformerConfig};
 
+use super::learning_rate;
 use super::policy::Companion;
-use super::{AssembleError, learning_rate};
 use crate::checkpoint::{Coverage, verify};
+use crate::error::AssembleError;
 use crate::learner::critic::CriticSettings;
 use crate::learner::learning_rate::LearningRate;
 use crate::learner::micro_batch::MicroBatch;

@@ -20,8 +20,9 @@ use tamis_rollout::PreparedPrompt;
 use tamis_text::template::ChatTemplate;
 
 use super::check_purpose::CheckPurpose;
-use super::{AssembleError, policy};
+use super::policy;
 use crate::checkpoint::CHECKSUMS;
+use crate::error::AssembleError;
 use crate::prompts::codec::{Codec, CodecError};
 use crate::prompts::foreign;
 

@@ -10,9 +10,9 @@ use tamis_core::advantage::{Advantage, Scale};
 use tamis_core::figure::shortest;
 use tamis_core::objective::{Aggregation, Importance, KlController, KlEstimator, PolicyLoss};
 
-use super::AssembleError;
 use super::objective::Divergence;
 use super::{advantage, objective};
+use crate::error::AssembleError;
 
 /// The objective in one line: preset, loss and its bounds, aggregation, divergence, advantage, and what else
 /// is on.

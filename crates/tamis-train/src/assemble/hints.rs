@@ -11,7 +11,7 @@ use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_rollout::PreparedPrompt;
 use tamis_run::log::progress::Console;
 
-use super::AssembleError;
+use crate::error::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::prompts::codec::Codec;
 

@@ -12,12 +12,13 @@ use tamis_rollout::launch::Say;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
-use super::api_key::{api_key, random_key};
 use super::objective::Divergence;
 use super::settings::engine_settings;
-use super::{AssembleError, critic, policy};
+use super::{critic, policy};
+use crate::api_key::{api_key, random_key};
 use crate::checkpoint::{CRITIC, Coverage, SaveError, verify};
 use crate::cluster::Cluster;
+use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::{self, TorchProcess};

@@ -16,8 +16,8 @@ use tamis_run::log::prometheus::PrometheusLogger;
 use tamis_run::log::side_process::{LoggerProcess, SideProcessLogger, SideProcessSettings};
 use tamis_run::log::tensorboard::TensorBoardLogger;
 
-use super::AssembleError;
-use crate::learner::torch::{interpreter, module_environment, write_program};
+use crate::error::AssembleError;
+use crate::python_program::{interpreter, module_environment, write_program};
 
 /// Loggers, and the folder with the program of those in a process, which is there as long as they are.
 pub(crate) struct RunLoggers {

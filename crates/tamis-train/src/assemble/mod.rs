@@ -4,7 +4,6 @@
 //! wrong with it.
 
 pub mod advantage;
-pub(crate) mod api_key;
 pub mod check;
 mod check_purpose;
 pub mod critic;
@@ -25,24 +24,8 @@ pub(crate) mod settings;
 pub(crate) mod validation;
 
 use tamis_config::LrScheduleConfig;
-use tamis_core::advantage::AdvantageError;
-use tamis_core::correction::CorrectionError;
-use tamis_core::filter::{FilterError, MetricError};
-use tamis_core::objective::ObjectiveError;
-use tamis_core::schedule::ScheduleError;
-use tamis_data::dataset::DatasetError;
-use tamis_env::reward::RewardError;
-use tamis_env::task::TaskError;
-use tamis_model::{CheckpointError, ConfigError};
-use tamis_rollout::GeneratorError;
-use tamis_text::transcript::TranscriptError;
-use thiserror::Error;
 
-use crate::checkpoint::{ChecksumError, OTHER_ARCHITECTURE, is_other_architecture};
-use crate::interrupt::Halt;
 use crate::learner::learning_rate::LearningRate;
-use crate::prompts::codec::CodecError;
-use tamis_run::durable::DiskError;
 
 /// A learning rate over steps.
 pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningRate {
@@ -55,142 +38,3 @@ pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningR
 }
 
 pub(crate) use tamis_env::reward::settings::RELATIVE;
-
-/// A part of the run cannot be built.
-#[derive(Debug, Error)]
-pub enum AssembleError {
-    /// A setting lacks what another one needs, found out only with data and model at hand.
-    #[error("{message}")]
-    Setting {
-        /// The fault.
-        message: String,
-        /// The fix.
-        hint: String,
-    },
-    /// The task cannot be made.
-    #[error(transparent)]
-    Task(#[from] TaskError),
-    /// A dataset cannot be read.
-    #[error(transparent)]
-    Dataset(#[from] DatasetError),
-    /// Text cannot become tokens.
-    #[error(transparent)]
-    Codec(#[from] CodecError),
-    /// A conversation of many turns cannot be rendered.
-    #[error("the model's chat template cannot be used turn by turn")]
-    Transcript(#[from] TranscriptError),
-    /// A reward cannot be set up.
-    #[error(transparent)]
-    Reward(#[from] RewardError),
-    /// No server of a judge or of a reward model answers.
-    #[error(transparent)]
-    Judge(GeneratorError),
-    /// The shipped reward program cannot be written.
-    #[error("failed to {0}")]
-    RewardRunner(#[from] DiskError),
-    /// The model's configuration is wrong.
-    #[error(transparent)]
-    ModelConfig(#[from] ConfigError),
-    /// The model cannot be loaded.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The model is not what was saved.
-    #[error(transparent)]
-    Checksum(#[from] ChecksumError),
-    /// The filter's metric does not exist.
-    #[error(transparent)]
-    Metric(#[from] MetricError),
-    /// The filter's settings contradict themselves.
-    #[error(transparent)]
-    Filter(#[from] FilterError),
-    /// The objective's settings are out of range.
-    #[error(transparent)]
-    Objective(#[from] ObjectiveError),
-    /// The advantage's settings are out of range.
-    #[error(transparent)]
-    Advantage(#[from] AdvantageError),
-    /// The correction's settings are out of range.
-    #[error(transparent)]
-    Correction(#[from] CorrectionError),
-    /// A prompt cannot be given with its gold answer.
-    #[error("objective.advantage.gold_hint: the prompts cannot be given with their gold answers")]
-    Hint {
-        /// The underlying error.
-        #[source]
-        source: CodecError,
-    },
-    /// The schedule's settings contradict themselves.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-}
-
-impl AssembleError {
-    pub(crate) fn setting(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Setting { message: message.into(), hint: hint.into() }
-    }
-
-    /// Tells an interruption from a failure: a reward function that does not wait for its program any more
-    /// was interrupted.
-    pub fn halt(self) -> Halt<Self> {
-        match self {
-            Self::Reward(RewardError::Interrupted) => Halt::Interrupted,
-            error => Halt::Failed(error),
-        }
-    }
-
-    /// Whether the native engine does not know the architecture of a model.
-    pub fn is_other_architecture(&self) -> bool {
-        match self {
-            Self::ModelConfig(error) => matches!(error, ConfigError::Architecture { .. }),
-            Self::Checkpoint(error) => is_other_architecture(error),
-            _ => false,
-        }
-    }
-
-    /// The fix, where more is known than the message says.
-    pub fn hint(&self) -> Option<String> {
-        let hint = match self {
-            error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),
-            Self::Checksum(error) => return error.hint(),
-            Self::Setting { hint, .. } => Some(hint.as_str()),
-            Self::RewardRunner(error) => error.hint(),
-            Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),
-            Self::Codec(CodecError::TemplateFile { .. }) => {
-                return Some(format!("set `model.chat_template`; {RELATIVE}"));
-            }
-            Self::Codec(CodecError::PromptTemplateFile { .. }) => {
-                Some("`data.prompt_template` is taken from the folder in which tamis is started")
-            }
-            Self::Checkpoint(
-                CheckpointError::Shape { .. }
-                | CheckpointError::Missing { .. }
-                | CheckpointError::Unexpected { .. },
-            ) => Some("`config.json` and the weights are not of one model: take both from the same folder"),
-            Self::Hint { .. } => Some(
-                "set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it",
-            ),
-            _ => None,
-        };
-        hint.map(str::to_owned)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Error, ErrorKind};
-    use std::path::Path;
-
-    use super::*;
-    use tamis_run::durable::DiskOperation;
-
-    #[test]
-    fn a_reward_program_that_cannot_be_written() {
-        let path = Path::new("runs/tiny/tamis_reward.py");
-        let error = DiskError::new(DiskOperation::Write, path, Error::from(ErrorKind::StorageFull));
-        let error = AssembleError::from(error);
-        insta::assert_snapshot!(error.to_string(), @"failed to write `runs/tiny/tamis_reward.py`");
-        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and \
-             continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on \
-             another disk (`run.dir`); files written before are whole");
-    }
-}

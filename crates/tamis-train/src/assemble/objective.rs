@@ -4,7 +4,7 @@ use tamis_config::{Config, KlPlace};
 use tamis_core::correction::{Correction, Mode};
 use tamis_core::objective::{KlController, KlEstimator, Objective};
 
-use super::AssembleError;
+use crate::error::AssembleError;
 
 /// The place in which the divergence from the reference enters.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -13,8 +13,9 @@ use tamis_text::image_tokens::MODEL_TYPES;
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
-use super::{AssembleError, RELATIVE};
+use super::RELATIVE;
 use crate::checkpoint::{Coverage, verify};
+use crate::error::AssembleError;
 use crate::prompts::codec::Codec;
 
 /// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.

@@ -10,13 +10,13 @@ use tamis_core::schedule::selector::InclusionWeights;
 use tamis_env::reward::TrainerState;
 use tamis_rollout::{InFlight, Record, SamplePurpose, Sampling};
 
-use super::AssembleError;
 use super::hints::Hints;
 use super::settings::{planned_steps, trainer_state, update_settings, validation_settings};
 use crate::assemble::critic::{self, CriticPlan};
 use crate::assemble::objective::{self, Divergence};
 use crate::assemble::schedule::Sieve;
 use crate::assemble::{advantage, learning_rate};
+use crate::error::AssembleError;
 use crate::learner::gradient_analysis::GradientAnalysis;
 use crate::learner::learning_rate::LearningRate;
 use crate::learner::update::UpdateSettings;

@@ -21,9 +21,9 @@ use tamis_rollout::prompt_template::PromptTemplate;
 use tamis_rollout::reward_model::{ModelInput, RewardModel};
 use tamis_run::durable::Disk;
 
-use super::AssembleError;
-use super::api_key::api_key;
 use super::settings::threads;
+use crate::api_key::api_key;
+use crate::error::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::TorchProcess;
 
@@ -97,7 +97,7 @@ pub fn rewards(
 impl From<BuildError> for AssembleError {
     fn from(error: BuildError) -> Self {
         match error {
-            BuildError::Setting { message, hint } => Self::Setting { message, hint },
+            BuildError::Setting { message, hint } => Self::setting(message, hint),
             BuildError::Reward(error) => Self::Reward(error),
             BuildError::Host(error) => match error.downcast::<Self>() {
                 Ok(error) => *error,

@@ -7,8 +7,8 @@ use tamis_core::schedule::{RoundLimit, ScheduleSettings, Scheduler, StepUpdates,
 use tamis_core::whole_step::WholeStep;
 use tamis_rollout::Record;
 
-use super::AssembleError;
 use super::advantage::{advantage, shapings};
+use crate::error::AssembleError;
 
 /// The sieve with the metric it looks at, checked against the scores that the run will have.
 #[derive(Debug, Clone)]

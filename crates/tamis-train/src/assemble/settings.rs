@@ -8,7 +8,8 @@ use tamis_env::reward::TrainerState;
 use tamis_model::AdamWConfig;
 use tamis_rollout::{DispatcherSettings, SamplePurpose, Sampling};
 
-use super::{AssembleError, critic, objective};
+use super::{critic, objective};
+use crate::error::AssembleError;
 use crate::learner::LearnerInfo;
 use crate::learner::micro_batch::MicroBatch;
 use crate::learner::update::UpdateSettings;

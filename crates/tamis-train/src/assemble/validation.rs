@@ -6,8 +6,8 @@ use tamis_config::{Config, GoldCheck, ValidationMetric};
 use tamis_env::reward::Rewards;
 use tamis_rollout::PreparedPrompt;
 
-use super::AssembleError;
 use super::places::Places;
+use crate::error::AssembleError;
 use crate::measure::validation::source_of;
 use crate::measure::validation_metrics::FigureName;
 

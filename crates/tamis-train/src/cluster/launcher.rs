@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tamis_env::process_group::GuardedFolder;
 use tamis_rollout::launch::{LaunchError, Say, last_lines};
 
-use crate::learner::torch::{module_environment, write_program};
 use crate::plan::machines::Machine;
+use crate::python_program::{module_environment, write_program};
 
 /// What it is, for messages.
 pub(crate) const COMMAND: &str = "python -m tamis.cluster";

@@ -14,11 +14,11 @@ use serde_json::{Map, Value, json};
 use tamis_config::{BackendKind, Config, LaunchConfig, LauncherKind, LearnerBackend, ServerCommand};
 use tamis_rollout::launch::{LaunchError, LaunchedServers, Say};
 
-use crate::assemble::AssembleError;
-use crate::assemble::api_key::random_key;
+use crate::api_key::random_key;
+use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::torch::{default_interpreter, interpreter};
 use crate::plan::machines::Machine;
+use crate::python_program::{default_interpreter, interpreter};
 pub(crate) use launcher::COMMAND;
 use launcher::Launcher;
 pub use role::Role;
@@ -237,7 +237,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Where none can be drawn.
-    pub(crate) fn server_key(&self) -> Result<String, AssembleError> {
+    pub(crate) fn server_key(&self) -> Result<String, Fault> {
         if let Some(key) = self.server_key.get() {
             return Ok(key.clone());
         }

@@ -10,7 +10,7 @@ use tamis_rollout::launch::{HEALTHY, LaunchError, Say, pause_after};
 
 use super::launcher::{self, Fate, Launcher};
 use super::{Cluster, LOOK_EVERY, MOST_RESTARTS, absolute};
-use crate::learner::torch::interpreter;
+use crate::python_program::interpreter;
 
 /// How a launcher is started.
 pub(super) struct StartLauncher {

@@ -15,8 +15,8 @@ use serde::Serialize;
 use tamis_config::Config;
 
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::torch::interpreter;
 use crate::plan::machines::Machine;
+use crate::python_program::interpreter;
 pub use python::Interpreter;
 use python::{find_program, interpreter_of};
 

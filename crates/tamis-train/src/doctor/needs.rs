@@ -13,11 +13,11 @@ use crate::assemble::loggers::{SET_URI, is_place_open};
 use crate::assemble::policy;
 use crate::cluster::Cluster;
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::torch::interpreter;
 use crate::plan::bytes::human;
 use crate::plan::machines::{Machine, Machines};
 use crate::plan::model_sizes::ModelSizes;
 use crate::plan::{Misfit, Plan, RunModels};
+use crate::python_program::interpreter;
 
 /// What was found before.
 pub(super) struct There {

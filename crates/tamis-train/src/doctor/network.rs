@@ -9,7 +9,7 @@ use tamis_rollout::http::{Address, HttpClient, HttpSettings, Transport as _};
 use tamis_rollout::wire::{Call, HttpAnswer};
 
 use super::Finding;
-use crate::assemble::api_key::api_key;
+use crate::api_key::api_key;
 
 /// Longest time for an answer.
 const LONGEST: Duration = Duration::from_secs(10);

@@ -10,6 +10,7 @@ pub mod gradient_analysis;
 pub mod learning_rate;
 pub mod left_out;
 pub mod micro_batch;
+mod not_finite;
 pub(crate) mod optimizer_batch;
 pub mod progress;
 pub mod rank_balance;
@@ -35,9 +36,9 @@ use rank_balance::RankBalance;
 use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
-use crate::error::logits_hint;
 use crate::interrupt::Halt;
 use generate::{Generate, GrownSamples};
+pub(crate) use not_finite::logits_hint;
 use progress::UpdateProgress;
 
 /// One sequence to learn from or to score.

@@ -18,8 +18,8 @@ use tamis_env::reward::{Listener, Nobody};
 use tamis_env::task::TaskPrompts;
 use tamis_rollout::environment_server::EnvironmentServer;
 
-use crate::assemble::AssembleError;
-use crate::learner::torch::{interpreter, module_environment, write_program};
+use crate::fault::Fault;
+use crate::python_program::{interpreter, module_environment, write_program};
 
 /// Variable with the key of an environment's server, where it wants one.
 const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
@@ -42,10 +42,10 @@ impl StartedEnvironment {
         environment: &EnvironmentConfig,
         spec: &ForeignSpec,
         listener: &Arc<dyn Listener>,
-    ) -> Result<Self, AssembleError> {
+    ) -> Result<Self, Fault> {
         let kind = environment.kind.as_str();
         let failed = |error: &dyn std::fmt::Display, hint: &str| {
-            AssembleError::setting(format!("the environment `{kind}` does not come up: {error}"), hint)
+            Fault::new(format!("the environment `{kind}` does not come up: {error}"), hint)
         };
         let hint = match spec.reach {
             Reach::Module { .. } => {
@@ -194,10 +194,10 @@ pub fn levels(
     config: &Config,
     environment: &EnvironmentConfig,
     spec: &ForeignSpec,
-) -> Result<TaskPrompts, AssembleError> {
+) -> Result<TaskPrompts, Fault> {
     let refused = |error: EnvironmentFault| {
         let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
-        AssembleError::setting(message, "`train_size` and `val_size` say how many are asked for")
+        Fault::new(message, "`train_size` and `val_size` say how many are asked for")
     };
     // What is said while levels are made, is said again when they are played.
     let nobody: Arc<dyn Listener> = Arc::new(Nobody);

@@ -25,7 +25,7 @@ use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
 use super::codec::Codec;
 use super::foreign::StartedEnvironment;
-use crate::assemble::AssembleError;
+use crate::fault::Fault;
 
 /// Slow environments that work at the same time.
 const ENVIRONMENT_THREADS: usize = 64;
@@ -66,13 +66,9 @@ impl RunWorlds {
     ///
     /// # Errors
     /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not come up.
-    pub fn of(
-        config: &Config,
-        codec: &Codec,
-        listener: &Arc<dyn Listener>,
-    ) -> Result<Option<Self>, AssembleError> {
+    pub fn of(config: &Config, codec: &Codec, listener: &Arc<dyn Listener>) -> Result<Option<Self>, Fault> {
         let Some(environment) = config.played() else { return Ok(None) };
-        let start = |environment: &EnvironmentConfig| -> Result<Place, AssembleError> {
+        let start = |environment: &EnvironmentConfig| -> Result<Place, Fault> {
             let maker = environment.maker();
             Ok(match maker.kind.world() {
                 World::Game(_) => Place::Here(Box::new(maker)),
@@ -86,7 +82,7 @@ impl RunWorlds {
         let places: Vec<Place> = config.environments().map(start).collect::<Result<_, _>>()?;
         let schemas: Vec<Value> = places.iter().flat_map(Place::schemas).cloned().collect();
         if places.len() > 1 && !schemas.is_empty() {
-            return Err(AssembleError::setting(
+            return Err(Fault::new(
                 "an environment with tools stands alone, and there are `more_environments`",
                 "its tools would stand in the prompts of all: play it in a run of its own",
             ));
@@ -96,12 +92,17 @@ impl RunWorlds {
         let is_plain = environment.style == EnvironmentStyle::Plain;
         let is_text = config.data.prompt_format == PromptFormat::Text || is_plain;
         let template = match codec.template().filter(|_| !is_text) {
-            Some(template) => Some(check_template(
-                template,
-                codec.tokenizer(),
-                codec.template_arguments(),
-                codec.end_token_ids(),
-            )?),
+            Some(template) => Some(
+                check_template(
+                    template,
+                    codec.tokenizer(),
+                    codec.template_arguments(),
+                    codec.end_token_ids(),
+                )
+                .map_err(|error| {
+                    Fault::caused_by("the model's chat template cannot be used turn by turn", error)
+                })?,
+            ),
             None => None,
         };
         let limits = config
@@ -113,7 +114,7 @@ impl RunWorlds {
             .collect();
         let worlds = Self { codec, template, is_plain, context: environment.context(), places, limits };
         if worlds.template.is_none() && (!schemas.is_empty() || worlds.speaks_in_chat()) {
-            return Err(AssembleError::setting(
+            return Err(Fault::new(
                 format!(
                     "`environment.kind` {} speaks in conversations, and the model has no chat template, or prompts are bare text",
                     environment.kind
@@ -226,12 +227,12 @@ fn start_tools(
     environment: &EnvironmentConfig,
     settings: &ToolSettings,
     listener: &Arc<dyn Listener>,
-) -> Result<Place, AssembleError> {
+) -> Result<Place, Fault> {
     let start = |spec| StartedEnvironment::start(environment, &spec, listener);
     let started = settings.spec().map(start).transpose()?;
     let elsewhere = started.as_ref().map(StartedEnvironment::foreign);
     let tools = Toolbox::new(settings, elsewhere, environment.prompting.max_turns).map_err(|error| {
-        AssembleError::setting(
+        Fault::new(
             format!("the tools of `environment` cannot be used: {error}"),
             "`environment.functions` and `environment.interpreter` say which there are, `environment.sandbox` what protects",
         )
@@ -239,7 +240,7 @@ fn start_tools(
     Ok(Place::Tools { toolbox: Arc::new(tools), _workers: started })
 }
 
-fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, AssembleError> {
+fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, Fault> {
     let ProgramEnvironmentSettings { argv, working_dir, timeout, max_calls, max_concurrent, model } =
         settings.clone();
     let settings = ProgramSettings {
@@ -252,7 +253,7 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, A
     };
     // Whoever waits looks by itself.
     ProgramHost::start(settings, || ()).map_err(|error| {
-        AssembleError::setting(
+        Fault::new(
             format!("the programs of `environment` cannot be run: {error}"),
             "mend the setting that it names",
         )

@@ -3,7 +3,7 @@
 use tamis_config::Config;
 
 use super::Run;
-use crate::assemble::AssembleError;
+use crate::error::AssembleError;
 use crate::learner::{CopyTo, LearnerError};
 
 /// Refuses a warm-up that lasts as long as the epochs do: only with the prompts at hand is their number of

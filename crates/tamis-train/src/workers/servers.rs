@@ -26,11 +26,13 @@ use tamis_rollout::{
 
 use super::published::PublishedFolders;
 use super::samples::RecordedSamples;
-use crate::assemble::api_key::api_key;
+use crate::api_key::api_key;
+use crate::assemble::objective;
 use crate::assemble::settings::sampling;
-use crate::assemble::{AssembleError, objective};
 use crate::cluster::{Cluster, Started};
+use crate::error::AssembleError;
 use crate::error::RunError;
+use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{LearnerEndpoint, RunLearner};
 use crate::prompts::codec::Codec;
@@ -221,7 +223,7 @@ pub(crate) fn launch(
 }
 
 /// The key of servers that a configuration names.
-fn named_key(config: &Config) -> Result<Option<String>, AssembleError> {
+fn named_key(config: &Config) -> Result<Option<String>, Fault> {
     let rollout = &config.rollout;
     api_key("rollout.", rollout.api_key_file.as_deref(), rollout.api_key_env.as_deref())
 }
@@ -486,7 +488,7 @@ pub(super) fn connect_fleet(
 }
 
 /// The key that servers are asked with: the one that the run drew for those that it started, or the one named.
-fn key_of(config: &Config, launched: Option<&Started>) -> Result<Option<String>, AssembleError> {
+fn key_of(config: &Config, launched: Option<&Started>) -> Result<Option<String>, Fault> {
     match launched.and_then(Started::key) {
         Some(drawn) => Ok(Some(drawn.to_owned())),
         None => named_key(config),

@@ -1,6 +1,6 @@
 //! Why a run cannot begin or go on, and what to do about it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tamis_core::advantage::AdvantageError;
 use tamis_core::objective::ObjectiveError;
@@ -12,11 +12,13 @@ use tamis_rollout::launch::LaunchError;
 use tamis_rollout::{DispatchError, GeneratorError, MissingRewards, ScoreError};
 use thiserror::Error;
 
-use crate::assemble::AssembleError;
+use super::AssembleError;
 use crate::checkpoint::SaveError;
+use crate::fault::Fault;
 use crate::interrupt::Halt;
 use crate::learner::LearnerError;
 use crate::learner::left_out::LeftOut;
+use crate::learner::logits_hint;
 use crate::learner::warm_start::WarmStartError;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::journal::JournalError;
@@ -270,6 +272,12 @@ where
     }
 }
 
+impl From<Fault> for RunError {
+    fn from(fault: Fault) -> Self {
+        Self::Assemble(fault.into())
+    }
+}
+
 impl From<LearnerError> for RunError {
     fn from(error: LearnerError) -> Self {
         match error {
@@ -331,24 +339,6 @@ impl From<DispatchError> for Halt<RunError> {
             },
             error => Self::Failed(RunError::Dispatch(error)),
         }
-    }
-}
-
-/// The fix for a policy whose logits are not finite, after so many steps, where the run knows.
-pub(crate) fn logits_hint(step: Option<u64>, kept: Option<&Path>) -> String {
-    match (step, kept) {
-        (_, Some(kept)) => format!(
-            "no later weights are saved; begin a new run from a checkpoint before it diverged (`model.path: {}`, or an earlier \
-             one) with a lower train.optimizer.learning_rate, and look for a reward or an advantage without bound",
-            kept.display()
-        ),
-        (None | Some(0), None) => "look at how these weights were made: begin from a checkpoint before they diverged, and \
-             train with a lower learning rate (train.optimizer.learning_rate; that of a warm start is \
-             warm_start.learning_rate)"
-            .to_owned(),
-        (Some(_), None) => "nothing was saved: begin a new run with a lower train.optimizer.learning_rate; checkpoint.save_freq above \
-             0 keeps states from before"
-            .to_owned(),
     }
 }
 

@@ -1,0 +1,7 @@
+//! Why a run cannot begin or go on, and what to do about it.
+
+mod assemble;
+mod run;
+
+pub use assemble::AssembleError;
+pub use run::RunError;

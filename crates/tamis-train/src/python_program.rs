@@ -1,0 +1,239 @@
+//! The part of the Python package that is in this program, and the interpreter that runs it: the PyTorch learner,
+//! reward models, environments, loggers and the launcher are modules of it.
+
+use std::path::{Path, PathBuf};
+
+use tamis_env::process_group::GuardedFolder;
+use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
+
+use crate::interrupt::{Halt, Interrupt};
+
+/// The Python files of the learner, by their path in the package.
+const FILES: &[(&str, &str)] = &[
+    ("__init__.py", include_str!("../../../python/tamis/__init__.py")),
+    ("cluster/__init__.py", include_str!("../../../python/tamis/cluster/__init__.py")),
+    ("cluster/__main__.py", include_str!("../../../python/tamis/cluster/__main__.py")),
+    ("cluster/agent.py", include_str!("../../../python/tamis/cluster/agent.py")),
+    ("cluster/channel.py", include_str!("../../../python/tamis/cluster/channel.py")),
+    ("cluster/group.py", include_str!("../../../python/tamis/cluster/group.py")),
+    ("cluster/local.py", include_str!("../../../python/tamis/cluster/local.py")),
+    ("cluster/on_ray.py", include_str!("../../../python/tamis/cluster/on_ray.py")),
+    ("cluster/request.py", include_str!("../../../python/tamis/cluster/request.py")),
+    ("environments/__init__.py", include_str!("../../../python/tamis/environments/__init__.py")),
+    ("environments/__main__.py", include_str!("../../../python/tamis/environments/__main__.py")),
+    ("environments/board.py", include_str!("../../../python/tamis/environments/board.py")),
+    ("environments/chat_harness.py", include_str!("../../../python/tamis/environments/chat_harness.py")),
+    ("environments/of_gymnasium.py", include_str!("../../../python/tamis/environments/of_gymnasium.py")),
+    ("environments/of_python.py", include_str!("../../../python/tamis/environments/of_python.py")),
+    ("environments/of_tasksets.py", include_str!("../../../python/tamis/environments/of_tasksets.py")),
+    ("environments/of_tools.py", include_str!("../../../python/tamis/environments/of_tools.py")),
+    ("environments/of_verifiers.py", include_str!("../../../python/tamis/environments/of_verifiers.py")),
+    ("environments/protocol.py", include_str!("../../../python/tamis/environments/protocol.py")),
+    ("environments/rollout.py", include_str!("../../../python/tamis/environments/rollout.py")),
+    ("environments/server.py", include_str!("../../../python/tamis/environments/server.py")),
+    ("environments/spaces.py", include_str!("../../../python/tamis/environments/spaces.py")),
+    ("environments/threads.py", include_str!("../../../python/tamis/environments/threads.py")),
+    ("environments/tool_calls.py", include_str!("../../../python/tamis/environments/tool_calls.py")),
+    ("learner/__init__.py", include_str!("../../../python/tamis/learner/__init__.py")),
+    ("learner/__main__.py", include_str!("../../../python/tamis/learner/__main__.py")),
+    ("learner/attention.py", include_str!("../../../python/tamis/learner/attention.py")),
+    ("learner/checkpoint.py", include_str!("../../../python/tamis/learner/checkpoint.py")),
+    ("learner/connections.py", include_str!("../../../python/tamis/learner/connections.py")),
+    ("learner/continuous.py", include_str!("../../../python/tamis/learner/continuous.py")),
+    ("learner/critic.py", include_str!("../../../python/tamis/learner/critic.py")),
+    ("learner/device.py", include_str!("../../../python/tamis/learner/device.py")),
+    ("learner/drawing.py", include_str!("../../../python/tamis/learner/drawing.py")),
+    ("learner/generate.py", include_str!("../../../python/tamis/learner/generate.py")),
+    ("learner/handles.py", include_str!("../../../python/tamis/learner/handles.py")),
+    ("learner/head.py", include_str!("../../../python/tamis/learner/head.py")),
+    ("learner/learner.py", include_str!("../../../python/tamis/learner/learner.py")),
+    ("learner/loading.py", include_str!("../../../python/tamis/learner/loading.py")),
+    ("learner/logprob.py", include_str!("../../../python/tamis/learner/logprob.py")),
+    ("learner/lora.py", include_str!("../../../python/tamis/learner/lora.py")),
+    ("learner/model.py", include_str!("../../../python/tamis/learner/model.py")),
+    ("learner/optimizer.py", include_str!("../../../python/tamis/learner/optimizer.py")),
+    ("learner/packing.py", include_str!("../../../python/tamis/learner/packing.py")),
+    ("learner/parts.py", include_str!("../../../python/tamis/learner/parts.py")),
+    ("learner/protocol.py", include_str!("../../../python/tamis/learner/protocol.py")),
+    ("learner/random_keys.py", include_str!("../../../python/tamis/learner/random_keys.py")),
+    ("learner/ranks.py", include_str!("../../../python/tamis/learner/ranks.py")),
+    ("learner/rotary.py", include_str!("../../../python/tamis/learner/rotary.py")),
+    ("learner/row_cache.py", include_str!("../../../python/tamis/learner/row_cache.py")),
+    ("learner/samples.py", include_str!("../../../python/tamis/learner/samples.py")),
+    ("learner/server.py", include_str!("../../../python/tamis/learner/server.py")),
+    ("learner/sharding.py", include_str!("../../../python/tamis/learner/sharding.py")),
+    ("learner/transfer.py", include_str!("../../../python/tamis/learner/transfer.py")),
+    ("learner/vision.py", include_str!("../../../python/tamis/learner/vision.py")),
+    ("learner/weights.py", include_str!("../../../python/tamis/learner/weights.py")),
+    ("loggers/__init__.py", include_str!("../../../python/tamis/loggers/__init__.py")),
+    ("loggers/__main__.py", include_str!("../../../python/tamis/loggers/__main__.py")),
+    ("loggers/to_mlflow.py", include_str!("../../../python/tamis/loggers/to_mlflow.py")),
+    ("loggers/to_wandb.py", include_str!("../../../python/tamis/loggers/to_wandb.py")),
+    ("reward/__init__.py", include_str!("../../../python/tamis/reward/__init__.py")),
+    ("reward/__main__.py", include_str!("../../../python/tamis/reward/__main__.py")),
+    ("reward/scoring.py", include_str!("../../../python/tamis/reward/scoring.py")),
+    ("reward/server.py", include_str!("../../../python/tamis/reward/server.py")),
+];
+
+/// A module of the package, as a process.
+pub struct ModuleProcess<'a> {
+    /// The interpreter.
+    pub python: &'a str,
+    /// `tamis.learner`.
+    pub module: &'a str,
+    /// What it is, for messages: `learner`.
+    pub what: &'static str,
+    /// A file that it is given (`--settings`).
+    pub settings: Option<&'a serde_json::Value>,
+    /// Where its output goes.
+    pub log: PathBuf,
+    /// How long it may take to start, and how often it is started again.
+    pub limits: LaunchLimits,
+}
+
+impl ModuleProcess<'_> {
+    /// Starts it, and waits until it takes connections at a socket in a folder that holds its program, too.
+    ///
+    /// # Errors
+    /// If it does not come up; none is left then.
+    pub fn launch(
+        &self,
+        say: &Say,
+        interrupt: &Interrupt,
+    ) -> Result<(LaunchedServers, GuardedFolder), Halt<LaunchError>> {
+        let python = interpreter(self.python, std::env::current_exe().ok().as_deref());
+        let surroundings = |what: &str, source| LaunchError::Surroundings {
+            command: format!("{python} -m {}", self.module),
+            what: what.to_owned(),
+            source,
+        };
+        let failed = |what: &'static str| move |error| Halt::Failed(surroundings(what, error));
+        let folder = write_program().map_err(failed("its program cannot be written"))?;
+        let socket = folder.path().join("socket");
+        let environment = module_environment(folder.path());
+        let listen = format!("unix:{}", socket.display());
+        let mut words = [&python, "-m", self.module, "--listen", &listen].map(str::to_owned).to_vec();
+        if let Some(settings) = self.settings {
+            let path = folder.path().join("settings.json");
+            std::fs::write(&path, settings.to_string()).map_err(failed("its settings cannot be written"))?;
+            words.extend(["--settings".to_owned(), path.display().to_string()]);
+        }
+        let server = ServerProcess {
+            shown: words.join(" "),
+            words,
+            environment,
+            what: self.what,
+            place: Place::Socket(socket),
+            log: self.log.clone(),
+        };
+        let started = LaunchedServers::start(vec![server], self.limits, &interrupt.flag(), say.clone());
+        match started.map_err(Halt::Failed)? {
+            Some(launched) => Ok((launched, folder)),
+            None => Err(Halt::Interrupted),
+        }
+    }
+}
+
+/// Writes the program into a folder for the user alone.
+pub fn write_program() -> std::io::Result<GuardedFolder> {
+    let folder = private_folder()?;
+    for (name, text) in FILES {
+        let path = folder.path().join("tamis").join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(folder.path()))?;
+        std::fs::write(&path, text)?;
+    }
+    Ok(folder)
+}
+
+/// Variables of a process whose program is in a folder.
+pub fn module_environment(folder: &Path) -> Vec<(String, String)> {
+    let mut paths = vec![folder.to_owned()];
+    paths.extend(std::env::var_os("PYTHONPATH").iter().flat_map(std::env::split_paths));
+    let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.as_os_str().to_owned());
+    let mut environment = vec![("PYTHONPATH".to_owned(), paths.to_string_lossy().into_owned())];
+    // A file of the working folder is no module of the package.
+    environment.push(("PYTHONSAFEPATH".to_owned(), "1".to_owned()));
+    // Threads that spin while this process samples would take its cores.
+    if std::env::var_os("OMP_WAIT_POLICY").is_none() {
+        environment.push(("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()));
+    }
+    environment
+}
+
+/// The interpreter that a run starts. A bare `python3`, which is the default, is the one beside the program where there is
+/// one: the Python of the environment that the package is installed in, whether it is activated or not.
+pub fn interpreter(python: &str, program: Option<&Path>) -> String {
+    let beside = program.and_then(Path::parent).map(|folder| folder.join(python));
+    match beside {
+        Some(beside) if python == DEFAULT_INTERPRETER && beside.is_file() => {
+            beside.to_string_lossy().into_owned()
+        }
+        _ => python.to_owned(),
+    }
+}
+
+/// Default of `learner.python`.
+const DEFAULT_INTERPRETER: &str = "python3";
+
+/// The interpreter that nobody named.
+pub fn default_interpreter() -> &'static str {
+    DEFAULT_INTERPRETER
+}
+
+/// Longest path of a folder that a socket may be in: a socket's path has at most 107 bytes.
+const LONGEST_FOLDER: usize = 90;
+
+/// Beginning of the names of such folders.
+const PREFIX: &str = "tamis-learner-";
+
+/// A folder of a name that nobody else can guess, for nobody else to read.
+fn private_folder() -> std::io::Result<GuardedFolder> {
+    let folder = GuardedFolder::create_in(&std::env::temp_dir(), PREFIX)?;
+    if folder.path().as_os_str().len() <= LONGEST_FOLDER {
+        return Ok(folder);
+    }
+    GuardedFolder::create_in(Path::new("/tmp"), PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interpreter_beside_the_program_comes_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (program, beside) = (folder.path().join("tamis"), folder.path().join("python3"));
+        assert_eq!(interpreter("python3", Some(&program)), "python3");
+        std::fs::write(&beside, "").expect("written");
+        assert_eq!(interpreter("python3", Some(&program)), beside.to_string_lossy());
+        assert_eq!(interpreter("python3", None), "python3");
+        // What somebody named is what is started.
+        std::fs::write(folder.path().join("python3.12"), "").expect("written");
+        for named in ["python3.12", "/usr/bin/python3", ".venv/bin/python"] {
+            assert_eq!(interpreter(named, Some(&program)), named);
+        }
+        assert_eq!(tamis_config::Config::default().learner.python, DEFAULT_INTERPRETER);
+    }
+
+    /// The program that a run starts is the whole learner.
+    #[test]
+    fn every_file_of_the_learner_is_part_of_the_program() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tamis");
+        let mut found = Vec::new();
+        for folder in ["cluster", "environments", "learner", "loggers", "reward"] {
+            for entry in std::fs::read_dir(package.join(folder)).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.extension().is_some_and(|extension| extension == "py") {
+                    let name = path.strip_prefix(&package).expect("inside").to_string_lossy().into_owned();
+                    found.push(name);
+                }
+            }
+        }
+        // The rest of the package is for use from Python, and needs the native module.
+        found.push("__init__.py".to_owned());
+        found.sort();
+        let mut known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        known.sort_unstable();
+        assert_eq!(found, known);
+    }
+}
