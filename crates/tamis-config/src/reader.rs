@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use tamis_core::setting::{Check, Described, KeySpec, Shape, Variant, or_null};
+use tamis_core::setting::{Check, Described, KeySpec, Shape, TimeSpan, Variant, or_null};
 
 use crate::diagnostic::{Diagnostic, Problem, is_no};
 use crate::path::PathText as _;
@@ -349,7 +349,7 @@ impl Reader {
                     spec.check,
                     &shape,
                     |node, path, reader| reader.read_shaped(node, path, &shape),
-                    Numbers::of_json,
+                    |value| Numbers::of_json(value, &shape),
                 );
                 (spec.name, value)
             })
@@ -513,16 +513,22 @@ impl Numbers {
         Self { all: value.numbers(), reals: value.reals(), is_empty: value.is_empty() }
     }
 
-    fn of_json(value: &Json) -> Self {
+    /// The numbers of a value that was read by its shape; a length of time counts in seconds.
+    fn of_json(value: &Json, shape: &Shape) -> Self {
         let mut found = Self { all: Vec::new(), reals: Vec::new(), is_empty: false };
+        let shape = shape.without_null();
         match value {
+            Json::String(text) if matches!(shape, Shape::TimeSpan) => {
+                found.all.extend(TimeSpan::parse(text).map(|TimeSpan(span)| span.as_secs_f64()));
+            }
             Json::Number(number) => {
                 found.all.extend(number.as_f64());
                 found.reals.extend(number.as_f64().filter(|_| number.is_f64()));
             }
             Json::String(text) => found.is_empty = text.is_empty(),
             Json::Array(items) => {
-                for item in items.iter().map(Self::of_json) {
+                for (index, item) in items.iter().enumerate() {
+                    let item = Self::of_json(item, &shape.of_key(&index.to_string()));
                     found.all.extend(item.all);
                     found.reals.extend(item.reals);
                 }
@@ -572,4 +578,71 @@ fn quote(text: &str) -> String {
     let cut: String = text.chars().take(60).collect();
     let more = if cut.len() < text.len() { "..." } else { "" };
     format!("{:?}", format!("{cut}{more}"))
+}
+
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "the macros define public types, as outside of tests")]
+mod tests {
+    use super::*;
+    use crate::define::section;
+    use crate::value::{ByteSize, Frequency};
+
+    section! {
+        /// Keys of the configuration's own whose numbers are written with units.
+        pub struct Own {
+            /// A time.
+            wait: Duration = "5s", Between(2.0, 60.0), Free;
+            /// A time, or none.
+            limit: Option<Duration> = "null", GreaterThan(1.0), Free;
+            /// Memory.
+            memory: ByteSize = "1KiB", AtLeast(1024.0), Free;
+            /// An interval.
+            every: Frequency = "3", AtLeast(2.0), Free;
+            /// Keys of another crate.
+            other: Other = "{}", Any, Free;
+        }
+    }
+
+    tamis_core::settings! {
+        /// The same in another crate.
+        pub struct Other {
+            /// A time.
+            wait: TimeSpan = TimeSpan::seconds(5), Between(2.0, 60.0);
+            /// A time, or none.
+            limit: Option<TimeSpan> = None, GreaterThan(1.0);
+            /// Times.
+            several: Vec<TimeSpan> = vec![TimeSpan::seconds(3)], AtLeast(2.0);
+        }
+    }
+
+    crate::setting::owned!(Other);
+
+    #[test]
+    fn ranges_hold_for_numbers_with_units() {
+        let messages = |yaml: &str| {
+            let node = crate::yaml::parse(&Source::new(SourceKind::Default, yaml)).expect(yaml);
+            let mut reader = Reader::default();
+            Own::read(&node, "", &mut reader).expect("defaults stand in");
+            reader.into_diagnostics().iter().map(|found| found.problem.to_string()).collect::<Vec<_>>()
+        };
+        for allowed in [
+            "{}",
+            "{wait: 60s, limit: 2s, memory: 2KiB, every: 2}",
+            "other: {wait: 2, limit: 2s, several: [2, 1h]}",
+        ] {
+            assert_eq!(messages(allowed), [""; 0], "{allowed}");
+        }
+        for (refused, condition) in [
+            ("wait: 1s", "`wait` must be from 2 to 60, got 1s"),
+            ("wait: 2m", "`wait` must be from 2 to 60, got 2m"),
+            ("limit: 500ms", "`limit` must be greater than 1, got 500ms"),
+            ("memory: 1000", "`memory` must be at least 1024, got 1000"),
+            ("every: 1", "`every` must be at least 2, got 1"),
+            ("other: {wait: 1s}", "`other.wait` must be from 2 to 60, got 1s"),
+            ("other: {limit: 500ms}", "`other.limit` must be greater than 1, got 500ms"),
+            ("other: {several: [2s, 1s]}", "`other.several` must be at least 2, got [\"2s\",\"1s\"]"),
+        ] {
+            assert_eq!(messages(refused), [condition], "{refused}");
+        }
+    }
 }

@@ -202,6 +202,10 @@ impl Setting for Duration {
     fn to_json(&self) -> Json {
         Json::String(TimeSpan(*self).to_string())
     }
+
+    fn numbers(&self) -> Vec<f64> {
+        vec![self.as_secs_f64()]
+    }
 }
 
 impl<T: Setting> Setting for Option<T> {

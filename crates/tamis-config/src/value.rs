@@ -42,6 +42,10 @@ impl Setting for ByteSize {
     fn to_json(&self) -> Json {
         Json::from(self.0)
     }
+
+    fn numbers(&self) -> Vec<f64> {
+        vec![self.0 as f64]
+    }
 }
 
 fn parse_bytes(text: &str) -> Option<u64> {
@@ -158,6 +162,10 @@ impl Setting for Frequency {
 
     fn to_json(&self) -> Json {
         Json::from(self.0.map_or(0, NonZeroU64::get))
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        self.0.map_or(0, NonZeroU64::get).numbers()
     }
 }
 

@@ -39,9 +39,9 @@ pub trait Described: Serialize + DeserializeOwned {
     /// Shape of the type.
     fn shape() -> Shape;
 
-    /// The value as a number, where it is one; `None` for null and all else.
-    fn number(&self) -> Option<f64> {
-        None
+    /// The numbers in the value that a range holds for; a length of time counts in seconds.
+    fn numbers(&self) -> Vec<f64> {
+        Vec::new()
     }
 }
 
@@ -53,8 +53,8 @@ macro_rules! numbers {
             }
 
             #[allow(clippy::cast_lossless, reason = "some of the types cannot be converted without")]
-            fn number(&self) -> Option<f64> {
-                Some(*self as f64)
+            fn numbers(&self) -> Vec<f64> {
+                vec![*self as f64]
             }
         }
     )*};
@@ -91,14 +91,18 @@ impl<T: Described> Described for Option<T> {
         Shape::Nullable(Box::new(T::shape()))
     }
 
-    fn number(&self) -> Option<f64> {
-        self.as_ref().and_then(T::number)
+    fn numbers(&self) -> Vec<f64> {
+        self.as_ref().map(T::numbers).unwrap_or_default()
     }
 }
 
 impl<T: Described> Described for Vec<T> {
     fn shape() -> Shape {
         Shape::List(Box::new(T::shape()))
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        self.iter().flat_map(T::numbers).collect()
     }
 }
 
@@ -143,15 +147,13 @@ pub struct OutOfRange {
     pub check: Check,
 }
 
-/// Whether the value of a key is in range; one that is no number always is.
+/// Whether every number of a key's value is in range.
 ///
 /// # Errors
-/// The value.
+/// The first that is not.
 pub fn check_range<T: Described>(key: &'static str, value: &T, check: Check) -> Result<(), OutOfRange> {
-    match value.number() {
-        Some(value) if !(value.is_finite() && check.holds(value)) => Err(OutOfRange { key, value, check }),
-        _ => Ok(()),
-    }
+    let outside = value.numbers().into_iter().find(|value| !(value.is_finite() && check.holds(*value)));
+    outside.map_or(Ok(()), |value| Err(OutOfRange { key, value, check }))
 }
 
 /// A struct that [`tagged!`](crate::tagged) registers under a name.
@@ -341,6 +343,20 @@ mod tests {
             assert_eq!(error(json), message);
         }
         assert!(serde_json::from_str::<Circle>(r#"{"radius": 1, "kind": "circle"}"#).is_err());
+    }
+
+    #[test]
+    fn a_range_holds_for_every_number_of_a_value() {
+        let check = Check::Between(2.0, 60.0);
+        let outside = |found: Result<(), OutOfRange>| found.err().map(|found| found.value);
+        for seconds in [2, 60] {
+            assert_eq!(check_range("key", &TimeSpan::seconds(seconds), check), Ok(()));
+        }
+        assert_eq!(outside(check_range("key", &TimeSpan::seconds(1), check)), Some(1.0));
+        assert_eq!(outside(check_range("key", &Some(TimeSpan::seconds(61)), check)), Some(61.0));
+        assert_eq!(outside(check_range("key", &vec![2.0, 3.0, 1.5], check)), Some(1.5));
+        assert_eq!(check_range("key", &(None::<f64>), check), Ok(()));
+        assert_eq!(check_range("key", &"text".to_owned(), check), Ok(()));
     }
 
     #[test]

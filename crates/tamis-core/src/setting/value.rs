@@ -122,4 +122,8 @@ impl Described for TimeSpan {
     fn shape() -> Shape {
         Shape::TimeSpan
     }
+
+    fn numbers(&self) -> Vec<f64> {
+        vec![self.0.as_secs_f64()]
+    }
 }
