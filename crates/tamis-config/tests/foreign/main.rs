@@ -5,9 +5,6 @@
 //! alone are other programs), `verl-scripts.keys` what verl's scripts and recipes write beside them,
 //! `ragen.keys` of RAGEN's configuration files and scripts. `scripts/foreign-keys` makes such a list.
 
-mod documents;
-mod scripts;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,22 +1,11 @@
-//! Converting configurations of verl, EasyR1, RAGEN and TRL; one file for each.
+//! Converting commands and configurations of verl, EasyR1, RAGEN and TRL.
 
-mod asynchronous;
-mod critics;
-mod easyr1;
-mod hub_names;
+mod commands;
+mod documents;
 mod invocations;
 mod keys;
 mod launchers;
-mod learners;
-mod objectives;
-mod ragen;
-mod ragen_environments;
-mod rewards;
 mod servers;
-mod together;
-mod trl;
-mod values;
-mod verl;
 
 use std::path::Path;
 
@@ -27,37 +16,7 @@ use tamis_config::{Config, Import, import, load_sources};
 
 fn converted(arguments: &[&str]) -> Import {
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    let import = import(&arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"));
-    // No note can contradict another one: a key has one.
-    let mut keys: Vec<&str> = import.notes.iter().map(|note| note.key.as_str()).collect();
-    keys.sort_unstable();
-    for pair in keys.windows(2) {
-        assert_ne!(pair[0], pair[1], "two notes: {}", notes(&import));
-    }
-    import
-}
-
-/// A mini-batch that is given has no note on the default beside it, in a batch that is smaller than the default, too.
-#[test]
-fn a_key_that_is_given_has_one_note() {
-    for (key, arguments) in [
-        ("actor_rollout_ref.actor.ppo_mini_batch_size", ["data.train_files=t", "data.train_batch_size=64"]),
-        ("worker.actor.global_batch_size", ["data.train_files=t", "data.rollout_batch_size=64"]),
-    ] {
-        for value in ["16", "null"] {
-            let given = format!("{key}={value}");
-            let import = converted(&[&arguments[..], &[given.as_str(), "model.path=m"]].concat());
-            let notes = notes(&import);
-            assert!(notes.contains(&given) && !notes.contains("is above the batch"), "{notes}");
-            // null is the whole batch.
-            assert_eq!(import.yaml.contains("ppo_mini_batch_size: 16"), value == "16", "{}", import.yaml);
-        }
-        let notes = notes(&converted(&arguments));
-        assert!(
-            notes.contains(&format!("{key} is not given")) && notes.contains("is above the batch"),
-            "{notes}"
-        );
-    }
+    import(&arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn loaded(import: &Import) -> Config {
