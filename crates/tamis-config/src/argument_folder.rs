@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use crate::foreign;
 use crate::load::complete_working_folders_of;
-use crate::override_argument::{Operation, Override};
+use crate::override_argument::{Operation, Override, value_form};
 use crate::path::take_paths_from;
 use crate::render::flow;
 use crate::table;
@@ -27,7 +26,7 @@ pub fn take_argument_from(folder: &Path, argument: &str) -> String {
     if folder.as_os_str().is_empty() {
         return unchanged();
     }
-    let Ok(Override { path, operation, .. }) = Override::parse(argument, foreign::value_form) else {
+    let Ok(Override { path, operation, .. }) = Override::parse(argument, value_form) else {
         return unchanged();
     };
     let (Operation::Set(mut value) | Operation::Add(mut value)) = operation else { return unchanged() };

@@ -236,7 +236,7 @@ pub enum Problem {
 
 impl Problem {
     /// A broken rule, or a key of another system that cannot be followed.
-    pub(crate) fn rule(message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn rule(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Rule { message: message.into(), hint: hint.into(), is_missing: false }
     }
 

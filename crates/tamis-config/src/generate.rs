@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 
 use serde_json::{Value as Json, json};
 
-use crate::foreign::{self, Owner};
 use crate::preset::Preset;
 use crate::render::flow;
 use crate::shape_text::{choice_values, default_keys, kinds, opening};
@@ -227,12 +226,19 @@ impl UnknownKey {
 }
 
 /// Everything there is to say about one key: documentation, type, default, allowed values, whether it may
-/// change on resume, what presets set it to, and which keys of other systems mean it. A key of another system
-/// is explained too.
+/// change on resume, and what presets set it to.
 ///
 /// # Errors
-/// A key that nobody has.
+/// A key that there is not.
 pub fn explain(key: &str) -> Result<String, UnknownKey> {
+    explain_with(key, &|_| String::new())
+}
+
+/// As [`explain`], and lines about the names that others have for the key.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_with(key: &str, names_of: &dyn Fn(&str) -> String) -> Result<String, UnknownKey> {
     let matching: Vec<&table::ConfigKey> = table::keys()
         .iter()
         .filter(|entry| {
@@ -244,10 +250,9 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         // Inside a mapping from names of the user's: the mapping.
         let above = plain(key).rsplit_once('.').map(|(above, _)| above.to_owned());
         if let Some(above) = above.filter(|above| is_in_named(above)) {
-            return explain(&above);
+            return explain_with(&above, names_of);
         }
-        return explain_foreign(key)
-            .ok_or_else(|| UnknownKey { key: key.to_owned(), suggestion: nearest(key) });
+        return Err(UnknownKey { key: key.to_owned(), suggestion: nearest(key) });
     }
     let mut text = String::new();
     for (index, entry) in matching.iter().enumerate() {
@@ -256,15 +261,14 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         }
         explain_one(&mut text, entry);
     }
-    let mut others = String::new();
-    explain_others(&mut others, &plain(key));
+    let others = names_of(&plain(key));
     if matching.len() > 1 && !others.is_empty() {
         let _ = writeln!(text, "\n{}, of whichever kind\n", plain(key));
     }
     Ok(text + &others)
 }
 
-/// The key that was probably meant: one of ours, of whatever kind, or another system's.
+/// The key that was probably meant, of whatever kind.
 fn nearest(key: &str) -> Option<String> {
     static PATHS: OnceLock<Vec<String>> = OnceLock::new();
     let ours = PATHS.get_or_init(|| {
@@ -278,11 +282,7 @@ fn nearest(key: &str) -> Option<String> {
     });
     // Options may be written with hyphens.
     let key = &key.trim_start_matches('-').replace('-', "_");
-    suggest::nearest_key(key, "", &[], ours).or_else(|| {
-        let theirs: Vec<String> =
-            Owner::ALL.iter().flat_map(|owner| owner.keys()).map(|key| key.key.to_owned()).collect();
-        suggest::nearest_key(key, "", &[], &theirs)
-    })
+    suggest::nearest_key(key, "", &[], ours)
 }
 
 /// Whether a path is that of a mapping from names of the user's, or within one.
@@ -376,54 +376,4 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
             let _ = writeln!(text, "    {name}: {}", if is_kind { opening(&doc) } else { &doc });
         }
     }
-}
-
-/// Names the keys of other systems that set a key of ours.
-fn explain_others(text: &mut String, key: &str) {
-    let others = foreign::keys_for(key);
-    if !others.is_empty() {
-        text.push_str("  also known as\n");
-        for (owner, other) in others {
-            let default = if other.default.is_empty() {
-                String::new()
-            } else {
-                format!(", default {} there", other.default)
-            };
-            let _ = writeln!(text, "    {} ({owner}{default})", other.key);
-        }
-    }
-}
-
-fn explain_foreign(key: &str) -> Option<String> {
-    let mut text = String::new();
-    for owner in Owner::ALL {
-        if let Some(entry) = foreign::entry(owner, key) {
-            let _ = writeln!(text, "{key}\n\n  A key of {owner}.\n");
-            if !entry.default.is_empty() {
-                let _ = writeln!(text, "  its default  {}", entry.default);
-            }
-            let _ = writeln!(text, "  becomes      {}", entry.becomes.to_string().replace('`', ""));
-        }
-    }
-    if text.is_empty() {
-        // A section of another system: what it holds.
-        for owner in Owner::ALL {
-            let within = |entry: &&foreign::ForeignKey| {
-                entry.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
-            };
-            let keys: Vec<&foreign::ForeignKey> = owner.keys().iter().filter(within).collect();
-            if !keys.is_empty() {
-                let _ = writeln!(text, "{key}\n\n  A section of {owner}.\n");
-                for entry in keys {
-                    let _ = writeln!(
-                        text,
-                        "  {}  becomes {}",
-                        entry.key,
-                        entry.becomes.to_string().replace('`', "")
-                    );
-                }
-            }
-        }
-    }
-    (!text.is_empty()).then_some(text)
 }

@@ -1,4 +1,4 @@
-//! Layered configuration of tamis: YAML with positions, overrides, validation, schema, import.
+//! Layered configuration of tamis: YAML with positions, overrides, validation, schema.
 //!
 //! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys
 //! ([`table`]), the embedded defaults, the JSON Schema, the reference page and `explain`.
@@ -9,18 +9,17 @@ pub mod catalogue;
 mod define;
 mod derived;
 pub mod diagnostic;
-pub mod foreign;
 pub mod generate;
 pub mod hub_name;
-mod import;
 pub mod load;
+mod note;
 pub mod override_argument;
 mod path;
 pub mod preset;
 mod preset_difference;
 pub mod reader;
 mod reference;
-mod render;
+pub mod render;
 pub mod resume;
 mod rules;
 pub mod schema;
@@ -29,7 +28,7 @@ mod setting;
 mod shape_text;
 mod show;
 pub mod source;
-mod suggest;
+pub mod suggest;
 pub mod table;
 pub mod tree;
 pub mod value;
@@ -37,14 +36,13 @@ pub mod yaml;
 
 pub use argument_folder::take_argument_from;
 pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
-pub use foreign::{ForeignOutcome, Note, Owner};
-pub use generate::{explain, json_schema};
+pub use generate::{UnknownKey, explain, explain_with, json_schema};
 pub use hub_name::{DataSource, DataSources, HubName, ModelSource, SplitName};
-pub use import::{Import, has_program, import, without_program};
 pub use load::{
-    Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources, load_sources_to_show,
+    Load, Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources, load_sources_to_show,
     load_to_show,
 };
+pub use note::{Note, NoteOutcome};
 pub use path::is_placeholder;
 pub use preset_difference::PresetDifference;
 pub use reference::reference_markdown;

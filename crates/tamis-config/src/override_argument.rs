@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::source::{Origin, Source, SourceKind};
+use crate::table::{self, Place};
 use crate::tree::{Node, Value};
 use crate::yaml;
+use tamis_core::setting::Shape;
 
 /// Syntax of a key's value where it begins with a bracket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,9 +15,21 @@ pub enum ValueForm {
     /// A list or mapping in YAML's flow style.
     Yaml,
     /// The same with colons that need no space behind them.
-    Hydra,
+    Tight,
     /// A text, such as a regular expression.
     Text,
+}
+
+/// The form in which the value of one of our keys is written on the command line.
+pub fn value_form(key: &str) -> ValueForm {
+    let takes_text = |shape: Shape| match shape {
+        Shape::Nullable(inner) => matches!(*inner, Shape::Text(_)),
+        shape => matches!(shape, Shape::Text(_)),
+    };
+    match table::place(key) {
+        Ok(Place::Key(spec)) if takes_text((spec.shape)()) => ValueForm::Text,
+        _ => ValueForm::Yaml,
+    }
 }
 
 /// The operation of an override.
@@ -85,7 +99,7 @@ impl Override {
             (Some(_), Some(ValueForm::Text)) => {
                 Node::text(text.trim(), Origin { column, length: text.chars().count(), ..origin.clone() })
             }
-            (Some('{'), Some(ValueForm::Hydra)) => parse_value(&add_spaces(text), &source, column)?,
+            (Some('{'), Some(ValueForm::Tight)) => parse_value(&add_spaces(text), &source, column)?,
             _ => parse_value(text, &source, column)?,
         };
         // `++` is Hydra's "set, or add where it is absent".
@@ -189,7 +203,7 @@ mod tests {
     }
 
     fn json(argument: &str) -> String {
-        let parsed = Override::parse(argument, crate::foreign::value_form).unwrap();
+        let parsed = Override::parse(argument, value_form).unwrap();
         format!("{} {}", parsed.path, parsed.value().map(Node::to_json).unwrap())
     }
 
@@ -209,27 +223,23 @@ mod tests {
         assert_eq!(json("reward[0].pattern=[0-9]+"), r#"reward.0.pattern "[0-9]+""#);
         assert_eq!(json(r"reward[0].pattern={\d: x}"), r#"reward.0.pattern "{\\d: x}""#);
         assert_eq!(json("reward[0].pattern='[0-9]+'"), r#"reward.0.pattern "[0-9]+""#);
-        assert_eq!(json("vllm_structured_outputs_regex=[0-9]+"), r#"vllm_structured_outputs_regex "[0-9]+""#);
         assert_eq!(json("++filter={kind: variance}"), r#"filter {"kind":"variance"}"#);
     }
 
     #[test]
     fn signs_choose_the_operation() {
         assert!(matches!(
-            Override::parse("+rollout.stop=x", crate::foreign::value_form).unwrap().operation,
+            Override::parse("+rollout.stop=x", value_form).unwrap().operation,
             Operation::Add(_)
         ));
-        assert!(matches!(
-            Override::parse("++rollout.n=2", crate::foreign::value_form).unwrap().operation,
-            Operation::Set(_)
-        ));
-        let reset = Override::parse("~filter", crate::foreign::value_form).unwrap();
+        assert!(matches!(Override::parse("++rollout.n=2", value_form).unwrap().operation, Operation::Set(_)));
+        let reset = Override::parse("~filter", value_form).unwrap();
         assert_eq!((reset.path.as_str(), &reset.operation), ("filter", &Operation::Reset));
     }
 
     #[test]
     fn messages() {
-        insta::assert_snapshot!(Override::parse("rollout.n", crate::foreign::value_form).unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("rollout.n", value_form).unwrap_err(), @r#"
 error: `rollout.n` is not an override
  --> command line
   |
@@ -237,7 +247,7 @@ error: `rollout.n` is not an override
   | ^^^^^^^^^
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
 "#);
-        insta::assert_snapshot!(Override::parse("a..b=1", crate::foreign::value_form).unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("a..b=1", value_form).unwrap_err(), @r#"
 error: `a..b=1` is not an override
  --> command line
   |
@@ -245,7 +255,7 @@ error: `a..b=1` is not an override
   | ^^^^^^
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
 "#);
-        insta::assert_snapshot!(Override::parse("~rollout.n=8", crate::foreign::value_form).unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("~rollout.n=8", value_form).unwrap_err(), @r#"
         error: `~rollout.n` resets a key to its default, and `=8` gives it a value
          --> command line
           |
@@ -253,7 +263,7 @@ error: `a..b=1` is not an override
           | ^^^^^^^^^^^^
           hint: write `~rollout.n` for the default, or `rollout.n=8` for that value
         "#);
-        insta::assert_snapshot!(Override::parse("rollout.stop=['a'", crate::foreign::value_form).unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("rollout.stop=['a'", value_form).unwrap_err(), @r#"
 error: invalid YAML: unclosed bracket '['
  --> command line
   |

@@ -77,7 +77,7 @@ impl Preset {
     }
 
     /// The settings.
-    pub(crate) fn settings(self) -> &'static Node {
+    pub fn settings(self) -> &'static Node {
         &self.parsed().settings
     }
 
@@ -87,7 +87,7 @@ impl Preset {
     }
 
     /// Whether the preset adds a soft overlong punishment to the rewards.
-    pub(crate) fn adds_overlong(self) -> bool {
+    pub fn adds_overlong(self) -> bool {
         self.settings().get("reward").is_some_and(|rewards| !overlong_rewards(rewards).is_empty())
     }
 }
@@ -151,7 +151,7 @@ impl Setting for Preset {
 }
 
 /// The places of soft overlong punishments in a list of rewards.
-pub(crate) fn overlong_rewards(rewards: &Node) -> Vec<usize> {
+pub fn overlong_rewards(rewards: &Node) -> Vec<usize> {
     let Value::List(items) = &rewards.value else { return Vec::new() };
     let is_overlong = |item: &Node| {
         item.get("kind")

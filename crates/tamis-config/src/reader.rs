@@ -46,8 +46,11 @@ pub struct KnownNames {
     /// The path of every key of the configuration.
     pub paths: fn() -> &'static [String],
     /// The other system that a key belongs to, by its name.
-    pub owner_of: fn(&str) -> Option<&'static str>,
+    pub owner_of: OwnerOf,
 }
+
+/// Names the other system that a key seems to be of.
+pub type OwnerOf = fn(&str) -> Option<&'static str>;
 
 /// Reads settings from raw values and collects everything that is wrong.
 #[derive(Debug)]

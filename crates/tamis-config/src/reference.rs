@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use tamis_core::setting::{KeySpec, Resume, Shape, doc_text};
 
-use crate::foreign::{self, Owner};
 use crate::preset::Preset;
 use crate::shape_text::{choice_values, default_keys, opening};
 use crate::table;
@@ -53,32 +52,8 @@ pub fn reference_markdown() -> String {
     for &preset in Preset::ALL {
         let _ = write!(text, "\n### `preset: {preset}`\n\n```yaml\n{}```\n", preset.yaml());
     }
-    text.push_str(OTHERS);
-    for owner in Owner::ALL {
-        push_owner(&mut text, owner);
-    }
     text
 }
-
-/// Translation of other systems' keys, for the reference page.
-const OTHERS: &str = "
-## Keys of other systems
-
-`train`, `eval`, `config check` and `config show` take the keys of verl, EasyR1, RAGEN and TRL beside their
-own, and say what each became:
-
-- `key=value`, and TRL's options: `--num_generations 8`, `--num-generations=8`, `--bf16`,
-  `--no_shuffle_dataset`, `--reward_funcs a b`;
-- whole files: a YAML file of theirs as a file, EasyR1's `config=FILE`, TRL's `--config FILE`. What is typed
-  goes before what a file says.
-
-Over a configuration of tamis such keys change what they name and nothing else. A file of another system is
-a whole configuration of it, and so are its keys where there is no file of tamis and one of them names the
-model: what is left out then has that system's default, not that of tamis. `config import` prints a whole
-configuration as one of tamis. tamis prints which keys have no effect, and why. A key that cannot be
-followed is refused with the key to write instead; a value that a run would refuse is refused where it was
-typed.
-";
 
 fn has_keys(shape: &Shape) -> bool {
     match shape {
@@ -164,21 +139,5 @@ fn describe_choice(shape: &Shape) -> String {
         Shape::Nullable(inner) => format!("{} or null", describe_choice(inner)),
         Shape::List(inner) => format!("a list, each {}", describe_choice(inner)),
         _ => "one of the values below".to_owned(),
-    }
-}
-
-fn push_owner(text: &mut String, owner: Owner) {
-    let _ = write!(text, "\n## Keys of {owner}\n\nEach with its default there and what it becomes.\n\n");
-    for entry in owner.keys() {
-        let default =
-            if entry.default.is_empty() { String::new() } else { format!(" (`{}`)", entry.default) };
-        let _ = writeln!(text, "- `{}`{default}: {}", entry.key, entry.becomes);
-    }
-    let defaults = foreign::own_defaults(owner);
-    if !defaults.is_empty() {
-        let _ = write!(text, "\nDefaults that {owner} has of its own, taken by `tamis config import`:\n\n");
-        for (key, default, ours) in defaults {
-            let _ = writeln!(text, "- `{key}` (`{default}`): `{ours}`");
-        }
     }
 }

@@ -1,10 +1,13 @@
 //! Values as YAML, each with a comment that says where it is from.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde_json::Value as Json;
 
+use crate::path::{PathText as _, is_placeholder, map_paths};
 use crate::source::SourceKind;
+use crate::table;
 use crate::tree::{Node, join, parse_bool, parse_float};
 use tamis_core::setting::{KeySpec, Shape};
 
@@ -12,13 +15,13 @@ use tamis_core::setting::{KeySpec, Shape};
 const WIDTH: usize = 100;
 
 /// Origin of a value, for the comment behind it.
-pub(crate) fn describe(node: &Node) -> String {
+pub fn describe(node: &Node) -> String {
     match &node.origin.source.kind {
-        SourceKind::File(path) | SourceKind::ForeignFile(path) | SourceKind::RunFile(path) => {
+        SourceKind::File(path) | SourceKind::TranslatedFile(path) | SourceKind::RunFile(path) => {
             format!("{}:{}", path.display(), node.origin.line)
         }
         SourceKind::Argument => format!("command line: {}", node.origin.source.text.trim()),
-        SourceKind::Foreign(owner) => format!("{owner}: {}", node.origin.source.text.trim()),
+        SourceKind::Translated(owner) => format!("{owner}: {}", node.origin.source.text.trim()),
         SourceKind::Default | SourceKind::Preset(_) => node.origin.to_string(),
     }
 }
@@ -97,7 +100,7 @@ fn line(text: &mut String, content: &str, origin: &str, depth: usize) {
 }
 
 /// A value as YAML on one line.
-pub(crate) fn flow(value: &Json) -> String {
+pub fn flow(value: &Json) -> String {
     match value {
         Json::Null => "null".to_owned(),
         Json::Bool(value) => value.to_string(),
@@ -149,4 +152,21 @@ fn scalar_text(text: &str) -> String {
         return text.to_owned();
     }
     Json::String(text.to_owned()).to_string()
+}
+
+/// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from.
+/// Relative paths are written as those of `folder`, so that the text may be put anywhere; where that is
+/// empty, they are left, and so are paths that stand for one and names on a hub of which there is no folder.
+pub fn with_origins(tree: &Node, folder: &Path) -> String {
+    let mut text = String::new();
+    let mut values = tree.to_json();
+    if !folder.as_os_str().is_empty() {
+        map_paths(table::root(), &mut values, &|kind, path| {
+            if is_placeholder(path.as_ref()) { path.to_owned() } else { kind.in_folder(path, folder) }
+        });
+    }
+    section(&mut text, "", 0, table::root(), &values, &|path| {
+        tree.at(path).map_or_else(String::new, describe)
+    });
+    text
 }

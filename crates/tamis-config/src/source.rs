@@ -15,33 +15,33 @@ pub enum SourceKind {
     File(PathBuf),
     /// A file of another system, as the user named it. A relative path in it is taken from where tamis is
     /// started, as those systems do.
-    ForeignFile(PathBuf),
+    TranslatedFile(PathBuf),
     /// The `config.yaml` of a run. It holds absolute paths; a relative one, of a run of an earlier build, is
     /// taken from where tamis is started, as it was then.
     RunFile(PathBuf),
     /// One `key=value` argument of the command line.
     Argument,
-    /// An argument in another system's terms, translated by the table of foreign keys.
-    Foreign(&'static str),
+    /// An argument in the terms of another system, by its name, that was translated before it was loaded.
+    Translated(&'static str),
 }
 
 impl SourceKind {
     /// Whether it is an argument, or what an argument or a file of another system became: what lies over all
     /// files of ours.
     pub(crate) fn is_command_line(&self) -> bool {
-        matches!(self, Self::Argument | Self::Foreign(_) | Self::ForeignFile(_))
+        matches!(self, Self::Argument | Self::Translated(_) | Self::TranslatedFile(_))
     }
 
     /// Whether another system's key became it.
-    pub(crate) fn is_foreign(&self) -> bool {
-        matches!(self, Self::Foreign(_) | Self::ForeignFile(_))
+    pub(crate) fn is_translated(&self) -> bool {
+        matches!(self, Self::Translated(_) | Self::TranslatedFile(_))
     }
 
     /// The file that it is; `None` for what is none.
     pub fn file(&self) -> Option<&Path> {
         match self {
-            Self::File(path) | Self::ForeignFile(path) | Self::RunFile(path) => Some(path),
-            Self::Default | Self::Preset(_) | Self::Argument | Self::Foreign(_) => None,
+            Self::File(path) | Self::TranslatedFile(path) | Self::RunFile(path) => Some(path),
+            Self::Default | Self::Preset(_) | Self::Argument | Self::Translated(_) => None,
         }
     }
 }
@@ -99,11 +99,11 @@ impl fmt::Display for Origin {
         match &self.source.kind {
             SourceKind::Default => f.write_str("default"),
             SourceKind::Preset(name) => write!(f, "preset {name}"),
-            SourceKind::File(path) | SourceKind::ForeignFile(path) | SourceKind::RunFile(path) => {
+            SourceKind::File(path) | SourceKind::TranslatedFile(path) | SourceKind::RunFile(path) => {
                 write!(f, "{}:{}", path.display(), self.line)
             }
             SourceKind::Argument => f.write_str("command line"),
-            SourceKind::Foreign(owner) => write!(f, "command line, {owner} key"),
+            SourceKind::Translated(owner) => write!(f, "command line, {owner} key"),
         }
     }
 }

@@ -3,12 +3,7 @@
 /// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike; otherwise, of the keys anywhere with the same last part,
 /// the one that is most like it as a whole; otherwise one that is spelled alike as a whole. Never a section that
 /// the key itself names.
-pub(crate) fn nearest_key(
-    key: &str,
-    section: &str,
-    siblings: &[&'static str],
-    all: &[String],
-) -> Option<String> {
+pub fn nearest_key(key: &str, section: &str, siblings: &[&'static str], all: &[String]) -> Option<String> {
     let name = key.rsplit('.').next().unwrap_or(key);
     let sibling = siblings
         .iter()
@@ -65,7 +60,7 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 /// The allowed value that was probably meant.
-pub(crate) fn nearest_value(value: &str, allowed: &[&'static str]) -> Option<String> {
+pub fn nearest_value(value: &str, allowed: &[&'static str]) -> Option<String> {
     let of_others =
         OF_OTHERS.iter().find(|(word, _, _, meant)| is_same(word, value) && allowed.contains(meant));
     if let Some((.., meant)) = of_others {

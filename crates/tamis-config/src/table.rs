@@ -22,7 +22,7 @@ pub struct ConfigKey {
 }
 
 /// The shape of a whole configuration.
-pub(crate) fn root() -> &'static Shape {
+pub fn root() -> &'static Shape {
     static ROOT: OnceLock<Shape> = OnceLock::new();
     ROOT.get_or_init(Config::shape)
 }
@@ -82,7 +82,7 @@ fn collect_specs(path: &str, specs: &[KeySpec], keys: &mut Vec<ConfigKey>) {
 
 /// Content of a path.
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
+pub enum Place {
     /// A key of the table.
     Key(KeySpec),
     /// An item of a list.
@@ -93,7 +93,7 @@ pub(crate) enum Place {
 
 /// A path that leads nowhere.
 #[derive(Debug, Clone)]
-pub(crate) struct Unknown {
+pub struct Unknown {
     key: String,
     section: String,
     known: Vec<&'static str>,
@@ -115,7 +115,7 @@ impl Unknown {
 }
 
 /// Finds what stands at a dotted path, list items as numbers.
-pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
+pub fn place(path: &str) -> Result<Place, Unknown> {
     let mut shape = root().clone();
     let mut place = Place::Item;
     let mut section = String::new();

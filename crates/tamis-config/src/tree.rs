@@ -87,7 +87,7 @@ impl Node {
     }
 
     /// As [`Self::at`], to be changed.
-    pub(crate) fn at_mut(&mut self, path: &str) -> Option<&mut Node> {
+    pub fn at_mut(&mut self, path: &str) -> Option<&mut Node> {
         path.split('.').try_fold(self, |node, part| match &mut node.value {
             Value::Map(entries) => {
                 entries.iter_mut().find(|entry| entry.key == part).map(|entry| &mut entry.node)
@@ -98,7 +98,7 @@ impl Node {
     }
 
     /// Takes the entry of a key out of a mapping.
-    pub(crate) fn take(&mut self, key: &str) -> Option<Node> {
+    pub fn take(&mut self, key: &str) -> Option<Node> {
         let Value::Map(entries) = &mut self.value else { return None };
         let index = entries.iter().position(|entry| entry.key == key)?;
         Some(entries.remove(index).node)
@@ -106,7 +106,7 @@ impl Node {
 
     /// The place to show for the value at a path: the value itself; of a whole section its key, where a user
     /// wrote that.
-    pub(crate) fn place_of(&self, path: &str) -> Option<&Origin> {
+    pub fn place_of(&self, path: &str) -> Option<&Origin> {
         let node = self.at(path)?;
         let (parent, name) =
             path.rsplit_once('.').map_or((Some(self), path), |(parent, name)| (self.at(parent), name));
@@ -218,7 +218,7 @@ fn plain_to_json(text: &str) -> serde_json::Value {
 }
 
 /// `true` and `false` as YAML 1.2 and Python write them.
-pub(crate) fn parse_bool(text: &str) -> Option<bool> {
+pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "true" | "True" | "TRUE" => Some(true),
         "false" | "False" | "FALSE" => Some(false),
@@ -227,7 +227,7 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
 }
 
 /// A decimal number; unlike Rust's parser it takes no `inf`, `nan` or `infinity`.
-pub(crate) fn parse_float(text: &str) -> Option<f64> {
+pub fn parse_float(text: &str) -> Option<f64> {
     let starts_well = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+'));
     if !starts_well || !text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E')) {
         return None;
@@ -236,7 +236,7 @@ pub(crate) fn parse_float(text: &str) -> Option<f64> {
 }
 
 /// A dotted path: the key `name` of the section at `path`.
-pub(crate) fn join(path: &str, name: &str) -> String {
+pub fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 

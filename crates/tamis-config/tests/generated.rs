@@ -21,11 +21,6 @@ fn generated_defaults() {
     compare("defaults.yaml", &generate::defaults_yaml());
 }
 
-#[test]
-fn generated_reference() {
-    compare("../../docs/configuration.md", &tamis_config::reference_markdown());
-}
-
 /// The README counts.
 #[test]
 fn the_readme_counts_what_there_is() {

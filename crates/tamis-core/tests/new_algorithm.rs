@@ -31,7 +31,7 @@ fn the_page_shows_the_code_of_the_example() {
 /// Places where sources name one algorithm, with the reason.
 const NAMED: [(&str, &str); 3] = [
     // Which estimators verl has, and what it does otherwise in some.
-    ("tamis-config/src/foreign/shared/advantage.rs", "Advantage::"),
+    ("tamis-import/src/shared/advantage.rs", "Advantage::"),
     // What is wrong with the keys that `cpo` alone has.
     ("tamis-config/src/rules/objective.rs", "Advantage::"),
     // What is wrong with the keys of single filters.

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
 use tamis_config::reader::Setting as _;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{ConfigErrors, Loaded, load_sections, load_sources_to_show, load_to_show};
+use tamis_config::{ConfigErrors, Loaded, load_sections};
+use tamis_import::{load_sources_to_show, load_to_show};
 
 use crate::advantage::Advantage;
 use crate::correction::Correction;

@@ -5,11 +5,11 @@ use std::io::Write as _;
 
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
-    Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, explain, import, json_schema,
-    load_sources, reference_markdown,
+    Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, json_schema, load_sources,
 };
 use tamis_core::printable::lines;
 use tamis_hub::Extent;
+use tamis_import::{explain, import, reference_markdown};
 
 use tamis_train::assemble::check::Placeholders;
 use tamis_train::assemble::hub::Names;

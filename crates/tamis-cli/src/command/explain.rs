@@ -16,7 +16,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
     let entries = catalogue::find(name);
     if entries.is_empty()
         && let Some((whose, key, value)) = tamis_config::find_value(name)
-        && let Ok(text) = tamis_config::explain(key)
+        && let Ok(text) = tamis_import::explain(key)
     {
         // A value of a key, under another name.
         print(&format!("`{name}` ({whose}) is here: `{key}: {value}`\n\n{}\n", text.trim_end()))?;
@@ -57,7 +57,7 @@ fn list_names() -> String {
 
 fn describe_unknown(name: &str) -> String {
     let hint = match catalogue::nearest(name).as_slice() {
-        _ if tamis_config::explain(name).is_ok() => {
+        _ if tamis_import::explain(name).is_ok() => {
             format!("`{name}` is a key: `tamis config explain {name}`")
         }
         [] => "`tamis explain` lists every name; `tamis config explain KEY` explains configuration keys"

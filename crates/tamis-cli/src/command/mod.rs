@@ -19,11 +19,10 @@ pub(crate) mod train;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use tamis_config::{
-    ConfigErrors, Diagnostic, Loaded, ModelSource, Severity, has_program, load, load_to_show, without_program,
-};
+use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Severity};
 use tamis_core::printable::lines;
 use tamis_hub::{Extent, Kind};
+use tamis_import::{has_program, load, load_to_show, without_program};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tamis_config::load_for_evaluation;
+use tamis_import::load_for_evaluation;
 use tamis_run::log::progress::Console;
 use tamis_serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::peers::PeerDifference;

@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         only: arguments.only.clone(),
         is_begun: !arguments.dry_run && !arguments.compare,
     };
-    let plan = SweepPlan::of(&sweep, &options).map_err(|error| fail(&error))?;
+    let plan = SweepPlan::of(&sweep, &options, tamis_import::load).map_err(|error| fail(&error))?;
     if arguments.dry_run {
         let text: String = plan.runs.iter().map(|run| run.line() + "\n").collect();
         show(&text)?;

@@ -4,14 +4,19 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::followers;
 use crate::diagnostic::{Diagnostic, Problem};
+use crate::path::take_paths_from;
 use crate::source::{Origin, Source, SourceKind};
+use crate::table;
+use crate::tree::Node;
+use crate::yaml;
 
 /// Reads a configuration file: a regular one of a bounded size, in UTF-8.
 ///
 /// # Errors
 /// The finding; where the text is no UTF-8, with its place.
-pub(crate) fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
+pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::NotFound => Some(tamis_file::suggest(path).unwrap_or_else(|| {
@@ -36,4 +41,13 @@ pub(crate) fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, 
         let origin = Origin { source: Source::new(kind, text), line, column, length: 1 };
         Diagnostic::error(Problem::NotUtf8 { byte, is_utf16 }, Some(origin))
     })
+}
+
+/// Reads a file of ours as a tree whose paths are as they are from where tamis was started.
+pub fn read_native(path: &Path) -> Option<Node> {
+    let source = read_source(path, SourceKind::File(path.into())).ok()?;
+    let mut tree = yaml::parse(&source).ok()?;
+    followers::release(&mut tree);
+    take_paths_from(&mut tree, table::root(), path.parent());
+    Some(tree)
 }

@@ -1,7 +1,7 @@
 //! Result of loading a configuration.
 
 use crate::diagnostic::{Diagnostic, Problem};
-use crate::foreign::Note;
+use crate::note::Note;
 use crate::preset_difference::PresetDifference;
 use crate::schema::Config;
 use crate::source::{Origin, SourceKind};
@@ -14,7 +14,7 @@ pub struct Loaded {
     pub config: Config,
     /// Warnings about surprises, each with a hint.
     pub warnings: Vec<Diagnostic>,
-    /// A note on each foreign key's translation.
+    /// A note on each key that was given in another system's terms.
     pub notes: Vec<Note>,
     /// Values of the preset that are overridden.
     pub preset_differences: Vec<PresetDifference>,

@@ -2,9 +2,9 @@
 //! left to right.
 //!
 //! ```text
-//! defaults.yaml -> preset -> files -> keys of other systems -> overrides   (one raw tree, every value with its origin)
-//!               -> Config                                                    (typed; every violation reported)
-//!               -> rules                                                     (settings against each other)
+//! defaults.yaml -> preset -> files -> overrides   (one raw tree, every value with its origin)
+//!               -> Config                            (typed; every violation reported)
+//!               -> rules                             (settings against each other)
 //! ```
 
 mod apply;
@@ -19,25 +19,22 @@ mod unread;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::diagnostic::{ConfigErrors, Diagnostic};
-use crate::rules::LoadPurpose;
+use crate::diagnostic::ConfigErrors;
 use crate::schema::Config;
 use crate::source::{Source, SourceKind};
-use crate::tree::Node;
-use layers::Layers;
 
-pub(crate) use apply::apply;
+pub use crate::rules::LoadPurpose;
+pub use apply::apply;
 pub(crate) use complete::complete_working_folders_of;
-pub(crate) use file::read_source;
+pub use file::{read_native, read_source};
+pub use layers::Layers;
 pub use loaded::Loaded;
-pub(crate) use unread::drop_unread;
+pub use unread::drop_unread;
+
+/// A function that loads a configuration as [`load`] does; it may know more than that.
+pub type Load = fn(&[PathBuf], &[String]) -> Result<Loaded, ConfigErrors>;
 
 /// Loads a configuration from files and command-line overrides.
-///
-/// Keys of verl, EasyR1, RAGEN and TRL are taken among the overrides and translated, and so are whole files
-/// of theirs (`config=FILE` too); see [`Loaded::notes`]. Over a configuration of ours they change what they
-/// name. A file of theirs is a whole configuration of that system, and so are their keys where there is no
-/// file of ours and one of them names the model: what is left out has that system's default.
 ///
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
@@ -74,17 +71,16 @@ fn load_files(
     arguments: &[String],
     purpose: LoadPurpose,
 ) -> Result<Loaded, ConfigErrors> {
+    let mut layers = Layers::new(|_| None);
+    let sources = read_sources(run, files, &mut layers);
+    load_layers(layers, &sources, arguments, purpose)
+}
+
+/// Reads the `config.yaml` of a run and further files; what cannot be read is reported in the layers.
+pub fn read_sources(run: Option<&Path>, files: &[PathBuf], layers: &mut Layers) -> Vec<Arc<Source>> {
     let run = run.map(|own| (own, SourceKind::RunFile(own.to_owned())));
     let files = files.iter().map(|file| (file.as_path(), SourceKind::File(file.clone())));
-    let mut sources = Vec::new();
-    let mut diagnostics = Vec::new();
-    for (path, kind) in run.into_iter().chain(files) {
-        match read_source(path, kind) {
-            Ok(source) => sources.push(source),
-            Err(found) => diagnostics.push(found),
-        }
-    }
-    load_layers(&sources, arguments, diagnostics, purpose)
+    run.into_iter().chain(files).filter_map(|(path, kind)| layers.read(path, kind)).collect()
 }
 
 /// Loads a configuration as [`load`] does, to look at it: what nobody has said yet, such as the model or the
@@ -101,7 +97,7 @@ pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, C
 /// # Errors
 /// As [`load`].
 pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_layers(sources, arguments, Vec::new(), LoadPurpose::Training)
+    load_layers(Layers::new(|_| None), sources, arguments, LoadPurpose::Training)
 }
 
 /// Loads a configuration from texts and overrides, as [`load_to_show`] does from files.
@@ -109,7 +105,7 @@ pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loa
 /// # Errors
 /// As [`load`], for what was said.
 pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_layers(sources, arguments, Vec::new(), LoadPurpose::Showing)
+    load_layers(Layers::new(|_| None), sources, arguments, LoadPurpose::Showing)
 }
 
 /// Reads some sections of a configuration from a text, for what uses them without a run: every key of theirs is
@@ -118,25 +114,19 @@ pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Re
 /// # Errors
 /// Every key that is unknown or out of range.
 pub fn load_sections(source: &Arc<Source>) -> Result<Config, ConfigErrors> {
-    Ok(load_layers(std::slice::from_ref(source), &[], Vec::new(), LoadPurpose::Sections)?.config)
-}
-
-/// Checks a configuration that is a tree already.
-pub(crate) fn load_tree(tree: Node) -> Result<Loaded, ConfigErrors> {
-    let mut layers = Layers::new(Vec::new());
-    layers.files.push(tree);
-    layers.assemble(LoadPurpose::Training)
+    Ok(load_layers(Layers::new(|_| None), std::slice::from_ref(source), &[], LoadPurpose::Sections)?.config)
 }
 
 fn load_layers(
+    mut layers: Layers,
     sources: &[Arc<Source>],
     arguments: &[String],
-    diagnostics: Vec<Diagnostic>,
     purpose: LoadPurpose,
 ) -> Result<Loaded, ConfigErrors> {
-    let mut layers = Layers::new(diagnostics);
     for source in sources {
-        layers.add_file(source);
+        if let Some(tree) = layers.parse(source) {
+            layers.add_file(tree);
+        }
     }
     layers.add_arguments(arguments);
     layers.assemble(purpose)

@@ -1,21 +1,17 @@
-//! Keys of other systems that the chosen kind of a section does not read.
+//! Translated keys that the chosen kind of a section does not read.
 
 use crate::diagnostic::Diagnostic;
-use crate::foreign::{self, Note};
-use crate::reader::{KnownNames, Reader};
+use crate::note::Note;
+use crate::reader::Reader;
 use crate::table;
 use crate::tree::{Node, Value, join};
 use tamis_core::setting::{KeySpec, Shape};
 
-/// The names that an unknown key is compared with.
-pub(super) const KNOWN_NAMES: KnownNames =
-    KnownNames { paths: table::suggestion_keys, owner_of: foreign::owner_of_section };
-
 /// Takes out what other systems say of keys that the kind of a section does not have, for their keys stand
 /// for all kinds at once: the values are checked as some kind that has the key reads them, and the notes say
 /// that they have no effect.
-pub(crate) fn drop_unread(tree: &mut Node, notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) {
-    let mut reader = Reader::new(KNOWN_NAMES);
+pub fn drop_unread(tree: &mut Node, notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) {
+    let mut reader = Reader::default();
     drop_unread_below(tree, "", table::root(), &mut reader, notes);
     diagnostics.extend(reader.into_diagnostics());
 }
@@ -34,7 +30,7 @@ fn drop_unread_below(node: &mut Node, path: &str, shape: &Shape, reader: &mut Re
     let kind = node.get("kind").and_then(Node::as_text).or(*default);
     let Some(variant) = variants.iter().find(|variant| Some(variant.name) == kind) else { return };
     let unread: Vec<(String, Vec<KeySpec>)> = (node.entries().iter())
-        .filter(|entry| entry.node.origin.source.kind.is_foreign())
+        .filter(|entry| entry.node.origin.source.kind.is_translated())
         .filter(|entry| !common.iter().chain(&variant.keys).any(|spec| spec.name == entry.key))
         .map(|entry| {
             let keys = variants.iter().flat_map(|other| &other.keys);

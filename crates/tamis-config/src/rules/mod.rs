@@ -29,7 +29,7 @@ use crate::yaml;
 
 /// The purpose that a configuration is loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LoadPurpose {
+pub enum LoadPurpose {
     /// A whole run.
     Training,
     /// Measuring a policy on held-out prompts: rules about training alone are left out.

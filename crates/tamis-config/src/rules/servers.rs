@@ -215,7 +215,7 @@ impl Checker<'_> {
         if !rollout.servers.is_empty() {
             // A server that a key of another system started is not what this user asked for.
             let node = self.tree.at("rollout.launch");
-            if node.is_some_and(|node| !matches!(node.origin.source.kind, SourceKind::Foreign(_))) {
+            if node.is_some_and(|node| !matches!(node.origin.source.kind, SourceKind::Translated(_))) {
                 self.warn_ignored(
                     &["rollout.launch"],
                     "`rollout.servers` names servers that are running already",

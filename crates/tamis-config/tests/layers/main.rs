@@ -1,14 +1,11 @@
 //! Layers, origins, presets, the resolved configuration and its resumption.
 
-mod explained;
-
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences};
+use tamis_config::{ConfigErrors, Loaded, Preset, explain, load_sources, resume_differences};
 use tamis_core::advantage::{Advantage, SingletonAdvantage};
 use tamis_core::correction::CorrectionPreset;
-use tamis_core::objective::{Aggregation, CispoBound, PolicyLoss};
-use tamis_core::schedule::RoundLimit;
+use tamis_core::objective::{Aggregation, PolicyLoss};
 use tamis_env::reward::RewardKind;
 use tamis_env::reward::soft_overlong::SoftOverlongSettings;
 
@@ -211,84 +208,6 @@ fn a_key_is_reset_to_the_default_of_its_kind() {
 }
 
 #[test]
-fn keys_of_other_systems_follow_the_kind_that_a_file_chooses() {
-    let of = |file: &str, arguments: &[&str]| {
-        let loaded = sound(&[BASE, file], arguments);
-        let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
-        (loaded.config.objective, notes.join("\n"))
-    };
-    let (objective, notes) = of(
-        "objective: {advantage: {kind: grpo_passk}}",
-        &["algorithm.norm_adv_by_std_in_grpo=False", "algorithm.gamma=0.5"],
-    );
-    let Advantage::GrpoPassk(passk) = objective.advantage else { panic!("passk") };
-    assert!(!passk.divide);
-    assert_snapshot!(notes, @"
-    algorithm.norm_adv_by_std_in_grpo=False -> objective.advantage.divide: false
-    algorithm.gamma=0.5 has no effect: `objective.advantage.kind: grpo_passk` does not read it
-    ");
-    let (objective, _) = of("objective: {advantage: {kind: grpo_passk}}", &["scale_rewards=none"]);
-    let Advantage::GrpoPassk(passk) = objective.advantage else { panic!("passk") };
-    assert!(!passk.divide);
-    let (_, notes) = of("", &["algorithm.adv_estimator=rloo", "algorithm.gamma=0.5", "scale_rewards=batch"]);
-    assert_snapshot!(notes, @"
-    algorithm.adv_estimator=rloo -> objective.advantage.kind: rloo, objective.advantage.singleton: raw
-    algorithm.gamma=0.5 has no effect: `objective.advantage.kind: rloo` does not read it
-    scale_rewards=batch has no effect: `objective.advantage.kind: rloo` does not read it
-    ");
-
-    let (objective, notes) = of(
-        "objective: {loss: {kind: kl_cov}}",
-        &[
-            "actor_rollout_ref.actor.policy_loss.ppo_kl_coef=0.5",
-            "actor_rollout_ref.actor.clip_ratio_low=0.1",
-        ],
-    );
-    let PolicyLoss::KlCov(loss) = objective.loss else { panic!("kl_cov") };
-    assert_eq!(loss.cov_coefficient.to_bits(), 0.5_f64.to_bits());
-    assert_snapshot!(notes, @"
-    actor_rollout_ref.actor.policy_loss.ppo_kl_coef=0.5 -> objective.loss.cov_coefficient: 0.5
-    actor_rollout_ref.actor.clip_ratio_low=0.1 has no effect: `objective.loss.kind: kl_cov` does not read it
-    ");
-    let (objective, notes) = of("objective: {loss: {kind: cispo}}", &["epsilon=0.3", "epsilon_high=4"]);
-    let PolicyLoss::Cispo(loss) = objective.loss else { panic!("cispo") };
-    assert_eq!((loss.bound, loss.max_ratio), (CispoBound::Absolute, 4.0));
-    assert_snapshot!(notes, @"
-    epsilon=0.3 goes into what epsilon_high becomes
-    epsilon_high=4 -> objective.loss.bound: absolute, objective.loss.max_ratio: 4
-    ");
-    let (objective, notes) = of("objective: {loss: {kind: sapo}}", &["worker.actor.tau_positive=2"]);
-    let PolicyLoss::Sapo(loss) = objective.loss else { panic!("sapo") };
-    assert_eq!(loss.tau_positive.to_bits(), 2.0_f64.to_bits());
-    assert_snapshot!(notes, @"worker.actor.tau_positive=2 -> objective.loss.tau_positive: 2");
-}
-
-#[test]
-fn keys_of_other_systems_that_the_kind_does_not_read_are_checked_all_the_same() {
-    let wrong = |argument: &str| load(&[BASE], &[argument]).expect_err(argument).to_string();
-    assert_snapshot!(wrong("algorithm.high_level_gamma=grpo"), @r#"
-error: `objective.advantage.turn_gamma` must be a number, not the text "grpo"
- --> command line, RAGEN key
-  |
-1 | algorithm.high_level_gamma=grpo
-  |                            ^^^^
-  hint: `tamis config explain objective.advantage.turn_gamma` says more
-
-1 error in the configuration
-"#);
-    assert_snapshot!(wrong("algorithm.gamma=2"), @"
-error: `objective.advantage.gamma` must be from 0 to 1, got 2
- --> command line, verl key
-  |
-1 | algorithm.gamma=2
-  |                 ^
-  hint: `tamis config explain objective.advantage.gamma` says more
-
-1 error in the configuration
-");
-}
-
-#[test]
 fn shown_configurations_load_to_the_same() {
     let texts = [
         (
@@ -332,10 +251,7 @@ fn shown_configurations_load_to_the_same() {
 
 #[test]
 fn shown_configuration() {
-    let loaded = sound(
-        &[BASE, "rollout: {n: 4, stop: ['\n']}\n"],
-        &["preset=dapo", "run.name=first try", "algorithm.filter_groups.max_num_gen_batches=0"],
-    );
+    let loaded = sound(&[BASE, "rollout: {n: 4, stop: ['\n']}\n"], &["preset=dapo", "run.name=first try"]);
     let here = std::env::current_dir().unwrap();
     let shown = loaded.show().replace(&here.display().to_string(), "DIR");
     let excerpt: Vec<&str> = shown
@@ -567,30 +483,6 @@ fn another_kind_replaces_the_section_in_every_form() {
 }
 
 #[test]
-fn native_keys_go_over_foreign_ones() {
-    let loaded = sound(&[BASE], &["rollout.n=4", "actor_rollout_ref.rollout.n=16"]);
-    assert_eq!(loaded.config.rollout.n, 4);
-}
-
-#[test]
-fn foreign_keys_on_the_command_line() {
-    let loaded = sound(
-        &[BASE],
-        &["algorithm.filter_groups.enable=True", "actor_rollout_ref.rollout.n=16", "trainer.test_freq=-1"],
-    );
-    let filter = loaded.config.filter.clone().unwrap();
-    assert_eq!(filter.metric.as_deref(), Some("seq_reward"));
-    assert_eq!(loaded.config.schedule.max_num_gen_batches, RoundLimit::None, "verl's default is no limit");
-    assert_eq!(loaded.config.validate.test_freq, Frequency::NEVER);
-    let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
-    assert_snapshot!(notes.join("\n"), @"
-algorithm.filter_groups.enable=True -> filter.kind: variance, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: error, schedule.on_empty_round: retry, schedule.on_exhausted: next_epoch, schedule.surplus: discard, schedule.order: dispatch, filter.metric: seq_reward, schedule.max_num_gen_batches: null (no metric is given: verl takes the reward before the KL; `acc` is the raw outcome alone)
-actor_rollout_ref.rollout.n=16 -> rollout.n: 16
-trainer.test_freq=-1 -> validate.test_freq: -1
-");
-}
-
-#[test]
 fn resumption() {
     let run = sound(&[BASE], &[]).config;
     let now = sound(
@@ -642,16 +534,6 @@ allowed validate.test_freq: 0 in the run, 2 now
     let text: Vec<String> =
         differences.iter().map(|found| format!("{} {}", found.key, found.refused)).collect();
     assert_eq!(text, ["reward[0].weight true", "reward[0].timeout false"]);
-}
-
-#[test]
-fn a_key_of_another_system_that_the_kind_does_not_read_is_noted() {
-    let notes = |arguments: &[&str]| -> String {
-        let loaded = load(&[BASE], arguments).unwrap();
-        loaded.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-    };
-    assert_snapshot!(notes(&["algorithm.gamma=0.99"]), @"algorithm.gamma=0.99 has no effect: `objective.advantage.kind: grpo` does not read it");
-    assert_snapshot!(notes(&["algorithm.gamma=0.99", "objective.advantage.kind=gae"]), @"algorithm.gamma=0.99 -> objective.advantage.gamma: 0.99");
 }
 
 #[test]

@@ -118,7 +118,7 @@ error: unknown key `critic.optim`
   |
 2 | critic: {cliprange_value: 0, optim: {lr: 1e-5}, model: {path: ''}}
   |                              ^^^^^
-  hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
+  hint: did you mean `critic.optimizer`?
 
 error: `critic.model.path` must be non-empty, got ""
  --> run.yaml:2:63

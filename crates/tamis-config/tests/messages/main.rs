@@ -5,7 +5,6 @@ mod critics;
 mod environment_rules;
 mod environments;
 mod filters;
-mod foreign_keys;
 mod loggers;
 mod model_and_data;
 mod objectives;
@@ -17,11 +16,9 @@ mod syntax;
 mod training;
 mod values;
 
-use std::path::Path;
-
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{ConfigErrors, Loaded, import, load_sources};
+use tamis_config::{ConfigErrors, Loaded, load_sources};
 
 fn try_load(yaml: &str, arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
     let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
@@ -46,11 +43,6 @@ fn raw(yaml: &str, arguments: &[&str]) -> String {
         Ok(loaded) => loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"),
         Err(errors) => errors.to_string(),
     }
-}
-
-fn imported(arguments: &[&str]) -> String {
-    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    import(&arguments, Path::new("")).map_or_else(|errors| errors.to_string(), |import| import.yaml)
 }
 
 #[test]

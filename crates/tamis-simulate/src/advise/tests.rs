@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{
-    BetaRates, Config, PassRates, SimulateConfig, SimulatedPolicy, import, load_sources_to_show,
-};
+use tamis_config::{BetaRates, Config, PassRates, SimulateConfig, SimulatedPolicy, load_sources_to_show};
+use tamis_import::import;
 
 use super::*;
 use crate::{World, simulate_in};

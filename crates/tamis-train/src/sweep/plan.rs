@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, Problem, Severity, load};
+use tamis_config::{ConfigErrors, Diagnostic, Load, Loaded, Problem, Severity};
 use tamis_run::directory::is_name;
 
 use crate::assemble::check::{self, CheckPurpose, Placeholders};
@@ -69,12 +69,12 @@ pub struct SweepPlan {
 }
 
 impl SweepPlan {
-    /// Plans a sweep, and loads the configuration of every run.
+    /// Plans a sweep, and loads the configuration of every run with `load`.
     ///
     /// # Errors
     /// [`SweepError::Arguments`] for names that the sweep does not have, [`SweepError::Configuration`] with
     /// all that is wrong with any run.
-    pub fn of(sweep: &SweepFile, options: &PlanOptions) -> Result<Self, SweepError> {
+    pub fn of(sweep: &SweepFile, options: &PlanOptions, load: Load) -> Result<Self, SweepError> {
         let is_date = options.date.len() == 4 && options.date.bytes().all(|byte| byte.is_ascii_digit());
         if !is_date {
             return Err(SweepError::Arguments {

@@ -25,7 +25,7 @@ fn plan_of(text: &str, options: &PlanOptions) -> Result<SweepPlan, String> {
     std::fs::write(&path, text).unwrap();
     let shown = |text: String| text.replace(&folder.path().display().to_string(), "DIR");
     let sweep = SweepFile::read(&path).map_err(|errors| shown(errors.to_string()))?;
-    SweepPlan::of(&sweep, options).map_err(|error| {
+    SweepPlan::of(&sweep, options, tamis_config::load).map_err(|error| {
         let hint = error.hint().map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
         shown(format!("{error}{hint}"))
     })

@@ -1,0 +1,70 @@
+//! What a key became that was given in the terms of another system.
+
+use std::fmt;
+
+/// A note on the translation of a key that was given in another system's terms.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// Whose key it is.
+    pub owner: &'static str,
+    /// The key.
+    pub key: String,
+    /// Value of the key; `None` where it was not given and its owner's default was taken.
+    pub value: Option<String>,
+    /// Translation of the key.
+    pub outcome: NoteOutcome,
+    /// Something to know about it.
+    pub remark: Option<String>,
+}
+
+/// The translations of a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NoteOutcome {
+    /// Our keys, with their values.
+    Became(Vec<(String, String)>),
+    /// Part of what another key became.
+    PartOf(String),
+    /// Nothing, for a reason.
+    NoEffect(String),
+}
+
+impl Note {
+    /// Takes one of our keys, or all of a section, out of what this one became, for a reason. Returns whether
+    /// there is still something to say: not of a default that nobody gave.
+    pub fn forget(&mut self, ours: &str, reason: &str) -> bool {
+        let NoteOutcome::Became(keys) = &mut self.outcome else { return true };
+        let num_before = keys.len();
+        keys.retain(|(key, _)| {
+            key.strip_prefix(ours).is_none_or(|rest| !rest.is_empty() && !rest.starts_with('.'))
+        });
+        if keys.len() == num_before || !keys.is_empty() {
+            return true;
+        }
+        self.outcome = NoteOutcome::NoEffect(reason.to_owned());
+        self.value.is_some()
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{}={value}", self.key)?,
+            None => write!(f, "{} is not given", self.key)?,
+        }
+        match &self.outcome {
+            NoteOutcome::Became(ours) => {
+                f.write_str(" -> ")?;
+                for (index, (key, value)) in ours.iter().enumerate() {
+                    write!(f, "{}{key}: {value}", if index == 0 { "" } else { ", " })?;
+                }
+            }
+            NoteOutcome::PartOf(key) => write!(f, " goes into what {key} becomes")?,
+            NoteOutcome::NoEffect(reason) if self.value.is_none() => write!(f, ": {reason}")?,
+            NoteOutcome::NoEffect(reason) => write!(f, " has no effect: {reason}")?,
+        }
+        match &self.remark {
+            Some(remark) => write!(f, " ({remark})"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Files of other systems: their sections taken apart into keys.
+
+use super::owner::Owner;
+use super::translator::show;
+use super::{is_foreign, is_foreign_name};
+use tamis_config::override_argument::{Operation, Override};
+use tamis_config::tree::{MapEntry, Node, Value, join};
+use tamis_config::{Note, NoteOutcome, table};
+
+/// Configurations that are their owners' defaults, which are taken anyway.
+pub(crate) const OWN_FILES: [(&str, Owner); 4] = [
+    ("ppo_trainer", Owner::Verl),
+    ("ppo_megatron_trainer", Owner::Verl),
+    ("base", Owner::Ragen),
+    ("envs", Owner::Ragen),
+];
+
+/// Groups of verl's own configurations, which its files are composed of.
+const OWN_GROUPS: [&str; 19] = [
+    "actor",
+    "algorithm",
+    "critic",
+    "data",
+    "distillation",
+    "engine",
+    "hydra",
+    "model",
+    "model_engine",
+    "npu_profile",
+    "optim",
+    "profiler",
+    "ref",
+    "reward",
+    "reward_manager",
+    "reward_model",
+    "rollout",
+    "router_replay",
+    "trainer",
+];
+
+/// The keys of a file of another system; what its list `defaults` names and is not read is in the notes.
+pub(crate) fn flatten_tree(tree: Node, parsed: &mut Vec<Override>) -> Vec<Note> {
+    let Value::Map(entries) = tree.value else { return Vec::new() };
+    let mut notes = Vec::new();
+    for entry in entries {
+        // Hydra's list of other files to compose with.
+        if entry.key == "defaults" {
+            notes = unread_defaults(&entry.node);
+        } else {
+            let origin = entry.node.origin.clone();
+            flatten(Override { path: entry.key, origin, operation: Operation::Set(entry.node) }, parsed);
+        }
+    }
+    notes
+}
+
+/// A note for each file of the list `defaults` that is not one of the owners' own.
+fn unread_defaults(list: &Node) -> Vec<Note> {
+    let Value::List(items) = &list.value else { return Vec::new() };
+    // `name`, `group/name`, `group@package: name`, `override group: name`.
+    let group = |text: &str| {
+        let name = text.trim_start_matches("override ").trim_start_matches("optional ");
+        name.trim_start_matches('/').split(['@', '/']).next().unwrap_or(name).to_owned()
+    };
+    let is_own = |item: &Node| match &item.value {
+        Value::Scalar { text, .. } => {
+            text == "_self_"
+                || OWN_FILES.iter().any(|(own, _)| *own == group(text))
+                || text.contains(['/', '@']) && OWN_GROUPS.contains(&group(text).as_str())
+        }
+        Value::Map(entries) => entries.iter().all(|entry| OWN_GROUPS.contains(&group(&entry.key).as_str())),
+        Value::List(_) => false,
+    };
+    let note = |item: &Node| Note {
+        owner: Owner::Verl.as_str(),
+        key: "defaults".to_owned(),
+        value: Some(show(item)),
+        outcome: NoteOutcome::NoEffect(
+            "warning: the file that it names was not read: give that one as an argument too, before this one"
+                .to_owned(),
+        ),
+        remark: None,
+    };
+    items.iter().filter(|item| !is_own(item)).map(note).collect()
+}
+
+/// A mapping for a key that is none itself is one argument for each key below it.
+pub(crate) fn flatten(argument: Override, parsed: &mut Vec<Override>) {
+    let Override { path, origin, operation } = argument;
+    match operation {
+        Operation::Set(Node { value: Value::Map(entries), .. })
+        | Operation::Add(Node { value: Value::Map(entries), .. })
+            if !entries.is_empty() && is_section(&path) =>
+        {
+            for entry in entries {
+                let path = join(&path, &entry.key);
+                let origin = entry.node.origin.clone();
+                flatten(Override { path, origin, operation: Operation::Set(entry.node) }, parsed);
+            }
+        }
+        operation => parsed.push(Override { path, origin, operation }),
+    }
+}
+
+/// Whether a key is a section of another system: one with keys below it, or one that nobody knows as a key.
+fn is_section(path: &str) -> bool {
+    let (below, free) = (format!("{path}."), format!("{path}.*"));
+    let keys = || Owner::ALL.iter().flat_map(|owner| owner.keys());
+    keys().any(|entry| entry.key.starts_with(&below) && entry.key != free)
+        || !is_foreign_name(path) && table::place(path).is_err()
+}
+
+/// Whether a file is one of another system: it has keys of theirs, and none that only tamis has.
+pub(crate) fn is_foreign_tree(tree: &Node) -> bool {
+    let is_theirs = |key: &str| table::place(key).is_err() && is_foreign(key);
+    tree.entries().iter().any(|entry| is_theirs(&entry.key)) && !is_native_tree(tree)
+}
+
+/// Whether a file has keys that only tamis has. One that has neither these nor keys of another system's alone
+/// (`data: {train_batch_size: 8}`) may be either's.
+pub(crate) fn is_native_tree(tree: &Node) -> bool {
+    tree.entries().iter().any(|MapEntry { key, .. }| {
+        let below = format!("{key}.");
+        let is_shared =
+            || Owner::ALL.iter().flat_map(|owner| owner.keys()).any(|entry| entry.key.starts_with(&below));
+        // `rollout` is another system's in one experimental trainer of verl alone.
+        !key.contains('.') && table::place(key).is_ok() && (key == "rollout" || !is_shared())
+    })
+}

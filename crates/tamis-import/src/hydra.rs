@@ -1,0 +1,242 @@
+//! Treats arguments as Hydra and OmegaConf do before anybody reads them: mappings are taken apart into their
+//! keys, and values that refer to other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are looked up.
+
+use super::entry;
+use super::owner::Owner;
+use tamis_config::override_argument::{Operation, Override};
+use tamis_config::source::Origin;
+use tamis_config::tree::{Node, Value};
+
+/// Longest chain of references that is followed.
+const MAX_DEPTH: usize = 8;
+
+/// Arguments with one value each, and with what they refer to in place.
+pub(super) fn resolve_all(arguments: &[Override]) -> Vec<Override> {
+    let mut flat = Vec::new();
+    for argument in arguments {
+        match argument.value() {
+            Some(node) => spread(&argument.path, node.clone(), &argument.origin, &mut flat),
+            None => flat.push(argument.clone()),
+        }
+    }
+    let values = flat.clone();
+    for argument in &mut flat {
+        if let Operation::Set(node) | Operation::Add(node) = &mut argument.operation {
+            resolve(node, &argument.path, &values, MAX_DEPTH);
+        }
+    }
+    flat
+}
+
+/// A mapping under a name that no table has is the keys in it.
+fn spread(path: &str, node: Node, origin: &Origin, flat: &mut Vec<Override>) {
+    let is_known = || Owner::ALL.iter().any(|&owner| entry(owner, path).is_some());
+    match node.value {
+        Value::Map(entries) if !entries.is_empty() && !is_known() => {
+            for inner in entries {
+                spread(&format!("{path}.{}", inner.key), inner.node, origin, flat);
+            }
+        }
+        value => {
+            let node = Node { value, origin: node.origin };
+            flat.push(Override {
+                path: path.to_owned(),
+                origin: origin.clone(),
+                operation: Operation::Set(node),
+            });
+        }
+    }
+}
+
+/// Whether a name is that of a section of a table: some key stands below it.
+pub(super) fn is_section(owner: Owner, path: &str) -> bool {
+    owner.keys().iter().any(|entry| entry.key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// Why a value says nothing, where it does not.
+pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
+    match &node.value {
+        Value::Scalar { text, .. } if text == "???" => Some("the value is a placeholder"),
+        Value::Scalar { text, .. }
+            if text.split("${").skip(1).any(|rest| is_resolver(rest.split('}').next().unwrap_or(rest))) =>
+        {
+            Some("it calls a resolver of Hydra's: the default holds")
+        }
+        Value::Scalar { text, .. } if text.contains("${") => {
+            Some("it refers to a key that is not given: the default holds")
+        }
+        Value::Scalar { .. } | Value::Map(_) => None,
+        Value::List(items) => items.iter().find_map(says_nothing),
+    }
+}
+
+/// The first reference in a value that no key of any table answers: a variable that the shell should have
+/// filled in, or one of the environment that is not set. A key that is not given has its owner's default,
+/// whose reference says nothing; nor do Hydra's own resolvers (`${now:%H}`), except that of the environment.
+pub(super) fn find_unfilled(node: &Node) -> Option<String> {
+    match &node.value {
+        Value::Scalar { text, .. } => {
+            let mut rest = text.as_str();
+            while let Some(start) = rest.find("${") {
+                rest = rest.get(start + 2..)?;
+                let name = rest.split(['}', '$']).next().unwrap_or(rest);
+                let is_key = name.starts_with('.')
+                    || name.contains('.') && !name.contains(':') && super::is_foreign(name)
+                    || is_resolver(name) && !name.starts_with("oc.env:");
+                if !is_key {
+                    return Some(format!("${{{name}}}"));
+                }
+            }
+            None
+        }
+        Value::List(items) => items.iter().find_map(find_unfilled),
+        Value::Map(entries) => entries.iter().find_map(|entry| find_unfilled(&entry.node)),
+    }
+}
+
+/// Whether a reference calls a resolver of Hydra's, `NAME:ARGUMENTS`, and not a form of the shell's
+/// (`NAME:-DEFAULT`, `NAME:=...`, `NAME:?...`, `NAME:+...`).
+fn is_resolver(name: &str) -> bool {
+    name.split_once(':').is_some_and(|(_, rest)| !rest.starts_with(['-', '=', '?', '+']))
+}
+
+fn resolve(node: &mut Node, path: &str, values: &[Override], depth: usize) {
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().for_each(|item| resolve(item, path, values, depth)),
+        Value::Map(entries) => {
+            for entry in entries {
+                resolve(&mut entry.node, path, values, depth);
+            }
+        }
+        Value::Scalar { text, .. } => {
+            if depth == 0 || !text.contains("${") {
+                return;
+            }
+            if let Some(inner) = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'))
+                && !inner.contains("${")
+            {
+                if let Some(mut found) = lookup(inner, path, values, &node.origin) {
+                    resolve(&mut found, path, values, depth - 1);
+                    node.value = found.value;
+                }
+            } else if let Some(whole) = substitute(text, path, values, &node.origin) {
+                *text = whole;
+                resolve(node, path, values, depth - 1);
+            }
+        }
+    }
+}
+
+/// A text with the innermost reference in it replaced; `None` where there is none that is known.
+fn substitute(text: &str, path: &str, values: &[Override], origin: &Origin) -> Option<String> {
+    let mut from = text.len();
+    while let Some(start) = text.get(..from)?.rfind("${") {
+        let end = start + text.get(start..)?.find('}')?;
+        if let Some(found) = lookup(text.get(start + 2..end)?, path, values, origin) {
+            let value = super::translator::show(&found);
+            return Some(format!("{}{value}{}", text.get(..start)?, text.get(end + 1..)?));
+        }
+        from = start;
+    }
+    None
+}
+
+/// The value that `${...}` refers to.
+fn lookup(reference: &str, path: &str, values: &[Override], origin: &Origin) -> Option<Node> {
+    let plain = |text: &str| Node::plain(text.trim(), origin.clone());
+    if let Some(rest) = reference.strip_prefix("oc.select:") {
+        let (key, default) = rest.split_once(',').map_or((rest, "null"), |(key, default)| (key, default));
+        return value_of(key.trim(), path, values).or_else(|| Some(plain(default)));
+    }
+    if let Some(rest) = reference.strip_prefix("oc.env:") {
+        let (name, default) =
+            rest.split_once(',').map_or((rest, None), |(name, default)| (name, Some(default)));
+        return std::env::var(name.trim())
+            .ok()
+            .or_else(|| default.map(str::to_owned))
+            .map(|text| plain(&text));
+    }
+    value_of(reference.trim(), path, values)
+}
+
+/// The value of a key; one that begins with dots is counted from the section that `path` stands in.
+fn value_of(key: &str, path: &str, values: &[Override]) -> Option<Node> {
+    let name = key.trim_start_matches('.');
+    let num_dots = key.len() - name.len();
+    let full = if num_dots == 0 {
+        name.to_owned()
+    } else {
+        let section = (0..num_dots).try_fold(path, |path, _| path.rsplit_once('.').map(|(above, _)| above));
+        section.map_or_else(|| name.to_owned(), |section| format!("{section}.{name}"))
+    };
+    let given = values.iter().rev().find(|argument| argument.path == full && argument.path != path)?;
+    given.value().cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tamis_config::source::{Source, SourceKind};
+
+    fn values(arguments: &[&str]) -> Vec<String> {
+        let parsed: Vec<Override> =
+            arguments.iter().map(|argument| Override::parse(argument, crate::value_form).unwrap()).collect();
+        let show = |argument: Override| {
+            format!("{}={}", argument.path, argument.value().map(Node::to_json).unwrap_or_default())
+        };
+        resolve_all(&parsed).into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn references_are_looked_up() {
+        assert_eq!(
+            values(&["a.n=4", "a.m=${a.n}", "a.k=${.n}", "b.k=${..a.n}", "c=x/${a.n}/${a.m}"]),
+            ["a.n=4", "a.m=4", "a.k=4", "b.k=4", "c=\"x/4/4\""]
+        );
+        assert_eq!(
+            values(&[
+                "x=${oc.select:a.n,7}",
+                "y=${oc.select:a.n}",
+                "z=${oc.env:TAMIS_NO_SUCH_NAME,h}",
+                "l=['${x}']"
+            ]),
+            ["x=7", "y=null", "z=\"h\"", "l=[7]"]
+        );
+        assert_eq!(values(&["x=${oc.env:CARGO_PKG_NAME,h}"]), ["x=\"tamis-import\""]);
+        // One that leads nowhere, or in a circle, stays.
+        assert_eq!(values(&["x=${TRAIN_FILE}"]), ["x=\"${TRAIN_FILE}\""]);
+        assert_eq!(values(&["x=${y}", "y=${x}"]).len(), 2);
+        assert_eq!(values(&["x=${x}"]), ["x=\"${x}\""]);
+        assert_eq!(values(&["x=a${${b}", "b=}"]).len(), 2);
+    }
+
+    #[test]
+    fn mappings_are_taken_apart() {
+        assert_eq!(
+            values(&["algorithm={filter_groups: {enable: true, metric: acc}, gamma: 0.9}"]),
+            [
+                "algorithm.filter_groups.enable=true",
+                "algorithm.filter_groups.metric=\"acc\"",
+                "algorithm.gamma=0.9"
+            ]
+        );
+        // A key of a table keeps its mapping.
+        let whole = "custom_reward_function.reward_kwargs.a={b: 1}";
+        assert_eq!(values(&[whole]), [r#"custom_reward_function.reward_kwargs.a={"b":1}"#]);
+    }
+
+    #[test]
+    fn values_that_say_nothing() {
+        let source = Source::new(SourceKind::Argument, "x");
+        let node = |text: &str| Node::plain(text, Origin::start_of(&source));
+        assert!(says_nothing(&node("???")).is_some());
+        assert!(says_nothing(&node("a${b}")).is_some());
+        assert!(says_nothing(&node("null")).is_none());
+        for text in ["${lr}", "a/${OUT:-x}/b", "${oc.env:OUT}", "${data.x}/${B}"] {
+            assert!(find_unfilled(&node(text)).is_some(), "{text}");
+        }
+        for text in ["1e-6", "$x", "${data.train_batch_size}", "${..n}", "${oc.select:trainer.x,1}"] {
+            assert_eq!(find_unfilled(&node(text)), None, "{text}");
+        }
+    }
+}

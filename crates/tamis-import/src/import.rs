@@ -1,0 +1,325 @@
+//! Converting a whole configuration of another system.
+
+use std::path::Path;
+
+use tamis_config::load::{Layers, LoadPurpose, apply, drop_unread, read_native, read_source};
+use tamis_config::override_argument::{Operation, Override};
+use tamis_config::render;
+use tamis_config::source::{Origin, Source, SourceKind};
+use tamis_config::tree::{Node, Value, join};
+use tamis_config::{ConfigErrors, Diagnostic, Note, NoteOutcome, Problem, table, yaml};
+
+use crate::documents::{OWN_FILES, flatten, flatten_tree, is_native_tree};
+use crate::invocation::{Invocation, Processes};
+use crate::options::join_options;
+use crate::owner::Owner;
+use crate::translate::{Translation, translate_whole};
+use crate::{entry, is_foreign_name, owner_of_section, value_form};
+
+/// A converted configuration.
+#[derive(Debug, Clone)]
+pub struct Import {
+    /// The equivalent configuration of tamis, each value with the key it is from.
+    pub yaml: String,
+    /// A note on each key's translation.
+    pub notes: Vec<Note>,
+    /// Findings about the result: the keys that it lacks, and surprises.
+    pub remaining: Vec<Diagnostic>,
+}
+
+/// Converts the arguments of another system's command: `key=value`, `--key value`, YAML files of its own (as
+/// they are, as EasyR1's `config=FILE`, as TRL's `--config FILE`, as Hydra's `--config-path DIR --config-name
+/// NAME`), and words of the command itself (`python3 -m verl.trainer.main_ppo`), which are skipped but for a
+/// launcher's number of processes.
+///
+/// `folder` is the one that the command is started in, from which those systems take relative paths, those in
+/// their files too. They are written in full, so that the configuration may be put anywhere; with an empty
+/// `folder` they stay as they are.
+///
+/// # Errors
+/// Every key that is not known, every one that is refused, and every value that a run would refuse. What the
+/// command does not say (where the model is, say) is no error: it is in [`Import::remaining`].
+pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
+    let (mut files, mut notes, mut diagnostics) = (Vec::new(), Vec::new(), Vec::new());
+    let parsed = parse(arguments, &mut files, &mut notes, &mut diagnostics);
+    let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
+        table::place(&argument.path).is_err() || files.is_empty() && is_foreign_name(&argument.path)
+    });
+    let native = files.into_iter().reduce(|mut below, above| {
+        below.merge(above, table::root());
+        below
+    });
+    let mut translation = if native.is_none() {
+        translate_whole(&others, tree_of(None, ours.iter().cloned(), &mut Vec::new(), &mut Vec::new()))
+    } else {
+        Translation::default()
+    };
+    diagnostics.extend(translation.diagnostics);
+    if let (Some(tree), [first, ..]) = (&native, others.as_slice()) {
+        let file = render::describe(tree);
+        let hint = "import the one or the other; `tamis train FILE KEY=VALUE` takes both";
+        let problem = Problem::rule(
+            format!("`{}` is no key of tamis, and {file} is a configuration of tamis", first.path),
+            hint,
+        );
+        diagnostics.push(Diagnostic::error(problem, Some(first.origin.clone())));
+    }
+    for argument in &ours {
+        let Operation::Set(node) = &argument.operation else { continue };
+        let reason = format!("`{}` beside it says otherwise", argument.path);
+        for path in list_leaves(node, &argument.path) {
+            translation.notes.retain_mut(|note| note.forget(&path, &reason));
+        }
+    }
+    let overrides = translation.overrides.into_iter().chain(ours);
+    let tree = tree_of(native, overrides, &mut translation.notes, &mut diagnostics);
+    if !diagnostics.is_empty() {
+        return Err(ConfigErrors { diagnostics });
+    }
+    let yaml = render::with_origins(&tree, folder);
+    let mut layers = Layers::new(owner_of_section);
+    layers.files.push(tree);
+    let remaining = layers
+        .assemble(LoadPurpose::Training)
+        .map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
+    // What is wrong is told with the argument that it is from, which the rendered text has no longer.
+    let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| found.is_mistake()).cloned().collect();
+    if !mistakes.is_empty() {
+        return Err(ConfigErrors { diagnostics: mistakes });
+    }
+    notes.splice(0..0, translation.notes);
+    Ok(Import { yaml, notes, remaining })
+}
+
+/// The paths that a value sets: those of a mapping's keys, otherwise its own.
+fn list_leaves(node: &Node, path: &str) -> Vec<String> {
+    match &node.value {
+        Value::Map(entries) => {
+            entries.iter().flat_map(|entry| list_leaves(&entry.node, &join(path, &entry.key))).collect()
+        }
+        _ => vec![path.to_owned()],
+    }
+}
+
+/// One tree of a file and of what overrides set, one after the other.
+fn tree_of(
+    file: Option<Node>,
+    overrides: impl Iterator<Item = Override>,
+    notes: &mut Vec<Note>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Node {
+    let mut tree =
+        file.unwrap_or_else(|| Node::empty_map(Origin::start_of(&Source::new(SourceKind::Argument, ""))));
+    for argument in overrides {
+        // A list that is appended to must be there.
+        if matches!(argument.operation, Operation::Add(_)) && tree.at(&argument.path).is_none() {
+            let empty = Node { value: Value::List(Vec::new()), origin: argument.origin.clone() };
+            let start = Override { operation: Operation::Set(empty), ..argument.clone() };
+            apply(&mut tree, start, owner_of_section, diagnostics);
+        }
+        apply(&mut tree, argument, owner_of_section, diagnostics);
+    }
+    drop_unread(&mut tree, notes, diagnostics);
+    tree
+}
+
+/// The arguments of a command; what its files say comes before what is typed, as in every one of those
+/// systems. Files of tamis are put into `native` instead.
+fn parse(
+    arguments: &[String],
+    native: &mut Vec<Node>,
+    notes: &mut Vec<Note>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Vec<Override> {
+    let (mut parsed, mut typed) = (Vec::new(), Vec::new());
+    let mut hydra = HydraOptions::default();
+    let invocation = Invocation::of(arguments);
+    let words: Vec<String> = invocation.arguments.iter().map(|word| HydraOptions::in_full(word)).collect();
+    let words = join_options(&words, |_| false);
+    for word in words.iter().map(String::as_str).filter(|word| !word.trim().is_empty()) {
+        if is_command_word(word) || hydra.take(word) {
+            continue;
+        }
+        if let Some(path) = config_file(word) {
+            native.extend(read_file(path, &mut parsed, notes, diagnostics));
+        } else if word.contains('=') || word.starts_with(['~', '+']) {
+            match Override::parse(word, value_form) {
+                Ok(argument) => flatten(argument, &mut typed),
+                Err(diagnostic) => diagnostics.push(diagnostic),
+            }
+        } else {
+            let problem = Problem::rule(
+                format!("`{word}` is neither `key=value` nor a YAML file"),
+                "for example: tamis config import -- data.train_batch_size=512",
+            );
+            diagnostics.push(problem_with(word, problem));
+        }
+    }
+    if let Some(first) = hydra.read(&mut parsed, notes, diagnostics) {
+        native.insert(0, first);
+    }
+    parsed.extend(typed);
+    let is_of_trl = |argument: &Override| entry(Owner::Trl, &argument.path).is_some();
+    if parsed.iter().any(is_of_trl) && !parsed.iter().any(|argument| argument.path == "num_processes") {
+        add_processes(&invocation, &mut parsed, notes, diagnostics);
+    }
+    parsed
+}
+
+/// TRL's sizes are per process, and the launcher says how many there are.
+fn add_processes(
+    invocation: &Invocation<'_>,
+    parsed: &mut Vec<Override>,
+    notes: &mut Vec<Note>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    const KEY: &str = "num_processes";
+    match invocation.processes() {
+        Ok(Processes::NoLauncher) => {}
+        Ok(Processes::Number(number)) => match Override::parse(&format!("{KEY}={number}"), value_form) {
+            Ok(argument) => parsed.push(argument),
+            Err(diagnostic) => diagnostics.push(diagnostic),
+        },
+        Ok(Processes::Elsewhere(place)) => {
+            let reason = format!(
+                "warning: the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{KEY}=N`"
+            );
+            let outcome = NoteOutcome::NoEffect(reason);
+            notes.push(Note {
+                owner: Owner::Trl.as_str(),
+                key: KEY.to_owned(),
+                value: None,
+                outcome,
+                remark: None,
+            });
+        }
+        Err(argument) => {
+            let message = format!(
+                "`{argument}` does not say how many processes there are, and the batch depends on it"
+            );
+            let option = argument.split('=').next().unwrap_or_default();
+            let hint = format!("write the number, such as `{option}=8`");
+            diagnostics.push(problem_with(&argument, Problem::rule(message, hint)));
+        }
+    }
+}
+
+fn problem_with(word: &str, problem: Problem) -> Diagnostic {
+    let source = Source::new(SourceKind::Argument, word);
+    Diagnostic::error(problem, Some(Origin::start_of(&source)))
+}
+
+/// Hydra's own options, which say where its file is.
+#[derive(Default)]
+struct HydraOptions {
+    folders: Vec<String>,
+    name: Option<String>,
+}
+
+impl HydraOptions {
+    /// A short option in full.
+    fn in_full(word: &str) -> String {
+        match word {
+            "-cp" => "--config-path",
+            "-cn" => "--config-name",
+            "-cd" => "--config-dir",
+            other => other,
+        }
+        .to_owned()
+    }
+
+    /// Whether a word is one of them.
+    fn take(&mut self, word: &str) -> bool {
+        match word.split_once('=') {
+            Some(("config-name", name)) => self.name = Some(name.to_owned()),
+            Some(("config-path" | "config-dir", folder)) => self.folders.push(folder.to_owned()),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Reads the file that they name, which comes before all others; one of tamis is returned.
+    fn read(
+        &self,
+        parsed: &mut Vec<Override>,
+        notes: &mut Vec<Note>,
+        diagnostics: &mut Vec<Diagnostic>,
+    ) -> Option<Node> {
+        let name = self.name.as_ref()?;
+        let stem = name.strip_suffix(".yaml").unwrap_or(name);
+        let own = OWN_FILES.iter().find(|(own, _)| *own == stem);
+        let path = self.folders.iter().map(|folder| Path::new(folder).join(format!("{stem}.yaml")));
+        let (owner, reason) = match (own, path.into_iter().find(|path| path.exists())) {
+            (Some((_, owner)), _) => (*owner, "it is the owner's own, whose defaults are taken".to_owned()),
+            (None, Some(path)) => {
+                let mut first = Vec::new();
+                let own = read_file(&path.to_string_lossy(), &mut first, notes, diagnostics);
+                parsed.splice(0..0, first);
+                return own;
+            }
+            (None, None) => (
+                Owner::Verl,
+                format!("warning: `--config-name={name}` was not read: give its file as an argument"),
+            ),
+        };
+        let (key, value) = ("--config-name".to_owned(), Some(name.clone()));
+        notes.push(Note {
+            owner: owner.as_str(),
+            key,
+            value,
+            outcome: NoteOutcome::NoEffect(reason),
+            remark: None,
+        });
+        None
+    }
+}
+
+/// Words that start a command and say nothing about the configuration.
+fn is_command_word(word: &str) -> bool {
+    if let Some((name, _)) = word.split_once('=') {
+        // A variable of the environment, or a key.
+        return name.contains(|c: char| c.is_ascii_uppercase())
+            && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    }
+    matches!(word, "-m" | "--" | "\\" | "trl" | "grpo" | "nohup" | "env")
+        || word.starts_with("verl.")
+        || word.starts_with("recipe.")
+        || Path::new(word).extension().is_some_and(|suffix| suffix == "py")
+}
+
+/// The file that a word names: a YAML file itself, or EasyR1's and TRL's `config`.
+pub(crate) fn config_file(word: &str) -> Option<&str> {
+    if let Some(path) = word.strip_prefix("config=") {
+        return Some(path);
+    }
+    let is_yaml = Path::new(word).extension().is_some_and(|suffix| suffix == "yaml" || suffix == "yml");
+    (is_yaml && !word.contains('=')).then_some(word)
+}
+
+/// Reads a file: one of another system into `parsed`; one of tamis is returned, with its paths as they
+/// are from its folder.
+fn read_file(
+    path: &str,
+    parsed: &mut Vec<Override>,
+    notes: &mut Vec<Note>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Option<Node> {
+    let path = Path::new(path);
+    let tree = read_source(path, SourceKind::TranslatedFile(path.into()))
+        .map_err(|found| vec![found])
+        .and_then(|source| yaml::parse(&source));
+    let tree = match tree {
+        Ok(tree) => tree,
+        Err(found) => {
+            diagnostics.extend(found);
+            return None;
+        }
+    };
+    if !is_native_tree(&tree) {
+        notes.extend(flatten_tree(tree, parsed));
+        return None;
+    }
+    // The kind of source matters: keys of other systems that a kind does not read are dropped, ours are
+    // errors.
+    Some(read_native(path).unwrap_or(tree))
+}

@@ -1,0 +1,86 @@
+//! One row of the table: a key of another system, its default there, and what becomes of it.
+
+use std::fmt;
+
+use super::owner::Owner;
+use super::steps;
+use super::translator::Translator;
+
+/// One entry of the table.
+#[derive(Debug, Clone)]
+pub struct ForeignKey {
+    /// The key as its owner writes it; a last part `*` stands for everything below.
+    pub key: &'static str,
+    /// The default that its owner gives it; empty where that says nothing here.
+    pub default: &'static str,
+    /// Translation of the key.
+    pub becomes: Becomes,
+}
+
+/// The translations of a key.
+#[derive(Debug, Clone)]
+pub enum Becomes {
+    /// One of ours, with the same value.
+    Key(&'static str),
+    /// Ours together with related keys, by a rule; the keys that the rule sets, for documentation.
+    By(Rule, &'static str),
+    /// Nothing: there is no need for it, for a reason.
+    NoEffect(&'static str),
+    /// Refused, for a reason, unless it has one of these values, which ask for what is done anyway.
+    Unless(Vec<&'static str>, &'static str),
+}
+
+impl fmt::Display for Becomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quote = |names: &mut dyn Iterator<Item = &str>, between: &str| {
+            names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(between)
+        };
+        match self {
+            Self::Key(ours) => write!(f, "`{ours}`"),
+            Self::By(_, ours) => write!(f, "{}, with related keys", quote(&mut ours.split(' '), ", ")),
+            Self::NoEffect(reason) => write!(f, "no effect: {reason}"),
+            Self::Unless(allowed, reason) if allowed.is_empty() => write!(f, "refused: {reason}"),
+            Self::Unless(allowed, reason) => {
+                let allowed = quote(&mut allowed.iter().copied().filter(|value| !value.is_empty()), " or ");
+                write!(f, "refused unless {allowed}: {reason}")
+            }
+        }
+    }
+}
+
+/// The translation of keys that mean something only together.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// When the rule is applied: stage by stage, and within a stage in the order of the tables.
+    pub stage: u8,
+    /// Name of the rule, by which the rows of one owner's table share it.
+    pub name: &'static str,
+    body: Body,
+}
+
+/// What a rule does.
+#[derive(Debug, Clone, Copy)]
+enum Body {
+    /// A function.
+    Function(fn(&mut Translator)),
+    /// Steps of an owner's table.
+    Steps(Owner, &'static str),
+}
+
+impl Rule {
+    pub(super) const fn new(stage: u8, name: &'static str, apply: fn(&mut Translator)) -> Self {
+        Self { stage, name, body: Body::Function(apply) }
+    }
+
+    /// A rule that stands in a table.
+    pub(super) const fn of_steps(owner: Owner, stage: u8, name: &'static str, steps: &'static str) -> Self {
+        Self { stage, name, body: Body::Steps(owner, steps) }
+    }
+
+    pub(super) fn apply(&self, t: &mut Translator) {
+        match self.body {
+            Body::Function(apply) => apply(t),
+            Body::Steps(owner, steps) => steps::apply(owner, steps, t),
+        }
+    }
+}

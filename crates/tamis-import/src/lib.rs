@@ -1,0 +1,188 @@
+//! Keys of verl, EasyR1, RAGEN and TRL: one table maps each to ours with the defaults that its owner gives
+//! it, or says that it has no effect here and why, or refuses it.
+//!
+//! ```text
+//! arguments -> row of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
+//! ```
+//!
+//! A table and its rules stand in the folder of their owner; `shared` holds what several owners have in
+//! common.
+
+mod calls;
+mod documents;
+mod easyr1;
+mod free_values;
+mod hydra;
+mod import;
+mod invocation;
+mod key;
+mod load;
+mod options;
+mod owner;
+mod pages;
+mod ragen;
+mod shared;
+mod steps;
+mod table;
+mod translate;
+mod translator;
+mod trl;
+mod verl;
+
+use tamis_config::override_argument::{self, ValueForm};
+use tamis_config::table::{Place, place};
+
+pub use import::{Import, import};
+pub use invocation::{has_program, without_program};
+pub use key::{Becomes, ForeignKey, Rule};
+pub use load::{load, load_for_evaluation, load_of_run, load_sources, load_sources_to_show, load_to_show};
+pub use options::{is_foreign_option, join_options};
+pub use owner::Owner;
+pub use pages::{explain, reference_markdown};
+
+impl Owner {
+    /// The rows of its table.
+    pub fn keys(self) -> &'static [ForeignKey] {
+        &self.table().rows
+    }
+
+    pub(crate) fn table(self) -> &'static table::Table {
+        match self {
+            Self::Verl => verl::table(),
+            Self::EasyR1 => easyr1::table(),
+            Self::Ragen => ragen::table(),
+            Self::Trl => trl::table(),
+        }
+    }
+}
+
+/// Defaults that a system has beside its own keys, instead of those of the system it is built on: its key,
+/// its default, and what that becomes.
+pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, String)> {
+    if owner != Owner::Ragen {
+        return Vec::new();
+    }
+    let of = |(key, default, ours, value): &(&'static str, &'static str, &'static str, &'static str)| {
+        (*key, *default, format!("{ours}: {value}"))
+    };
+    let mini = (
+        "ppo_mini_batch_size",
+        "32",
+        "train.ppo_mini_batch_size: 2, which counts prompts (32 trajectories in groups of 16)".to_owned(),
+    );
+    ragen::DEFAULTS
+        .iter()
+        .chain(ragen::VALIDATION_DEFAULTS)
+        .chain(ragen::PLAYED_DEFAULTS)
+        .chain(&ragen::STOPS)
+        .map(of)
+        .chain([mini])
+        .collect()
+}
+
+/// First parts of keys that only another system has.
+const SECTIONS: &[(&str, Owner)] = &[
+    ("actor_rollout_ref", Owner::Verl),
+    ("algorithm", Owner::Verl),
+    ("trainer", Owner::Verl),
+    ("critic", Owner::Verl),
+    ("reward_model", Owner::Verl),
+    ("custom_reward_function", Owner::Verl),
+    ("sandbox_fusion", Owner::Verl),
+    ("ray_init", Owner::Verl),
+    ("ray_kwargs", Owner::Verl),
+    ("distillation", Owner::Verl),
+    ("transfer_queue", Owner::Verl),
+    ("async_training", Owner::Verl),
+    ("global_profiler", Owner::Verl),
+    ("worker", Owner::EasyR1),
+    ("es_manager", Owner::Ragen),
+    ("agent_proxy", Owner::Ragen),
+    ("custom_envs", Owner::Ragen),
+    ("ctx_manager", Owner::Ragen),
+    ("collapse_detection", Owner::Ragen),
+    ("output", Owner::Ragen),
+];
+
+/// The entry of a key in an owner's table.
+pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
+    if owner == Owner::Verl && key.rsplit('.').next() == Some("_target_") {
+        return Some(&verl::TARGET);
+    }
+    let keys = owner.keys();
+    keys.iter().find(|entry| entry.key == key).or_else(|| {
+        keys.iter().find(|entry| {
+            entry
+                .key
+                .strip_suffix('*')
+                .is_some_and(|prefix| key.starts_with(prefix) && key.len() > prefix.len())
+        })
+    })
+}
+
+/// Whether a key that is not ours is another system's.
+pub(crate) fn is_foreign(key: &str) -> bool {
+    // `data` is a section of theirs, and of ours.
+    let is_ours = place(key).is_ok();
+    let is_of = |&owner: &Owner| entry(owner, key).is_some() || !is_ours && hydra::is_section(owner, key);
+    owner_of_section(key).is_some() || Owner::ALL.iter().any(is_of) || inside(&Owner::ALL, key).is_some()
+}
+
+/// The form in which the value of a key is written on the command line.
+pub(crate) fn value_form(key: &str) -> ValueForm {
+    match override_argument::value_form(key) {
+        _ if key.ends_with("_regex") => ValueForm::Text,
+        ValueForm::Yaml if is_foreign_name(key) || place(key).is_err() && is_foreign(key) => ValueForm::Tight,
+        form => form,
+    }
+}
+
+/// Whether a key, which may be ours too, is another system's by its full name.
+pub(crate) fn is_foreign_name(key: &str) -> bool {
+    Owner::ALL.iter().any(|owner| owner.keys().iter().any(|entry| entry.key == key))
+}
+
+/// Whether a key of another system says where the model is.
+pub(crate) fn names_model(key: &str) -> bool {
+    let is_model = |entry: &&ForeignKey| {
+        matches!(entry.becomes, Becomes::Key("model.path") | Becomes::By(_, "model.path"))
+    };
+    Owner::ALL.iter().any(|owner| owner.keys().iter().filter(is_model).any(|entry| entry.key == key))
+}
+
+/// The system that a key seems to be of, by its first part.
+pub(crate) fn owner_of_section(key: &str) -> Option<&'static str> {
+    section_owner(key).map(Owner::as_str)
+}
+
+fn section_owner(key: &str) -> Option<Owner> {
+    let first = key.split('.').next().unwrap_or(key);
+    SECTIONS.iter().find(|(section, _)| *section == first).map(|(_, owner)| *owner)
+}
+
+/// The keys of other systems that set one of ours, with their owners.
+pub(crate) fn keys_for(ours: &str) -> Vec<(Owner, &'static ForeignKey)> {
+    let sets = |targets: &str| targets.split([' ', ',']).any(|target| target == ours);
+    Owner::ALL
+        .iter()
+        .flat_map(|&owner| owner.keys().iter().map(move |entry| (owner, entry)))
+        .filter(|(_, entry)| match entry.becomes {
+            Becomes::Key(key) => key == ours,
+            Becomes::By(_, targets) => sets(targets),
+            Becomes::NoEffect(_) | Becomes::Unless(..) => false,
+        })
+        .collect()
+}
+
+/// The entry of a mapping that is handed on as it is, for a key inside it, and which of ours that key is.
+fn inside(order: &[Owner], key: &str) -> Option<(Owner, &'static ForeignKey, Option<String>)> {
+    key.match_indices('.').rev().find_map(|(at, _)| {
+        let (above, rest) = (key.get(..at)?, key.get(at + 1..)?);
+        order.iter().find_map(|&owner| {
+            let entry = owner.keys().iter().find(|entry| entry.key == above)?;
+            let Becomes::Key(ours) = entry.becomes else { return None };
+            let below = format!("{ours}.{rest}");
+            matches!(place(&below), Ok(Place::Free)).then_some((owner, entry, Some(below)))
+        })
+    })
+}

@@ -1,0 +1,208 @@
+//! Loading a configuration in which keys and files of other systems may stand beside ours.
+//!
+//! They are translated first: what they become lies over the files of ours and below the overrides of ours.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tamis_config::load::{Layers, LoadPurpose, read_sources};
+use tamis_config::override_argument::{Operation, Override};
+use tamis_config::preset;
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::{ConfigErrors, Loaded, Preset, table, yaml};
+
+use crate::documents::{flatten, flatten_tree, is_foreign_tree};
+use crate::translate::{Lower, translate, translate_whole};
+use crate::{is_foreign, is_foreign_name, names_model, owner_of_section, value_form};
+
+/// Loads a configuration from files and command-line overrides.
+///
+/// Keys of verl, EasyR1, RAGEN and TRL are taken among the overrides and translated, and so are whole files
+/// of theirs (`config=FILE` too); see [`Loaded::notes`]. Over a configuration of ours they change what they
+/// name. A file of theirs is a whole configuration of that system, and so are their keys where there is no
+/// file of ours and one of them names the model: what is left out has that system's default.
+///
+/// # Errors
+/// Every violation in all layers at once, and the warnings with them.
+pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(None, files, arguments, LoadPurpose::Training)
+}
+
+/// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the
+/// `config.yaml` that the run wrote.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(Some(own), files, arguments, LoadPurpose::Training)
+}
+
+/// Loads a configuration as [`load`] does, for measuring a policy, as [`tamis_config::load_for_evaluation`].
+///
+/// # Errors
+/// As [`load`].
+pub fn load_for_evaluation(
+    run: Option<&Path>,
+    files: &[PathBuf],
+    arguments: &[String],
+) -> Result<Loaded, ConfigErrors> {
+    load_files(run, files, arguments, LoadPurpose::Evaluation)
+}
+
+/// Loads a configuration as [`load`] does, to look at it, as [`tamis_config::load_to_show`].
+///
+/// # Errors
+/// As [`load`], for what was said.
+pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(None, files, arguments, LoadPurpose::Showing)
+}
+
+/// Loads a configuration from texts and overrides, as [`load`] does from files.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    Mixed::new().load(sources, arguments, LoadPurpose::Training)
+}
+
+/// Loads a configuration from texts and overrides, as [`load_to_show`] does from files.
+///
+/// # Errors
+/// As [`load`], for what was said.
+pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    Mixed::new().load(sources, arguments, LoadPurpose::Showing)
+}
+
+fn load_files(
+    run: Option<&Path>,
+    files: &[PathBuf],
+    arguments: &[String],
+    purpose: LoadPurpose,
+) -> Result<Loaded, ConfigErrors> {
+    let mut mixed = Mixed::new();
+    let sources = read_sources(run, files, &mut mixed.layers);
+    mixed.load(&sources, arguments, purpose)
+}
+
+/// Layers of ours, and values from files of other systems.
+struct Mixed {
+    layers: Layers,
+    others: Vec<Override>,
+}
+
+impl Mixed {
+    fn new() -> Self {
+        Self { layers: Layers::new(owner_of_section), others: Vec::new() }
+    }
+
+    fn load(
+        mut self,
+        sources: &[Arc<Source>],
+        arguments: &[String],
+        purpose: LoadPurpose,
+    ) -> Result<Loaded, ConfigErrors> {
+        for source in sources {
+            self.add_file(source);
+        }
+        self.add_arguments(arguments);
+        self.layers.assemble(purpose)
+    }
+
+    fn add_file(&mut self, source: &Arc<Source>) {
+        let Some(tree) = self.layers.parse(source) else { return };
+        if !is_foreign_tree(&tree) {
+            self.layers.add_file(tree);
+            return;
+        }
+        // Its paths are taken from elsewhere than ours.
+        let tree = match &source.kind {
+            SourceKind::File(path) => {
+                let kind = SourceKind::TranslatedFile(path.clone());
+                yaml::parse_on(&Source::new(kind, source.text.clone())).0.unwrap_or(tree)
+            }
+            _ => tree,
+        };
+        self.layers.notes.extend(flatten_tree(tree, &mut self.others));
+    }
+
+    /// Parses the overrides and translates those of other systems, which come before the native ones.
+    fn add_arguments(&mut self, arguments: &[String]) {
+        let num_found = self.layers.diagnostics.len();
+        let mut parsed = Vec::new();
+        for argument in arguments {
+            if let Some(path) = argument.strip_prefix("config=") {
+                if let Some(source) = self.layers.read(Path::new(path), SourceKind::File(path.into())) {
+                    self.add_file(&source);
+                }
+                continue;
+            }
+            match Override::parse(argument, value_form) {
+                Ok(argument) => parsed.push(argument),
+                Err(diagnostic) => self.layers.diagnostics.push(diagnostic),
+            }
+        }
+        let is_theirs =
+            |argument: &Override| table::place(&argument.path).is_err() && is_foreign(&argument.path);
+        let names_model = |argument: &Override| names_model(&argument.path);
+        let whole =
+            !self.others.is_empty() || (self.layers.files.is_empty() && parsed.iter().any(names_model));
+        let mut others = std::mem::take(&mut self.others);
+        for argument in parsed {
+            // In a whole command of theirs what nobody knows is theirs too.
+            if is_theirs(&argument) || (whole && is_other(&argument)) {
+                flatten(argument, &mut others);
+            } else {
+                self.layers.overrides.push(argument);
+            }
+        }
+        if !others.is_empty() {
+            self.translate(others, whole);
+        }
+        self.layers.is_whole &= self.layers.diagnostics.len() == num_found;
+    }
+
+    fn translate(&mut self, others: Vec<Override>, whole: bool) {
+        // A file of another system may hold keys that both have, and that only ours understands.
+        let (others, ours): (Vec<Override>, Vec<Override>) = others.into_iter().partition(is_other);
+        let translation = if whole {
+            translate_whole(&others, self.layers.tree())
+        } else {
+            translate(&others, self.lower())
+        };
+        self.layers.diagnostics.extend(translation.diagnostics);
+        self.layers.notes.extend(translation.notes);
+        let mut native = std::mem::take(&mut self.layers.overrides);
+        // What is added to a list of rewards comes after the list.
+        let num_first = native.iter().rposition(sets_rewards).map_or(0, |index| index + 1);
+        let changes_rewards = |argument: &Override| {
+            num_first > 0 && !sets_rewards(argument) && argument.path.starts_with("reward")
+        };
+        let (late, early): (Vec<Override>, Vec<Override>) =
+            translation.overrides.into_iter().partition(changes_rewards);
+        let last = native.split_off(num_first);
+        self.layers.overrides = early.into_iter().chain(ours).chain(native).chain(late).chain(last).collect();
+    }
+
+    /// Changes that keys of other systems may need in the layers below them.
+    fn lower(&self) -> Lower {
+        let typed = self.layers.overrides.iter().rev().find(|argument| sets_rewards(argument));
+        let rewards = typed
+            .and_then(Override::value)
+            .or_else(|| self.layers.files.iter().rev().find_map(|file| file.get("reward")));
+        Lower {
+            overlong_rewards: rewards.map(preset::overlong_rewards).unwrap_or_default(),
+            is_overlong_in_preset: self.layers.preset().is_some_and(Preset::adds_overlong),
+            tree: Some(self.layers.tree()),
+        }
+    }
+}
+
+/// Whether an argument is another system's where nothing is ours that is not.
+fn is_other(argument: &Override) -> bool {
+    is_foreign_name(&argument.path) || table::place(&argument.path).is_err()
+}
+
+/// Whether an override replaces the list of rewards.
+fn sets_rewards(argument: &Override) -> bool {
+    argument.path == "reward" && matches!(argument.operation, Operation::Set(_))
+}

@@ -1,0 +1,149 @@
+//! What a run plays: environments by RAGEN's tags, those of its own, or none.
+
+use super::tags;
+use crate::owner::Owner;
+use crate::translator::{Given, Translator, show};
+use tamis_config::override_argument::Override;
+use tamis_config::tree::{Node, Value};
+
+pub(super) const TRAIN_TAGS: &str = "es_manager.train.env_configs.tags";
+
+pub(super) const VAL_TAGS: &str = "es_manager.val.env_configs.tags";
+
+pub(super) const CUSTOM: &str = "custom_envs.";
+
+/// Our list of the environments beside the first.
+pub(super) const MORE: &str = "more_environments";
+
+/// Files of prompts, which RAGEN does not read.
+pub(super) const FILES: [&str; 2] = ["data.train_files", "data.val_files"];
+
+/// What a run plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Played {
+    /// Environments of RAGEN's.
+    Tag,
+    /// What stands under `environment`, which RAGEN's keys are put over.
+    Own,
+    /// None: it has rows of a file, or a task that makes them.
+    Nothing,
+}
+
+impl Played {
+    /// What the run plays: what is named, or in a whole command without a file of prompts RAGEN's default.
+    pub(super) fn by(t: &Translator) -> Self {
+        let is_of_custom = |given: &Given| given.key.starts_with(CUSTOM);
+        let is_named = t.text(TRAIN_TAGS).is_some()
+            || t.whole && (t.text(VAL_TAGS).is_some() || t.given.iter().any(is_of_custom));
+        let ours = |key: &str| t.lower.tree.as_ref().and_then(|tree| tree.at(key));
+        let is_said = |key: &str| ours(key).is_some_and(|node| node.origin.is_from_user() && !node.is_null());
+        if is_named {
+            Self::Tag
+        } else if ours("environment.kind").is_some() {
+            Self::Own
+        } else if t.whole && t.text(FILES[0]).is_none() && !is_said("data.train") && !is_said("data.task") {
+            Self::Tag
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+/// The tags of one of the two lists.
+fn tags(key: &str, t: &Translator) -> Option<Vec<String>> {
+    let node = &t.find(key)?.node;
+    let mut tags: Vec<String> = match &node.value {
+        _ if node.is_null() => return None,
+        Value::List(items) => items.iter().map(show).collect(),
+        Value::Scalar { .. } | Value::Map(_) => vec![show(node)],
+    };
+    let mut seen = Vec::new();
+    tags.retain(|tag| {
+        let is_new = !seen.contains(tag);
+        seen.push(tag.clone());
+        is_new
+    });
+    Some(tags)
+}
+
+/// An environment of a run.
+pub(super) struct Place {
+    /// RAGEN's name for it.
+    pub(super) tag: String,
+    /// RAGEN's keys of it, up to the last dot.
+    pub(super) custom: String,
+    /// The section of ours.
+    pub(super) ours: String,
+    /// The key that names it.
+    pub(super) named_by: &'static str,
+    /// Whether it is trained on.
+    pub(super) trains: bool,
+    /// Whether validation plays it.
+    pub(super) validates: bool,
+}
+
+/// The environments of the tags, those of training first.
+pub(super) fn places(t: &mut Translator) -> Option<Vec<Place>> {
+    let (train, val) = (tags(TRAIN_TAGS, t), tags(VAL_TAGS, t));
+    let mut is_named = true;
+    for (key, tags) in [(TRAIN_TAGS, &train), (VAL_TAGS, &val)] {
+        match tags.as_deref() {
+            None => t.no_effect(key, "null names no environment"),
+            Some([]) => {
+                t.refuse(key, "it names no environment");
+                is_named = false;
+            }
+            Some(_) => {}
+        }
+    }
+    if !is_named {
+        return None;
+    }
+    let trained = train.unwrap_or_else(|| vec![tags::DEFAULT.to_owned()]);
+    if val.is_none() && t.whole && trained != [tags::DEFAULT] {
+        let reason = format!(
+            "RAGEN's default is {}, which is not what is trained on: validation plays what training plays",
+            tags::DEFAULT
+        );
+        t.absent_without_effect(Owner::Ragen, VAL_TAGS, &reason);
+    }
+    let validated = val.unwrap_or_else(|| trained.clone());
+    let only_validated = validated.iter().filter(|tag| !trained.contains(tag)).map(|tag| (tag, VAL_TAGS));
+    let named = trained.iter().map(|tag| (tag, TRAIN_TAGS)).chain(only_validated);
+    let place = |(number, (tag, named_by)): (usize, (&String, &'static str))| Place {
+        tag: tag.clone(),
+        custom: format!("{CUSTOM}{tag}."),
+        ours: section(number),
+        named_by,
+        trains: trained.contains(tag),
+        validates: validated.contains(tag),
+    };
+    Some(named.enumerate().map(place).collect())
+}
+
+/// The section of an environment by its number in the run.
+fn section(number: usize) -> String {
+    match number {
+        0 => "environment".to_owned(),
+        _ => format!("{MORE}.{}", number - 1),
+    }
+}
+
+/// The sections of all environments of a run.
+pub(super) fn sections(t: &Translator) -> Vec<String> {
+    let set = t.overrides.iter().rev().find(|other| other.path == MORE).and_then(Override::value);
+    let num_more = set.map_or_else(|| num_more_below(t), num_of_list);
+    (0..=num_more).map(section).collect()
+}
+
+/// How many environments beside the first the layers of ours have.
+pub(super) fn num_more_below(t: &Translator) -> usize {
+    t.lower.tree.as_ref().and_then(|tree| tree.at(MORE)).map_or(0, num_of_list)
+}
+
+fn num_of_list(node: &Node) -> usize {
+    match &node.value {
+        Value::List(items) => items.len(),
+        Value::Scalar { .. } | Value::Map(_) => 0,
+    }
+}

@@ -1,0 +1,40 @@
+//! Keys of what learns. Those systems learn in PyTorch; here PyTorch is one of two.
+
+use crate::translator::{Translator, quote};
+use tamis_config::tree::Value;
+
+const BACKEND: &str = "learner.backend";
+
+/// The layers that have an adapter, as YAML; `None` if the value of the key names none. Without a value they are
+/// those of `default`.
+pub(crate) fn layers(key: &str, default: &str, t: &Translator) -> Option<String> {
+    let is_name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+    let Some(given) = t.find(key).filter(|given| !given.node.is_null()) else {
+        return Some(default.to_owned());
+    };
+    let words: Vec<String> = match &given.node.value {
+        Value::List(items) => items.iter().filter_map(|item| item.as_text().map(str::to_owned)).collect(),
+        _ => t.text(key).into_iter().collect(),
+    };
+    match words.as_slice() {
+        [all] if all == "all-linear" => Some("null".to_owned()),
+        names if !names.is_empty() && names.iter().all(|name| is_name(name)) => {
+            Some(format!("[{}]", names.iter().map(|name| quote(name)).collect::<Vec<_>>().join(", ")))
+        }
+        _ => None,
+    }
+}
+
+/// Whether PyTorch learns, when all layers lie over each other.
+pub(crate) fn is_torch(t: &Translator) -> bool {
+    t.text_of(BACKEND).as_deref() == Some("torch")
+}
+
+/// A key of PyTorch's that becomes one of ours where PyTorch learns, and nothing on the native engine.
+pub(crate) fn of_torch(key: &str, ours: &str, value: &str, native: &str, t: &mut Translator) {
+    if is_torch(t) {
+        t.set(&[key], ours, value);
+    } else {
+        t.no_effect(key, &format!("{native}; `learner.backend: torch` reads it, as `{ours}`"));
+    }
+}

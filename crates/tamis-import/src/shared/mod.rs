@@ -1,0 +1,10 @@
+//! Translations that several systems share.
+
+pub(super) mod advantage;
+pub(super) mod critic;
+pub(super) mod defaults;
+pub(super) mod kl;
+pub(super) mod learner;
+pub(super) mod learning_rate;
+pub(super) mod run;
+pub(super) mod servers;

@@ -1,0 +1,58 @@
+//! Loggers and the run folder.
+
+use crate::translator::{Translator, quote};
+
+/// The loggers; `always` are added to those that are named.
+pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
+    let Some(given) = t.find(key) else { return };
+    let names: Vec<String> = match given.node.to_json() {
+        serde_json::Value::Array(items) => {
+            items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned)).collect()
+        }
+        serde_json::Value::String(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+        _ => Vec::new(),
+    };
+    // The loggers of other systems sort runs by the project, which is a folder here.
+    let project = t.text("trainer.project_name");
+    let in_project = |kind: &str, place: &str| match &project {
+        Some(project) => format!("{{kind: {kind}, {place}: {}}}", quote(project)),
+        None => kind.to_owned(),
+    };
+    // The journal of metrics is always written: resume and reports read it.
+    let mut ours: Vec<String> = always.iter().map(|&name| name.to_owned()).collect();
+    let mut missing = Vec::new();
+    for name in names {
+        let logger = match name.as_str() {
+            "console" | "tensorboard" => name,
+            "wandb" => in_project("wandb", "project"),
+            "mlflow" => in_project("mlflow", "experiment"),
+            "file" | "none" => continue,
+            _ => {
+                missing.push(name);
+                continue;
+            }
+        };
+        if !ours.contains(&logger) {
+            ours.push(logger);
+        }
+    }
+    ours.push("jsonl".to_owned());
+    t.set(&[key], "run.loggers", &format!("[{}]", ours.join(", ")));
+    if !missing.is_empty() {
+        let remark = format!(
+            "{} is not there yet; metrics.jsonl holds the same figures, and there are tensorboard, wandb and mlflow",
+            missing.join(", ")
+        );
+        t.remark(key, &remark);
+    }
+}
+
+/// verl's and EasyR1's names of the project and the experiment.
+pub(crate) fn names(t: &mut Translator) {
+    if let Some(project) = t.text("trainer.project_name") {
+        t.set(&["trainer.project_name"], "run.dir", &quote(&format!("runs/{project}")));
+    }
+    if let Some(name) = t.text("trainer.experiment_name") {
+        t.set(&["trainer.experiment_name"], "run.name", &quote(&name));
+    }
+}

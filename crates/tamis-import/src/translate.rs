@@ -1,0 +1,309 @@
+//! Arguments of other systems into overrides of ours, with a note on what each became.
+
+use std::collections::HashMap;
+
+use super::key::{Becomes, ForeignKey, Rule};
+use super::owner::Owner;
+pub(crate) use super::translator::Lower;
+use super::translator::{Given, Translator, point, refusal, show};
+use super::{entry, free_values, hydra, inside, ragen, section_owner, trl};
+use tamis_config::diagnostic::{Diagnostic, Problem};
+use tamis_config::hub_name::HubName;
+use tamis_config::override_argument::Override;
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::table::{self, Place};
+use tamis_config::tree::{Node, Value, parse_bool, parse_float};
+use tamis_config::{Note, NoteOutcome, suggest};
+use tamis_core::setting::Shape;
+
+/// The result of a translation.
+#[derive(Debug, Default)]
+pub(crate) struct Translation {
+    pub(crate) overrides: Vec<Override>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) diagnostics: Vec<Diagnostic>,
+}
+
+/// Translates arguments; what was not given keeps the value that lower layers have.
+pub(crate) fn translate(arguments: &[Override], lower: Lower) -> Translation {
+    run(arguments, false, lower)
+}
+
+/// Translates arguments; what was not given and matters gets its owner's default. `typed` is what keys of
+/// ours say beside them.
+pub(crate) fn translate_whole(arguments: &[Override], typed: Node) -> Translation {
+    run(arguments, true, Lower { tree: Some(typed), ..Lower::default() })
+}
+
+/// The row of each key that was given.
+type Rows = HashMap<String, &'static ForeignKey>;
+
+fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
+    let mut translator = Translator {
+        given: Vec::new(),
+        whole,
+        lower,
+        overrides: Vec::new(),
+        notes: Vec::new(),
+        diagnostics: Vec::new(),
+    };
+    let arguments = hydra::resolve_all(arguments);
+    let easyr1 = arguments.iter().any(|argument| {
+        let has = |owner| entry(owner, &argument.path).is_some();
+        has(Owner::EasyR1) && !has(Owner::Verl) && !has(Owner::Ragen)
+    });
+    let mut rows = Rows::new();
+    for argument in &arguments {
+        translator.take(argument, easyr1, &mut rows);
+    }
+    translator.settle_single_keys(&rows);
+    for rule in translator.rules(&rows) {
+        rule.apply(&mut translator);
+    }
+    translator.same_values(&rows);
+    if whole {
+        translator.defaults_of_owner();
+    }
+    translator.sort_notes();
+    let Translator { overrides, notes, diagnostics, .. } = translator;
+    Translation { overrides, notes, diagnostics }
+}
+
+impl Translator {
+    /// Takes an argument, with its row.
+    fn take(&mut self, argument: &Override, easyr1: bool, rows: &mut Rows) {
+        let typed = argument.path.as_str();
+        let newer = trl::OLDER.iter().find(|(older, _)| *older == typed);
+        let key = newer.map_or(typed, |(_, newer)| *newer);
+        let order = if easyr1 {
+            [Owner::EasyR1, Owner::Ragen, Owner::Verl, Owner::Trl]
+        } else {
+            [Owner::Ragen, Owner::Verl, Owner::EasyR1, Owner::Trl]
+        };
+        // A key that is named goes before one that is only under a name with `*`.
+        let named = order.into_iter().find_map(|owner| {
+            entry(owner, key).filter(|entry| !entry.key.ends_with('*')).map(|entry| (owner, entry, None))
+        });
+        let found = named.or_else(|| inside(&order, key)).or_else(|| {
+            order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry, None)))
+        });
+        let note_that = |owner: Owner, reason: &str| Note {
+            owner: owner.as_str(),
+            key: key.to_owned(),
+            value: argument.value().map(show),
+            outcome: NoteOutcome::NoEffect(reason.to_owned()),
+            remark: None,
+        };
+        if found.is_none()
+            && matches!(argument.value(), Some(Node { value: Value::Map(entries), .. }) if entries.is_empty())
+            && let Some(owner) = order.into_iter().find(|owner| hydra::is_section(*owner, key))
+        {
+            self.notes.push(note_that(owner, "it is empty"));
+            return;
+        }
+        let Some((owner, entry, below)) = found else {
+            self.report_unknown(argument, easyr1);
+            return;
+        };
+        let is_typed = argument.origin.source.kind == SourceKind::Argument;
+        if let Some(variable) = argument.value().filter(|_| is_typed).and_then(hydra::find_unfilled) {
+            let problem = Problem::rule(
+                format!("`{variable}` was not filled in by the shell, in the value of `{key}`"),
+                "write its value, or use double quotes: the shell fills in nothing between single ones",
+            );
+            self.diagnostics.push(Diagnostic::error(problem, Some(argument.origin.clone())));
+            return;
+        }
+        if let Some(reason) = argument.value().and_then(hydra::says_nothing) {
+            self.notes.push(note_that(owner, reason));
+            return;
+        }
+        let mut origin = argument.value().map_or(&argument.origin, |node| &node.origin).clone();
+        if origin.source.kind == SourceKind::Argument {
+            origin.source = Source::new(SourceKind::Translated(owner.as_str()), origin.source.text.clone());
+        }
+        let mut node =
+            argument.value().cloned().unwrap_or_else(|| Node::plain(entry.default, origin.clone()));
+        let is_free = below.is_some() || free_values::is_free(entry);
+        if is_free {
+            free_values::resolve(&mut node, owner, is_typed);
+        }
+        point(&mut node, &origin);
+        if key == "hub_token" && !node.is_null() {
+            node = Node::text("***", origin.clone());
+        }
+        // The last of several wins, as everywhere.
+        self.given.retain(|given| given.key != key);
+        let rule = match entry.becomes {
+            Becomes::By(rule, _) => Some(rule.name),
+            _ => None,
+        };
+        rows.insert(key.to_owned(), entry);
+        self.given.push(Given { owner, key: key.to_owned(), rule, below, is_free, node, origin });
+    }
+
+    /// Reports a key that no table has.
+    fn report_unknown(&mut self, argument: &Override, easyr1: bool) {
+        let key = argument.path.as_str();
+        // Only TRL's keys have no section.
+        let owner =
+            section_owner(key).map(|owner| if easyr1 { Owner::EasyR1 } else { owner }).or_else(|| {
+                let is_flat = !key.contains('.');
+                (is_flat && self.has_key_of(Owner::Trl)).then_some(Owner::Trl)
+            });
+        let owners = owner.map_or_else(|| Owner::ALL.to_vec(), |owner| vec![owner]);
+        let names: Vec<&'static str> =
+            owners.iter().flat_map(|owner| owner.keys()).map(|entry| entry.key).collect();
+        let suggestion = suggest::nearest_value(key, &names).filter(|name| !name.ends_with('*'));
+        let of = owner.map_or("verl, EasyR1, RAGEN or TRL", Owner::as_str);
+        let hint = suggestion.map_or_else(
+            || "remove it, or set the key of tamis that has its purpose".to_owned(),
+            |suggestion| format!("did you mean `{suggestion}`?"),
+        );
+        let problem = Problem::rule(format!("`{key}` is no key of {of} that tamis knows"), hint);
+        self.diagnostics.push(Diagnostic::error(problem, Some(argument.origin.clone())));
+    }
+
+    /// Notes the keys without effect and refuses what cannot be followed, key by key.
+    fn settle_single_keys(&mut self, rows: &Rows) {
+        for given in &self.given {
+            let value = show(&given.node);
+            let outcome = match &rows[&given.key].becomes {
+                Becomes::Key(_) | Becomes::By(..) => continue,
+                &Becomes::NoEffect(reason) => reason,
+                Becomes::Unless(allowed, reason) => {
+                    let is_allowed = allowed.contains(&value.as_str())
+                        || given.node.is_null() && allowed.contains(&"null");
+                    if !is_allowed {
+                        let problem = refusal(&given.key, &value, given.owner, reason);
+                        self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
+                        continue;
+                    }
+                    "this is how tamis works without the key"
+                }
+            };
+            self.notes.push(Note {
+                owner: given.owner.as_str(),
+                key: given.key.clone(),
+                value: Some(value),
+                outcome: NoteOutcome::NoEffect(outcome.to_owned()),
+                remark: None,
+            });
+        }
+    }
+
+    /// The rules of the keys that were given, in the order in which they are applied.
+    fn rules(&self, rows: &Rows) -> Vec<Rule> {
+        let mut rules: Vec<(u8, _, Rule)> = Vec::new();
+        for given in &self.given {
+            let Becomes::By(rule, _) = rows[&given.key].becomes else { continue };
+            let is_of = |row: &ForeignKey| matches!(row.becomes, Becomes::By(of, _) if of.name == rule.name);
+            let place = (
+                Owner::ALL.iter().position(|owner| *owner == given.owner),
+                given.owner.keys().iter().position(is_of),
+            );
+            rules.push((rule.stage, place, rule));
+        }
+        rules.sort_by_key(|(stage, place, _)| (*stage, *place));
+        rules.dedup_by_key(|(stage, place, _)| (*stage, *place));
+        let mut rules: Vec<Rule> = rules.into_iter().map(|(_, _, rule)| rule).collect();
+        // RAGEN's mini-batches count trajectories even where no key says how many a group has.
+        if self.has_key_of(Owner::Ragen) && !rules.iter().any(|rule| rule.name == ragen::SIZES.name) {
+            rules.push(ragen::SIZES);
+        }
+        rules
+    }
+
+    /// Sets our keys that have the same value as theirs.
+    fn same_values(&mut self, rows: &Rows) {
+        let ours = |given: &Given| match rows[&given.key].becomes {
+            Becomes::Key(ours) => {
+                Some((given.key.clone(), given.below.clone().unwrap_or_else(|| ours.to_owned())))
+            }
+            _ => None,
+        };
+        let simple: Vec<(String, String)> = self.given.iter().filter_map(ours).collect();
+        for (key, ours) in simple {
+            let Some(given) = self.find(&key) else { continue };
+            // A rule of another key took it.
+            if self.notes.iter().any(|note| note.key == key) {
+                continue;
+            }
+            let (is_free, is_inside) = (given.is_free, given.below.is_some());
+            let mut node = if is_free { given.node.clone() } else { unquote(given.node.clone()) };
+            // null says nothing in the other systems; the default here says the same. Inside a mapping it is a value.
+            if node.is_null()
+                && !is_inside
+                && !ours.ends_with("dual_clip")
+                && !ours.ends_with("max_grad_norm")
+            {
+                self.no_effect(&key, "null leaves the default");
+                continue;
+            }
+            // One value is a list of one, as their parsers of arguments have it.
+            if is_list(&ours) && matches!(node.value, Value::Scalar { .. }) {
+                let origin = node.origin.clone();
+                node = Node { value: Value::List(vec![given.node.clone()]), origin };
+            }
+            if matches!(ours.as_str(), "data.train" | "data.val") {
+                name_splits(&mut node);
+            }
+            self.set_node(&[&key], &ours, node);
+        }
+    }
+
+    /// Takes the defaults of the system that a whole configuration is of.
+    fn defaults_of_owner(&mut self) {
+        let is_there = |owner: &Owner| self.given.iter().any(|given| given.owner == *owner);
+        // One table is the base of the others: the most particular one's defaults are taken.
+        if let Some(owner) = [Owner::EasyR1, Owner::Trl, Owner::Ragen, Owner::Verl].into_iter().find(is_there)
+        {
+            owner.table().defaults.apply(self);
+        }
+    }
+
+    /// Puts the notes in the order of the arguments, those on keys that were not given last.
+    fn sort_notes(&mut self) {
+        let given = &self.given;
+        let position =
+            |note: &Note| given.iter().position(|given| given.key == note.key).unwrap_or(usize::MAX);
+        self.notes.sort_by_key(position);
+    }
+}
+
+/// Whether one of ours is a list, of any length.
+fn is_list(ours: &str) -> bool {
+    let Ok(Place::Key(spec)) = table::place(ours) else { return false };
+    let mut shape = (spec.shape)();
+    while let Shape::Nullable(inner) = shape {
+        shape = *inner;
+    }
+    matches!(shape, Shape::List(_))
+}
+
+/// A number or a truth value in quotes is one to other systems.
+fn unquote(node: Node) -> Node {
+    match node.value {
+        Value::Scalar { text, plain: false }
+            if parse_bool(&text).is_some() || parse_float(&text).is_some() =>
+        {
+            Node::plain(text, node.origin)
+        }
+        value => Node { value, origin: node.origin },
+    }
+}
+
+/// Writes splits of data sets on a hub as they are written here: in EasyR1 `owner/name@split` is one, and
+/// `owner/name` the split `train`, of validation data too.
+fn name_splits(node: &mut Node) {
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().for_each(name_splits),
+        Value::Scalar { text, .. } => {
+            let (name, split) = text.split_once('@').unwrap_or((text.as_str(), "train"));
+            if HubName::parse(name).is_some() && !std::path::Path::new(text).exists() {
+                *text = format!("{name}:{split}");
+            }
+        }
+        Value::Map(_) => {}
+    }
+}

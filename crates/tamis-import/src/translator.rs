@@ -1,0 +1,387 @@
+//! The interface of rules: the keys that were given, and the overrides, notes and problems that they become.
+
+use std::sync::Arc;
+
+use super::owner::Owner;
+use tamis_config::diagnostic::{Diagnostic, Problem};
+use tamis_config::override_argument::{Operation, Override};
+use tamis_config::preset::Preset;
+use tamis_config::source::{Origin, Source, SourceKind};
+use tamis_config::tree::{Node, Value, parse_bool, parse_float};
+use tamis_config::{Note, NoteOutcome, yaml};
+
+/// Changes that a key of another system may need in the layers below it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lower {
+    /// The places of soft overlong punishments in the user's own list of rewards.
+    pub(crate) overlong_rewards: Vec<usize>,
+    /// Whether the preset adds one.
+    pub(crate) is_overlong_in_preset: bool,
+    /// The layers of ours as one tree, with what is typed, which lies over the keys of other systems.
+    pub(crate) tree: Option<Node>,
+}
+
+/// A key as it was given.
+pub(super) struct Given {
+    pub(super) owner: Owner,
+    pub(super) key: String,
+    /// The rule of its row, where that has one.
+    pub(super) rule: Option<&'static str>,
+    /// One of ours inside a mapping that is handed on as it is, for a key below the row's own.
+    pub(super) below: Option<String>,
+    /// Whether it goes on as it is, to a function, a template or an engine of the user's.
+    pub(super) is_free: bool,
+    pub(super) node: Node,
+    pub(super) origin: Origin,
+}
+
+/// The keys that were given, and their translations so far.
+pub(super) struct Translator {
+    pub(super) given: Vec<Given>,
+    /// Whether a whole configuration is converted, so that what is absent has its owner's default.
+    pub(super) whole: bool,
+    /// The layers that the result is put over.
+    pub(super) lower: Lower,
+    pub(super) overrides: Vec<Override>,
+    pub(super) notes: Vec<Note>,
+    pub(super) diagnostics: Vec<Diagnostic>,
+}
+
+impl Translator {
+    /// The value given for a key.
+    pub(super) fn find(&self, key: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.key == key)
+    }
+
+    /// The value of a key as text; `None` where it was not given or is null.
+    pub(super) fn text(&self, key: &str) -> Option<String> {
+        self.find(key).filter(|given| !given.node.is_null()).map(|given| show(&given.node))
+    }
+
+    /// The value of a key as a flag.
+    pub(super) fn flag(&mut self, key: &str, default: bool) -> bool {
+        let Some(text) = self.text(key) else { return default };
+        parse_bool(&text).unwrap_or_else(|| {
+            self.bad_value(key, "true or false");
+            default
+        })
+    }
+
+    /// The value of a key as a number.
+    pub(super) fn number(&mut self, key: &str) -> Option<f64> {
+        let text = self.text(key)?;
+        let value = parse_float(&text);
+        if value.is_none() {
+            self.bad_value(key, "a number");
+        }
+        value
+    }
+
+    /// Sets one of ours; `from` are the keys it follows from, the note goes to the first of them that was
+    /// given.
+    pub(super) fn set(&mut self, from: &[&str], ours: &str, yaml_text: &str) {
+        let origin = self.origin(from);
+        let node = node_at(yaml_text, &origin);
+        self.set_node(from, ours, node);
+    }
+
+    /// As [`Self::set`], with a value that is parsed already.
+    pub(super) fn set_node(&mut self, from: &[&str], ours: &str, node: Node) {
+        let value = show_yaml(&node);
+        self.push(from, ours, value, Operation::Set(node));
+    }
+
+    /// Appends to one of our lists.
+    pub(super) fn append(&mut self, from: &[&str], ours: &str, yaml_text: &str) {
+        let node = node_at(yaml_text, &self.origin(from));
+        let value = format!("+ {}", show_yaml(&node));
+        self.push(from, ours, value, Operation::Add(node));
+    }
+
+    fn push(&mut self, from: &[&str], ours: &str, value: String, operation: Operation) {
+        let origin = self.origin(from);
+        self.overrides.push(Override { path: ours.to_owned(), origin, operation });
+        let Some(key) = self.first_given(from) else { return };
+        let Some((owner, text)) = self.find(&key).map(|given| (given.owner, show(&given.node))) else {
+            return;
+        };
+        let pair = (ours.to_owned(), value);
+        if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
+            match &mut note.outcome {
+                NoteOutcome::Became(pairs) => pairs.push(pair),
+                NoteOutcome::NoEffect(_) | NoteOutcome::PartOf(_) => {
+                    note.outcome = NoteOutcome::Became(vec![pair]);
+                }
+            }
+        } else {
+            let outcome = NoteOutcome::Became(vec![pair]);
+            self.notes.push(Note { owner: owner.as_str(), key, value: Some(text), outcome, remark: None });
+        }
+    }
+
+    /// Takes the owner's default for one of ours, where a whole configuration is converted and nothing set
+    /// it.
+    pub(super) fn default(&mut self, owner: Owner, key: &str, ours: &str, value: &str) {
+        self.defaults(owner, key, &[(ours, value)]);
+    }
+
+    /// As [`Self::default`], for a key that becomes several of ours.
+    pub(super) fn defaults(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)]) {
+        // null is no value in any of those systems.
+        if !self.whole || self.text(key).is_some() {
+            return;
+        }
+        let origin = Origin::start_of(&Source::new(
+            SourceKind::Translated(owner.as_str()),
+            format!("{key} (default)"),
+        ));
+        let mut pairs = Vec::new();
+        for (path, value) in ours {
+            if self.has_set(path) {
+                continue;
+            }
+            let node = node_at(value, &origin);
+            pairs.push(((*path).to_owned(), show_yaml(&node)));
+            let (path, origin) = ((*path).to_owned(), origin.clone());
+            self.overrides.push(Override { path, origin, operation: Operation::Set(node) });
+        }
+        if pairs.is_empty() {
+            return;
+        }
+        let (outcome, remark) = (NoteOutcome::Became(pairs), Some(format!("{owner}'s default")));
+        match self.notes.iter_mut().find(|note| note.key == key) {
+            Some(note) => (note.outcome, note.remark) = (outcome, remark),
+            None => {
+                self.notes.push(Note {
+                    owner: owner.as_str(),
+                    key: key.to_owned(),
+                    value: None,
+                    outcome,
+                    remark,
+                });
+            }
+        }
+    }
+
+    /// Whether it is said already what a key becomes.
+    pub(super) fn is_noted(&self, key: &str) -> bool {
+        self.notes.iter().any(|note| note.key == key)
+    }
+
+    /// Whether something set one of ours.
+    pub(super) fn has_set(&self, ours: &str) -> bool {
+        self.overrides.iter().any(|other| other.path == ours)
+    }
+
+    /// Whether the preset, of the layers below or one that a key became, adds a soft overlong punishment.
+    pub(super) fn is_overlong_in_preset(&self) -> bool {
+        match self.value_of("preset") {
+            Some(name) => Preset::ALL.iter().any(|preset| preset.as_str() == name && preset.adds_overlong()),
+            None => self.lower.is_overlong_in_preset,
+        }
+    }
+
+    /// The value that something set one of ours to.
+    pub(super) fn value_of(&self, ours: &str) -> Option<String> {
+        self.overrides.iter().rev().find(|other| other.path == ours).and_then(Override::value).map(show)
+    }
+
+    /// The kind that a section of ours has when all layers lie over each other; `None` where no layer says
+    /// it.
+    pub(super) fn kind_of(&self, section: &str) -> Option<String> {
+        self.text_of(&format!("{section}.kind"))
+    }
+
+    /// The text that one of ours has when all layers lie over each other; `None` where no layer says it.
+    pub(super) fn text_of(&self, key: &str) -> Option<String> {
+        let lower = self.lower.tree.as_ref().and_then(|tree| tree.at(key));
+        let is_of = |is_layer: fn(&Origin) -> bool| {
+            lower.filter(|node| is_layer(&node.origin)).and_then(Node::as_text).map(str::to_owned)
+        };
+        let of_preset = || {
+            let name = self.value_of("preset")?;
+            let preset = Preset::ALL.iter().find(|preset| preset.as_str() == name)?;
+            preset.settings().at(key).and_then(Node::as_text).map(str::to_owned)
+        };
+        is_of(|origin| origin.source.kind == SourceKind::Argument)
+            .or_else(|| self.value_of(key))
+            .or_else(|| is_of(Origin::is_from_user))
+            .or_else(of_preset)
+            .or_else(|| is_of(|_| true))
+    }
+
+    /// Whether something set one of our lists as a whole.
+    pub(super) fn sets_list(&self, ours: &str) -> bool {
+        self.overrides.iter().any(|other| other.path == ours && matches!(other.operation, Operation::Set(_)))
+    }
+
+    /// Sets one of our lists before what is appended to it.
+    pub(super) fn put_first(&mut self, owner: Owner, why: &str, ours: &str, yaml_text: &str) {
+        let origin = Origin::start_of(&Source::new(SourceKind::Translated(owner.as_str()), why));
+        let operation = Operation::Set(node_at(yaml_text, &origin));
+        self.overrides.insert(0, Override { path: ours.to_owned(), origin, operation });
+    }
+
+    /// Says that a key that was given does nothing.
+    pub(super) fn no_effect(&mut self, key: &str, reason: &str) {
+        self.note(key, NoteOutcome::NoEffect(reason.to_owned()));
+    }
+
+    /// Says that a key that was given is part of what another one became.
+    pub(super) fn part_of(&mut self, key: &str, whole: &str) {
+        self.note(key, NoteOutcome::PartOf(whole.to_owned()));
+    }
+
+    fn note(&mut self, key: &str, outcome: NoteOutcome) {
+        let Some(given) = self.find(key) else { return };
+        let (owner, value) = (given.owner, show(&given.node));
+        if self.notes.iter().any(|note| note.key == key) {
+            return;
+        }
+        self.notes.push(Note {
+            owner: owner.as_str(),
+            key: key.to_owned(),
+            value: Some(value),
+            outcome,
+            remark: None,
+        });
+    }
+
+    /// Adds a remark to a key's note, or to a new one where it is not given.
+    pub(super) fn remark(&mut self, key: &str, remark: &str) {
+        if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
+            note.remark = Some(remark.to_owned());
+        }
+    }
+
+    /// Remarks on something that was not given.
+    pub(super) fn absent(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)], remark: &str) {
+        // What was given has a note of its own.
+        if self.find(key).is_some() {
+            return;
+        }
+        let pairs = ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        self.notes.push(Note {
+            owner: owner.as_str(),
+            key: key.to_owned(),
+            value: None,
+            outcome: NoteOutcome::Became(pairs),
+            remark: Some(remark.to_owned()),
+        });
+    }
+
+    /// Says that a default which was not asked for is not followed.
+    pub(super) fn absent_without_effect(&mut self, owner: Owner, key: &str, reason: &str) {
+        let outcome = NoteOutcome::NoEffect(reason.to_owned());
+        self.notes.push(Note {
+            owner: owner.as_str(),
+            key: key.to_owned(),
+            value: None,
+            outcome,
+            remark: None,
+        });
+    }
+
+    /// Whether there is a key that only this system has.
+    pub(super) fn has_key_of(&self, owner: Owner) -> bool {
+        self.given.iter().any(|given| given.owner == owner)
+    }
+
+    /// Refuses what was given.
+    pub(super) fn refuse(&mut self, key: &str, reason: impl Into<String>) {
+        let Some(given) = self.find(key) else { return };
+        let problem = refusal(key, &show(&given.node), given.owner, &reason.into());
+        self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
+    }
+
+    /// Refuses what was given, or what its owner's default comes to where nothing was.
+    pub(super) fn refuse_or_default(&mut self, owner: Owner, key: &str, default: &str, reason: String) {
+        if self.find(key).is_some() {
+            self.refuse(key, reason);
+            return;
+        }
+        self.diagnostics.push(Diagnostic::error(refusal(key, default, owner, &reason), None));
+    }
+
+    /// Reports a value that is none.
+    pub(super) fn bad_value(&mut self, key: &str, expected: &'static str) {
+        let Some(given) = self.find(key) else { return };
+        let message = format!("`{key}` of {} must be {expected}, not `{}`", given.owner, show(&given.node));
+        let problem = Problem::rule(message, explained(key));
+        // A key may be read by more than one rule.
+        let diagnostic = Diagnostic::error(problem, Some(given.origin.clone()));
+        if !self.diagnostics.contains(&diagnostic) {
+            self.diagnostics.push(diagnostic);
+        }
+    }
+
+    /// The first of some keys that was given.
+    pub(super) fn first_given(&self, keys: &[&str]) -> Option<String> {
+        keys.iter().find(|key| self.find(key).is_some()).map(|key| (*key).to_owned())
+    }
+
+    fn origin(&self, from: &[&str]) -> Origin {
+        let given = from.iter().find_map(|key| self.find(key)).or_else(|| self.given.first());
+        given.map_or_else(
+            || Origin::start_of(&Source::new(SourceKind::Argument, "")),
+            |given| given.origin.clone(),
+        )
+    }
+}
+
+/// The refusal of a value.
+pub(super) fn refusal(key: &str, value: &str, owner: Owner, reason: &str) -> Problem {
+    Problem::rule(format!("`{key}={value}` of {owner} cannot be followed: {reason}"), explained(key))
+}
+
+fn explained(key: &str) -> String {
+    format!("`tamis config explain {key}` says what becomes of it")
+}
+
+/// A value as it would be typed.
+pub(super) fn show(node: &Node) -> String {
+    match &node.value {
+        Value::Scalar { text, .. } => text.clone(),
+        Value::List(_) | Value::Map(_) => node.to_json().to_string(),
+    }
+}
+
+/// A value as YAML on one line.
+fn show_yaml(node: &Node) -> String {
+    match &node.value {
+        Value::Scalar { .. } if node.is_null() => "null".to_owned(),
+        _ => tamis_config::render::flow(&node.to_json()),
+    }
+}
+
+fn node_at(text: &str, origin: &Origin) -> Node {
+    let source = Source::new(origin.source.kind.clone(), text);
+    let mut node = yaml::parse(&source).unwrap_or_else(|_| Node::text(text, origin.clone()));
+    point(&mut node, origin);
+    node
+}
+
+/// Points a value and all in it at one place.
+pub(super) fn point(node: &mut Node, origin: &Origin) {
+    node.origin = Origin { source: Arc::clone(&origin.source), ..*origin };
+    match &mut node.value {
+        Value::Scalar { .. } => {}
+        Value::List(items) => items.iter_mut().for_each(|item| point(item, origin)),
+        Value::Map(entries) => {
+            for entry in entries {
+                entry.origin = origin.clone();
+                point(&mut entry.node, origin);
+            }
+        }
+    }
+}
+
+/// A limit where 0 and less mean none.
+pub(super) fn limit_text(limit: f64) -> String {
+    if limit > 0.0 { limit.to_string() } else { "null".to_owned() }
+}
+
+/// A text that YAML takes for nothing else.
+pub(super) fn quote(text: &str) -> String {
+    serde_json::Value::String(text.to_owned()).to_string()
+}

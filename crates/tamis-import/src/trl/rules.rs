@@ -1,0 +1,265 @@
+//! TRL's data, sampling, validation and names.
+
+use super::batch::{batch, in_steps_of_ours};
+use crate::key::Rule;
+use crate::owner::Owner;
+use crate::shared::defaults::same_as_training;
+use crate::shared::run;
+use crate::translator::{Translator, quote};
+use tamis_config::hub_name::{HubName, SplitName};
+
+/// The run folder.
+pub(super) const NAMES: Rule = Rule::new(2, "names", names);
+
+fn names(t: &mut Translator) {
+    if let Some(folder) = t.text("output_dir") {
+        let path = std::path::Path::new(&folder);
+        let part = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+        let name = part(path.file_name()).unwrap_or_else(|| "run".to_owned());
+        let parent = part(path.parent().map(std::path::Path::as_os_str)).filter(|parent| !parent.is_empty());
+        t.set(&["output_dir"], "run.dir", &quote(parent.as_deref().unwrap_or(".")));
+        t.set(&["output_dir"], "run.name", &quote(&name));
+    }
+    if t.has_set("run.name") {
+        t.no_effect("run_name", "output_dir names the run folder");
+    } else if let Some(name) = t.text("run_name") {
+        t.set(&["run_name"], "run.name", &quote(&name));
+    }
+    t.no_effect("run_name", "null leaves the default");
+}
+
+/// Loggers of metrics.
+pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "report_to", &["console"]));
+
+/// Data sets and their splits: after the intervals, which say whether anything is validated.
+pub(super) const DATA: Rule = Rule::new(3, "data", data);
+
+/// Data of a run: a data set on a hub with its configuration and splits, or a file.
+fn data(t: &mut Translator) {
+    const NAME: &str = "dataset_name";
+    const CONFIGURATION: &str = "dataset_config";
+    const MIXTURE: &str = "datasets";
+    const TRAIN: &str = "dataset_train_split";
+    const TEST: &str = "dataset_test_split";
+    const SPLIT: &str = "a file has no splits: write the rows of that one to a file of its own and name it";
+    let paths: Vec<String> = match t.find(MIXTURE).map(|given| given.node.to_json()) {
+        Some(serde_json::Value::Array(items)) => {
+            let paths: Option<Vec<String>> = items.iter().map(path_of_mixture).collect();
+            let Some(paths) = paths else {
+                t.refuse(
+                    MIXTURE,
+                    "files have no configurations and splits, and nothing has columns and shares: give each one \
+                     as `path` alone, one on a hub with its `name` and `split`",
+                );
+                return;
+            };
+            paths
+        }
+        _ => Vec::new(),
+    };
+    if !paths.is_empty() {
+        let list: Vec<String> = paths.iter().map(|path| quote(path)).collect();
+        t.set(&[MIXTURE], "data.train", &format!("[{}]", list.join(", ")));
+        t.no_effect(NAME, "datasets are given, and go before it");
+    }
+    t.no_effect(MIXTURE, "no data is named by it");
+    let name = t.text(NAME).filter(|_| paths.is_empty());
+    let configuration = t.text(CONFIGURATION);
+    let on_hub = name.clone().filter(|name| is_on_hub(name));
+    let split = |key: &str, default: &str, t: &Translator| {
+        let split = t.text(key).unwrap_or_else(|| default.to_owned());
+        on_hub.as_ref().map(|name| split_name(name, configuration.as_deref(), &split))
+    };
+    match (&name, split(TRAIN, "train", t)) {
+        (Some(_), Some(split)) => {
+            t.set(&[NAME], "data.train", &quote(&split));
+            t.part_of(TRAIN, "data.train");
+            t.part_of(CONFIGURATION, "data.train");
+        }
+        (Some(name), None) => t.set(&[NAME], "data.train", &quote(name)),
+        (None, _) => t.no_effect(NAME, "null leaves the default"),
+    }
+    match &configuration {
+        None => t.no_effect(CONFIGURATION, "null leaves the default"),
+        Some(_) if on_hub.is_some() => {}
+        Some(_) => {
+            t.refuse(
+                CONFIGURATION,
+                "a file has no configurations: give the file of that one in dataset_name",
+            );
+        }
+    }
+    match t.text(TRAIN).as_deref() {
+        None | Some("train") => t.no_effect(TRAIN, "the rows of the file are those that are trained on"),
+        Some(_) if on_hub.is_some() => {}
+        Some(_) => t.refuse(TRAIN, format!("{SPLIT} in dataset_name")),
+    }
+    if validates(t) && t.whole && !t.has_set("data.val") {
+        let held_out = split(TEST, "test", t).map(|split| quote(&split));
+        let is_file = held_out.is_none();
+        let held_out = held_out.unwrap_or_else(|| {
+            let split = t.text(TEST).unwrap_or_else(|| "test".to_owned());
+            let is_file =
+                [".jsonl", ".ndjson", ".json", ".parquet"].iter().any(|ending| split.ends_with(ending));
+            format!("PATH/TO/{split}{}", if is_file { "" } else { ".jsonl" })
+        });
+        if t.find(TEST).is_some() {
+            t.set(&[TEST], "data.val", &held_out);
+            if is_file {
+                t.remark(TEST, "TRL validates on that split of the data set: write its rows to a file");
+            }
+        } else {
+            t.default(Owner::Trl, TEST, "data.val", &held_out);
+        }
+    }
+    t.no_effect(TEST, "`data.val` is what is validated on");
+}
+
+/// What one of TRL's `datasets` is here; `None` where it asks for more than a file or a split has.
+fn path_of_mixture(item: &serde_json::Value) -> Option<String> {
+    let text = |key: &str| item.get(key).and_then(serde_json::Value::as_str);
+    let path = text("path")?;
+    let on_hub = is_on_hub(path);
+    let is_known = |(key, value): (&String, &serde_json::Value)| match key.as_str() {
+        "path" => true,
+        "name" => on_hub || value.is_null(),
+        "split" => on_hub || value.is_null() || value == "train",
+        _ => value.is_null(),
+    };
+    item.as_object()?.iter().all(is_known).then(|| {
+        if on_hub {
+            split_name(path, text("name"), text("split").unwrap_or("train"))
+        } else {
+            path.to_owned()
+        }
+    })
+}
+
+/// Whether a name is one on a hub: nothing is at the path that it would be.
+fn is_on_hub(name: &str) -> bool {
+    SplitName::parse(name).is_some() && !std::path::Path::new(name).exists()
+}
+
+fn split_name(name: &str, configuration: Option<&str>, split: &str) -> String {
+    configuration
+        .map_or_else(|| format!("{name}:{split}"), |configuration| format!("{name}:{configuration}/{split}"))
+}
+
+/// The model, and its revision where it is one on a hub.
+pub(super) const MODEL: Rule = Rule::new(2, "model", model);
+
+fn model(t: &mut Translator) {
+    const NAME: &str = "model_name_or_path";
+    const REVISION: &str = "model_revision";
+    let revision = t.text(REVISION).filter(|revision| revision != "main");
+    match (t.text(NAME), &revision) {
+        (Some(name), Some(revision))
+            if HubName::parse(&name).is_some() && !std::path::Path::new(&name).exists() =>
+        {
+            t.set(&[NAME], "model.path", &quote(&format!("{name}@{revision}")));
+            t.part_of(REVISION, "model.path");
+        }
+        (Some(name), _) => t.set(&[NAME], "model.path", &quote(&name)),
+        (None, _) => t.no_effect(NAME, "null leaves the default"),
+    }
+    match revision {
+        None => t.no_effect(REVISION, "it is the main branch that is taken"),
+        Some(_) if t.is_noted(REVISION) => {}
+        Some(_) => t.refuse(REVISION, "a folder has no revisions: name the folder of that one"),
+    }
+}
+
+/// Whether something is validated.
+pub(crate) fn validates(t: &Translator) -> bool {
+    t.value_of("validate.test_freq").is_some_and(|every| every != "0")
+}
+
+/// Options of the generator: after the fields that they go before.
+pub(super) const GENERATION: Rule = Rule::new(3, "generation", generation);
+
+/// Options of the generator, which go before the fields of their own.
+fn generation(t: &mut Translator) {
+    const KEY: &str = "generation_kwargs";
+    let Some(given) = t.find(KEY) else { return };
+    let options = match given.node.to_json() {
+        serde_json::Value::Object(options) => options,
+        serde_json::Value::Null => serde_json::Map::new(),
+        _ => {
+            t.bad_value(KEY, "a mapping");
+            return;
+        }
+    };
+    for (name, value) in &options {
+        let ours = match name.as_str() {
+            "temperature" | "top_p" | "top_k" | "min_p" | "repetition_penalty" | "stop" => name.as_str(),
+            "stop_strings" => "stop",
+            "max_new_tokens" | "max_tokens" => "max_response_length",
+            "do_sample" if value == true => continue,
+            // What vLLM understands beside them.
+            _ if t.flag("use_vllm", false) && !name.contains('.') => {
+                t.set(&[KEY], &format!("rollout.server_parameters.{name}"), &value.to_string());
+                continue;
+            }
+            _ => {
+                t.refuse(
+                    KEY,
+                    format!(
+                        "`{name}` has nothing in the native engine, which has temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens \
+                         and stop_strings; with use_vllm it goes to the server"
+                    ),
+                );
+                return;
+            }
+        };
+        let text = match value {
+            serde_json::Value::String(text) if ours == "stop" => format!("[{}]", quote(text)),
+            other => other.to_string(),
+        };
+        t.set(&[KEY], &format!("rollout.{ours}"), &text);
+        let field = match ours {
+            "max_response_length" => "max_completion_length",
+            "stop" => "stop_strings",
+            same => same,
+        };
+        t.no_effect(field, "generation_kwargs goes before it");
+    }
+    t.no_effect(KEY, "it is empty");
+}
+
+/// Sets the defaults of a whole configuration that leaves keys out.
+pub(crate) fn defaults(t: &mut Translator) {
+    let owner = Owner::Trl;
+    t.default(owner, "seed", "run.seed", "42");
+    if !t.has_set("data.train_batch_size") {
+        batch(t);
+    }
+    t.default(owner, "weight_decay", "train.optimizer.weight_decay", "0.0");
+    let kind = t.value_of("objective.loss.kind").unwrap_or_else(|| "clip".to_owned());
+    if matches!(kind.as_str(), "clip" | "luspo") {
+        let bounds = [("objective.loss.clip_low", "0.2"), ("objective.loss.clip_high", "0.2")];
+        t.defaults(owner, "epsilon", &[&bounds[..], &[("objective.loss.dual_clip", "null")]].concat());
+    }
+    t.default(owner, "a bound on the log-ratio", "objective.loss.log_ratio_limit", "null");
+    t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
+    t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
+    if validates(t) {
+        let group = t.value_of("rollout.n").unwrap_or_else(|| "8".to_owned());
+        t.default(owner, "num_generations_eval", "validate.n", &group);
+        same_as_training(owner, "", t);
+        t.default(owner, "eval_on_start", "validate.before_train", "false");
+        t.default(owner, "dataset_test_split", "data.val", "PATH/TO/test.jsonl");
+    }
+    let every = in_steps_of_ours(t, 500.0);
+    t.default(owner, "save_steps", "checkpoint.save_freq", &every.to_string());
+    t.default(owner, "save_total_limit", "checkpoint.keep_last", "null");
+    if !t.has_set("train.total_steps") {
+        t.default(owner, "num_train_epochs", "train.total_epochs", "3");
+    }
+    if !t.has_set("data.max_prompt_length") {
+        t.absent_without_effect(
+            owner,
+            "max_prompt_length",
+            "TRL has had no limit since 0.28; here a prompt longer than `data.max_prompt_length` stops the run",
+        );
+    }
+}

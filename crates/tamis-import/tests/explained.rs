@@ -1,0 +1,239 @@
+//! Output of `tamis config explain` for keys.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use insta::assert_snapshot;
+use tamis_import::{Owner, explain};
+
+#[test]
+fn explanations() {
+    assert_snapshot!(explain("rollout.n").unwrap(), @r#"
+rollout.n
+
+  Trajectories per prompt: the group size.
+
+  type       a whole number, from 1 to 65536
+  default    8
+  on resume  must stay
+  also known as
+    actor_rollout_ref.rollout.n (verl, default 1 there)
+    worker.rollout.n (EasyR1, default 1 there)
+    es_manager.train.group_size (RAGEN, default 16 there)
+    num_generations (TRL, default 8 there)
+"#);
+    assert_snapshot!(explain("objective.aggregation").unwrap(), @"
+objective.aggregation
+
+  How the losses of tokens become one number, over an optimizer mini-batch.
+
+  type       one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
+  default    token-mean
+  on resume  must stay
+  preset     grpo: seq-mean-token-mean
+  preset     dapo: token-mean
+  preset     dapo_paper: group-token-mean
+  preset     dr_grpo: seq-mean-token-sum-norm
+  preset     rloo: seq-mean-token-sum
+  preset     reinforce_plus_plus: token-mean
+  preset     reinforce_plus_plus_baseline: token-mean
+  preset     remax: seq-mean-token-sum
+  preset     opo: seq-mean-token-sum
+  preset     gpg: token-mean
+  preset     bnpo: token-mean
+  preset     gspo: seq-mean-token-mean
+  preset     gmpo: seq-mean-token-mean
+  preset     cispo: token-mean
+  preset     sapo: seq-mean-token-mean
+  preset     ppo: token-mean
+  values
+    token-mean: Mean over all tokens of the mini-batch, which weigh the same (DAPO as released).
+    seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences: a sequence weighs as many times as it has tokens.
+    seq-mean-token-mean: Mean over the tokens of a sequence, mean over sequences, which weigh the same (GRPO as published).
+    seq-mean-token-sum-norm: Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
+    group-token-mean: Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
+    group-seq-mean: Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups, so that every prompt weighs the same.
+    token-sum: Sum over all tokens of the mini-batch, undivided.
+  also known as
+    actor_rollout_ref.actor.loss_agg_mode (verl, default token-mean there)
+    actor_rollout_ref.actor.use_token_level_loss (verl)
+    worker.actor.loss_avg_mode (EasyR1, default token there)
+    worker.actor.loss_agg_mode (EasyR1, default token-mean there)
+    loss_type (TRL, default dapo there)
+");
+    assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"
+schedule.max_num_gen_batches
+
+  Most generation rounds of one step. With `mode: deficit` and `streaming`: most prompts of
+  a step, in units of `data.gen_batch_size`. `auto`: what the keep rate k of the last rounds
+  asks for, `data.train_batch_size` / (`data.gen_batch_size` x k) + 2, rounded down; it
+  never falls within a step, is 10 times the rounds of a batch without a filter while
+  nothing was kept, and never above 50 times. Null: no limit.
+
+  type       a whole number, or `auto` or null, at least 1
+  default    10
+  on resume  must stay
+  preset     dapo: 10
+  preset     dapo_paper: 10
+  preset     cispo: 10
+  also known as
+    algorithm.filter_groups.max_num_gen_batches (verl, default 0 there)
+    algorithm.dynamic_sample_max_gen_batches (EasyR1, default 3 there)
+    trainer.max_try_make_batch (EasyR1, default 20 there)
+");
+    assert_snapshot!(explain("reward.method").unwrap(), @"
+reward[].method (kind gsm8k)
+
+  How the answer is found in the completion.
+
+  type       one of strict, flexible, last_number
+  default    strict
+  on resume  must stay
+  values
+    strict: The last `#### number`, as verl's `strict` and lm-eval's `strict-match`.
+    flexible: verl's `flexible`: the last run of digits, points and commas, compared as text. `The answer is 18.` is wrong, for its run is `18.`, and so is `1,024`.
+    last_number: The value of the last number, whatever stands around it: `The answer is $1,024.00.` is 1024. For chat models.
+");
+    assert_snapshot!(explain("filter").unwrap(), @"
+filter
+
+  Which groups are trained on, by one number of each trajectory. Null: all of them.
+
+  type       a section with a `kind` or null
+  default    null
+  on resume  must stay
+  preset     grpo: null
+  preset     dapo: {kind: variance, metric: acc}
+  preset     dapo_paper: {kind: variance, metric: acc}
+  preset     dr_grpo: null
+  preset     rloo: null
+  preset     reinforce_plus_plus: null
+  preset     reinforce_plus_plus_baseline: null
+  preset     remax: null
+  preset     opo: null
+  preset     gpg: null
+  preset     bnpo: null
+  preset     gspo: null
+  preset     gmpo: null
+  preset     cispo: {kind: variance, metric: acc}
+  preset     sapo: null
+  preset     ppo: null
+  kinds
+    variance: Keeps a group whose members differ in the metric (largest minus smallest above `tolerance`)
+    mean_range: Keeps a group whose mean of the metric lies between `low` and `high`
+    top_p: Keeps the best groups of a generation round that together hold the share `p` of the mass (RAGEN)
+    top_k: Keeps the `k` best groups of a generation round, or a `fraction` of all
+    min_p: Keeps the groups of a generation round whose score is at least `p` times the best
+    percentile: Keeps the groups of a generation round ranked from the share `low` to the share `high`, best first
+    within_group: Keeps every group, and trains on those `k` of its members (or a `fraction`) whose metric varies most
+  also known as
+    actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
+    actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)
+    actor_rollout_ref.rollout.rollout_filter_ratio (RAGEN)
+    actor_rollout_ref.rollout.rollout_filter_include_zero (RAGEN, default True there)
+    actor_rollout_ref.rollout.rollout_filter_metric (RAGEN, default reward_variance there)
+    actor_rollout_ref.rollout.rollout_filter_type (RAGEN, default largest there)
+    actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode (RAGEN, default softmax there)
+    actor_rollout_ref.rollout.rollout_filter_selection_eps (RAGEN, default 0.01 there)
+    actor_rollout_ref.rollout.rollout_filter_percentile_low (RAGEN, default 0.0 there)
+    actor_rollout_ref.rollout.rollout_filter_percentile_high (RAGEN, default 1.0 there)
+");
+    // What a stranger asks first: which rewards are there?
+    let kinds = |key: &str| -> String {
+        let text = explain(key).unwrap();
+        text.lines()
+            .filter(|line| line.starts_with("    ") && !line.ends_with(')'))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_snapshot!(kinds("reward"), @r"
+    exact: 1 where the completion, trimmed, is the ground truth, otherwise 0
+    number: 1 where the whole completion is one number that equals the ground truth (`.5` = `0.50`), otherwise 0
+    gsm8k: verl's GSM8K verifier
+    math: The last `\boxed{}` compared by exact arithmetic
+    math_verify: The library math-verify, run in Python as TRL's `accuracy_reward` runs it
+    by_source: The verifier of each row by its `data_source`, as verl routes it
+    format: 1 where a regular expression matches the whole completion, otherwise 0
+    length: 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens
+    soft_overlong: DAPO's soft overlong punishment
+    code: Tests of the Python program in the completion, run in a sandbox
+    command: A program that reads completions and writes scores, as JSON lines
+    model: A reward model
+    python: A Python function, run unchanged in processes of their own
+    ");
+    assert_eq!(kinds("reward[].kind"), kinds("reward"));
+    assert_snapshot!(explain("algorithm.use_dynamic_sample").unwrap(), @r#"
+algorithm.use_dynamic_sample
+
+  A key of EasyR1.
+
+  its default  false
+  becomes      filter.kind, filter.metric, schedule.refill, schedule.on_limit, schedule.on_exhausted, schedule.surplus, with related keys
+"#);
+    assert_snapshot!(explain("algorithm.kl_ctrl").unwrap(), @r#"
+algorithm.kl_ctrl
+
+  A section of verl.
+
+  algorithm.kl_ctrl.type  becomes objective.kl.adaptive, with related keys
+  algorithm.kl_ctrl.kl_coef  becomes objective.kl.coefficient, with related keys
+  algorithm.kl_ctrl.horizon  becomes objective.kl.adaptive, with related keys
+  algorithm.kl_ctrl.target_kl  becomes objective.kl.adaptive, with related keys
+"#);
+    assert_snapshot!(explain("zzz").unwrap_err(), @"there is no key `zzz`");
+    let hint = |key: &str| explain(key).expect_err(key).hint();
+    for (key, meant) in [
+        ("rollout.temprature", "rollout.temperature"),
+        ("temprature", "rollout.temperature"),
+        ("clip_high", "objective.loss.clip_high"),
+        ("--clip-high", "objective.loss.clip_high"),
+        ("objective.los.clip_high", "objective.loss.clip_high"),
+        ("objective.loss.cov_hgih", "objective.loss.cov_high"),
+        ("num_generation", "num_generations"),
+    ] {
+        assert_eq!(hint(key), format!("did you mean `{meant}`?"), "{key}");
+    }
+    assert!(hint("zzz").contains("tamis config schema"));
+}
+
+#[test]
+fn a_key_of_several_kinds_is_explained_kind_by_kind_and_others_names_once() {
+    let text = explain("objective.loss.clip_high").expect("a key");
+    assert!(text.starts_with("objective.loss.clip_high (kind clip)\n"), "{text}");
+    assert_eq!(text.matches("also known as").count(), 1);
+    let (_, all) = text.split_once("objective.loss.clip_high, of whichever kind\n").expect("a heading");
+    assert!(all.contains("clip_ratio_high (verl"), "{all}");
+}
+
+/// Every key of ours names every key of another system that sets it, those of a kind too.
+#[test]
+fn items_and_keys_of_mappings_are_explained_as_what_they_are_in() {
+    assert_eq!(explain("reward.0.method"), explain("reward.method"));
+    assert_eq!(explain("rollout.stop.0"), explain("rollout.stop"));
+    assert_eq!(explain("rollout.server_parameters.cache_salt"), explain("rollout.server_parameters"));
+    assert!(explain("reward.0.kind").is_ok() && explain("rollout.0.stopp").is_err());
+}
+
+#[test]
+fn keys_of_others_stand_under_every_key_that_they_become() {
+    let mut num_named = 0;
+    for owner in Owner::ALL {
+        for row in owner.keys() {
+            let becomes = row.becomes.to_string();
+            // Between backquotes: the keys of ours, where it becomes any.
+            let targets = becomes.split('`').skip(1).step_by(2).filter(|_| becomes.starts_with('`'));
+            for target in targets {
+                let text = explain(target).unwrap_or_else(|unknown| panic!("{}: {unknown}", row.key));
+                assert!(
+                    text.contains(&format!("    {} ({owner}", row.key)),
+                    "{} under {target}:\n{text}",
+                    row.key
+                );
+                num_named += 1;
+            }
+        }
+    }
+    assert!(num_named > 300, "{num_named}");
+    let clip = explain("objective.loss.clip_high").unwrap();
+    assert_eq!(clip.matches("also known as").count(), 1, "{clip}");
+    // A verifier named by data source.
+    assert_eq!(explain("reward.sources.a.kind"), explain("reward.sources"));
+}

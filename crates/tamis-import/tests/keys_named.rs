@@ -1,0 +1,192 @@
+//! Every key of the configuration that a message, a hint, a comment or a page names is a key that there is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex};
+
+use tamis_import::explain;
+
+/// Texts that look like a key and are none: names that are wrong on purpose, and forms for several keys.
+const NO_KEYS: &[&str] = &[
+    "critic.optim.exp_avg_",
+    "critic.optim.lr_wsd_",
+    "critic.optim.muon_",
+    "critic.profile_",
+    // Tensors of a model.
+    "model.embed_tokens.weight",
+    "model.layers",
+    "model.norm.weight",
+    // A column of rollout files, a method of Rust, and a file.
+    "reward.agg",
+    "reward.is_nan",
+    "run.lock",
+];
+
+/// Whether there is such a key. Most are named many times.
+fn is_known(key: &str) -> bool {
+    static KNOWN: LazyLock<Mutex<BTreeMap<String, bool>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().expect("no test panicked here");
+    *known.entry(key.to_owned()).or_insert_with(|| explain(key).is_ok())
+}
+
+/// Names of files begin like keys.
+const SUFFIXES: [&str; 12] =
+    ["json", "jsonl", "log", "md", "parquet", "py", "rs", "safetensors", "sh", "txt", "yaml", "zst"];
+
+/// The first parts of keys.
+static SECTIONS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let default = serde_json::to_value(tamis_config::Config::default()).expect("a configuration is JSON");
+    default.as_object().expect("a mapping").keys().cloned().collect()
+});
+
+/// Of a text of Rust what is printed: what stands in strings, and what stands between backquotes in comments.
+fn printed(source: &str) -> Vec<String> {
+    let mut texts = Vec::new();
+    let mut rest = source;
+    while let Some(at) = rest.find(['"', '/', '\'']) {
+        let found = &rest[at..];
+        if found.starts_with("//") {
+            let line = found.lines().next().unwrap_or_default();
+            texts.extend(quoted(line));
+            rest = &found[line.len()..];
+        } else if let Some(text) = found.strip_prefix('"') {
+            let hashes = "#".repeat(rest[..at].len() - rest[..at].trim_end_matches('#').len());
+            let is_raw = rest[..at].trim_end_matches('#').ends_with('r');
+            let end = if is_raw {
+                text.find(&format!("\"{hashes}"))
+            } else {
+                let mut escaped = false;
+                text.char_indices().find_map(|(index, c)| {
+                    let is_end = c == '"' && !escaped;
+                    escaped = c == '\\' && !escaped;
+                    is_end.then_some(index)
+                })
+            };
+            let end = end.unwrap_or(text.len());
+            texts.push(text[..end].to_owned());
+            rest = text.get(end + 1..).unwrap_or_default();
+        } else if found.starts_with("'\"'") || found.starts_with("'/'") {
+            rest = &found[3..];
+        } else if let Some(escaped) = found.strip_prefix("'\\") {
+            // The sign behind the backslash may be a quote itself.
+            let end = escaped.char_indices().skip(1).find(|(_, c)| *c == '\'');
+            rest = end.map_or("", |(end, _)| &escaped[end + 1..]);
+        } else {
+            rest = &found[1..];
+        }
+    }
+    texts
+}
+
+/// Texts between backquotes.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The words of a text that look like keys and are none of ours or of another system.
+fn unknown(text: &str) -> Vec<String> {
+    let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "_.[]{}".contains(c);
+    let mut found = Vec::new();
+    for word in text.split(|c: char| !is_of_a_key(c)) {
+        // `reward[{index}].weight` is a key of every item, `critic.{name}` of several.
+        let mut parts = Vec::new();
+        for part in word.trim_matches('.').split(['.', '[', ']']).filter(|part| !part.is_empty()) {
+            let is_item = part.chars().all(|c| c.is_ascii_digit()) || part == "{index}";
+            if part.contains(['{', '}']) && !is_item {
+                break;
+            }
+            if !is_item {
+                parts.push(part);
+            }
+        }
+        let is_key = parts.len() > 1
+            && SECTIONS.iter().any(|section| section == parts[0])
+            && parts
+                .iter()
+                .all(|part| part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'))
+            && !parts.last().is_some_and(|last| SUFFIXES.contains(last));
+        let key = parts.join(".");
+        if is_key && !is_known(&key) && !NO_KEYS.contains(&key.as_str()) {
+            found.push(key);
+        }
+    }
+    found
+}
+
+fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, suffix));
+        } else if path.extension().is_some_and(|own| own == suffix) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_key_that_is_named_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut wrong = Vec::new();
+    let mut num_texts = 0;
+    let mut look = |path: &Path, texts: Vec<String>| {
+        num_texts += texts.len();
+        let path = path.strip_prefix(&root).unwrap_or(path).display().to_string();
+        let found = texts.iter().flat_map(|text| unknown(text));
+        wrong.extend(found.map(|key| format!("{path}: {key}")));
+    };
+    for entry in std::fs::read_dir(root.join("crates")).expect("the crates") {
+        let sources = files(&entry.expect("an entry").path().join("src"), "rs");
+        for path in sources.into_iter().filter(|path| !path.ends_with("tests.rs")) {
+            look(&path, printed(&std::fs::read_to_string(&path).expect("a text")));
+        }
+    }
+    let pages =
+        [files(&root.join("docs"), "md"), files(&root.join("configs"), "yaml"), vec![root.join("README.md")]];
+    for path in pages.concat() {
+        look(&path, quoted(&std::fs::read_to_string(&path).expect("a text")));
+    }
+    assert!(num_texts > 5000, "{num_texts} texts were read");
+    wrong.sort();
+    wrong.dedup();
+    assert!(wrong.is_empty(), "there are no such keys:\n{}", wrong.join("\n"));
+}
+
+/// The keys of the commands `tamis config explain KEY` in a text; not of forms such as `{key}`.
+fn explained(text: &str) -> Vec<&str> {
+    let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "_.[]<>".contains(c);
+    let commands = text.split("tamis config explain ").skip(1);
+    let keys = commands.map(|rest| &rest[..rest.find(|c| !is_of_a_key(c)).unwrap_or(rest.len())]);
+    keys.filter(|key| key.starts_with(|c: char| c.is_ascii_lowercase())).collect()
+}
+
+#[test]
+fn every_printed_command_that_explains_a_key_works() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut paths = vec![root.join("README.md")];
+    for (folder, suffixes) in [("crates", &["rs", "snap"][..]), ("docs", &["md"]), ("tests", &["rs", "snap"])]
+    {
+        paths.extend(suffixes.iter().flat_map(|suffix| files(&root.join(folder), suffix)));
+    }
+    let texts: Vec<String> =
+        paths.iter().map(|path| std::fs::read_to_string(path).expect("a text")).collect();
+    let keys: Vec<&str> = texts.iter().flat_map(|text| explained(text)).collect();
+    assert!(keys.len() > 50, "{} commands were found", keys.len());
+    let refused: Vec<String> =
+        keys.iter().filter_map(|key| explain(key).err()).map(|error| error.to_string()).collect();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn a_key_that_is_none_is_found() {
+    let source = r##"
+        // `data.nothing` in a comment, data.train_size in prose, `data.train`
+        fn f<'a>(config: &'a C) { config.data.rows; "set `checkpoint.keep` or `checkpoint.keep_last: 2`"; }
+        let c = '"'; let key = format!("reward[{index}].wait"); let raw = r#"`run.nam`: "x" model.safetensors"#; '\'';
+        "critic.{name} reward.0.weight actor_rollout_ref.rollout.n \" filter.metrics";
+    "##;
+    let found: Vec<String> = printed(source).iter().flat_map(|text| unknown(text)).collect();
+    assert_eq!(found, ["data.nothing", "checkpoint.keep", "reward.wait", "run.nam", "filter.metrics"]);
+}
