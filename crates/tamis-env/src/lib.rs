@@ -7,7 +7,6 @@
 //! [`tool`] is what a model may call in its answers. Nothing here knows a model or a tokenizer.
 
 pub mod environment;
-pub mod process_group;
 pub mod rational;
 pub mod reward;
 pub mod sandbox;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tamis_env::process_group::GuardedFolder;
+use tamis_process::GuardedFolder;
 use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
 
 use crate::interrupt::{Halt, Interrupt};

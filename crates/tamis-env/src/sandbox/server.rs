@@ -1,8 +1,8 @@
 //! A process of the harness, which waits for jobs: its start, and one job at a time.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value as Json, json};
+use tamis_process::{ChildSettings, Errors, LineChild, ProgramError, Reach};
 
 use super::protection::Protection;
 use super::settings::SandboxSettings;
@@ -29,6 +30,9 @@ const STARTUP: Duration = Duration::from_secs(120);
 
 /// Time that a job may take beyond its own limit: namespaces are made, processes ended.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// Time for it to end by itself once its input is closed.
+const FAREWELL: Duration = Duration::from_millis(300);
 
 /// Longest frame.
 const FRAME_BYTES: usize = 1 << 24;
@@ -122,8 +126,7 @@ impl Drop for Folder {
 
 /// A running harness. Dropped, it is ended, and the job that it has.
 pub(super) struct Server {
-    child: Child,
-    jobs: Option<Sender<Vec<u8>>>,
+    child: LineChild,
     frames: Receiver<Frame>,
     _folder: Folder,
 }
@@ -162,29 +165,28 @@ impl Server {
         if let Some(libraries) = std::env::var_os("LD_LIBRARY_PATH") {
             command.env("LD_LIBRARY_PATH", libraries);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command.spawn().map_err(|error| fail(error.to_string()))?;
-        let pipes = (child.stdin.take(), child.stdout.take());
+        command.stderr(Stdio::null());
         let (sender, frames) = channel();
-        let (jobs, queue) = channel();
         let warnings = warnings.clone();
-        let mut server = Self { child, jobs: Some(jobs), frames, _folder: folder };
-        let (Some(stdin), Some(stdout)) = pipes else { return Err(fail("its pipes are missing".to_owned())) };
-        let start_thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-            started.map_err(|error| fail(error.to_string()))
+        let settings = ChildSettings {
+            name: "sandbox",
+            grace: FAREWELL,
+            // Its jobs die with it.
+            reach: Reach::Leader,
+            errors: Errors::AsCommanded,
         };
-        start_thread("sandbox-jobs", Box::new(move || write_jobs(stdin, &queue)))?;
-        start_thread("sandbox-frames", Box::new(move || read_frames(stdout, &sender, &warnings)))?;
+        let child = LineChild::start(command, settings, move |stdout, _| {
+            read_frames(stdout, &sender, &warnings);
+        });
+        let child = child.map_err(|error| fail(error.to_string()))?;
+        let server = Self { child, frames, _folder: folder };
         let frame = match server.frames.recv_timeout(STARTUP) {
             Ok(frame) => frame,
             Err(RecvTimeoutError::Timeout) => {
                 return Err(fail(format!("it was not ready within {} s", STARTUP.as_secs())));
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let status = server.child.wait().map_or_else(|error| error.to_string(), |s| s.to_string());
+                let status = server.child.handle.status_within(STARTUP);
                 return Err(fail(format!("it ended at once ({status}); it must be Python 3.9 or newer")));
             }
         };
@@ -224,8 +226,7 @@ impl Server {
         message.extend(report_limit.to_le_bytes());
         message.extend(early.as_bytes());
         message.extend(late.as_bytes());
-        // A closed queue means that the harness is gone, which the reader reports.
-        let _ = self.jobs.as_ref().map(|jobs| jobs.send(message));
+        self.child.send(message);
         let (mut stdout, mut stderr, mut report) = (Vec::new(), Vec::new(), Vec::new());
         let until = Instant::now() + job.timeout.saturating_add(GRACE);
         loop {
@@ -270,37 +271,12 @@ impl Server {
 impl Server {
     /// Its process.
     pub(super) fn number(&self) -> u32 {
-        self.child.id()
+        self.child.handle.id()
     }
 
     /// Kills the harness, as one that dies by itself.
     pub(super) fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // End of input is the sign to go, and its jobs die with it.
-        self.jobs = None;
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(300) {
-            match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-                _ => return,
-            }
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn write_jobs(mut stdin: ChildStdin, jobs: &Receiver<Vec<u8>>) {
-    while let Ok(job) = jobs.recv() {
-        if stdin.write_all(&job).is_err() {
-            return;
-        }
+        self.child.end();
     }
 }
 
@@ -330,45 +306,22 @@ fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>, warnings: &Warning
 /// The interpreter itself, where a name stands for a script that looks for one.
 pub(super) fn find_executable(python: &Path) -> Result<PathBuf, SandboxError> {
     let fail = |reason: String| SandboxError::Start { python: python.display().to_string(), reason };
-    let mut child = Command::new(python)
-        .args(["-c", "import sys; sys.stdout.write(sys.executable)"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| fail(error.to_string()))?;
-    let (stdout, stderr) = (child.stdout.take().map(read_text), child.stderr.take().map(read_text));
-    let start = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) {
-        if start.elapsed() > STARTUP {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(fail(format!("it did not say where it is within {} s", STARTUP.as_secs())));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    // Who inherited its pipes and keeps silent is not waited for.
-    let said = |pipe: Option<Receiver<String>>| {
-        pipe.and_then(|pipe| pipe.recv_timeout(Duration::from_secs(30)).ok()).unwrap_or_default()
-    };
-    let output = said(stdout);
-    let status = child.wait().map_err(|error| fail(error.to_string()))?;
-    let path = PathBuf::from(output);
-    if !status.success() || !path.is_absolute() {
-        let error = said(stderr);
+    let mut command = Command::new(python);
+    command.args(["-c", "import sys; sys.stdout.write(sys.executable)"]);
+    let ran = tamis_process::run(&mut command, STARTUP).map_err(|error| {
+        fail(match error {
+            ProgramError::Start { source, .. } => source.to_string(),
+            ProgramError::Late { timeout, .. } => {
+                format!("it did not say where it is within {} s", timeout.as_secs())
+            }
+            ProgramError::Failed { .. } => error.to_string(),
+        })
+    })?;
+    let path = PathBuf::from(ran.output());
+    if !ran.status.success() || !path.is_absolute() {
+        let error = ran.errors();
         let error = error.trim().lines().last().unwrap_or_default();
-        return Err(fail(format!("it is no working Python interpreter ({status}): {error}")));
+        return Err(fail(format!("it is no working Python interpreter ({}): {error}", ran.status)));
     }
     Ok(path)
-}
-
-/// What is written to a pipe, once it is closed; its beginning.
-fn read_text(pipe: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, text) = channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.take(1 << 16).read_to_end(&mut bytes);
-        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
-    text
 }

@@ -3,12 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use tamis_env::process_group::ProcessGroup;
+use tamis_process::ProcessGroup;
 
 use super::{LaunchError, Place, ServerProcess};
 
@@ -49,13 +49,11 @@ impl Running {
         let second = log.try_clone().map_err(|error| surroundings("its output has no place", error))?;
         // What it was started with is printed where its output is.
         let _ = writeln!(log, "$ {}", process.shown);
-        let (program, arguments) =
-            process.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-        let mut command = Command::new(program);
+        let mut command = tamis_process::command(&process.words);
         // Numbers of GPUs are those of `nvidia-smi`, here and in the plan: CUDA by itself begins with the
         // fastest.
         command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        command.args(arguments).envs(process.environment.iter().map(|(name, value)| (name, value)));
+        command.envs(process.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log).stderr(second);
         let group = ProcessGroup::start(&mut command)
             .map_err(|source| LaunchError::Start { command: process.shown.clone(), source })?;

@@ -81,7 +81,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use tamis_env::process_group::GuardedFolder;
+use tamis_process::GuardedFolder;
 
 pub use self::call::{ChatCall, for_template};
 pub use self::outcome::{ProgramFailure, ProgramOutcome};

@@ -4,10 +4,10 @@ use std::fs::OpenOptions;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use tamis_env::process_group::{ProcessGroup, kill_marked};
+use tamis_process::{ProcessGroup, kill_marked};
 
 use super::ProgramSettings;
 use super::surroundings::variables;
@@ -74,8 +74,6 @@ impl Process {
         task: &str,
         (address, token): (SocketAddr, &str),
     ) -> Result<Self, String> {
-        let (program, arguments) =
-            settings.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let path = settings.scratch_dir.join(folder);
         let failed = |error: io::Error| format!("its folder {} cannot be made: {error}", path.display());
         let folder = Folder::create(path.clone()).map_err(failed)?;
@@ -94,9 +92,8 @@ impl Process {
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value));
         let set = settings.environment.iter().cloned().chain(own).collect();
-        let mut command = Command::new(program);
+        let mut command = tamis_process::command(&settings.argv);
         command
-            .args(arguments)
             .env_clear()
             .envs(variables(std::env::vars_os(), set))
             .stdin(tamis_file::open(&task_file).map_err(failed)?)
@@ -105,8 +102,9 @@ impl Process {
         if let Some(folder) = &settings.working_dir {
             command.current_dir(folder);
         }
-        let group = ProcessGroup::start(&mut command)
-            .map_err(|error| format!("`{program}` cannot be started: {error}"))?;
+        let group = ProcessGroup::start(&mut command).map_err(|error| {
+            format!("`{}` cannot be started: {error}", command.get_program().to_string_lossy())
+        })?;
         let now = Instant::now();
         Ok(Self { group, folder, started_at: now, measure_at: now + MEASURE_EVERY, is_over: false })
     }

@@ -16,14 +16,14 @@
 //! `close` is a run that was killed. The process ends by itself after either; one that does not is killed
 //! `finish_timeout` after the end of the run, with all that it has started.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout};
+use std::io::Write;
+use std::process::{ChildStdin, ChildStdout, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
+use tamis_process::{ChildHandle, ChildSettings, Errors, LONGEST_LINE, Line, LineChild, Lines, Reach};
 
 use super::details::{Histogram, StepDetails};
 use super::jsonl::number;
@@ -43,17 +43,8 @@ const TOLD: Duration = Duration::from_secs(2);
 /// Longest wait for the last words of a process that has ended: what it left behind may hold its output open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A process that records go to, in the hands of whoever can end it with all that it has started. Its standard input
-/// and output are pipes.
-pub trait LoggerProcess: std::fmt::Debug + Send {
-    /// The process itself.
-    fn child(&mut self) -> &mut Child;
-
-    /// Kills all of it that is left, and reaps it.
-    fn end(&mut self);
-}
-
-type Held = Arc<Mutex<Option<Box<dyn LoggerProcess>>>>;
+/// Longest wait for the exit status of a process that has closed its output.
+const STATUS: Duration = Duration::from_secs(1);
 
 /// What is sent of a step, and how long its end is waited for.
 #[derive(Debug, Clone, Copy)]
@@ -70,16 +61,16 @@ pub struct SideProcessSettings {
 
 /// A line for the process.
 #[derive(Debug)]
-enum Line {
+enum Record {
     /// Figures or details of a step.
-    Record(String),
+    Figures(String),
     /// The end of the run: where it does not arrive, the end of the input says it.
     Close(String),
 }
 
-impl Parcel for Line {
+impl Parcel for Record {
     fn num_bytes(&self) -> usize {
-        let (Self::Record(text) | Self::Close(text)) = self;
+        let (Self::Figures(text) | Self::Close(text)) = self;
         text.len()
     }
 }
@@ -89,35 +80,41 @@ impl Parcel for Line {
 pub struct SideProcessLogger {
     settings: SideProcessSettings,
     deliveries: Arc<Deliveries>,
-    outbox: Outbox<Line>,
-    process: Held,
+    outbox: Outbox<Record>,
+    /// `None` if there is none, or none any more.
+    process: Option<LineChild>,
     is_closing: Arc<AtomicBool>,
-    listener: Option<JoinHandle<()>>,
     /// The end of its patience, once it is told of the end of the run.
     limit: Option<Instant>,
     is_closed: bool,
 }
 
 impl SideProcessLogger {
-    /// Sends to a process that was started. One that could not be, for a reason in words, is told, and the run goes
-    /// on without.
-    pub fn start(
-        settings: SideProcessSettings,
-        started: Result<Box<dyn LoggerProcess>, String>,
-        voice: Console,
-    ) -> Self {
+    /// Sends to the process of a command. One that cannot be started is reported, as is a lack of a command, for a
+    /// reason in words. The run continues without it.
+    pub fn start(settings: SideProcessSettings, command: Result<Command, String>, voice: Console) -> Self {
         let deliveries = Deliveries::new(settings.name, voice);
-        let mut process = started.map_err(|reason| deliveries.warn(&reason)).ok();
-        let pipes = process.as_mut().and_then(|process| {
-            let child = process.child();
-            child.stdin.take().zip(child.stdout.take())
-        });
-        let process = Arc::new(Mutex::new(process));
         let is_closing = Arc::new(AtomicBool::new(false));
-        let (input, output) = pipes.unzip();
-        let listener = output.and_then(|output| listen(output, &deliveries, &is_closing, &process));
+        let read = {
+            let (deliveries, is_closing) = (deliveries.clone(), is_closing.clone());
+            move |output: ChildStdout, process: &ChildHandle| listen(output, &deliveries, &is_closing, process)
+        };
+        let child = ChildSettings {
+            name: "logger",
+            grace: Duration::ZERO,
+            reach: Reach::Group,
+            errors: Errors::AsCommanded,
+        };
+        let started = command.and_then(|command| {
+            let python = command.get_program().to_string_lossy().into_owned();
+            LineChild::start(command, child, read).map_err(|error| {
+                format!("`{python}` cannot be started: {error} (its `python` names another interpreter)")
+            })
+        });
+        let process = started.map_err(|reason| deliveries.warn(&reason)).ok();
+        let input = process.as_ref().and_then(LineChild::take_input);
         let outbox = Outbox::start(CAPACITY, deliveries.clone(), deliver_to(input));
-        Self { settings, deliveries, outbox, process, is_closing, listener, limit: None, is_closed: false }
+        Self { settings, deliveries, outbox, process, is_closing, limit: None, is_closed: false }
     }
 
     /// Whether the process ends by the limit, or there is none.
@@ -125,8 +122,8 @@ impl SideProcessLogger {
         let told = Instant::now() + TOLD;
         let mut is_told = false;
         loop {
-            let is_running = (self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut())
-                .is_some_and(|process| matches!(process.child().try_wait(), Ok(None)));
+            let process = self.process.as_ref();
+            let is_running = process.is_some_and(|process| matches!(process.handle.try_wait(), Ok(None)));
             if !is_running {
                 return true;
             }
@@ -144,19 +141,19 @@ impl SideProcessLogger {
     }
 
     fn send(&self, record: &Value) {
-        self.outbox.send(Line::Record(record.to_string() + "\n"));
+        self.outbox.send(Record::Figures(record.to_string() + "\n"));
     }
 }
 
 /// Writes lines to the process's input, where there is one.
-fn deliver_to(mut input: Option<ChildStdin>) -> impl FnMut(Line) -> Result<(), Undelivered> + Send {
-    move |line| {
-        let (Line::Record(text) | Line::Close(text)) = &line;
+fn deliver_to(mut input: Option<ChildStdin>) -> impl FnMut(Record) -> Result<(), Undelivered> + Send {
+    move |record| {
+        let (Record::Figures(text) | Record::Close(text)) = &record;
         let written =
             input.as_mut().map(|input| input.write_all(text.as_bytes()).and_then(|()| input.flush()));
         match written {
             Some(Ok(())) => Ok(()),
-            _ if matches!(line, Line::Close(_)) => Ok(()),
+            _ if matches!(record, Record::Close(_)) => Ok(()),
             Some(Err(error)) => {
                 Err(Undelivered { reason: format!("its process takes nothing: {error}"), is_final: true })
             }
@@ -165,45 +162,26 @@ fn deliver_to(mut input: Option<ChildStdin>) -> impl FnMut(Line) -> Result<(), U
     }
 }
 
-/// Reads what the process says until its output ends, which is told where nobody closes it.
-fn listen(
-    output: ChildStdout,
-    deliveries: &Arc<Deliveries>,
-    is_closing: &Arc<AtomicBool>,
-    process: &Held,
-) -> Option<JoinHandle<()>> {
-    let (deliveries, is_closing, process) = (deliveries.clone(), is_closing.clone(), process.clone());
-    let listen = move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            let Ok(Value::Object(said)) = serde_json::from_str(&line) else { continue };
-            if let Some(text) = said.get("said").and_then(Value::as_str) {
-                deliveries.say(text);
-            }
-            if let Some(reason) = said.get("failed").and_then(Value::as_str) {
-                deliveries.warn(reason);
-            }
-            deliveries.note_arrived(said.get("arrived").and_then(Value::as_u64).unwrap_or(0));
+/// Reads what the process says until its output ends, and reports that end if nobody closes it.
+fn listen(output: ChildStdout, deliveries: &Deliveries, is_closing: &AtomicBool, process: &ChildHandle) {
+    let mut lines = Lines::new(output, LONGEST_LINE);
+    while let Some(Line::Ended(line) | Line::Unended(line)) = lines.next_line() {
+        let Ok(Value::Object(said)) = serde_json::from_slice(line) else { continue };
+        if let Some(text) = said.get("said").and_then(Value::as_str) {
+            deliveries.say(text);
         }
-        if !is_closing.load(Ordering::Relaxed) {
-            deliveries.warn(&format!("its process ended{}", status(&process)));
+        if let Some(reason) = said.get("failed").and_then(Value::as_str) {
+            deliveries.warn(reason);
         }
-    };
-    std::thread::Builder::new().name("logger-output".to_owned()).spawn(listen).ok()
-}
-
-/// How a process ended that has closed its output: `` (exit status: 1)``, or nothing where it does not say.
-fn status(process: &Held) -> String {
-    for _ in 0..50 {
-        let mut process = process.lock().unwrap_or_else(PoisonError::into_inner);
-        match process.as_mut().map(|process| process.child().try_wait()) {
-            Some(Ok(Some(status))) => return format!(" ({status})"),
-            Some(Ok(None)) => {}
-            Some(Err(_)) | None => break,
-        }
-        drop(process);
-        std::thread::sleep(LOOK);
+        deliveries.note_arrived(said.get("arrived").and_then(Value::as_u64).unwrap_or(0));
     }
-    String::new()
+    if !is_closing.load(Ordering::Relaxed) {
+        let status = match process.wait_within(STATUS) {
+            Ok(Some(status)) => format!(" ({status})"),
+            _ => String::new(),
+        };
+        deliveries.warn(&format!("its process ended{status}"));
+    }
 }
 
 fn figures(metrics: &Metrics) -> Value {
@@ -268,7 +246,7 @@ impl Logger for SideProcessLogger {
             self.limit = Some(Instant::now() + self.settings.finish_timeout);
             self.is_closing.store(true, Ordering::Relaxed);
             let last = json!({"close": ending.name()}).to_string() + "\n";
-            self.outbox.end_with(Some(Line::Close(last)));
+            self.outbox.end_with(Some(Record::Close(last)));
         }
     }
 
@@ -283,20 +261,15 @@ impl Logger for SideProcessLogger {
                 "did not deliver its last figures within {waited} s (its `finish_timeout`), and was stopped"
             ));
         }
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut process) = process {
+        let process = self.process.take();
+        if let Some(process) = &process {
             process.end();
         }
         // What has left its group may hold its pipes open, which is not waited for.
         let last = Instant::now() + LAST_WORDS;
         self.outbox.wait(last);
-        if let Some(listener) = self.listener.take() {
-            while !listener.is_finished() && Instant::now() < last {
-                std::thread::sleep(LOOK);
-            }
-            if listener.is_finished() {
-                let _ = listener.join();
-            }
+        if let Some(process) = process {
+            process.is_read_by(last);
         }
         self.deliveries.tell_lost();
     }
@@ -311,25 +284,8 @@ impl Drop for SideProcessLogger {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use super::*;
     use crate::log::captured::Captured;
-
-    /// A process alone, without what it starts.
-    #[derive(Debug)]
-    struct Alone(Child);
-
-    impl LoggerProcess for Alone {
-        fn child(&mut self) -> &mut Child {
-            &mut self.0
-        }
-
-        fn end(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 
     fn close(logger: &mut SideProcessLogger, ending: RunEnding) {
         logger.begin_close(ending);
@@ -340,11 +296,10 @@ mod tests {
         let screen = Captured::default();
         let voice = Console::plain(Box::new(screen.clone()), None, 0);
         let mut command = Command::new("sh");
-        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let process: Box<dyn LoggerProcess> = Box::new(Alone(command.spawn().expect("a shell")));
+        command.args(["-c", script]);
         let settings =
             SideProcessSettings { name: "wandb", histograms: true, num_samples: 1, finish_timeout };
-        (screen, SideProcessLogger::start(settings, Ok(process), voice))
+        (screen, SideProcessLogger::start(settings, Ok(command), voice))
     }
 
     fn metrics(value: f64) -> Metrics {
@@ -445,8 +400,10 @@ mod tests {
     fn what_holds_the_pipes_of_a_process_that_is_gone_is_not_waited_for() {
         let folder = tempfile::tempdir().expect("folder");
         let left = folder.path().join("left");
-        // In the background a shell gives it another input, so it has the pipe under another number.
-        let script = format!("exec 3<&0 4> /dev/null; sleep 1000 <&3 & echo $! > {}; {TAKE}", left.display());
+        // In the background a shell gives it another input, so it has the pipe under another number. In a session of
+        // its own it is not killed.
+        let held = format!("setsid sh -c 'echo $$ > {}; exec sleep 1000' <&3 &", left.display());
+        let script = format!("exec 3<&0 4> /dev/null; {held} {TAKE}");
         let (screen, mut logger) = start(&script, Duration::from_secs(1000));
         let mut many = Metrics::new();
         many.extend((0..100).map(|i| (format!("timing_s/stage_{i}"), f64::from(i))));

@@ -1,11 +1,12 @@
 //! The loggers of a run, from its configuration.
 
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tamis_config::{Config, LoggerKind, MlflowSettings, without_secrets};
-use tamis_env::process_group::{GuardedFolder, ProcessGroup};
+use tamis_process::GuardedFolder;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::DiskError;
 use tamis_run::log::Loggers;
@@ -13,7 +14,7 @@ use tamis_run::log::jsonl::JsonlLogger;
 use tamis_run::log::otlp::{self, OtlpLogger};
 use tamis_run::log::progress::Console;
 use tamis_run::log::prometheus::PrometheusLogger;
-use tamis_run::log::side_process::{LoggerProcess, SideProcessLogger, SideProcessSettings};
+use tamis_run::log::side_process::{SideProcessLogger, SideProcessSettings};
 use tamis_run::log::tensorboard::TensorBoardLogger;
 
 use crate::error::AssembleError;
@@ -23,20 +24,6 @@ use crate::python_program::{interpreter, module_environment, write_program};
 pub(crate) struct RunLoggers {
     pub(crate) loggers: Loggers,
     pub(crate) program: Option<GuardedFolder>,
-}
-
-/// The process of a logger, which goes with all that it has started, wherever tamis is killed.
-#[derive(Debug)]
-struct Guarded(ProcessGroup);
-
-impl LoggerProcess for Guarded {
-    fn child(&mut self) -> &mut Child {
-        self.0.child()
-    }
-
-    fn end(&mut self) {
-        self.0.end();
-    }
 }
 
 /// Refuses loggers that this build does not have.
@@ -122,6 +109,9 @@ pub(crate) fn is_place_open(settings: &MlflowSettings) -> bool {
 /// The fix for an MLflow without a database.
 pub(crate) const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http://HOST:PORT`), or install the whole package `mlflow`";
 
+/// Longest time for an interpreter to list its packages: from a cold network disk that takes a while.
+const LONGEST_LOOK: Duration = Duration::from_secs(180);
+
 /// Why MLflow would keep no figure; `None` where it does, or where that is not known. The small package has no
 /// database, and is asked before the run, not after its first step.
 fn no_store(settings: &MlflowSettings) -> Option<String> {
@@ -136,9 +126,8 @@ except packages.PackageNotFoundError:
         return None;
     }
     let python = interpreter(&settings.python.0.to_string_lossy(), std::env::current_exe().ok().as_deref());
-    let asked = Command::new(&python).args(["-c", IS_SMALL]).stdin(Stdio::null()).output().ok()?;
-    let found = String::from_utf8_lossy(&asked.stdout);
-    let is_small = asked.status.success() && found.starts_with("mlflow-skinny");
+    let found = tamis_process::ask(Command::new(&python).args(["-c", IS_SMALL]), LONGEST_LOOK).ok()?;
+    let is_small = found.starts_with("mlflow-skinny");
     is_small.then(|| format!("{python} has {}, which keeps nothing by itself: {SET_URI}", found.trim()))
 }
 
@@ -171,13 +160,7 @@ impl Side<'_> {
                 .command(&python, program, (config, directory))
                 .map_err(|error| format!("its program cannot be written: {error}")),
         };
-        let started = command.and_then(|mut command| {
-            ProcessGroup::start(&mut command).map_err(|error| {
-                format!("`{python}` cannot be started: {error} (its `python` names another interpreter)")
-            })
-        });
-        let held = started.map(|group| Box::new(Guarded(group)) as Box<dyn LoggerProcess>);
-        SideProcessLogger::start(self.settings, held, voice.clone())
+        SideProcessLogger::start(self.settings, command, voice.clone())
     }
 
     fn command(
@@ -205,7 +188,7 @@ impl Side<'_> {
         std::fs::write(&path, settings.to_string())?;
         let mut command = Command::new(python);
         command.args(["-m", "tamis.loggers", name]).arg(path).envs(module_environment(folder.path()));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
+        command.stderr(Stdio::from(log));
         Ok(command)
     }
 }

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tamis_env::process_group::GuardedFolder;
+use tamis_process::{
+    ChildHandle, ChildSettings, Errors, GuardedFolder, LONGEST_LINE, Line, LineChild, Lines, Reach,
+};
 use tamis_rollout::launch::{LaunchError, Say, last_lines};
 
 use crate::plan::machines::Machine;
@@ -23,7 +25,7 @@ const LONGEST_END: Duration = Duration::from_secs(40);
 /// Longest time for the process to be gone once it said its last word, and once it is killed.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
 /// Most of a line that is no event that a message shows, in characters.
-const LONGEST_LINE: usize = 200;
+const MOST_SHOWN: usize = 200;
 
 /// What a launcher says, in part.
 #[derive(Debug, Deserialize)]
@@ -286,8 +288,8 @@ impl State {
 
 /// The process. Dropped, it ends, with all that it started.
 pub(super) struct Launcher {
-    process: Arc<Process>,
-    input: Mutex<Option<ChildStdin>>,
+    child: LineChild,
+    state: Arc<Mutex<State>>,
     log: PathBuf,
     /// Time for which its cluster may be away when it starts.
     pub(super) wait: Duration,
@@ -295,46 +297,18 @@ pub(super) struct Launcher {
     program: GuardedFolder,
 }
 
-/// The child, and what is known from it.
-struct Process {
-    child: Mutex<Child>,
-    state: Mutex<State>,
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Process {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+/// Ends it at once, if it has not ended; its agents end what it started.
+fn kill(child: &ChildHandle, state: &Mutex<State>, why: String) {
+    let mut state = lock(state);
+    if !std::mem::replace(&mut state.is_over, true) {
+        state.killed = Some(why);
     }
-
-    fn child(&self) -> MutexGuard<'_, Child> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends it at once, where it has not ended; its agents end what it started.
-    fn kill(&self, why: String) {
-        let mut state = self.state();
-        if !std::mem::replace(&mut state.is_over, true) {
-            state.killed = Some(why);
-        }
-        drop(state);
-        let _ = self.child().kill();
-    }
-
-    /// Its exit status, once it has said its last word.
-    fn status(&self) -> io::Result<Option<ExitStatus>> {
-        let mut child = self.child();
-        for _ in 0..2 {
-            let began = Instant::now();
-            while began.elapsed() < LONGEST_FAREWELL {
-                match child.try_wait() {
-                    Ok(None) => std::thread::sleep(super::LOOK_EVERY),
-                    ended => return ended,
-                }
-            }
-            let _ = child.kill();
-        }
-        Ok(None)
-    }
+    drop(state);
+    child.kill();
 }
 
 impl Launcher {
@@ -357,39 +331,33 @@ impl Launcher {
         command.args(["-m", "tamis.cluster"]).args(arguments);
         command.args(["--wait", &wait.as_secs_f64().to_string()]);
         command.envs(module_environment(program.path()));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-        // Ctrl-C is this process's to answer.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let start = |source| LaunchError::Start { command: format!("{python} -m tamis.cluster"), source };
-        let mut child = command.spawn().map_err(start)?;
-        let input = Mutex::new(child.stdin.take());
-        let output = child.stdout.take();
-        let process = Arc::new(Process { child: Mutex::new(child), state: Mutex::default() });
-        let launcher = Self { process: Arc::clone(&process), input, log: log.to_owned(), wait, program };
-        if let Some(output) = output {
-            let listen = move || listen(output, &process);
-            let thread = std::thread::Builder::new().name("cluster".to_owned()).spawn(listen);
-            thread.map_err(|error| surroundings("nobody could listen to it", error))?;
-        }
-        Ok(launcher)
+        command.stderr(errors);
+        let settings = ChildSettings {
+            name: "cluster",
+            grace: LONGEST_END,
+            // Its agents end what it started. Ctrl-C is this process's to answer.
+            reach: Reach::Leader,
+            errors: Errors::AsCommanded,
+        };
+        let state = Arc::default();
+        let told = Arc::clone(&state);
+        let child = LineChild::start(command, settings, move |output, child| listen(output, child, &told))
+            .map_err(|source| LaunchError::Start { command: format!("{python} -m tamis.cluster"), source })?;
+        Ok(Self { child, state, log: log.to_owned(), wait, program })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.process.state()
+        lock(&self.state)
     }
 
     /// Ends it at once, for it does not what it is to; another one is started then.
     pub(super) fn kill(&self, why: &str) {
-        self.process.kill(why.to_owned());
+        kill(&self.child.handle, &self.state, why.to_owned());
     }
 
     /// Gives it a command. One that is gone is found by [`Self::is_over`].
     pub(super) fn send(&self, command: &Value) {
-        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(input) = input.as_mut() {
-            let _ = writeln!(input, "{command}").and_then(|()| input.flush());
-        }
+        self.child.send(format!("{command}\n").into_bytes());
     }
 
     /// Makes room for what is said of a role that is asked for next; its number, which the request has to name.
@@ -420,7 +388,7 @@ impl Launcher {
 
     #[cfg(test)]
     pub(super) fn id(&self) -> u32 {
-        self.process.child().id()
+        self.child.handle.id()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -486,9 +454,21 @@ impl Launcher {
         self.end().describe()
     }
 
+    /// Its exit status, once it has said its last word.
+    fn status(&self) -> io::Result<Option<ExitStatus>> {
+        let child = &self.child.handle;
+        match child.wait_within(LONGEST_FAREWELL) {
+            Ok(None) => {
+                child.kill();
+                child.wait_within(LONGEST_FAREWELL)
+            }
+            ended => ended,
+        }
+    }
+
     /// The end of the process itself.
     fn end(&self) -> Failure {
-        let status = self.process.status();
+        let status = self.status();
         let by_signal =
             status.as_ref().is_ok_and(|status| status.is_none_or(|status| status.code().is_none()));
         let mut status = match status {
@@ -507,37 +487,22 @@ impl Launcher {
     }
 }
 
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        // The end of its input asks it to end.
-        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let mut child = self.process.child();
-        let began = Instant::now();
-        while began.elapsed() < LONGEST_END && matches!(child.try_wait(), Ok(None)) {
-            std::thread::sleep(super::LOOK_EVERY);
-        }
-        drop(child);
-        self.kill("it did not end");
-        let _ = self.process.status();
-    }
-}
-
 /// Takes in what a launcher says, to its end.
-fn listen(output: ChildStdout, process: &Process) {
-    for line in BufReader::new(output).split(b'\n') {
-        let Ok(line) = line else { break };
-        let Ok(event) = serde_json::from_slice(&line) else {
+fn listen(output: ChildStdout, child: &ChildHandle, state: &Mutex<State>) {
+    let mut lines = Lines::new(output, LONGEST_LINE);
+    while let Some(Line::Ended(line) | Line::Unended(line) | Line::TooLong(line)) = lines.next_line() {
+        let Ok(event) = serde_json::from_slice(line) else {
             // It is of another build, or out of its mind: whoever waits for an event would do so in vain.
-            let said: String = String::from_utf8_lossy(&line).chars().take(LONGEST_LINE).collect();
-            process.kill(format!("it said `{said}`, which is no event of this build"));
+            let said: String = String::from_utf8_lossy(line).chars().take(MOST_SHOWN).collect();
+            kill(child, state, format!("it said `{said}`, which is no event of this build"));
             return;
         };
-        let told = process.state().take(event);
+        let told = lock(state).take(event);
         if let Some((say, message)) = told {
             say(&message);
         }
     }
-    process.state().is_over = true;
+    lock(state).is_over = true;
 }
 
 #[cfg(test)]

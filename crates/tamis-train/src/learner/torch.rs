@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
-use tamis_env::process_group::GuardedFolder;
+use tamis_process::GuardedFolder;
 use tamis_rollout::launch::{LaunchError, LaunchLimits, Say};
 use tamis_rollout::reward_model::ModelProcess;
 

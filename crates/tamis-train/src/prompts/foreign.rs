@@ -13,9 +13,9 @@ use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
 use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LEVEL, Level};
 use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::{Environment, EnvironmentFault};
-use tamis_env::process_group::GuardedFolder;
 use tamis_env::reward::{Listener, Nobody};
 use tamis_env::task::TaskPrompts;
+use tamis_process::GuardedFolder;
 use tamis_rollout::environment_server::EnvironmentServer;
 
 use crate::fault::Fault;

@@ -16,7 +16,7 @@ use crate::error::RunError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::{Overflow, SaveContent, Saved};
 use crate::workers::Workers;
-use tamis_env::process_group::GuardedFolder;
+use tamis_process::GuardedFolder;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Console;

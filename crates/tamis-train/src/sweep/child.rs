@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use tamis_env::process_group::ProcessGroup;
+use tamis_process::ProcessGroup;
 use tamis_run::durable::UNFINISHED;
 
 /// What one of several runs at once may use.

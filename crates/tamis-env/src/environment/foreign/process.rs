@@ -1,27 +1,22 @@
 //! Worker processes in which environments are played: a few of them, each with many episodes at once.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tamis_process::{ChildHandle, ChildSettings, Errors, LONGEST_LINE, Line, LineChild, Lines, Reach};
 
 use super::{
     Body, EnvironmentFault, EnvironmentLine, Introduction, PROTOCOL, body, broke, read_answer,
     read_introduction,
 };
-use crate::process_group::ProcessGroup;
 use crate::reward::Listener;
 
-/// Longest line of an answer.
-const MAX_LINE: u64 = 64 << 20;
-/// Bytes of standard error that are kept.
-const STDERR_BYTES: usize = 4096;
 /// Lines of standard error that an error shows.
 const STDERR_LINES: usize = 6;
 /// Lines in a row that may be no answers before a worker counts as one that does not speak the protocol.
@@ -60,79 +55,39 @@ type Waiting = Arc<Mutex<HashMap<u64, SyncSender<Body>>>>;
 
 /// A worker. Dropped, it is given a moment to end, and then killed with all that it started.
 struct Worker {
-    group: ProcessGroup,
-    requests: Option<Sender<Vec<u8>>>,
+    child: LineChild,
     waiting: Waiting,
     is_over: Arc<AtomicBool>,
     /// Answers that did not come in time since the last one that came.
     num_silent: Arc<AtomicU64>,
-    stderr: Arc<Mutex<Vec<u8>>>,
-    /// Hears of the end of standard error.
-    stderr_end: Receiver<()>,
 }
 
 impl Worker {
     fn start(command: &WorkerCommand, strays: &Arc<Strays>) -> Result<Self, String> {
-        let (program, arguments) =
-            command.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-        let mut process = Command::new(program);
+        let mut process = tamis_process::command(&command.argv);
         if let Some(folder) = &command.working_dir {
             process.current_dir(folder);
         }
-        process.args(arguments).envs(command.variables.iter().map(|(name, value)| (name, value)));
-        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let failed = |error: std::io::Error| format!("its worker `{program}` cannot be started: {error}");
-        let mut group = ProcessGroup::start(&mut process).map_err(failed)?;
-        let child = group.child();
-        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(mut stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
-            return Err("the pipes of its worker are missing".to_owned());
-        };
-        let (requests, queue) = channel::<Vec<u8>>();
+        process.envs(command.variables.iter().map(|(name, value)| (name, value)));
         let (waiting, is_over) = (Waiting::default(), Arc::new(AtomicBool::new(false)));
         let num_silent = Arc::new(AtomicU64::new(0));
-        let stderr = Arc::new(Mutex::new(Vec::new()));
-        let (end, stderr_end) = channel();
-        let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.to_owned()).spawn(work).map(|_| ()).map_err(failed)
-        };
-        let worker = Self {
-            group,
-            requests: Some(requests),
-            waiting: Arc::clone(&waiting),
-            is_over: Arc::clone(&is_over),
-            num_silent: Arc::clone(&num_silent),
-            stderr: Arc::clone(&stderr),
-            stderr_end,
-        };
-        thread(
-            "worker-stdin",
-            Box::new(move || {
-                while let Ok(line) = queue.recv() {
-                    if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
-                        return;
-                    }
-                }
-            }),
-        )?;
-        let (said, strays) = (Arc::clone(&stderr), Arc::clone(strays));
-        thread(
-            "worker-stdout",
-            Box::new(move || {
-                hear(stdout, &waiting, (&said, &strays), &num_silent);
+        let settings =
+            ChildSettings { name: "worker", grace: GRACE, reach: Reach::Group, errors: Errors::Kept };
+        let read = {
+            let (waiting, is_over, num_silent) = (waiting.clone(), is_over.clone(), num_silent.clone());
+            let strays = Arc::clone(strays);
+            move |stdout: ChildStdout, child: &ChildHandle| {
+                hear(stdout, &waiting, (child, &strays), &num_silent);
                 is_over.store(true, Ordering::SeqCst);
                 // Whoever waits learns that nobody answers any more.
                 lock(&waiting).clear();
-            }),
-        )?;
-        thread(
-            "worker-stderr",
-            Box::new(move || {
-                keep_end(stderr_pipe, &stderr);
-                _ = end.send(());
-            }),
-        )?;
-        Ok(worker)
+            }
+        };
+        let child = LineChild::start(process, settings, read).map_err(|error| {
+            let program = command.argv.first().map_or("", String::as_str);
+            format!("its worker `{program}` cannot be started: {error}")
+        })?;
+        Ok(Self { child, waiting, is_over, num_silent })
     }
 
     fn is_over(&self) -> bool {
@@ -142,41 +97,15 @@ impl Worker {
     fn send(&self, id: u64, op: &str, mut asked: Body) {
         asked.insert("id".to_owned(), id.into());
         asked.insert("op".to_owned(), op.into());
-        let mut line = Value::Object(asked).to_string().into_bytes();
-        line.push(b'\n');
-        // A closed queue means that the process is gone, which the reader finds.
-        _ = self.requests.as_ref().map(|requests| requests.send(line));
+        self.child.send(format!("{}\n", Value::Object(asked)).into_bytes());
     }
 
     /// What became of it, with its last words.
-    fn end(&mut self) -> String {
-        let began = Instant::now();
-        let status = loop {
-            match self.group.try_wait() {
-                Ok(Some(status)) => break status.to_string(),
-                Ok(None) if began.elapsed() < GRACE => std::thread::sleep(Duration::from_millis(2)),
-                _ => break "it closed its output".to_owned(),
-            }
-        };
-        // A grandchild may hold the pipe open: its words are not waited for.
-        _ = self.stderr_end.recv_timeout(GRACE);
-        let kept = lock(&self.stderr);
-        let text = String::from_utf8_lossy(&kept);
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join("\n");
+    fn end(&self) -> String {
+        let status = self.child.handle.status_within(GRACE);
+        let last = self.child.last_words(STDERR_LINES);
         let said = if last.is_empty() { String::new() } else { format!(": {last}") };
         format!("the worker of its environment is gone ({status}){said}")
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.requests = None;
-        let began = Instant::now();
-        while !self.is_over() && began.elapsed() < GRACE {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        self.group.end();
     }
 }
 
@@ -202,20 +131,15 @@ impl Strays {
 
 /// Gives each answer to whoever waits for it, until the output ends or has too much in it that is no answer.
 fn hear(
-    stdout: impl Read,
+    stdout: ChildStdout,
     waiting: &Waiting,
-    (said, strays): (&Mutex<Vec<u8>>, &Strays),
+    (child, strays): (&ChildHandle, &Strays),
     silent: &AtomicU64,
 ) {
-    let mut reader = BufReader::new(stdout);
-    let (mut line, mut num_stray) = (Vec::new(), 0);
-    loop {
-        line.clear();
-        match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-            Ok(1..) if line.last() == Some(&b'\n') => {}
-            _ => return,
-        }
-        let answer = match serde_json::from_slice::<Body>(&line) {
+    let mut lines = Lines::new(stdout, LONGEST_LINE);
+    let mut num_stray = 0;
+    while let Some(Line::Ended(line)) = lines.next_line() {
+        let answer = match serde_json::from_slice::<Body>(line) {
             Ok(mut answer) => match answer.remove("id").and_then(|id| id.as_u64()) {
                 Some(id) => Ok((id, answer)),
                 None => Err("it has no `id`".to_owned()),
@@ -232,9 +156,9 @@ fn hear(
                 _ = asker.map(|asker| asker.try_send(answer));
             }
             Err(reason) => {
-                let shown = String::from_utf8_lossy(&line);
+                let shown = String::from_utf8_lossy(line);
                 let shown = tamis_core::printable::cut_middle(shown.trim_end(), STRAY_SHOWN);
-                if let Some(asker) = id_of(&line).and_then(|id| lock(waiting).remove(&id)) {
+                if let Some(asker) = id_of(line).and_then(|id| lock(waiting).remove(&id)) {
                     let message = format!("its answer is no JSON ({reason}): {shown}");
                     _ = asker.try_send(Body::from_iter([("error".to_owned(), message.into())]));
                     silent.store(0, Ordering::SeqCst);
@@ -242,10 +166,7 @@ fn hear(
                 }
                 num_stray += 1;
                 strays.note(&shown);
-                keep(
-                    &mut lock(said),
-                    format!("\nit wrote a line that is no answer ({reason}): {shown}\n").as_bytes(),
-                );
+                child.note(format!("\nit wrote a line that is no answer ({reason}): {shown}\n").as_bytes());
                 if num_stray > MOST_STRAY {
                     return;
                 }
@@ -260,20 +181,6 @@ fn id_of(line: &[u8]) -> Option<u64> {
     let (_, rest) = text.strip_prefix('{')?.split_once("\"id\":")?;
     let rest = rest.trim_start();
     rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok()
-}
-
-/// Appends to the end of standard error that is kept.
-fn keep(kept: &mut Vec<u8>, more: &[u8]) {
-    kept.extend_from_slice(more);
-    let surplus = kept.len().saturating_sub(STDERR_BYTES);
-    kept.drain(..surplus);
-}
-
-fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
-    let mut buffer = [0; 4096];
-    while let Ok(read @ 1..) = stderr.read(&mut buffer) {
-        keep(&mut lock(kept), &buffer[..read]);
-    }
 }
 
 /// Answers in a row that may fail to come in time before a worker counts as lost.
@@ -355,10 +262,10 @@ impl EnvironmentWorkers {
     }
 
     fn start_one(&self) -> Result<(Worker, Introduction), EnvironmentFault> {
-        let mut worker = Worker::start(&self.command, &self.strays).map_err(broke)?;
+        let worker = Worker::start(&self.command, &self.strays).map_err(broke)?;
         let hello = body(json!({"protocol": PROTOCOL, "settings": self.command.settings}));
         let limit = self.command.startup_timeout;
-        match self.call(&mut worker, "hello", hello, limit) {
+        match self.call(&worker, "hello", hello, limit) {
             Ok(answer) => Ok((worker, read_introduction(answer)?)),
             Err(EnvironmentFault::TimedOut { .. }) => Err(EnvironmentFault::NotStarted { limit }),
             Err(fault) => Err(fault),
@@ -368,7 +275,7 @@ impl EnvironmentWorkers {
     /// Asks a worker that nobody else can reach yet.
     fn call(
         &self,
-        worker: &mut Worker,
+        worker: &Worker,
         op: &str,
         asked: Body,
         limit: Duration,
@@ -436,7 +343,7 @@ impl EnvironmentLine for EnvironmentWorkers {
         let (waiting, num_silent) = {
             let mut slot = self.await_slot(place)?;
             if slot.worker.as_ref().is_none_or(Worker::is_over) {
-                if let Some(mut gone) = slot.worker.take() {
+                if let Some(gone) = slot.worker.take() {
                     let words = gone.end();
                     self.note_loss(words.clone());
                     // An episode ends with the worker that it was in.
@@ -486,10 +393,10 @@ impl EnvironmentLine for EnvironmentWorkers {
                 Err(EnvironmentFault::TimedOut { limit })
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let mut slot = lock(self.slot(place));
+                let slot = lock(self.slot(place));
                 Err(broke(
                     slot.worker
-                        .as_mut()
+                        .as_ref()
                         .filter(|worker| worker.is_over())
                         // Another one in its place: what became of it was noted.
                         .map_or_else(|| lock(&self.last_loss).clone(), Worker::end),

@@ -108,7 +108,7 @@ impl PrintedWriter {
     }
 
     /// Passes on what no line break ended.
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
             self.pass_on(&line);
@@ -118,5 +118,11 @@ impl PrintedWriter {
     fn pass_on(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         self.to.listener.say(&format!("reward `{}`: {}", self.to.name, text.trim_end()));
+    }
+}
+
+impl Drop for PrintedWriter {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -1,27 +1,23 @@
-//! One external process: three threads for its pipes, so that no full pipe can stop a call.
+//! One external process: a child that speaks lines, asked one call at a time.
 //!
-//! The writer owns standard input and takes requests from a queue; the reader turns standard output into
-//! lines through a short queue (a flood fills it and then the pipe, never our memory); a third keeps the end
-//! of standard error. The threads end with the pipes.
+//! Its answers wait in a short queue: a flood fills it and then the pipe, never our memory.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{ChildStdin, ChildStdout, Command as Program, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::process::ChildStdout;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tamis_process::{ChildSettings, Errors, Line, LineChild, Lines, Reach};
+
 use super::config::CommandConfig;
-use super::printed::{Printed, PrintedWriter};
+use super::printed::Printed;
 use super::protocol::{self, FunctionIntroduction, Reply};
-use crate::process_group::ProcessGroup;
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardInput;
 
 /// Answer lines that may wait to be taken.
 const QUEUE_LINES: usize = 64;
-/// Bytes of standard error that are kept.
-const STDERR_BYTES: usize = 4096;
 /// Lines of standard error that an error shows.
 const STDERR_LINES: usize = 12;
 /// Time for a process to end by itself once its input is closed.
@@ -71,11 +67,8 @@ enum Output {
 
 /// A running process. Dropping it kills its process group and reaps it.
 pub(super) struct Process {
-    group: ProcessGroup,
-    requests: Option<Sender<Vec<u8>>>,
+    child: LineChild,
     lines: Receiver<Output>,
-    stderr: Arc<Mutex<Vec<u8>>>,
-    stderr_end: Receiver<()>,
     has_answered: bool,
 }
 
@@ -85,45 +78,23 @@ impl Process {
         config: &CommandConfig,
         printed: Option<&Arc<Printed>>,
     ) -> Result<Self, RewardFailure> {
-        let (program, arguments) =
-            config.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-        let mut command = Program::new(program);
+        let mut command = tamis_process::command(&config.argv);
         if let Some(folder) = &config.working_dir {
             command.current_dir(folder);
         }
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let failure = |reason: String| RewardFailure::Start { program: program.to_owned(), reason };
-        let mut group = ProcessGroup::start(&mut command).map_err(|error| failure(error.to_string()))?;
-        let child = group.child();
-        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
-            return Err(failure("its pipes are missing".to_owned()));
-        };
-        let (requests, queue) = channel();
+        let errors = printed.map_or(Errors::Kept, |printed| {
+            let mut writer = printed.writer();
+            Errors::Copied(Box::new(move |bytes| writer.write(bytes)))
+        });
+        let settings = ChildSettings { name: "reward", grace: GRACE, reach: Reach::Group, errors };
         let (sender, lines) = sync_channel(QUEUE_LINES);
-        let (end, stderr_end) = channel();
-        let stderr = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&stderr);
-        let printed = printed.map(Printed::writer);
         let limit = config.max_line_bytes;
-        let start_thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(body)
-                .map_err(|error| failure(error.to_string()))
-        };
-        let process =
-            Self { group, requests: Some(requests), lines, stderr, stderr_end, has_answered: false };
-        start_thread("reward-stdin", Box::new(move || write_requests(stdin, &queue)))?;
-        start_thread("reward-stdout", Box::new(move || read_lines(stdout, limit, &sender)))?;
-        start_thread(
-            "reward-stderr",
-            Box::new(move || {
-                keep_end(stderr_pipe, &kept, printed);
-                let _ = end.send(());
-            }),
-        )?;
-        Ok(process)
+        let child = LineChild::start(command, settings, move |stdout, _| read_lines(stdout, limit, &sender));
+        let child = child.map_err(|error| RewardFailure::Start {
+            program: config.argv.first().cloned().unwrap_or_default(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self { child, lines, has_answered: false })
     }
 
     /// Sends requests and hands on each answer. `goes_on` hears of the wait several times a second and may
@@ -136,9 +107,7 @@ impl Process {
         goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<(), RewardFailure> {
         for request in requests {
-            let line = protocol::request(request.id, request.remaining, request.input);
-            // A closed queue means that the process is gone, which the reader reports.
-            let _ = self.requests.as_ref().map(|queue| queue.send(line));
+            self.child.send(protocol::request(request.id, request.remaining, request.input));
         }
         let mut owed: std::collections::HashMap<u64, usize> =
             requests.iter().map(|request| (request.id, request.row)).collect();
@@ -163,7 +132,7 @@ impl Process {
         config: &CommandConfig,
         goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<FunctionIntroduction, RewardFailure> {
-        let _ = self.requests.as_ref().map(|queue| queue.send(protocol::introduce(columns)));
+        self.child.send(protocol::introduce(columns));
         protocol::introduction(&self.next_line(config, goes_on)?)
     }
 
@@ -202,7 +171,7 @@ impl Process {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.wait_shortly();
+                    let status = self.child.handle.status_within(GRACE);
                     let stderr = self.kill();
                     return Err(RewardFailure::Ended { status, stderr });
                 }
@@ -210,89 +179,40 @@ impl Process {
         }
     }
 
-    /// The exit status in words, of a process whose output has ended.
-    fn wait_shortly(&mut self) -> String {
-        let start = Instant::now();
-        while start.elapsed() < GRACE {
-            match self.group.try_wait() {
-                Ok(Some(status)) => return status.to_string(),
-                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-                Err(_) => break,
-            }
-        }
-        "it closed its output".to_owned()
-    }
-
     /// Kills the process group, reaps the process and returns the end of its standard error.
-    fn kill(&mut self) -> String {
-        self.requests = None;
-        self.group.end();
-        // A grandchild in another group may hold the pipe open: its words are not waited for.
-        let _ = self.stderr_end.recv_timeout(GRACE);
-        let kept = lock(&self.stderr);
-        let text = String::from_utf8_lossy(&kept);
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        lines[lines.len().saturating_sub(STDERR_LINES)..].join("\n")
+    fn kill(&self) -> String {
+        self.child.end();
+        self.child.last_words(STDERR_LINES)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         // End of input is the sign to finish; whoever has not gone shortly after is killed.
-        self.requests = None;
+        self.child.close_input();
         if self.has_answered {
             let start = Instant::now();
-            while start.elapsed() < GRACE {
-                match self.lines.recv_timeout(GRACE.saturating_sub(start.elapsed())) {
-                    Ok(_) => {}
-                    Err(_) => break,
-                }
-            }
+            while self.lines.recv_timeout(GRACE.saturating_sub(start.elapsed())).is_ok()
+                && start.elapsed() < GRACE
+            {}
         }
-        self.kill();
-    }
-}
-
-fn write_requests(mut stdin: ChildStdin, queue: &Receiver<Vec<u8>>) {
-    while let Ok(line) = queue.recv() {
-        if stdin.write_all(&line).is_err() {
-            return;
-        }
+        self.child.end();
     }
 }
 
 fn read_lines(stdout: ChildStdout, limit: usize, lines: &SyncSender<Output>) {
-    let mut reader = BufReader::new(stdout);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let read = reader.by_ref().take(limit as u64 + 1).read_until(b'\n', &mut line);
-        let is_complete = line.last() == Some(&b'\n');
-        let output = match read {
-            Ok(0) | Err(_) => return,
-            Ok(_) if !is_complete && line.len() > limit => Output::TooLong,
-            Ok(_) => Output::Line(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned()),
+    let mut read = Lines::new(stdout, limit);
+    while let Some(line) = read.next_line() {
+        let output = match line {
+            Line::TooLong(_) => Output::TooLong,
+            Line::Ended(line) | Line::Unended(line) => {
+                Output::Line(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned())
+            }
         };
         let is_last = matches!(output, Output::TooLong);
         if lines.send(output).is_err() || is_last {
             return;
         }
-    }
-}
-
-fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>, mut printed: Option<PrintedWriter>) {
-    let mut buffer = [0; 4096];
-    while let Ok(read @ 1..) = stderr.read(&mut buffer) {
-        if let Some(printed) = &mut printed {
-            printed.write(&buffer[..read]);
-        }
-        let mut kept = lock(kept);
-        kept.extend_from_slice(&buffer[..read]);
-        let surplus = kept.len().saturating_sub(STDERR_BYTES);
-        kept.drain(..surplus);
-    }
-    if let Some(printed) = &mut printed {
-        printed.end();
     }
 }
 

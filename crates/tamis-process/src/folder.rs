@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 #[cfg(unix)]
-use super::guard::Guard;
+use crate::guard::Guard;
 
 /// A folder for the user alone, removed with the value, and by a guard where tamis is killed.
 #[derive(Debug)]

@@ -1,21 +1,23 @@
 //! A process in a group of its own, which ends with all that it has started.
 //!
 //! Whoever holds a [`ProcessGroup`] holds its processes: dropped, it is killed, and a guard kills it where
-//! tamis is. A process that leaves its group is not found by its number; [`kill_marked`] finds it by what it
-//! has inherited. What processes need on disk stands in a [`GuardedFolder`], which ends in the same way.
-
-mod folder;
-#[cfg(unix)]
-mod guard;
-mod marked;
+//! tamis is. A process that leaves its group is not found by its number; [`kill_marked`](crate::kill_marked) finds it by what it
+//! has inherited. What processes need on disk stands in a [`GuardedFolder`](crate::GuardedFolder), which ends in the same way.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
-pub use folder::GuardedFolder;
 #[cfg(unix)]
-use guard::Guard;
-pub use marked::kill_marked;
+use crate::guard::Guard;
+
+/// What ends with a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// All that it has started and that has not left its group, under a guard.
+    Group,
+    /// Only itself: when its input ends, it ends what it has started, which takes its time.
+    Leader,
+}
 
 /// A process, and all that it has started and that has not left its group.
 ///
@@ -23,9 +25,11 @@ pub use marked::kill_marked;
 #[derive(Debug)]
 pub struct ProcessGroup {
     child: Child,
-    /// `None` where there is no shell to guard it: then the process leads its group.
+    /// `None` if there is no shell to guard it: then the process leads its group.
     #[cfg(unix)]
     guard: Option<Guard>,
+    #[cfg(unix)]
+    reach: Reach,
     /// Nothing is left of it, and its number may be another's.
     is_over: bool,
 }
@@ -36,8 +40,14 @@ impl ProcessGroup {
     /// # Errors
     /// As the system's.
     pub fn start(command: &mut Command) -> io::Result<Self> {
+        Self::start_with(command, Reach::Group)
+    }
+
+    /// The same, with what ends with it.
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no groups"))]
+    pub(crate) fn start_with(command: &mut Command, reach: Reach) -> io::Result<Self> {
         #[cfg(unix)]
-        let mut guard = Guard::of_group();
+        let mut guard = if reach == Reach::Group { Guard::of_group() } else { None };
         #[cfg(unix)]
         let group = guard.as_ref().and_then(|guard| i32::try_from(guard.group()).ok()).unwrap_or(0);
         #[cfg(unix)]
@@ -50,6 +60,8 @@ impl ProcessGroup {
         Ok(Self {
             #[cfg(unix)]
             guard,
+            #[cfg(unix)]
+            reach,
             child,
             is_over: false,
         })
@@ -113,6 +125,9 @@ impl ProcessGroup {
 
     #[cfg(unix)]
     fn signal(&self, signal: nix::sys::signal::Signal) {
+        if self.reach == Reach::Leader {
+            return;
+        }
         // Its own group, where it has made one; the guard's, where it has not.
         let groups = [self.guard.as_ref().map(Guard::group), Some(self.child.id())];
         for group in groups.into_iter().flatten().filter_map(number) {
@@ -138,6 +153,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::GuardedFolder;
 
     /// Whether a process ends, which it is given time for.
     fn ends(process: u32) -> bool {
@@ -198,7 +214,7 @@ mod tests {
     fn a_process_that_is_killed_leaves_nothing() {
         for most in [0, 1, 3] {
             let parent = tempfile::tempdir().expect("a folder");
-            let test = "process_group::tests::start_a_process_again_and_again";
+            let test = "group::tests::start_a_process_again_and_again";
             let mut child = Command::new(std::env::current_exe().expect("the tests"))
                 .args(["--ignored", "--exact", test])
                 .env("TAMIS_TEST_FOLDER", parent.path())

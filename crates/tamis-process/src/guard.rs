@@ -24,18 +24,18 @@ const REMOVE_FOLDER: &str =
 /// A shell in a group of its own that waits for the end of its pipe. For as long as it is not dropped, no other group
 /// gets the number of its own.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     shell: Child,
 }
 
 impl Guard {
     /// Makes a group with nothing in it yet, which it leads; `None` where there is no shell to do so.
-    pub(super) fn of_group() -> Option<Self> {
+    pub(crate) fn of_group() -> Option<Self> {
         Self::begin(KILL_GROUP, Path::new(""))
     }
 
     /// Watches over a folder, whether or not it is there yet; `None` where there is no shell to do so.
-    pub(super) fn of_folder(folder: &Path) -> Option<Self> {
+    pub(crate) fn of_folder(folder: &Path) -> Option<Self> {
         Self::begin(REMOVE_FOLDER, folder)
     }
 
@@ -56,12 +56,12 @@ impl Guard {
     }
 
     /// The number of its group.
-    pub(super) fn group(&self) -> u32 {
+    pub(crate) fn group(&self) -> u32 {
         self.shell.id()
     }
 
     /// Tells it of a process in its group, whose own group is killed too where it makes one.
-    pub(super) fn note_process(&mut self, process: u32) {
+    pub(crate) fn note_process(&mut self, process: u32) {
         if let Some(pipe) = &mut self.shell.stdin {
             // A shell that is gone already cannot be told.
             let _ = writeln!(pipe, "{process}");

@@ -1,0 +1,23 @@
+//! Child processes, and nothing of them that outlives tamis.
+//!
+//! A [`ProcessGroup`] is a process with all that it has started: it ends with its value, and a guard ends it if tamis
+//! is killed. A [`LineChild`] is such a process that speaks lines over its pipes: rewards, environments, loggers, the
+//! sandbox and the launcher of a cluster are ones. [`run`] runs a command to its
+//! end, within a time.
+
+mod folder;
+mod group;
+#[cfg(unix)]
+mod guard;
+mod line_child;
+mod lines;
+mod marked;
+mod run;
+mod tail;
+
+pub use folder::GuardedFolder;
+pub use group::{ProcessGroup, Reach};
+pub use line_child::{ChildHandle, ChildSettings, Errors, LineChild, command};
+pub use lines::{LONGEST_LINE, Line, Lines};
+pub use marked::kill_marked;
+pub use run::{ProgramError, Ran, ask, run};

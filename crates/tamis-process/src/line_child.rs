@@ -1,0 +1,378 @@
+//! A child process that speaks lines.
+//!
+//! Three threads serve its pipes, so that no full pipe can stop a caller. One writes the lines that wait in a queue to
+//! its standard input. One runs the caller's reader on its standard output. One keeps the end of its standard error.
+//! They end with the pipes. A grandchild may hold a pipe open for longer, so nobody waits for them without a limit.
+
+use std::io::{self, Write as _};
+use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::group::{ProcessGroup, Reach};
+use crate::tail::Tail;
+
+/// Interval at which a wait looks whether a process has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Longest wait for a process that was killed: one that waits for a broken driver does not even die.
+const LONGEST_DEATH: Duration = Duration::from_secs(5);
+
+/// What becomes of the standard error of a child.
+pub enum Errors {
+    /// It goes where the command says.
+    AsCommanded,
+    /// Its end is kept for messages.
+    Kept,
+    /// The same, and a function gets all of it.
+    Copied(Box<dyn FnMut(&[u8]) + Send>),
+}
+
+/// How a child is started and ended.
+pub struct ChildSettings {
+    /// Its name among threads.
+    pub name: &'static str,
+    /// Time for it to end by itself once its input is closed.
+    pub grace: Duration,
+    /// What ends with it.
+    pub reach: Reach,
+    /// What becomes of its standard error.
+    pub errors: Errors,
+}
+
+/// What its owner and its reader share.
+#[derive(Debug)]
+pub struct ChildHandle {
+    group: Mutex<ProcessGroup>,
+    tail: Tail,
+}
+
+/// A child process. Dropped, its input is closed; if it does not end within its grace, it is killed.
+#[derive(Debug)]
+pub struct LineChild {
+    /// For all but its input.
+    pub handle: Arc<ChildHandle>,
+    input: Mutex<Input>,
+    grace: Duration,
+    reader: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+enum Input {
+    /// Nothing was sent yet.
+    Pipe(ChildStdin),
+    Queue(Sender<Vec<u8>>),
+    Closed,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spawn(name: &str, pipe: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(format!("{name}-{pipe}")).spawn(work)
+}
+
+/// The command of a program and its arguments. No shell is involved.
+pub fn command(argv: &[String]) -> Command {
+    let (program, arguments) =
+        argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+impl ChildHandle {
+    fn group(&self) -> MutexGuard<'_, ProcessGroup> {
+        lock(&self.group)
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.group().child().id()
+    }
+
+    /// Its exit status, once it has ended.
+    pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
+        self.group().try_wait()
+    }
+
+    /// Its exit status, if it ends within this time.
+    pub fn wait_within(&self, patience: Duration) -> io::Result<Option<ExitStatus>> {
+        let began = Instant::now();
+        loop {
+            match self.try_wait() {
+                Ok(None) if began.elapsed() < patience => std::thread::sleep(LOOK_EVERY),
+                ended => return ended,
+            }
+        }
+    }
+
+    /// The exit status, in words, of one whose output has ended.
+    pub fn status_within(&self, patience: Duration) -> String {
+        match self.wait_within(patience) {
+            Ok(Some(status)) => status.to_string(),
+            _ => "it closed its output".to_owned(),
+        }
+    }
+
+    /// Appends to the end of its standard error that is kept.
+    pub fn note(&self, words: &[u8]) {
+        self.tail.note(words);
+    }
+
+    /// Kills it, and what is in its reach.
+    pub fn kill(&self) {
+        self.group().kill();
+    }
+}
+
+impl LineChild {
+    /// Starts a command. `read` gets its standard output, in a thread of its own.
+    ///
+    /// # Errors
+    /// As the system's.
+    pub fn start(
+        mut command: Command,
+        settings: ChildSettings,
+        read: impl FnOnce(ChildStdout, &ChildHandle) + Send + 'static,
+    ) -> io::Result<Self> {
+        let ChildSettings { name, grace, reach, errors } = settings;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let copy = match errors {
+            Errors::AsCommanded => None,
+            Errors::Kept => Some(None),
+            Errors::Copied(copy) => Some(Some(copy)),
+        };
+        if copy.is_some() {
+            command.stderr(Stdio::piped());
+        }
+        let mut group = ProcessGroup::start_with(&mut command, reach)?;
+        let child = group.child();
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), stderr) = pipes else {
+            return Err(io::Error::other("its pipes are missing"));
+        };
+        let handle = Arc::new(ChildHandle { group: Mutex::new(group), tail: Tail::default() });
+        match copy.zip(stderr) {
+            Some((copy, pipe)) => {
+                let handle = Arc::clone(&handle);
+                spawn(name, "stderr", move || handle.tail.follow(pipe, copy))?;
+            }
+            None => handle.tail.close(),
+        }
+        let shared = Arc::clone(&handle);
+        let reader = spawn(name, "stdout", move || read(stdout, &shared))?;
+        Ok(Self { handle, input: Mutex::new(Input::Pipe(stdin)), grace, reader })
+    }
+
+    /// Its standard input, for whoever writes to it himself; `None` once something was sent, or it is closed.
+    pub fn take_input(&self) -> Option<ChildStdin> {
+        match std::mem::replace(&mut *lock(&self.input), Input::Closed) {
+            Input::Pipe(pipe) => Some(pipe),
+            Input::Queue(_) | Input::Closed => None,
+        }
+    }
+
+    /// Queues a line, its line break with it. One to a child that is gone is lost, which its reader finds.
+    pub fn send(&self, line: Vec<u8>) {
+        let mut input = lock(&self.input);
+        if matches!(*input, Input::Pipe(_))
+            && let Input::Pipe(mut pipe) = std::mem::replace(&mut *input, Input::Closed)
+        {
+            let (sender, queue) = channel::<Vec<u8>>();
+            let write = move || {
+                while let Ok(line) = queue.recv() {
+                    if pipe.write_all(&line).and_then(|()| pipe.flush()).is_err() {
+                        return;
+                    }
+                }
+            };
+            // Without a thread its input is closed, and so it ends.
+            *input = spawn("line-child", "stdin", write).map_or(Input::Closed, |_| Input::Queue(sender));
+        }
+        if let Input::Queue(queue) = &*input {
+            let _ = queue.send(line);
+        }
+    }
+
+    /// Closes its input once all that was sent is written.
+    pub fn close_input(&self) {
+        *lock(&self.input) = Input::Closed;
+    }
+
+    /// Whether its reader has come to its end by then.
+    pub fn is_read_by(&self, limit: Instant) -> bool {
+        while !self.reader.is_finished() && Instant::now() < limit {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.reader.is_finished()
+    }
+
+    /// The last lines of its standard error, if that is kept. What a grandchild may still write is not waited for.
+    pub fn last_words(&self, most_lines: usize) -> String {
+        self.handle.tail.last_lines(most_lines, self.grace)
+    }
+
+    /// Kills it and what is in its reach, at once.
+    pub fn end(&self) {
+        self.close_input();
+        self.handle.kill();
+        let _ = self.handle.wait_within(LONGEST_DEATH);
+    }
+}
+
+impl Drop for LineChild {
+    fn drop(&mut self) {
+        // The end of its input is the sign to end.
+        self.close_input();
+        let _ = self.handle.wait_within(self.grace);
+        self.end();
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::mpsc::{Receiver, RecvTimeoutError};
+
+    use super::*;
+    use crate::lines::{Line, Lines};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A shell, and the lines that it writes.
+    fn shell(script: &str, grace: Duration, errors: Errors) -> (LineChild, Receiver<String>) {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        let (sender, lines) = channel();
+        let settings = ChildSettings { name: "test", grace, reach: Reach::Group, errors };
+        let child = LineChild::start(command, settings, move |stdout, _| {
+            let mut read = Lines::new(stdout, 1 << 20);
+            while let Some(Line::Ended(line)) = read.next_line() {
+                let _ = sender.send(String::from_utf8_lossy(line).into_owned());
+            }
+        });
+        (child.expect("a shell"), lines)
+    }
+
+    fn is_gone(number: &str) -> bool {
+        // A zombie of which nobody hears is gone.
+        std::fs::read_to_string(format!("/proc/{number}/stat"))
+            .map_or(true, |state| state.rsplit(')').next().is_some_and(|rest| rest.trim().starts_with('Z')))
+    }
+
+    fn until(is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < LONG, "it takes too long");
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    #[test]
+    fn lines_go_in_and_out_and_full_pipes_stop_nobody() {
+        let (child, lines) = shell("cat", LONG, Errors::Kept);
+        let line = format!("{}\n", "x".repeat(9_999));
+        for _ in 0..1_000 {
+            child.send(line.clone().into_bytes());
+        }
+        child.close_input();
+        // What was sent before the end of the input arrives.
+        assert_eq!(lines.iter().map(|line| line.len() + 1).sum::<usize>(), 10_000_000);
+        assert_eq!(child.handle.status_within(LONG), "exit status: 0");
+    }
+
+    #[test]
+    fn the_end_of_its_standard_error_is_kept_and_all_of_it_copied() {
+        let copied = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&copied);
+        let copy = Box::new(move |bytes: &[u8]| lock(&to).extend_from_slice(bytes));
+        let script = "for i in $(seq 5000); do echo $i >&2; done; exit 3";
+        let (child, _lines) = shell(script, LONG, Errors::Copied(copy));
+        assert_eq!(child.handle.status_within(LONG), "exit status: 3");
+        assert_eq!(child.last_words(2), "4999\n5000");
+        assert!(child.last_words(10_000).len() <= 4096);
+        assert!(lock(&copied).starts_with(b"1\n2\n") && lock(&copied).ends_with(b"\n5000\n"));
+    }
+
+    #[test]
+    fn one_that_closes_its_output_and_goes_on_has_no_status() {
+        let (child, lines) = shell("exec >&-; exec sleep 1000", Duration::ZERO, Errors::Kept);
+        assert_eq!(lines.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
+        assert_eq!(child.handle.status_within(Duration::from_millis(20)), "it closed its output");
+        child.end();
+        assert_eq!(child.handle.status_within(LONG), "signal: 9 (SIGKILL)");
+    }
+
+    #[test]
+    fn one_that_ends_with_its_input_is_not_killed_and_one_that_does_not_is() {
+        for (script, ends) in [("trap '' TERM; cat; echo 'the end'", true), ("sleep 1000", false)] {
+            let grace = if ends { LONG } else { Duration::from_millis(20) };
+            let (child, lines) = shell(script, grace, Errors::Kept);
+            let handle = Arc::clone(&child.handle);
+            child.send(b"one\n".to_vec());
+            drop(child);
+            assert_eq!(lines.iter().any(|line| line == "the end"), ends);
+            assert_eq!(handle.status_within(LONG) == "exit status: 0", ends);
+        }
+    }
+
+    /// It is asked nothing more, its child lives in its group, and that child has all of its pipes.
+    #[test]
+    fn what_holds_its_pipes_ends_with_it() {
+        let (child, lines) = shell("sleep 1000 <&0 & echo $!; exit 0", LONG, Errors::Kept);
+        let left = lines.recv_timeout(LONG).expect("a number");
+        assert_eq!(child.handle.status_within(LONG), "exit status: 0");
+        assert!(!is_gone(&left) && !child.is_read_by(Instant::now()));
+        drop(child);
+        until(|| is_gone(&left));
+        assert_eq!(lines.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
+    }
+
+    /// A process in a session of its own is in no group that is killed.
+    #[test]
+    fn nobody_waits_for_a_pipe_that_a_grandchild_holds() {
+        let (child, lines) = shell(
+            "setsid sh -c 'echo $$; exec sleep 1000' & wait $!",
+            Duration::from_millis(50),
+            Errors::Kept,
+        );
+        let left = lines.recv_timeout(LONG).expect("a number");
+        let began = Instant::now();
+        child.end();
+        assert_eq!(child.last_words(1), "");
+        assert!(!child.is_read_by(Instant::now() + Duration::from_millis(20)));
+        drop(child);
+        assert!(began.elapsed() < LONG);
+        Command::new("kill").arg(left).status().expect("killed");
+    }
+
+    /// As the harness of the sandbox and the launcher of a cluster, which end what they have started themselves.
+    #[test]
+    fn one_that_ends_its_own_is_killed_alone() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 1000 & echo $!; wait"]).stderr(Stdio::null());
+        let (sender, lines) = channel();
+        let settings = ChildSettings {
+            name: "test",
+            grace: Duration::ZERO,
+            reach: Reach::Leader,
+            errors: Errors::AsCommanded,
+        };
+        let child = LineChild::start(command, settings, move |stdout, handle| {
+            let mut read = Lines::new(stdout, 100);
+            if let Some(Line::Ended(line)) = read.next_line() {
+                let _ = sender.send(String::from_utf8_lossy(line).into_owned());
+            }
+            handle.kill();
+        });
+        let child = child.expect("a shell");
+        let left = lines.recv_timeout(LONG).expect("a number");
+        assert_eq!(child.handle.status_within(LONG), "signal: 9 (SIGKILL)");
+        assert_eq!(child.last_words(1), "");
+        drop(child);
+        assert!(!is_gone(&left));
+        Command::new("kill").arg(left).status().expect("killed");
+    }
+}

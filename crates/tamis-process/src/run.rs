@@ -1,0 +1,173 @@
+//! A command that runs to its end, within a time.
+
+use std::io::Read;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+/// Interval of looks at whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Longest time for what it wrote to arrive when it has ended: a child of its own may hold the pipe.
+const LAST: Duration = Duration::from_secs(2);
+
+/// Why a program gave no answer.
+#[derive(Debug, Error)]
+pub enum ProgramError {
+    /// It is not there, or cannot be started.
+    #[error("`{program}` cannot be started: {}", source.kind())]
+    Start {
+        /// Its name.
+        program: String,
+        /// The underlying error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It did not end in time.
+    #[error("`{program}` gave no answer within {} s", timeout.as_secs_f64())]
+    Late {
+        /// Its name.
+        program: String,
+        /// The time that it had.
+        timeout: Duration,
+    },
+    /// It failed.
+    #[error("`{program}` failed ({status}){}", if said.is_empty() { String::new() } else { format!(": {said}") })]
+    Failed {
+        /// Its name.
+        program: String,
+        /// How it ended.
+        status: String,
+        /// The last line that it wrote.
+        said: String,
+    },
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Ran {
+    /// How it ended.
+    pub status: ExitStatus,
+    output: Arc<Written>,
+    errors: Arc<Written>,
+}
+
+impl Ran {
+    /// What it wrote to its standard output.
+    pub fn output(&self) -> String {
+        self.output.text()
+    }
+
+    /// What it wrote to its standard error.
+    pub fn errors(&self) -> String {
+        self.errors.text()
+    }
+}
+
+/// What has arrived from a pipe.
+#[derive(Debug, Default)]
+struct Written {
+    bytes: Mutex<(Vec<u8>, bool)>,
+    ended: Condvar,
+}
+
+impl Written {
+    /// Reads a pipe to its end beside what goes on, so that a program that writes much does not stand still.
+    fn follow(pipe: Option<impl Read + Send + 'static>) -> Arc<Self> {
+        let written = Arc::new(Self::default());
+        let to = Arc::clone(&written);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 8192];
+            let mut pipe = pipe;
+            while let Some(Ok(read @ 1..)) = pipe.as_mut().map(|pipe| pipe.read(&mut buffer)) {
+                let mut kept = to.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.0.extend_from_slice(&buffer[..read]);
+            }
+            to.bytes.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+            to.ended.notify_all();
+        });
+        written
+    }
+
+    fn text(&self) -> String {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.ended.wait_timeout_while(bytes, LAST, |(_, is_over)| !*is_over);
+        let (bytes, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes.0).into_owned()
+    }
+}
+
+/// Runs a command to its end, without input. One that takes longer is killed.
+///
+/// # Errors
+/// It cannot be started, or takes longer. How it ended is in the value.
+pub fn run(command: &mut Command, timeout: Duration) -> Result<Ran, ProgramError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child =
+        command.spawn().map_err(|source| ProgramError::Start { program: program.clone(), source })?;
+    let (output, errors) = (Written::follow(child.stdout.take()), Written::follow(child.stderr.take()));
+    let began = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(Ran { status, output, errors }),
+            Ok(None) if began.elapsed() < timeout => std::thread::sleep(LOOK_EVERY),
+            _ => {
+                let _ = child.kill();
+                // One that waits for a broken driver does not even die.
+                std::thread::spawn(move || child.wait());
+                return Err(ProgramError::Late { program, timeout });
+            }
+        }
+    }
+}
+
+/// Runs a command to its end and returns what it wrote to its standard output.
+///
+/// # Errors
+/// It cannot be started, takes longer, or fails.
+pub fn ask(command: &mut Command, timeout: Duration) -> Result<String, ProgramError> {
+    let ran = run(command, timeout)?;
+    if ran.status.success() {
+        return Ok(ran.output());
+    }
+    let said = [ran.errors(), ran.output()];
+    let said = said.iter().flat_map(|text| text.lines().rev()).find(|line| !line.trim().is_empty());
+    Err(ProgramError::Failed {
+        program: command.get_program().to_string_lossy().into_owned(),
+        status: ran.status.to_string(),
+        said: said.unwrap_or_default().trim().to_owned(),
+    })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, timeout: Duration) -> Result<String, ProgramError> {
+        ask(Command::new("sh").args(["-c", script]), timeout)
+    }
+
+    #[test]
+    fn a_program_answers_fails_or_is_killed() {
+        let long = Duration::from_secs(60);
+        assert_eq!(shell("echo one; echo two >&2", long).expect("an answer"), "one\n");
+        // More than a pipe holds.
+        assert_eq!(shell("head -c 1000000 /dev/zero | tr '\\0' x", long).expect("an answer").len(), 1_000_000);
+        let failed = shell("echo no driver >&2; exit 9", long).expect_err("it fails").to_string();
+        assert_eq!(failed, "`sh` failed (exit status: 9): no driver");
+        let began = Instant::now();
+        let late = shell("exec sleep 100", Duration::from_millis(50)).expect_err("it is late").to_string();
+        assert_eq!(late, "`sh` gave no answer within 0.05 s");
+        assert!(began.elapsed() < Duration::from_secs(30));
+        let missing = ask(&mut Command::new("no-such-program"), long).expect_err("it is not there");
+        assert_eq!(missing.to_string(), "`no-such-program` cannot be started: entity not found");
+    }
+
+    #[test]
+    fn a_child_that_holds_the_pipe_is_not_waited_for() {
+        let said = shell("sleep 1000 & echo $!", Duration::from_secs(60)).expect("an answer");
+        Command::new("kill").arg(said.trim()).status().expect("killed");
+    }
+}
