@@ -19,6 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Longest wait for a process that was killed: one that waits for a broken driver does not even die.
 const LONGEST_DEATH: Duration = Duration::from_secs(5);
 
+/// Bytes of standard error that are kept.
+const TAIL_BYTES: usize = 4096;
+
 /// What becomes of the standard error of a child.
 pub enum Errors {
     /// It goes where the command says.
@@ -140,10 +143,10 @@ impl LineChild {
     ) -> io::Result<Self> {
         let ChildSettings { name, grace, reach, errors } = settings;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let copy = match errors {
+        let copy: Option<Box<dyn FnMut(&[u8]) + Send>> = match errors {
             Errors::AsCommanded => None,
-            Errors::Kept => Some(None),
-            Errors::Copied(copy) => Some(Some(copy)),
+            Errors::Kept => Some(Box::new(|_| {})),
+            Errors::Copied(copy) => Some(copy),
         };
         if copy.is_some() {
             command.stderr(Stdio::piped());
@@ -154,7 +157,7 @@ impl LineChild {
         let (Some(stdin), Some(stdout), stderr) = pipes else {
             return Err(io::Error::other("its pipes are missing"));
         };
-        let handle = Arc::new(ChildHandle { group: Mutex::new(group), tail: Tail::default() });
+        let handle = Arc::new(ChildHandle { group: Mutex::new(group), tail: Tail::new(TAIL_BYTES) });
         match copy.zip(stderr) {
             Some((copy, pipe)) => {
                 let handle = Arc::clone(&handle);
@@ -212,7 +215,9 @@ impl LineChild {
 
     /// The last lines of its standard error, if that is kept. What a grandchild may still write is not waited for.
     pub fn last_words(&self, most_lines: usize) -> String {
-        self.handle.tail.last_lines(most_lines, self.grace)
+        let text = self.handle.tail.text(self.grace);
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        lines[lines.len().saturating_sub(most_lines)..].join("\n")
     }
 
     /// Kills it and what is in its reach, at once.

@@ -2,10 +2,12 @@
 
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+
+use crate::tail::Tail;
 
 /// Interval of looks at whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -49,53 +51,31 @@ pub enum ProgramError {
 pub struct Ran {
     /// How it ended.
     pub status: ExitStatus,
-    output: Arc<Written>,
-    errors: Arc<Written>,
+    output: Arc<Tail>,
+    errors: Arc<Tail>,
 }
 
 impl Ran {
     /// What it wrote to its standard output.
     pub fn output(&self) -> String {
-        self.output.text()
+        self.output.text(LAST)
     }
 
     /// What it wrote to its standard error.
     pub fn errors(&self) -> String {
-        self.errors.text()
+        self.errors.text(LAST)
     }
 }
 
-/// What has arrived from a pipe.
-#[derive(Debug, Default)]
-struct Written {
-    bytes: Mutex<(Vec<u8>, bool)>,
-    ended: Condvar,
-}
-
-impl Written {
-    /// Reads a pipe to its end beside what goes on, so that a program that writes much does not stand still.
-    fn follow(pipe: Option<impl Read + Send + 'static>) -> Arc<Self> {
-        let written = Arc::new(Self::default());
-        let to = Arc::clone(&written);
-        std::thread::spawn(move || {
-            let mut buffer = [0; 8192];
-            let mut pipe = pipe;
-            while let Some(Ok(read @ 1..)) = pipe.as_mut().map(|pipe| pipe.read(&mut buffer)) {
-                let mut kept = to.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.0.extend_from_slice(&buffer[..read]);
-            }
-            to.bytes.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
-            to.ended.notify_all();
-        });
-        written
-    }
-
-    fn text(&self) -> String {
-        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.ended.wait_timeout_while(bytes, LAST, |(_, is_over)| !*is_over);
-        let (bytes, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&bytes.0).into_owned()
-    }
+/// Reads a pipe beside what goes on, so that a program that writes much does not stand still.
+fn follow(pipe: Option<impl Read + Send + 'static>) -> Arc<Tail> {
+    let written = Arc::new(Tail::new(usize::MAX));
+    let to = Arc::clone(&written);
+    std::thread::spawn(move || match pipe {
+        Some(pipe) => to.follow(pipe, |_| {}),
+        None => to.close(),
+    });
+    written
 }
 
 /// Runs a command to its end, without input. One that takes longer is killed.
@@ -107,7 +87,7 @@ pub fn run(command: &mut Command, timeout: Duration) -> Result<Ran, ProgramError
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child =
         command.spawn().map_err(|source| ProgramError::Start { program: program.clone(), source })?;
-    let (output, errors) = (Written::follow(child.stdout.take()), Written::follow(child.stderr.take()));
+    let (output, errors) = (follow(child.stdout.take()), follow(child.stderr.take()));
     let began = Instant::now();
     loop {
         match child.try_wait() {
@@ -154,7 +134,10 @@ mod tests {
         let long = Duration::from_secs(60);
         assert_eq!(shell("echo one; echo two >&2", long).expect("an answer"), "one\n");
         // More than a pipe holds.
-        assert_eq!(shell("head -c 1000000 /dev/zero | tr '\\0' x", long).expect("an answer").len(), 1_000_000);
+        assert_eq!(
+            shell("head -c 1000000 /dev/zero | tr '\\0' x", long).expect("an answer").len(),
+            1_000_000
+        );
         let failed = shell("echo no driver >&2; exit 9", long).expect_err("it fails").to_string();
         assert_eq!(failed, "`sh` failed (exit status: 9): no driver");
         let began = Instant::now();

@@ -1,11 +1,8 @@
-//! The end of what a child writes to its standard error, for messages.
+//! What a child writes to a pipe: all of it, or the end of it for messages.
 
 use std::io::Read;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Bytes that are kept.
-const MOST_BYTES: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -14,13 +11,19 @@ struct Kept {
 }
 
 /// The last bytes of a pipe.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tail {
+    most_bytes: usize,
     kept: Mutex<Kept>,
     ended: Condvar,
 }
 
 impl Tail {
+    /// Keeps so many bytes at most.
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        Self { most_bytes, kept: Mutex::default(), ended: Condvar::new() }
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -29,17 +32,14 @@ impl Tail {
     pub(crate) fn note(&self, bytes: &[u8]) {
         let kept = &mut self.kept().bytes;
         kept.extend_from_slice(bytes);
-        kept.drain(..kept.len().saturating_sub(MOST_BYTES));
+        kept.drain(..kept.len().saturating_sub(self.most_bytes));
     }
 
-    /// Keeps the end of a pipe; `copy` gets all of it.
-    pub(crate) fn follow(&self, mut pipe: impl Read, copy: Option<Box<dyn FnMut(&[u8]) + Send>>) {
-        let mut copy = copy;
+    /// Reads a pipe to its end; `copy` gets all of it.
+    pub(crate) fn follow(&self, mut pipe: impl Read, mut copy: impl FnMut(&[u8])) {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = pipe.read(&mut buffer) {
-            if let Some(copy) = &mut copy {
-                copy(&buffer[..read]);
-            }
+            copy(&buffer[..read]);
             self.note(&buffer[..read]);
         }
         drop(copy);
@@ -52,12 +52,10 @@ impl Tail {
         self.ended.notify_all();
     }
 
-    /// The last lines, once the pipe has ended or the time is over.
-    pub(crate) fn last_lines(&self, most: usize, patience: Duration) -> String {
+    /// What is kept, once the pipe has ended or the time is over: a grandchild may hold the pipe.
+    pub(crate) fn text(&self, patience: Duration) -> String {
         let waited = self.ended.wait_timeout_while(self.kept(), patience, |kept| !kept.is_over);
         let (kept, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(&kept.bytes);
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        lines[lines.len().saturating_sub(most)..].join("\n")
+        String::from_utf8_lossy(&kept.bytes).into_owned()
     }
 }

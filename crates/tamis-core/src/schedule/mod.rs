@@ -49,6 +49,8 @@ mod settings;
 mod step_updates;
 mod streaming;
 mod tally;
+#[cfg(test)]
+mod world;
 pub mod yields;
 
 pub use accounting::{Accounting, Count, Members, Spent, Unbalanced};

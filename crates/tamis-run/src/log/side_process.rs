@@ -97,7 +97,9 @@ impl SideProcessLogger {
         let is_closing = Arc::new(AtomicBool::new(false));
         let read = {
             let (deliveries, is_closing) = (deliveries.clone(), is_closing.clone());
-            move |output: ChildStdout, process: &ChildHandle| listen(output, &deliveries, &is_closing, process)
+            move |output: ChildStdout, process: &ChildHandle| {
+                listen(output, &deliveries, &is_closing, process)
+            }
         };
         let child = ChildSettings {
             name: "logger",

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
-use crate::filter::{DropReason, GroupFilter, Variance, Verdict};
+use crate::filter::{DropReason, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::run::Phase;
+use crate::schedule::world::{self, PromptOf, Prompts, World, any_events, check_nonsense, resumed, world};
 use crate::schedule::{
-    Accounting, Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, RoundLimit,
-    ScheduleError, ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings, Surplus,
+    Accounting, Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnLimit, RoundLimit,
+    ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings, Surplus,
 };
 
 fn spent(count: Count) -> Spent {
@@ -18,101 +19,23 @@ fn spent(count: Count) -> Spent {
 }
 
 fn settings() -> impl Strategy<Value = StreamingSettings> {
-    let sizes = (1usize..6, 1usize..9, 1usize..6, 1usize..7, 1usize..20);
-    let limit = prop_oneof![
-        1 => Just(RoundLimit::None),
-        2 => (1u64..4).prop_map(RoundLimit::Rounds),
-        1 => Just(RoundLimit::Auto)
-    ];
-    let switches = (any::<bool>(), limit, 0u32..4, prop::option::of(2usize..4));
-    let choices = (
-        prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)],
-        prop_oneof![
-            Just(OnEmptyRound::Retry { times: None }),
-            (0u32..3).prop_map(|times| OnEmptyRound::Retry { times: Some(times) }),
-            Just(OnEmptyRound::Skip),
-            Just(OnEmptyRound::Error)
-        ],
-        prop_oneof![Just(OnExhausted::NextEpoch), Just(OnExhausted::UsePartial), Just(OnExhausted::Stop)],
-        prop_oneof![Just(Surplus::Discard), (1u64..4).prop_map(|max_lag| Surplus::Carry { max_lag })],
-        prop_oneof![Just(FillOrder::Dispatch), Just(FillOrder::Completion)],
-    );
-    let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5), prop::option::of(1u64..40));
-    (sizes, switches, choices, ends).prop_map(
-        |(sizes, switches, choices, (total_steps, total_epochs, num_prompts))| {
-            let (train_batch_size, gen_batch_size, group_size, mini_batch_size, max_in_flight) = sizes;
-            let (filter, max_num_gen_batches, max_skipped_steps, screen_first) = switches;
-            // Only where it says something, and can.
-            let screen_first = screen_first.filter(|first| filter && *first < group_size);
-            let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
-            let run = ScheduleSettings {
-                gen_batch_size,
-                screen_first,
-                filter: filter.then(|| GroupFilter::Variance(Variance::default())),
-                max_num_gen_batches,
-                on_limit,
-                on_empty_round,
-                on_exhausted,
-                surplus,
-                order,
-                max_skipped_steps,
-                total_steps,
-                total_epochs,
-                num_prompts,
-                ..ScheduleSettings::new(train_batch_size, group_size)
-            };
+    let on_limit = prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)];
+    let surplus =
+        prop_oneof![Just(Surplus::Discard), (1u64..4).prop_map(|max_lag| Surplus::Carry { max_lag })];
+    let own = (1usize..7, 1usize..20, prop::option::of(2usize..4), on_limit, surplus);
+    (world::settings(), own).prop_map(
+        |(run, (mini_batch_size, max_in_flight, screen_first, on_limit, surplus))| {
+            // Only if it says something, and can.
+            let screen_first = screen_first.filter(|first| run.filter.is_some() && *first < run.group_size);
+            let run = ScheduleSettings { screen_first, on_limit, surplus, ..run };
             StreamingSettings { run, mini_batch_size, max_in_flight }
         },
     )
 }
 
-/// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples
-/// it.
-#[derive(Debug, Clone, Copy)]
-struct World {
-    seed: u64,
-    per_epoch: u64,
-    keep: f64,
-    fail: f64,
-    leave_out: f64,
-    /// Whether the end of an epoch is said with the last prompts or only on the next draw.
-    is_late: bool,
-    /// The run is cancelled after so many events, at the next that it can be.
-    cancel_after: Option<usize>,
-    /// Steps after which the driver asks for no more.
-    patience: usize,
-}
-
-fn world() -> impl Strategy<Value = World> {
-    (
-        any::<u64>(),
-        0u64..20,
-        prop_oneof![Just(0.0), Just(1.0), 0.0..1.0],
-        prop_oneof![Just(0.0), 0.0..1.0],
-        prop_oneof![Just(0.0), 0.0..=1.0],
-        any::<bool>(),
-        prop::option::weighted(0.2, 0usize..80),
-    )
-        .prop_map(|(seed, per_epoch, keep, fail, leave_out, is_late, cancel_after)| World {
-            seed,
-            per_epoch,
-            keep,
-            fail,
-            leave_out,
-            is_late,
-            cancel_after,
-            patience: 12,
-        })
-}
-
-/// A prompt in an epoch.
-type PromptOf = (u64, u64);
-
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
     group: GroupId,
-    prompt: PromptOf,
-    version: u64,
     members_told: usize,
     /// Members that are begun.
     begun: usize,
@@ -132,13 +55,9 @@ struct Driver<'a> {
     world: &'a World,
     settings: &'a StreamingSettings,
     machine: Scheduler,
-    epoch: u64,
-    left: u64,
-    returned: VecDeque<PromptOf>,
-    next_group: u64,
+    prompts: Prompts,
     version: u64,
     flying: Vec<InFlight>,
-    prompts: BTreeMap<GroupId, (PromptOf, u64)>,
     /// Groups that the machine still has.
     held: BTreeSet<GroupId>,
     /// Handed out and not closed.
@@ -161,13 +80,9 @@ impl<'a> Driver<'a> {
     fn new(world: &'a World, settings: &'a StreamingSettings) -> Self {
         Self {
             machine: Scheduler::streaming(settings.clone()).unwrap(),
-            epoch: 0,
-            left: world.per_epoch,
-            returned: VecDeque::new(),
-            next_group: 0,
+            prompts: Prompts::new(world),
             version: 0,
             flying: Vec::new(),
-            prompts: BTreeMap::new(),
             held: BTreeSet::new(),
             handed: Vec::new(),
             due: VecDeque::from([Event::BeginStep]),
@@ -184,49 +99,14 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The result of a group: the values of its members, or nothing where it fails.
-    fn outcome(&self, group: &InFlight) -> Option<Vec<f64>> {
-        let key = Key::new(self.world.seed, Purpose::Rollout)
-            .with(group.prompt.0)
-            .with(group.prompt.1)
-            .with(group.version);
-        if key.uniform(0) < self.world.fail {
-            return None;
-        }
-        let n = self.settings.run.group_size;
-        let mut values = vec![[0.0, 1.0, 0.5, f64::NAN][key.below(3, 4) as usize]; n];
-        if key.uniform(2) < self.world.keep {
-            values.fill(0.0);
-            values[key.below(4, n as u64) as usize] = 1.0;
-        }
-        Some(values)
-    }
-
     fn draw(&mut self, num_prompts: usize) -> Event {
-        let mut groups = Vec::new();
-        let mut exhausted = false;
-        for _ in 0..num_prompts {
-            let prompt = match self.returned.pop_front() {
-                Some(prompt) => prompt,
-                None if self.left > 0 => {
-                    self.left -= 1;
-                    (self.epoch, self.left)
-                }
-                None => {
-                    exhausted = true;
-                    break;
-                }
-            };
-            let begun = self.settings.run.num_first_members();
-            self.members_begun += begun as u64;
-            let group = GroupId(self.next_group);
-            self.next_group += 1;
-            groups.push(group);
-            self.flying.push(InFlight { group, prompt, version: self.version, members_told: 0, begun });
-            self.prompts.insert(group, (prompt, self.version));
+        let event = self.prompts.draw(self.world, num_prompts, self.version);
+        let begun = self.settings.run.num_first_members();
+        if let Event::Dispatched { groups, .. } = &event {
+            self.members_begun += (begun * groups.len()) as u64;
+            self.flying.extend(groups.iter().map(|&group| InFlight { group, members_told: 0, begun }));
         }
-        exhausted |= self.left == 0 && self.returned.is_empty() && !self.world.is_late;
-        Event::Dispatched { groups, version: PolicyVersion(self.version), exhausted }
+        event
     }
 
     fn leave(&mut self, groups: &[GroupId], place: &'static str) {
@@ -262,10 +142,7 @@ impl<'a> Driver<'a> {
         } else {
             assert!(back.is_empty());
         }
-        // To the front, before those that came back earlier and were not drawn again.
-        for group in close.returned.iter().rev() {
-            self.returned.push_front(self.prompts[group].0);
-        }
+        self.prompts.give_back(&close.returned);
         let carried: BTreeSet<GroupId> = close.carried.iter().copied().collect();
         let flying: BTreeSet<GroupId> = self.flying.iter().map(|flight| flight.group).collect();
         assert_eq!(self.held, carried.union(&flying).copied().collect::<BTreeSet<_>>());
@@ -276,12 +153,10 @@ impl<'a> Driver<'a> {
         for command in commands {
             match command {
                 Command::NextEpoch { epoch } => {
-                    assert_eq!(*epoch, self.epoch + 1);
-                    self.epoch += 1;
-                    self.left = self.world.per_epoch;
+                    self.prompts.begin_epoch(self.world);
+                    assert_eq!(*epoch, self.prompts.epoch);
                 }
                 Command::Draw { num_prompts, .. } => {
-                    assert!(*num_prompts > 0);
                     let answer = self.draw(*num_prompts);
                     self.due.push_front(answer);
                 }
@@ -306,7 +181,7 @@ impl<'a> Driver<'a> {
                     assert!((*part == 0) == self.handed.is_empty());
                     for group in groups {
                         assert!(self.held.remove(group));
-                        self.lags.push(self.version - self.prompts[group].1);
+                        self.lags.push(self.version - self.prompts.of[group].1);
                     }
                     self.handed.extend(groups);
                 }
@@ -317,12 +192,9 @@ impl<'a> Driver<'a> {
                 }
                 Command::StepClosed(close) => {
                     assert!(!close.trained.is_empty());
-                    let prompts = close.trained.iter().map(|group| self.prompts[group].0).collect();
-                    self.story.trained.push(prompts);
-                    let trained = close.report.accounting.trained;
-                    let share = |number: u64| (self.world.leave_out * number as f64).round() as u64;
-                    let Count { trajectories, turns, tokens, .. } = trained;
-                    let (left_out, turns, tokens) = (share(trajectories), share(turns), share(tokens));
+                    self.story.trained.push(self.prompts.of_groups(&close.trained));
+                    let left_out = self.world.left_out(close.report.accounting.trained);
+                    let Count { trajectories: left_out, turns, tokens, .. } = left_out;
                     self.close(close, true);
                     self.due.push_back(Event::Trained { left_out, tokens, turns });
                 }
@@ -377,16 +249,16 @@ impl<'a> Driver<'a> {
         }
         let place = pick - self.due.len() - self.aborting.len();
         let flight = self.flying[place];
-        let outcome = self.outcome(&flight);
         let n = self.settings.run.group_size;
-        if let Some(values) = &outcome
+        let outcome = self.world.outcome(self.prompts.of[&flight.group], n);
+        if let Some((values, _)) = &outcome
             && flight.members_told + 1 < flight.begun
         {
             self.flying[place].members_told += 1;
             let value = Some(values[flight.members_told]).filter(|value| !value.is_nan());
             return Some(Event::Sampled { group: flight.group, value });
         }
-        if let Some(values) = &outcome
+        if let Some((values, _)) = &outcome
             && flight.begun < n
         {
             let facts = GroupFacts { spent: Spent { tokens: 3, turns: 1 }, ..GroupFacts::default() };
@@ -395,13 +267,7 @@ impl<'a> Driver<'a> {
         }
         self.flying.swap_remove(place);
         let group = flight.group;
-        Some(if let Some(values) = outcome {
-            let facts = GroupFacts {
-                spent: Spent { tokens: 5 + group.0 % 7, turns: group.0 % 4 },
-                num_lost_tokens: group.0 % 3,
-                num_lost_turns: group.0 % 2,
-                is_identical_in_text: false,
-            };
+        Some(if let Some((values, facts)) = outcome {
             Event::Scored { group, values, facts }
         } else {
             self.leave(&[group], "failed");
@@ -434,10 +300,9 @@ impl<'a> Driver<'a> {
             if event == Event::BeginStep && self.story.trained.len() >= self.world.patience {
                 break;
             }
+            self.spent += world::spent(&event);
             match &event {
-                Event::Scored { facts, .. } => self.spent += facts.spent + facts.lost(),
                 Event::Screened { group, facts, .. } => screened = Some((*group, facts.spent)),
-                Event::Failed { spent, .. } | Event::Aborted { spent, .. } => self.spent += *spent,
                 Event::Dispatched { groups, .. } => self.held.extend(groups),
                 Event::Trained { .. } => {
                     self.due.push_back(Event::Published { version: PolicyVersion(self.version + 1) });
@@ -449,10 +314,7 @@ impl<'a> Driver<'a> {
                 _ => {}
             }
             if resume {
-                let text = serde_json::to_string(&self.machine).unwrap();
-                let resumed: Scheduler = serde_json::from_str(&text).unwrap();
-                assert_eq!(resumed, self.machine);
-                self.machine = resumed;
+                self.machine = resumed(&self.machine);
             }
             let line = serde_json::to_string(&event).unwrap();
             let commands = self.machine.handle(event).unwrap();
@@ -484,7 +346,7 @@ impl<'a> Driver<'a> {
         }
         if self.story.is_ended {
             assert!(self.held.is_empty(), "{:?}", self.held);
-            assert_eq!(totals.generated.groups, self.next_group);
+            assert_eq!(totals.generated.groups as usize, self.prompts.of.len());
             assert_eq!(totals.generated.trajectories, self.members_begun, "what is begun is counted");
             for (place, counted) in
                 [("dropped", totals.dropped), ("failed", totals.failed), ("aborted", totals.aborted)]
@@ -503,28 +365,6 @@ impl<'a> Driver<'a> {
 
 fn play(world: &World, settings: &StreamingSettings, timing: u64, resume: bool) -> Story {
     Driver::new(world, settings).play(timing, resume)
-}
-
-/// Any event at all, sensible or not.
-fn any_event() -> impl Strategy<Value = Event> {
-    let group = || (0u64..12).prop_map(GroupId);
-    let value = prop_oneof![Just(f64::NAN), Just(0.0), Just(1.0), any::<f64>()];
-    let values = prop::collection::vec(value, 0..4);
-    prop_oneof![
-        2 => Just(Event::BeginStep),
-        4 => (0u64..10, 0u64..5, 0u64..3, any::<bool>()).prop_map(|(first, count, version, exhausted)| {
-            let groups = (first..first + count).map(GroupId).collect();
-            Event::Dispatched { groups, version: PolicyVersion(version), exhausted }
-        }),
-        4 => (group(), values.clone()).prop_map(|(group, values)| Event::Screened { group, values, facts: GroupFacts::default() }),
-        8 => (group(), values).prop_map(|(group, values)| Event::Scored { group, values, facts: GroupFacts::default() }),
-        4 => (group(), prop::option::of(0.0..1.0f64)).prop_map(|(group, value)| Event::Sampled { group, value }),
-        2 => group().prop_map(|group| Event::Failed { group, spent: Spent::on_answer(u64::from(u32::MAX)) }),
-        1 => group().prop_map(|group| Event::Aborted { group, spent: Spent::on_answer(1) }),
-        2 => (0u64..12, 0u64..30, 0u64..9).prop_map(|(left_out, tokens, turns)| Event::Trained { left_out, tokens, turns }),
-        1 => (0u64..4).prop_map(|version| Event::Published { version: PolicyVersion(version) }),
-        1 => Just(Event::Cancelled),
-    ]
 }
 
 proptest! {
@@ -583,19 +423,8 @@ proptest! {
 
     #[test]
     fn nonsense_is_refused_and_leaves_the_machine_as_it_was(
-        settings in settings(),
-        events in prop::collection::vec(any_event(), 0..60),
+        settings in settings(), events in any_events(),
     ) {
-        let mut machine = Scheduler::streaming(settings).unwrap();
-        for event in events {
-            let before = machine.clone();
-            match machine.handle(event) {
-                Ok(_) => {}
-                Err(ScheduleError::Unbalanced(unbalanced)) => prop_assert!(false, "{unbalanced}"),
-                Err(_) => prop_assert_eq!(&machine, &before),
-            }
-            let text = serde_json::to_string(&machine).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Scheduler>(&text).unwrap(), machine.clone());
-        }
+        check_nonsense(Scheduler::streaming(settings).unwrap(), events);
     }
 }
