@@ -11,11 +11,11 @@ use tamis_core::printable::lines;
 use tamis_hub::Extent;
 use tamis_import::{explain, import, reference_markdown};
 
+use tamis_cluster::plan::machines::Machines;
+use tamis_cluster::plan::{Misfit, Plan, RunModels};
 use tamis_train::assemble::check::Placeholders;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::policy;
-use tamis_train::plan::machines::Machines;
-use tamis_train::plan::{Misfit, Plan, RunModels};
 
 use super::{notes, print, show, with_findings};
 use crate::arguments::{CheckArguments, ConfigCommand};
@@ -171,7 +171,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             }
             print(&text)?;
         }
-        ConfigCommand::Fits => print(&tamis_train::plan::table::markdown())?,
+        ConfigCommand::Fits => print(&tamis_cluster::plan::table::markdown())?,
         ConfigCommand::Reference => print(&reference_markdown())?,
         ConfigCommand::Algorithms => print(&tamis_config::catalogue::markdown())?,
         ConfigCommand::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,

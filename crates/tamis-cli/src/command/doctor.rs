@@ -1,8 +1,8 @@
 //! `tamis doctor`.
 
+use tamis_cluster::doctor::Report;
 use tamis_hub::Extent;
 use tamis_train::assemble::check::Placeholders;
-use tamis_train::doctor::Report;
 use tamis_train::interrupt::Interrupt;
 
 use super::{print, show, warn};

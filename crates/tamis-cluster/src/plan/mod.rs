@@ -9,7 +9,6 @@
 //!
 //! The native engine's memory is `assemble::memory`.
 
-pub mod bytes;
 pub mod cache;
 mod lines;
 pub mod machines;
@@ -28,12 +27,13 @@ use tamis_config::{
 };
 
 use tamis_model::TransformerConfig;
+use tamis_train::launcher::RunPlan;
 
-use bytes::human;
 use machines::{Gpu, Machine, Machines};
 use model_sizes::ModelSizes;
 use rank_memory::{MemoryPart, RankMemory, RankSettings};
 use server_memory::{ASLEEP, Options, ServerMemory};
+use tamis_train::bytes::human;
 
 /// A GPU with less is one that PyTorch may leave alone: a display's, where its build is one for CPUs.
 const LEAST_TO_TRAIN_ON: u64 = 16 << 30;
@@ -190,6 +190,15 @@ impl Plan {
         plan.check_learner(config);
         plan.check_servers(config);
         plan
+    }
+
+    /// As a run prints it.
+    pub fn for_run(&self) -> RunPlan {
+        let joined = |part: fn(&Misfit) -> &str| self.misfits.iter().map(part).collect::<Vec<_>>().join("\n");
+        let refusal = (!self.misfits.is_empty())
+            .then(|| (joined(|misfit| &misfit.message), joined(|misfit| &misfit.hint)));
+        let warn = |doubt: &Misfit| format!("{}\n  hint: {}", doubt.message, doubt.hint);
+        RunPlan { lines: self.lines(), warnings: self.doubts.iter().map(warn).collect(), refusal }
     }
 
     fn is_on_ray(config: &Config) -> bool {

@@ -1,6 +1,7 @@
 //! The plan in words.
 
-use super::bytes::human;
+use tamis_train::bytes::human;
+
 use super::machines::{Machine, Machines};
 use super::{Device, LearnerPlan, Plan, ServersPlan, parts};
 

@@ -13,10 +13,11 @@ use std::fmt;
 
 use serde::Serialize;
 use tamis_config::Config;
+use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::python_program::interpreter;
+use tamis_train::python_program::interpreter;
 
-use crate::interrupt::{Halt, Interrupt};
 use crate::plan::machines::Machine;
-use crate::python_program::interpreter;
 pub use python::Interpreter;
 use python::{find_program, interpreter_of};
 

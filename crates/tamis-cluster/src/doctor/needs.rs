@@ -5,19 +5,20 @@ use std::path::Path;
 use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
 use tamis_hub::Extent;
 use tamis_rollout::launch::LaunchError;
+use tamis_train::assemble::hub::Names;
+use tamis_train::assemble::loggers::{SET_URI, is_place_open};
+use tamis_train::assemble::policy;
+use tamis_train::bytes::human;
+use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::python_program::interpreter;
+use tamis_train::python_program::interpreter;
 
 use super::python::{Interpreter, find_program};
 use super::{Finding, Topic, network};
-use crate::assemble::hub::Names;
-use crate::assemble::loggers::{SET_URI, is_place_open};
-use crate::assemble::policy;
-use crate::cluster::Cluster;
-use crate::interrupt::{Halt, Interrupt};
-use crate::plan::bytes::human;
+use crate::Cluster;
 use crate::plan::machines::{Machine, Machines};
 use crate::plan::model_sizes::ModelSizes;
 use crate::plan::{Misfit, Plan, RunModels};
-use crate::python_program::interpreter;
 
 /// What was found before.
 pub(super) struct There {
