@@ -13,7 +13,6 @@ mod checkpoint;
 mod config;
 mod floats;
 mod generation;
-mod lanes;
 mod layout;
 mod linear;
 mod memory;

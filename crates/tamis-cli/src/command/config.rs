@@ -8,8 +8,8 @@ use tamis_config::{
     Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, json_schema, load_sources,
 };
 use tamis_core::printable::lines;
-use tamis_hub::Extent;
 use tamis_import::{explain, import, reference_markdown};
+use tamis_config::locate::Extent;
 
 use tamis_cluster::plan::machines::Machines;
 use tamis_cluster::plan::{Misfit, Plan, RunModels};
@@ -89,7 +89,7 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
 /// The plan of a run on the machines that are named, or on this one.
 fn make_plan(loaded: &Loaded, machines: Option<&Machines>) -> Plan {
     let config = &loaded.config;
-    let names = Names::of_environment(Extent::Look);
+    let names = Names::new(super::hub(), Extent::Look);
     let models = RunModels::read(config, None, policy::shape_before_data(config).as_ref(), |model| {
         names.configuration(model)
     });

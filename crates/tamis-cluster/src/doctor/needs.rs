@@ -1,9 +1,10 @@
 //! What one configuration needs, and whether it is there.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
-use tamis_hub::Extent;
+use tamis_config::locate::{Extent, Locate};
 use tamis_rollout::launch::LaunchError;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::loggers::{SET_URI, is_place_open};
@@ -30,12 +31,14 @@ pub(super) struct There {
     pub(super) named: String,
     /// The interpreter of the program `vllm` on `PATH`, where there is one that answers.
     pub(super) vllm: Option<Interpreter>,
+    /// Where names of models are looked up.
+    pub(super) hub: Arc<dyn Locate>,
 }
 
 /// What a configuration needs.
 pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> Topic {
     let mut found = Vec::new();
-    let names = Names::of_environment(Extent::Look);
+    let names = Names::new(Arc::clone(&there.hub), Extent::Look);
     let native = policy::shape_before_data(config);
     let models = RunModels::read(config, None, native.as_ref(), |model| names.configuration(model));
     packages(config, there, &mut found);

@@ -18,7 +18,7 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::last_chars;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::gold::as_written;
+use super::as_written::as_written;
 use super::settings::{BuildError, RewardContext, RewardSettings};
 use crate::rational::canonical_decimal;
 

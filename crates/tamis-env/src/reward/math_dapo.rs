@@ -14,7 +14,7 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::{last_boxed, last_chars};
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::gold::as_written;
+use super::as_written::as_written;
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
 

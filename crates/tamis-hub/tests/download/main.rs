@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tamis_config::locate::{Extent, FoundModel, LocateFailure as Kind, WantedSplit};
 use support::{FakeHub, Fault, SIGNATURE, commit, git_sha1, sha256};
 use tamis_hub::{
-    DownloadProgress, Extent, FoundModel, Hub, HubError, HubSettings, HubToken, Kind, WantedSplit,
+    DownloadProgress, Hub, HubError, HubSettings, HubToken,
 };
 
 const MODEL: &str = "models/org/tiny";

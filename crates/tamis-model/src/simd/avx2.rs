@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 };
 
 use super::{Arithmetic, PANEL, Tile};
-use crate::lanes::Lanes;
+use super::lanes::Lanes;
 
 /// Arithmetic with AVX2 and FMA: of code that is compiled for them.
 pub(crate) struct Avx2;

@@ -6,7 +6,7 @@ use super::watch::PassWatch;
 use crate::activation;
 use crate::attention::{self, AttentionGroup, Back, Head};
 use crate::floats::Floats;
-use crate::lanes::{LANES, pad};
+use crate::simd::lanes::{LANES, pad};
 use crate::layout::Layer;
 use crate::linear::{self, Flipped};
 use crate::model::Model;
