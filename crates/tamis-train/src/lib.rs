@@ -1,4 +1,4 @@
-//! Training: a run from its configuration to its ending.
+//! Kernel: a training run from its configuration to its end.
 //!
 //! The loop is [`run`]'s `run_loop.rs` (collect the groups of a step, train on them, write down what came of
 //! it), and one step is its `step.rs`. Below it, each folder uses only those after it:

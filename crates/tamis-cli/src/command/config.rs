@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use tamis_config::locate::Extent;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
     Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, json_schema, load_sources,
 };
 use tamis_core::printable::lines;
 use tamis_import::{explain, import, reference_markdown};
-use tamis_config::locate::Extent;
 
 use tamis_cluster::plan::machines::Machines;
 use tamis_cluster::plan::{Misfit, Plan, RunModels};

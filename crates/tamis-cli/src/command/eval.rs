@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tamis_cluster::Cluster;
+use tamis_config::locate::Extent;
 use tamis_config::reader::Setting as _;
 use tamis_config::{BackendKind, Config, Diagnostic, ModelSource};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_import::load_for_evaluation;
-use tamis_config::locate::Extent;
 use tamis_run::directory::{held_by, keep_evaluation, step_of_checkpoint};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;

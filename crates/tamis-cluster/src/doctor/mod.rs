@@ -17,7 +17,6 @@ use tamis_config::Config;
 use tamis_config::locate::Locate;
 use tamis_train::interrupt::{Halt, Interrupt};
 use tamis_train::python_program::interpreter;
-use tamis_train::python_program::interpreter;
 
 use crate::plan::machines::Machine;
 pub use python::Interpreter;
@@ -151,8 +150,13 @@ impl Report {
         let needs = match config {
             None => None,
             Some(config) => {
-                let there =
-                    needs::There { here: here.clone(), python: python.as_ref().ok().cloned(), named, vllm, hub };
+                let there = needs::There {
+                    here: here.clone(),
+                    python: python.as_ref().ok().cloned(),
+                    named,
+                    vllm,
+                    hub,
+                };
                 let (config, asked) = (config.clone(), interrupt.clone());
                 Some(interrupt.or_abandon(move || needs::examine(&config, &there, &asked))?)
             }

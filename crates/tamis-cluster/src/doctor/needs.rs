@@ -3,15 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
 use tamis_config::locate::{Extent, Locate};
+use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
 use tamis_rollout::launch::LaunchError;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::loggers::{SET_URI, is_place_open};
 use tamis_train::assemble::policy;
 use tamis_train::bytes::human;
 use tamis_train::interrupt::{Halt, Interrupt};
-use tamis_train::python_program::interpreter;
 use tamis_train::python_program::interpreter;
 
 use super::python::{Interpreter, find_program};

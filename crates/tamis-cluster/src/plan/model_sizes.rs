@@ -7,8 +7,6 @@ use std::path::Path;
 use serde_json::Value;
 use tamis_model::{Architecture, TransformerConfig};
 
-use super::cache::CacheShape;
-
 /// Longest header of a file of tensors that is read.
 const LONGEST_HEADER: u64 = 256 << 20;
 
@@ -17,14 +15,16 @@ const LONGEST_HEADER: u64 = 256 << 20;
 pub struct ModelSizes {
     /// All parameters, an output head that is the embedding counted once.
     pub num_parameters: u64,
-    /// Parameters of the largest layer.
-    pub layer: u64,
+    /// Bytes of a weight as servers hold it if nobody says so.
+    pub served_bytes: u64,
     /// Parameters in no layer: embedding, last norm, output head.
     pub outside: u64,
+    /// Width of the residual stream; 0 if it is not known.
+    pub hidden: u64,
+    /// Number of tokens that have a logit; 0 if it is not known.
+    pub vocab: u64,
     /// Products of a weight and a vector: what an adapter may go onto.
     pub linears: Vec<Linear>,
-    /// What activations and caches follow from; `None` where `config.json` does not say it in the usual words.
-    pub shape: Option<DecoderShape>,
 }
 
 /// Weights of one name, rows and columns, in all layers together.
@@ -40,144 +40,28 @@ pub struct Linear {
     pub count: u64,
 }
 
-/// Widths of a decoder.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DecoderShape {
-    /// Number of layers.
-    pub num_layers: u64,
-    /// Width of the residual stream.
-    pub hidden: u64,
-    /// Width inside the feed-forward part that a token passes through: of a mixture, of all its experts together.
-    pub feed_forward: u64,
-    /// Number of query heads.
-    pub heads: u64,
-    /// Number of key and value heads.
-    pub kv_heads: u64,
-    /// Width of a head.
-    pub head_dim: u64,
-    /// Number of tokens that have a logit.
-    pub vocab: u64,
-    /// Experts that a token passes through; 0 where there are none.
-    pub active_experts: u64,
-    /// Queries and keys are normalised.
-    pub normalises_heads: bool,
-    /// Norms stand before and behind attention and feed-forward part.
-    pub has_four_norms: bool,
-    /// Bytes of a weight as servers hold it where nobody says so.
-    pub served_bytes: u64,
-    /// What servers keep of tokens.
-    pub cache: CacheShape,
-    /// Tokens of the longest sequence that it is made for (`max_position_embeddings`); `None` where it does
-    /// not say so.
-    pub context: Option<u64>,
+/// A decoder of the Llama family, or a mixture of it.
+struct Decoder {
+    num_layers: u64,
+    hidden: u64,
+    heads: u64,
+    kv_heads: u64,
+    head_dim: u64,
+    vocab: u64,
+    /// Experts of each layer, and the width of one; of a dense layer one.
+    experts: (u64, u64),
+    is_mixture: bool,
+    is_tied: bool,
+    has_biases: bool,
+    normalises_heads: bool,
+    has_four_norms: bool,
+    served_bytes: u64,
 }
 
-impl DecoderShape {
-    /// From `config.json`; a model that sees images has a part for its text.
-    fn of_config(config: &Value) -> Option<Self> {
-        let text = config.get("text_config").filter(|part| part.is_object()).unwrap_or(config);
-        let number = |key: &str| text.get(key).and_then(Value::as_u64).filter(|&n| n > 0);
-        let (hidden, heads) = (number("hidden_size")?, number("num_attention_heads")?);
-        let kind = text.get("model_type").and_then(Value::as_str).unwrap_or("");
-        let experts =
-            ["num_experts", "num_local_experts", "n_routed_experts"].iter().find_map(|key| number(key));
-        let active = number("num_experts_per_tok").filter(|_| experts.is_some_and(|n| n > 1)).unwrap_or(0);
-        let dense = number("intermediate_size");
-        let feed_forward = if active == 0 {
-            dense?
-        } else {
-            let shared = match (number("shared_expert_intermediate_size"), number("n_shared_experts")) {
-                (Some(width), _) => width,
-                (None, Some(count)) => count * number("moe_intermediate_size")?,
-                (None, None) => 0,
-            };
-            active * number("moe_intermediate_size").or(dense)? + shared
-        };
-        let dtype = [text, config]
-            .iter()
-            .find_map(|part| part.get("dtype").or_else(|| part.get("torch_dtype")).and_then(Value::as_str));
-        let num_layers = number("num_hidden_layers")?;
-        let kv_heads = number("num_key_value_heads").unwrap_or(heads);
-        let head_dim = number("head_dim").unwrap_or(hidden / heads);
-        Some(Self {
-            num_layers,
-            hidden,
-            feed_forward,
-            heads,
-            kv_heads,
-            head_dim,
-            vocab: number("vocab_size")?,
-            active_experts: active,
-            normalises_heads: kind.starts_with("qwen3") || kind.starts_with("gemma3"),
-            has_four_norms: kind.starts_with("gemma2") || kind.starts_with("gemma3"),
-            served_bytes: if dtype == Some("float32") { 4 } else { 2 },
-            cache: CacheShape::of_heads(num_layers, kv_heads, head_dim).with_config(text),
-            context: number("max_position_embeddings"),
-        })
-    }
-}
-
-impl ModelSizes {
-    /// Of a folder in Hugging Face layout: parameters from the headers of its tensors, or by its configuration
-    /// where there are none. `None` where neither says how many.
-    pub fn read(folder: &Path) -> Option<Self> {
-        let text = tamis_file::read_text(&folder.join("config.json"), tamis_file::MAX_MODEL_CONFIG).ok()?;
-        let config: Value = serde_json::from_str(&text).ok()?;
-        let by_config = Self::of_config(&config);
-        let shape = DecoderShape::of_config(&config);
-        match read_headers(folder) {
-            Some(tensors) => Some(Self::of_tensors(&tensors, shape)),
-            None => by_config,
-        }
-    }
-
-    /// Of a model by its `config.json` alone, as decoders of the Llama family and mixtures of it are built. `None`
-    /// where it does not say all that these need.
-    pub fn of_config(config: &Value) -> Option<Self> {
-        let shape = DecoderShape::of_config(config)?;
-        let text = config.get("text_config").filter(|part| part.is_object()).unwrap_or(config);
-        let number = |key: &str| text.get(key).and_then(Value::as_u64);
-        let flag = |key: &str| text.get(key).and_then(Value::as_bool);
-        let outer = config.get("tie_word_embeddings").and_then(Value::as_bool);
-        let kind = text.get("model_type").and_then(Value::as_str).unwrap_or("");
-        let is_tied = flag("tie_word_embeddings").or(outer).unwrap_or(kind.starts_with("gemma"));
-        let has_biases = flag("attention_bias").unwrap_or(kind.starts_with("qwen2"));
-        let experts =
-            ["num_experts", "num_local_experts", "n_routed_experts"].iter().find_map(|key| number(key));
-        let experts = if shape.active_experts == 0 { None } else { experts };
-        let width = match experts {
-            Some(_) => number("moe_intermediate_size").or(number("intermediate_size"))?,
-            None => shape.feed_forward,
-        };
-        Some(Self::of_shape(shape, is_tied, has_biases, experts.map(|count| (count, width))))
-    }
-
-    /// Of a model that begins with random weights, or any other of the native engine's.
-    pub fn of_native(model: &TransformerConfig) -> Self {
-        let (num_layers, kv_heads) = (model.num_layers as u64, model.num_kv_heads as u64);
-        let shape = DecoderShape {
-            num_layers,
-            hidden: model.hidden_size as u64,
-            feed_forward: model.intermediate_size as u64,
-            heads: model.num_heads as u64,
-            kv_heads,
-            head_dim: model.head_dim as u64,
-            vocab: model.vocab_size as u64,
-            active_experts: 0,
-            normalises_heads: model.architecture == Architecture::Qwen3,
-            has_four_norms: false,
-            // It is published in f32.
-            served_bytes: 4,
-            cache: CacheShape::of_heads(num_layers, kv_heads, model.head_dim as u64),
-            context: Some(model.max_position_embeddings as u64),
-        };
-        Self::of_shape(shape, model.tie_word_embeddings, model.qkv_bias, None)
-    }
-
-    fn of_shape(shape: DecoderShape, is_tied: bool, has_biases: bool, experts: Option<(u64, u64)>) -> Self {
-        let (d, layers) = (shape.hidden, shape.num_layers);
-        let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
-        let (count, width) = experts.unwrap_or((1, shape.feed_forward));
+impl Decoder {
+    fn sizes(&self) -> ModelSizes {
+        let (d, layers, (count, width)) = (self.hidden, self.num_layers, self.experts);
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let linear = |name: &str, rows, columns, count| Linear {
             name: name.to_owned(),
             rows,
@@ -193,44 +77,113 @@ impl ModelSizes {
             linear("up_proj", width, d, count),
             linear("down_proj", d, width, count),
         ];
-        if experts.is_some() {
+        if self.is_mixture {
             linears.push(linear("gate", count, d, 1));
         }
-        let mut layer: u64 =
-            linears.iter().map(|one| one.rows * one.columns * one.count / layers.max(1)).sum();
-        layer += if shape.has_four_norms { 4 * d } else { 2 * d };
-        layer += if shape.normalises_heads { 2 * shape.head_dim } else { 0 };
-        layer += if has_biases { q + 2 * kv } else { 0 };
-        let outside = shape.vocab * d * if is_tied { 1 } else { 2 } + d;
-        Self { num_parameters: layers * layer + outside, layer, outside, linears, shape: Some(shape) }
+        let of_linears: u64 = linears.iter().map(|one| one.rows * one.columns * one.count).sum();
+        let norms = if self.has_four_norms { 4 * d } else { 2 * d };
+        let of_heads = if self.normalises_heads { 2 * self.head_dim } else { 0 };
+        let biases = if self.has_biases { q + 2 * kv } else { 0 };
+        let outside = self.vocab * d * if self.is_tied { 1 } else { 2 } + d;
+        ModelSizes {
+            num_parameters: of_linears + layers * (norms + of_heads + biases) + outside,
+            served_bytes: self.served_bytes,
+            outside,
+            hidden: d,
+            vocab: self.vocab,
+            linears,
+        }
+    }
+}
+
+impl ModelSizes {
+    /// Of a folder in Hugging Face layout: parameters from the headers of its tensors, or by its configuration if there
+    /// are none. `None` if neither says how many.
+    pub fn read(folder: &Path) -> Option<Self> {
+        let text = tamis_file::read_text(&folder.join("config.json"), tamis_file::MAX_MODEL_CONFIG).ok()?;
+        let config: Value = serde_json::from_str(&text).ok()?;
+        match read_headers(folder) {
+            Some(tensors) => Some(Self::of_tensors(&tensors, &config)),
+            None => Self::of_config(&config),
+        }
     }
 
-    fn of_tensors(tensors: &BTreeMap<String, Vec<u64>>, shape: Option<DecoderShape>) -> Self {
-        let mut layers: BTreeMap<&str, u64> = BTreeMap::new();
-        let mut outside = 0;
+    /// Of a model by its `config.json`, as decoders of the Llama family and mixtures of it are built. `None` if it does
+    /// not say all that these need.
+    pub fn of_config(config: &Value) -> Option<Self> {
+        let text = text_of(config);
+        let number = |key: &str| text.get(key).and_then(Value::as_u64).filter(|&n| n > 0);
+        let flag = |key: &str| text.get(key).and_then(Value::as_bool);
+        let kind = text.get("model_type").and_then(Value::as_str).unwrap_or("");
+        let (hidden, heads) = (number("hidden_size")?, number("num_attention_heads")?);
+        let experts =
+            ["num_experts", "num_local_experts", "n_routed_experts"].iter().find_map(|key| number(key));
+        let experts = experts.filter(|&count| count > 1 && number("num_experts_per_tok").is_some());
+        let width = number("moe_intermediate_size").filter(|_| experts.is_some());
+        let outer = config.get("tie_word_embeddings").and_then(Value::as_bool);
+        let decoder = Decoder {
+            num_layers: number("num_hidden_layers")?,
+            hidden,
+            heads,
+            kv_heads: number("num_key_value_heads").unwrap_or(heads),
+            head_dim: number("head_dim").unwrap_or(hidden / heads),
+            vocab: number("vocab_size")?,
+            experts: (experts.unwrap_or(1), width.or(number("intermediate_size"))?),
+            is_mixture: experts.is_some(),
+            is_tied: flag("tie_word_embeddings").or(outer).unwrap_or(kind.starts_with("gemma")),
+            has_biases: flag("attention_bias").unwrap_or(kind.starts_with("qwen2")),
+            normalises_heads: kind.starts_with("qwen3") || kind.starts_with("gemma3"),
+            has_four_norms: kind.starts_with("gemma2") || kind.starts_with("gemma3"),
+            served_bytes: served_bytes(config),
+        };
+        Some(decoder.sizes())
+    }
+
+    /// Of a model that begins with random weights, or any other of the native engine's.
+    pub fn of_native(model: &TransformerConfig) -> Self {
+        let decoder = Decoder {
+            num_layers: model.num_layers as u64,
+            hidden: model.hidden_size as u64,
+            heads: model.num_heads as u64,
+            kv_heads: model.num_kv_heads as u64,
+            head_dim: model.head_dim as u64,
+            vocab: model.vocab_size as u64,
+            experts: (1, model.intermediate_size as u64),
+            is_mixture: false,
+            is_tied: model.tie_word_embeddings,
+            has_biases: model.qkv_bias,
+            normalises_heads: model.architecture == Architecture::Qwen3,
+            has_four_norms: false,
+            // It is published in f32.
+            served_bytes: 4,
+        };
+        decoder.sizes()
+    }
+
+    fn of_tensors(tensors: &BTreeMap<String, Vec<u64>>, config: &Value) -> Self {
+        let number = |key: &str| text_of(config).get(key).and_then(Value::as_u64).unwrap_or(0);
+        let (mut num_parameters, mut outside) = (0, 0);
         let mut linears: BTreeMap<(String, u64, u64), u64> = BTreeMap::new();
-        for (name, sizes) in tensors {
-            let numbers: u64 = sizes.iter().product();
-            let Some(layer) = layer_of(name) else {
+        for (name, shape) in tensors {
+            let numbers: u64 = shape.iter().product();
+            num_parameters += numbers;
+            if !is_of_layer(name) {
                 outside += numbers;
-                continue;
-            };
-            *layers.entry(layer).or_default() += numbers;
-            if let ([rows, columns], Some(whole)) = (sizes.as_slice(), name.strip_suffix(".weight")) {
+            } else if let ([rows, columns], Some(whole)) = (shape.as_slice(), name.strip_suffix(".weight")) {
                 let last = whole.rsplit('.').next().unwrap_or(whole).to_owned();
                 *linears.entry((last, *rows, *columns)).or_default() += 1;
             }
         }
-        let of_layers: u64 = layers.values().sum();
         let linears = linears.into_iter();
         Self {
-            num_parameters: of_layers + outside,
-            layer: layers.values().copied().max().unwrap_or(0),
+            num_parameters,
+            served_bytes: served_bytes(config),
             outside,
+            hidden: number("hidden_size"),
+            vocab: number("vocab_size"),
             linears: linears
                 .map(|((name, rows, columns), count)| Linear { name, rows, columns, count })
                 .collect(),
-            shape,
         }
     }
 
@@ -246,25 +199,30 @@ impl ModelSizes {
     /// The sizes of a critic with the layers of this model: a value head in place of an output head.
     #[must_use]
     pub fn as_critic(&self) -> Self {
-        let Some(shape) = &self.shape else { return self.clone() };
-        let (head, embedding) = (shape.hidden, shape.vocab * shape.hidden);
         // The embedding stays, and an output head of its own does not.
-        let outside = self.outside.min(embedding + shape.hidden) + head;
+        let outside = self.outside.min((self.vocab + 1) * self.hidden) + self.hidden;
+        if self.hidden == 0 {
+            return self.clone();
+        }
         Self { num_parameters: self.num_parameters - self.outside + outside, outside, ..self.clone() }
     }
 }
 
-/// The layer that a tensor is in: its name up to the first number.
-fn layer_of(name: &str) -> Option<&str> {
-    let mut end = 0;
-    for part in name.split('.') {
-        end += part.len();
-        if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Some(&name[..end]);
-        }
-        end += 1;
-    }
-    None
+/// The part of `config.json` for text, of a model that also sees images.
+fn text_of(config: &Value) -> &Value {
+    config.get("text_config").filter(|part| part.is_object()).unwrap_or(config)
+}
+
+fn served_bytes(config: &Value) -> u64 {
+    let dtype = [text_of(config), config]
+        .iter()
+        .find_map(|part| part.get("dtype").or_else(|| part.get("torch_dtype")).and_then(Value::as_str));
+    if dtype == Some("float32") { 4 } else { 2 }
+}
+
+/// Whether a tensor is in a layer: its name has a number.
+fn is_of_layer(name: &str) -> bool {
+    name.split('.').any(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Names and sizes of all tensors of a folder; `None` where they cannot be read, or there are none.
@@ -326,9 +284,8 @@ mod tests {
 
     #[test]
     fn names_tell_layers() {
-        assert_eq!(layer_of("decoder.layers.11.mlp.experts.3.up_proj.weight"), Some("decoder.layers.11"));
-        assert_eq!(layer_of("decoder.embed_tokens.weight"), None);
-        assert_eq!(layer_of("transformer.h.0.ln_1.bias"), Some("transformer.h.0"));
+        let names = ["decoder.layers.11.mlp.experts.3.up_proj.weight", "transformer.h.0.ln_1.bias"];
+        assert!(names.into_iter().all(is_of_layer) && !is_of_layer("decoder.embed_tokens.weight"));
     }
 
     #[test]
@@ -353,9 +310,40 @@ mod tests {
         let read = ModelSizes::read(folder.path()).expect("sizes");
         let by_shape = ModelSizes::of_native(&model);
         assert_eq!(read.num_parameters, by_shape.num_parameters);
-        assert_eq!((read.layer, read.outside), (by_shape.layer, by_shape.outside));
+        assert_eq!(read.outside, by_shape.outside);
         assert_eq!(read.adapter(8, None), by_shape.adapter(8, None));
         std::fs::remove_file(folder.path().join("model.safetensors")).expect("removed");
         assert_eq!(ModelSizes::read(folder.path()).expect("sizes").num_parameters, read.num_parameters);
+    }
+
+    /// transformers saves such a model with both matrices; `config.json` alone would count one.
+    #[test]
+    fn a_head_of_its_own_counts_whatever_the_configuration_says() {
+        let mut model = TransformerConfig::new(Architecture::Llama, 40, 16, 24, 3, 4, 64);
+        model.tie_word_embeddings = false;
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = tamis_core::random::Key::new(1, tamis_core::random::Purpose::Init);
+        let random = tamis_model::Model::init(model.clone(), key).expect("a model");
+        random.save(folder.path(), tamis_model::SaveDtype::F32).expect("written");
+        let path = folder.path().join("config.json");
+        let text = std::fs::read_to_string(&path).expect("a configuration");
+        let mut config: Value = serde_json::from_str(&text).expect("JSON");
+        config["tie_word_embeddings"] = json!(true);
+        std::fs::write(&path, config.to_string()).expect("written");
+        let read = ModelSizes::read(folder.path()).expect("sizes");
+        assert_eq!(
+            read,
+            ModelSizes {
+                served_bytes: read.served_bytes,
+                linears: read.linears.clone(),
+                ..ModelSizes::of_native(&model)
+            }
+        );
+        assert_eq!(
+            ModelSizes::of_config(&config).expect("sizes").num_parameters,
+            read.num_parameters - 40 * 16
+        );
+        // A critic has one value head and no output head.
+        assert_eq!(read.as_critic().num_parameters, read.num_parameters - 40 * 16 + 16);
     }
 }

@@ -1,29 +1,17 @@
-//! The table of what fits where: the plan of models that people train, on GPUs that they have.
+//! The table of what fits where: what is kept of models that people train, over ranks.
 
 use std::fmt::Write as _;
 
 use serde_json::json;
 
+use super::memory::{Kept, RankMemory};
 use super::model_sizes::ModelSizes;
-use super::rank_memory::{RankMemory, RankSettings};
 
-/// A micro-batch below which nobody would train: the shortest prompt and answer of a reasoning model.
-const LEAST_TOKENS: u64 = 2048;
 /// Rank of the adapters.
 const RANK: u64 = 32;
 
-/// GPUs of one kind: their number, the driver's MiB of each, and the heading.
-const GPUS: [(u64, u64, &str); 9] = [
-    (1, 24_564, "1 x 24 GB"),
-    (1, 81_559, "1 x 80 GB"),
-    (2, 81_559, "2 x 80 GB"),
-    (4, 81_559, "4 x 80 GB"),
-    (8, 81_559, "8 x 80 GB"),
-    (16, 81_559, "16 x 80 GB"),
-    (1, 143_771, "1 x 141 GB"),
-    (8, 143_771, "8 x 141 GB"),
-    (16, 143_771, "16 x 141 GB"),
-];
+/// Numbers of ranks that share everything out.
+const RANKS: [u64; 5] = [1, 2, 4, 8, 16];
 
 /// Sizes as their `config.json` has them: width, feed-forward width, layers, heads, key heads, vocabulary.
 const MODELS: [(&str, [u64; 6], bool); 7] = [
@@ -54,59 +42,47 @@ fn models() -> Vec<(&'static str, ModelSizes)> {
     dense.chain(mixture).collect()
 }
 
-/// The largest micro-batch that fits, in tokens; `None` where none worth training with does.
-fn tokens(sizes: &ModelSizes, has_adapter: bool, (ranks, mebibytes): (u64, u64)) -> Option<u64> {
-    let settings = RankSettings {
-        ranks,
-        on_gpu: true,
-        rounds: true,
-        // With all its linear layers.
-        adapter: has_adapter.then(|| sizes.adapter(RANK, None)),
-        recomputes: true,
-        tokens: LEAST_TOKENS,
-        logprob_chunk: None,
-        offloads_reference: false,
-        sends_weights: false,
-        capacity: Some(mebibytes << 20),
-    };
-    let memory = RankMemory::new(sizes, None, None, settings);
-    Some(memory.tokens_that_fit(mebibytes << 20)).filter(|&tokens| tokens >= LEAST_TOKENS)
+/// GiB of what each rank keeps.
+fn kept(sizes: &ModelSizes, has_adapter: bool, ranks: u64) -> f64 {
+    // An adapter on all linear layers.
+    let adapter = has_adapter.then(|| sizes.adapter(RANK, None));
+    let kept = Kept { ranks, rounds: true, adapter, offloads_reference: false, sends_weights: false };
+    RankMemory::new(sizes, None, None, kept).total() as f64 / f64::from(1 << 30)
 }
 
 /// The page of the table (the source of docs/what-fits.md).
 pub fn markdown() -> String {
     let mut text = String::from(
         "# What fits where\n\n\
-         The largest micro-batch of each rank, in thousands of tokens, that a learner in PyTorch has room for: \
-         `bf16`,\nAdamW in f32, `model.recompute_activations: true`, no reference and no critic, nothing else on \
-         the GPUs.\nA dash: it does not fit, or not with 2,048 tokens. The longest trajectory (prompt and answer) \
-         has to fit\ninto a micro-batch.\n\n\
-         This page is printed by the plan that a run makes for itself (`tamis config fits`), whose formulas are \
-         in\n`crates/tamis-train/src/plan/rank_memory.rs`. **No GPU has been met**: activations were counted in \
-         PyTorch\non a CPU, and 1.5 GiB for CUDA and 0.5 for NCCL are assumed. For a model of yours, with a \
-         reference, a\ncritic or servers on the same GPUs:\n\n\
-         ```\ntamis config check run.yaml --plan --machines 2x8x80GiB\n```\n\n",
+         GiB that each GPU keeps of parameters, gradients and AdamW's moments if a learner in PyTorch computes in \
+         `bf16`,\nwithout a reference and a critic. A GPU needs more than that: activations and logits of a \
+         micro-batch, a layer at a\ntime of the whole model, CUDA and NCCL. None of those is estimated; \
+         `model.recompute_activations: true` and smaller\nmicro-batches lower them.\n\n\
+         | kept for each parameter | bytes |\n|---|---|\n\
+         | weights that learn | 4; 6 on one rank, which also holds them rounded |\n\
+         | weights that do not learn: below an adapter, the reference | 2 (4 in `f32`) |\n\
+         | gradients | 4 |\n| AdamW's moments | 8 |\n\n\
+         Ranks share all of it out. For a model of yours, with a reference, a critic or servers on the same \
+         GPUs:\n\n```\ntamis config check run.yaml --plan --machines 2x8x80GiB\n```\n\n\
+         It counts parameters from the headers of the model's tensors, and compares with the memory that \
+         `nvidia-smi` reports.\nThe page is printed by `tamis config fits`.\n\n",
     );
-    let headings: Vec<&str> = GPUS.iter().map(|(_, _, heading)| *heading).collect();
+    let headings: Vec<String> =
+        RANKS.iter().map(|&ranks| format!("{ranks} GPU{}", if ranks == 1 { "" } else { "s" })).collect();
     let _ = writeln!(text, "| model | parameters | learns | {} |", headings.join(" | "));
-    let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(GPUS.len()));
+    let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(RANKS.len()));
     for (name, sizes) in models() {
         for (learns, has_adapter) in [("all", false), ("LoRA 32", true)] {
-            let cells: Vec<String> = GPUS
-                .iter()
-                .map(|&(ranks, mebibytes, _)| {
-                    let found = tokens(&sizes, has_adapter, (ranks, mebibytes));
-                    found.map_or_else(|| "–".to_owned(), |tokens| format!("{}", tokens / 1000))
-                })
-                .collect();
+            let cells: Vec<String> =
+                RANKS.iter().map(|&ranks| format!("{:.1}", kept(&sizes, has_adapter, ranks))).collect();
             let billions = sizes.num_parameters as f64 / 1e9;
             let _ = writeln!(text, "| {name} | {billions:.2} B | {learns} | {} |", cells.join(" | "));
         }
     }
     text.push_str(
-        "\nA few thousand tokens a micro-batch are enough to keep a GPU busy; more ranks than needed make room for \
-         longer\nanswers, and learn faster. Servers need GPUs of their own beside these, or the same ones in turns \
-         (`cluster.colocate`,\n[many GPUs and many machines](cluster.md)).\n",
+        "\nServers need GPUs of their own beside these, or the same ones in turns (`cluster.colocate`, [many GPUs \
+         and many\nmachines](cluster.md)); a server holds 2 bytes a parameter, over its `tensor_parallel` GPUs, and \
+         its cache.\n",
     );
     text
 }
@@ -119,20 +95,12 @@ mod tests {
     fn what_is_known_of_a_7b_model() {
         let models = models();
         let (_, seven) = models.iter().find(|(name, _)| *name == "Qwen2.5-7B").expect("there");
-        let fits = |adapter, gpus| tokens(seven, adapter, gpus).is_some();
-        // 18 bytes a parameter are 137 GB: one GPU of 80 GB cannot have them, one of 141 GiB or eight of 80 can;
-        // an adapter needs the rounded weights alone.
-        assert!(!fits(false, (1, 81_559)) && fits(false, (1, 143_771)) && fits(false, (8, 81_559)));
-        assert!(fits(true, (1, 81_559)) && fits(true, (1, 24_564)));
-        let (_, large) = models.iter().find(|(name, _)| *name == "Qwen2.5-72B").expect("there");
-        assert_eq!(tokens(large, false, (8, 81_559)), None);
-        assert!(tokens(large, true, (8, 81_559)).is_some());
-        // More GPUs never have room for less.
-        for (name, sizes) in &models {
-            for adapter in [false, true] {
-                let several = [2, 4, 8, 16].map(|ranks| tokens(sizes, adapter, (ranks, 81_559)).unwrap_or(0));
-                assert!(several.is_sorted(), "{name}: {several:?}");
-            }
-        }
+        // 18 bytes of 7,615,616,512 parameters; 16 over eight ranks.
+        assert!((kept(seven, false, 1) - 127.66).abs() < 0.01, "{}", kept(seven, false, 1));
+        assert!((kept(seven, false, 8) - 14.18).abs() < 0.01, "{}", kept(seven, false, 8));
+        // The rounded weights, and 18 bytes of the adapter.
+        let adapter = seven.adapter(RANK, None) as f64;
+        let expected = (2.0 * 7_615_616_512.0 + 18.0 * adapter) / f64::from(1 << 30);
+        assert!((kept(seven, true, 1) - expected).abs() < 1e-6);
     }
 }

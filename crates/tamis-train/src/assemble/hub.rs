@@ -155,8 +155,7 @@ impl Names {
             or: usual,
         };
         let repository = &name.repository;
-        let found =
-            self.hub.split(&repository.id, repository.revision.as_deref(), wanted, self.extent);
+        let found = self.hub.split(&repository.id, repository.revision.as_deref(), wanted, self.extent);
         let Some(found) = self.answer(key, not_at.as_deref(), found)? else { return Ok(()) };
         name.repository.revision = Some(found.commit);
         name.configuration = Some(found.configuration);
@@ -181,11 +180,7 @@ impl Names {
         match found {
             Ok(found) => Ok(Some(found)),
             Err(reason) => {
-                let error = FollowError {
-                    key: key.to_owned(),
-                    not_at: not_at.map(Path::to_owned),
-                    reason,
-                };
+                let error = FollowError { key: key.to_owned(), not_at: not_at.map(Path::to_owned), reason };
                 if self.extent == Extent::Look && error.reason.failure == LocateFailure::Unreachable {
                     self.notes.push(format!("not checked: {error}"));
                     return Ok(None);
