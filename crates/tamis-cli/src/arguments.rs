@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use tamis_cluster::plan::machines::Machines;
 use tamis_config::CheckpointDtype;
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
 use tamis_core::setting::{Described, Shape};
 use tamis_import::{is_foreign_option, join_options};
 use tamis_report::page::StepRange;
-use tamis_train::plan::machines::Machines;
 
 /// Trains language models by reinforcement learning with verifiable rewards.
 #[derive(Debug, Parser)]

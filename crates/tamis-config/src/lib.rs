@@ -13,6 +13,7 @@ pub mod generate;
 pub mod hub_name;
 pub mod load;
 mod note;
+pub mod locate;
 pub mod override_argument;
 mod path;
 pub mod preset;

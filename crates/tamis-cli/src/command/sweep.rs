@@ -17,6 +17,11 @@ use super::{show, warn};
 use crate::arguments::SweepArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 
+/// Names of the GPUs of this machine; none if the driver does not answer.
+fn find_gpus() -> Vec<String> {
+    tamis_cluster::plan::machines::find_gpus().unwrap_or_default().into_iter().map(|gpu| gpu.id).collect()
+}
+
 pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
     let is_override = |text: &&String| text.contains('=') || text.starts_with(['~', '+']);
     let (overrides, files): (Vec<&String>, Vec<&String>) = arguments.arguments.iter().partition(is_override);
@@ -68,8 +73,11 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
     }
     let interrupt = Interrupt::new();
     listen(&interrupt, "its runs save their last finished steps; Ctrl-C again ends at once, without saving")?;
-    let options =
-        RunOptions { parallel: arguments.parallel.map(usize::from), identity: Some((identity, date)) };
+    let options = RunOptions {
+        parallel: arguments.parallel.map(usize::from),
+        identity: Some((identity, date)),
+        find_gpus,
+    };
     let outcome = tamis_train::sweep::run(&plan, &options, &interrupt, &mut |line| say(line))
         .map_err(|error| fail(&error))?;
     if outcome.is_interrupted() {

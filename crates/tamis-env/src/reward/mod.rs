@@ -13,6 +13,7 @@
 //! function is built from them ([`RewardSettings`]), and the function. One line of [`kind`] registers it.
 
 pub mod after_think;
+pub mod as_written;
 pub mod boxed;
 pub mod by_source;
 pub mod code;

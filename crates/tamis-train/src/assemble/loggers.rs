@@ -101,13 +101,13 @@ pub(crate) fn open(
 }
 
 /// Whether MLflow chooses the place of the figures itself: a database beside the run.
-pub(crate) fn is_place_open(settings: &MlflowSettings) -> bool {
+pub fn is_place_open(settings: &MlflowSettings) -> bool {
     settings.tracking_uri.is_none()
         && std::env::var_os("MLFLOW_TRACKING_URI").is_none_or(|uri| uri.is_empty())
 }
 
 /// The fix for an MLflow without a database.
-pub(crate) const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http://HOST:PORT`), or install the whole package `mlflow`";
+pub const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http://HOST:PORT`), or install the whole package `mlflow`";
 
 /// Longest time for an interpreter to list its packages: from a cold network disk that takes a while.
 const LONGEST_LOOK: Duration = Duration::from_secs(180);

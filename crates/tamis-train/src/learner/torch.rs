@@ -1,22 +1,22 @@
 //! The PyTorch learner and the reward models that a run starts, and the learner's settings.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
 use tamis_process::GuardedFolder;
-use tamis_rollout::launch::{LaunchError, LaunchLimits, Say};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, Launched, Say};
 use tamis_rollout::reward_model::ModelProcess;
 
-use crate::cluster::{Role, Started};
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
 use crate::python_program::ModuleProcess;
 
 /// A process of the PyTorch learner or of a reward model; it ends with the value.
 pub struct TorchProcess {
-    launched: Started,
+    launched: Arc<dyn Launched>,
     /// Program and socket of one that this process started.
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
     folder: Option<GuardedFolder>,
@@ -47,8 +47,8 @@ impl TorchProcess {
     }
 
     /// A learner that a launcher started.
-    pub fn through(role: Role) -> Self {
-        Self { launched: Started::Through(Box::new(role)), folder: None }
+    pub fn through(launched: Arc<dyn Launched>) -> Self {
+        Self { launched, folder: None }
     }
 
     /// Starts the process of a reward model, and waits until the model is loaded; `settings` are those of
@@ -76,7 +76,7 @@ impl TorchProcess {
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LaunchError>> {
         let (launched, folder) = process.launch(say, interrupt)?;
-        Ok(Self { launched: Started::Here(launched), folder: Some(folder) })
+        Ok(Self { launched: Arc::new(launched), folder: Some(folder) })
     }
 
     /// Its address.
@@ -91,20 +91,9 @@ impl TorchProcess {
 
     /// What became of one that is lost, in its launcher's words, which may come a moment after the loss shows.
     pub fn find_end(&self) -> Option<String> {
-        let Started::Through(role) = &self.launched else { return None };
-        let began = Instant::now();
-        loop {
-            let ended = role.ended();
-            if ended.is_some() || began.elapsed() >= NEWS {
-                return ended;
-            }
-            std::thread::sleep(NEWS / 20);
-        }
+        self.launched.find_end()
     }
 }
-
-/// Longest wait for the news of an end.
-const NEWS: Duration = Duration::from_millis(500);
 
 impl ModelProcess for TorchProcess {
     fn ended(&self) -> Option<String> {

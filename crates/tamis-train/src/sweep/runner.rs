@@ -13,7 +13,6 @@ use super::plan::{PlannedRun, SweepPlan};
 use super::progress;
 use super::state::{LastEnd, StateFolder};
 use crate::interrupt::Interrupt;
-use crate::plan::machines::find_gpus;
 
 /// Interval at which processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -29,6 +28,8 @@ pub struct RunOptions {
     pub parallel: Option<usize>,
     /// Name and date of the sweep, kept for the next time.
     pub identity: Option<(String, String)>,
+    /// Finds the GPUs of this machine, by the names that `CUDA_VISIBLE_DEVICES` has for them.
+    pub find_gpus: fn() -> Vec<String>,
 }
 
 /// How one run ended.
@@ -156,11 +157,7 @@ pub fn run(
     let num_left = starts.iter().filter(|start| **start != Start::Finished).count();
     let parallel = options.parallel.unwrap_or(plan.parallel).clamp(1, num_left.max(1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let gpus = if parallel > 1 {
-        find_gpus().unwrap_or_default().into_iter().map(|gpu| gpu.id).collect()
-    } else {
-        Vec::new()
-    };
+    let gpus = if parallel > 1 { (options.find_gpus)() } else { Vec::new() };
     let program = std::env::current_exe().map_err(SweepError::Program)?;
     let shares = Share::of_machine(cores, &gpus, parallel);
     let mut runner = Runner { plan, state, lock, program, shares, say };

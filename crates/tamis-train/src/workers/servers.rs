@@ -13,7 +13,7 @@ use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings, Moves};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Transport as _};
 use tamis_rollout::launch::{
-    LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess, free_ports,
+    LaunchError, LaunchLimits, Launched, LaunchedServers, Place, Say, ServerProcess, free_ports,
 };
 use tamis_rollout::server::{
     GRACE, OpenAi, OpenAiServer, OtherLogprobs, Past, Protocol as _, Restart, Sender, Server, ServerSettings,
@@ -29,11 +29,11 @@ use super::samples::RecordedSamples;
 use crate::api_key::api_key;
 use crate::assemble::objective;
 use crate::assemble::settings::sampling;
-use crate::cluster::{Cluster, Started};
 use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::{Launcher, ServersToStart};
 use crate::learner::{LearnerEndpoint, RunLearner};
 use crate::prompts::codec::Codec;
 use tamis_run::log::progress::Console;
@@ -68,7 +68,7 @@ pub(crate) enum RunSampler {
         sleeps: bool,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<Arc<Started>>,
+        launched: Option<Arc<dyn Launched>>,
     },
 }
 
@@ -186,11 +186,11 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
 pub(crate) fn launch(
     config: &Config,
     folders: &PublishedFolders,
-    (learner, codec, cluster): (&mut dyn RunLearner, &Codec, &Cluster),
+    (learner, codec, launcher): (&mut dyn RunLearner, &Codec, &dyn Launcher),
     folder: &Path,
     interrupt: &Interrupt,
     ui: &Console,
-) -> Result<Option<Started>, Halt<RunError>> {
+) -> Result<Option<Arc<dyn Launched>>, Halt<RunError>> {
     let rollout = &config.rollout;
     let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.servers.is_empty()) else {
         return Ok(None);
@@ -208,10 +208,11 @@ pub(crate) fn launch(
         command.ask_for_key(rollout);
         let key = match named_key(config).map_err(RunError::from)? {
             Some(key) => key,
-            None => cluster.server_key().map_err(RunError::from)?,
+            None => launcher.server_key().map_err(RunError::from)?,
         };
-        let role = cluster.start_servers(config, (launch, &command, key), folder, &say, interrupt);
-        Ok(Started::Through(Box::new(role.map_err(|halt| halt.map(RunError::from))?)))
+        let servers = ServersToStart { launch, command: &command, key };
+        let started = launcher.start_servers(config, servers, folder, &say, interrupt);
+        started.map_err(|halt| halt.map(RunError::from))
     };
     let model = folders.write_start(learner, codec)?;
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
@@ -236,7 +237,7 @@ fn launch_here(
     logs: &Path,
     interrupt: &Interrupt,
     say: Say,
-) -> Result<Started, Halt<RunError>> {
+) -> Result<Arc<dyn Launched>, Halt<RunError>> {
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
     let mut processes = Vec::with_capacity(launch.replicas);
     let ports = free_ports(launch.replicas).map_err(|source| {
@@ -259,7 +260,7 @@ fn launch_here(
     }
     let limits = LaunchLimits::of_servers(launch.startup_timeout, launch.lost_timeout);
     match LaunchedServers::start(processes, limits, &interrupt.flag(), say) {
-        Ok(Some(servers)) => Ok(Started::Here(servers)),
+        Ok(Some(servers)) => Ok(Arc::new(servers)),
         Ok(None) => Err(Halt::Interrupted),
         Err(error) => Err(Halt::Failed(error.into())),
     }
@@ -299,7 +300,7 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
 pub(crate) fn connect(
     config: &Config,
-    (launched, past): (Option<Arc<Started>>, Pasts),
+    (launched, past): (Option<Arc<dyn Launched>>, Pasts),
     (codec, vocabulary, learner): (&Codec, usize, Option<LearnerEndpoint>),
     folders: &PublishedFolders,
     (samples, begin): (RecordedSamples, Beginning),
@@ -351,7 +352,7 @@ pub(super) struct Sends {
     /// Who sends.
     learner: LearnerEndpoint,
     /// Servers that can be started again.
-    launched: Option<Weak<Started>>,
+    launched: Option<Weak<dyn Launched>>,
     /// Longest time of a publication, and for a server to take itself back from one.
     times: (Duration, Duration),
     /// By the place of the server, which another may come to take.
@@ -383,7 +384,7 @@ impl Sends {
 /// As [`connect`].
 pub(super) fn connect_fleet(
     config: &Config,
-    launched: Option<&Arc<Started>>,
+    launched: Option<&Arc<dyn Launched>>,
     (codec, vocabulary): (&Codec, usize),
     how: How<'_>,
     folders: Option<&PublishedFolders>,
@@ -488,8 +489,8 @@ pub(super) fn connect_fleet(
 }
 
 /// The key that servers are asked with: the one that the run drew for those that it started, or the one named.
-fn key_of(config: &Config, launched: Option<&Started>) -> Result<Option<String>, Fault> {
-    match launched.and_then(Started::key) {
+fn key_of(config: &Config, launched: Option<&dyn Launched>) -> Result<Option<String>, Fault> {
+    match launched.and_then(Launched::key) {
         Some(drawn) => Ok(Some(drawn.to_owned())),
         None => named_key(config),
     }
@@ -502,7 +503,7 @@ fn key_of(config: &Config, launched: Option<&Started>) -> Result<Option<String>,
 /// Where an address or the key is wrong.
 pub(crate) fn put_to_sleep(
     config: &Config,
-    launched: Option<&Started>,
+    launched: Option<&dyn Launched>,
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<(), Halt<RunError>> {

@@ -380,7 +380,7 @@ impl RewardFunction for CommandReward {
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let Some(truth) = &prompt.ground_truth else { return Vec::new() };
         let short = super::gsm8k::gold(truth);
-        let short = super::gold::as_written(&short);
+        let short = super::as_written::as_written(&short);
         let mut forms = vec![
             truth.clone(),
             format!("#### {short}"),

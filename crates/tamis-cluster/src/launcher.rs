@@ -14,12 +14,12 @@ use tamis_process::{
     ChildHandle, ChildSettings, Errors, GuardedFolder, LONGEST_LINE, Line, LineChild, Lines, Reach,
 };
 use tamis_rollout::launch::{LaunchError, Say, last_lines};
+use tamis_train::launcher::COMMAND;
+use tamis_train::python_program::{module_environment, write_program};
 
+use crate::cluster::LOOK_EVERY;
 use crate::plan::machines::Machine;
-use crate::python_program::{module_environment, write_program};
 
-/// What it is, for messages.
-pub(crate) const COMMAND: &str = "python -m tamis.cluster";
 /// Longest time for all that it started to end when it does.
 const LONGEST_END: Duration = Duration::from_secs(40);
 /// Longest time for the process to be gone once it said its last word, and once it is killed.
@@ -75,7 +75,7 @@ enum Event {
 
 /// A process that ended.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Death {
+pub(crate) struct Death {
     role: String,
     index: usize,
     generation: u64,
@@ -110,7 +110,7 @@ impl Death {
 
 /// Why something did not come up.
 #[derive(Debug, Clone)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     Died(Box<Death>),
     Refused {
         message: String,
@@ -138,7 +138,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn into_error(self, timeout: Duration) -> LaunchError {
+    pub(crate) fn into_error(self, timeout: Duration) -> LaunchError {
         match self {
             Self::Died(death) if death.exit.starts_with("no answer") => {
                 LaunchError::Late { command: death.who(), timeout, output: death.log_tail }
@@ -158,7 +158,7 @@ impl Failure {
 }
 
 /// What became of a role that was asked for.
-pub(super) enum Fate {
+pub(crate) enum Fate {
     Open,
     /// All of it are up, at these addresses.
     Up(Vec<String>),
@@ -287,12 +287,12 @@ impl State {
 }
 
 /// The process. Dropped, it ends, with all that it started.
-pub(super) struct Launcher {
+pub(crate) struct LauncherProcess {
     child: LineChild,
     state: Arc<Mutex<State>>,
     log: PathBuf,
     /// Time for which its cluster may be away when it starts.
-    pub(super) wait: Duration,
+    pub(crate) wait: Duration,
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
     program: GuardedFolder,
 }
@@ -311,8 +311,8 @@ fn kill(child: &ChildHandle, state: &Mutex<State>, why: String) {
     child.kill();
 }
 
-impl Launcher {
-    pub(super) fn start(
+impl LauncherProcess {
+    pub(crate) fn start(
         python: &str,
         arguments: &[&str],
         log: &Path,
@@ -351,17 +351,17 @@ impl Launcher {
     }
 
     /// Ends it at once, for it does not what it is to; another one is started then.
-    pub(super) fn kill(&self, why: &str) {
+    pub(crate) fn kill(&self, why: &str) {
         kill(&self.child.handle, &self.state, why.to_owned());
     }
 
     /// Gives it a command. One that is gone is found by [`Self::is_over`].
-    pub(super) fn send(&self, command: &Value) {
+    pub(crate) fn send(&self, command: &Value) {
         self.child.send(format!("{command}\n").into_bytes());
     }
 
     /// Makes room for what is said of a role that is asked for next; its number, which the request has to name.
-    pub(super) fn expect(&self, role: &str, count: usize, say: &Say) -> u64 {
+    pub(crate) fn expect(&self, role: &str, count: usize, say: &Say) -> u64 {
         let groups = (0..count).map(|_| Group::default()).collect();
         let mut state = self.state();
         state.generation += 1;
@@ -372,7 +372,7 @@ impl Launcher {
     }
 
     /// Asks for the end of a role, unless something else was asked for meanwhile.
-    pub(super) fn take_down(&self, role: &str, generation: u64) {
+    pub(crate) fn take_down(&self, role: &str, generation: u64) {
         let mut state = self.state();
         if let Some(role) = state.roles.get_mut(role).filter(|role| role.generation == generation) {
             role.is_unwanted = true;
@@ -382,21 +382,21 @@ impl Launcher {
     }
 
     /// When it had what it starts things on; `None` before.
-    pub(super) fn connected_at(&self) -> Option<Instant> {
+    pub(crate) fn connected_at(&self) -> Option<Instant> {
         self.state().connected_at
     }
 
     #[cfg(test)]
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.handle.id()
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.state().is_over
     }
 
     /// Whether it ended by a signal that was none of ours.
-    pub(super) fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         let state = self.state();
         let is_ours = state.killed.is_some() || !state.is_over;
         drop(state);
@@ -404,13 +404,13 @@ impl Launcher {
     }
 
     /// Whether nothing is left of a role, or something else was asked for meanwhile.
-    pub(super) fn is_down(&self, role: &str, generation: u64) -> bool {
+    pub(crate) fn is_down(&self, role: &str, generation: u64) -> bool {
         let state = self.state();
         let role = state.roles.get(role).filter(|role| role.generation == generation);
         state.is_over || role.is_none_or(|role| role.groups.iter().all(|group| group.is_down))
     }
 
-    pub(super) fn fate(&self, role: &str) -> Fate {
+    pub(crate) fn fate(&self, role: &str) -> Fate {
         let state = self.state();
         let Some(RoleState { groups, .. }) = state.roles.get(role) else { return Fate::Open };
         let failures = groups.iter().find_map(|group| group.failure.clone());
@@ -426,7 +426,7 @@ impl Launcher {
     }
 
     /// The machines that it has found; `None` while it looks.
-    pub(super) fn machines(&self) -> Option<Result<Vec<Machine>, Failure>> {
+    pub(crate) fn machines(&self) -> Option<Result<Vec<Machine>, Failure>> {
         let mut state = self.state();
         if let Some(machines) = state.machines.take() {
             return Some(Ok(machines));
@@ -440,17 +440,17 @@ impl Launcher {
     }
 
     /// What became of one of a role that was up and is not started again.
-    pub(super) fn given_up(&self, role: &str) -> Option<String> {
+    pub(crate) fn given_up(&self, role: &str) -> Option<String> {
         self.state().roles.get(role)?.groups.iter().find_map(|one| one.ended.clone())
     }
 
     /// The same, or what became of the launcher.
-    pub(super) fn ended(&self, role: &str) -> Option<String> {
+    pub(crate) fn ended(&self, role: &str) -> Option<String> {
         self.given_up(role).or_else(|| self.is_over().then(|| self.describe_end()))
     }
 
     /// What became of the process, which is over.
-    pub(super) fn describe_end(&self) -> String {
+    pub(crate) fn describe_end(&self) -> String {
         self.end().describe()
     }
 
@@ -482,7 +482,7 @@ impl Launcher {
         Failure::Over { status, by_signal, output: self.last_lines() }
     }
 
-    pub(super) fn last_lines(&self) -> String {
+    pub(crate) fn last_lines(&self) -> String {
         last_lines(&self.log)
     }
 }

@@ -10,13 +10,15 @@ mod network;
 mod python;
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use tamis_config::Config;
+use tamis_config::locate::Locate;
+use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::python_program::interpreter;
 
-use crate::interrupt::{Halt, Interrupt};
 use crate::plan::machines::Machine;
-use crate::python_program::interpreter;
 pub use python::Interpreter;
 use python::{find_program, interpreter_of};
 
@@ -101,6 +103,7 @@ impl Report {
     /// [`Halt::Interrupted`] alone: what cannot be found out is a finding.
     pub fn make(
         config: Option<&Config>,
+        hub: Arc<dyn Locate>,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<std::convert::Infallible>> {
         let defaults = Config::default();
@@ -147,8 +150,13 @@ impl Report {
         let needs = match config {
             None => None,
             Some(config) => {
-                let there =
-                    needs::There { here: here.clone(), python: python.as_ref().ok().cloned(), named, vllm };
+                let there = needs::There {
+                    here: here.clone(),
+                    python: python.as_ref().ok().cloned(),
+                    named,
+                    vllm,
+                    hub,
+                };
                 let (config, asked) = (config.clone(), interrupt.clone());
                 Some(interrupt.or_abandon(move || needs::examine(&config, &there, &asked))?)
             }

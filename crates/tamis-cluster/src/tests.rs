@@ -1,6 +1,7 @@
 use std::process::Command;
 
-use tamis_rollout::launch::{HEALTHY, LaunchLimits, Place, ServerProcess, free_ports};
+use tamis_rollout::launch::{HEALTHY, LaunchLimits, LaunchedServers, Place, ServerProcess, free_ports};
+use tamis_train::launcher::{await_return, end_used_up};
 
 use super::*;
 
@@ -164,15 +165,15 @@ fn servers_of_which_one_is_given_up_are_ended_before_others_take_their_place() {
     let limits = LaunchLimits::once(Duration::from_secs(60));
     let never = std::sync::atomic::AtomicBool::new(false);
     let launched = LaunchedServers::start(processes.collect(), limits, &never, Arc::new(|_: &str| {}));
-    let launched = Started::Here(launched.expect("they come up").expect("not interrupted"));
-    let mut standing = Some(Arc::new(launched));
-    Started::end_used_up(&mut standing);
+    let launched = launched.expect("they come up").expect("not interrupted");
+    let mut standing: Option<Arc<dyn Launched>> = Some(Arc::new(launched));
+    end_used_up(&mut standing);
     let found = setting.pids("server", 2);
     assert!(standing.is_some() && found.iter().all(|pid| kill("-0", pid)));
     assert!(kill("-KILL", &found[0]));
     soon("the news", || standing.as_ref().is_some_and(|servers| servers.ended().is_some()));
     assert!(kill("-0", &found[1]));
-    Started::end_used_up(&mut standing);
+    end_used_up(&mut standing);
     assert!(standing.is_none() && !kill("-0", &found[1]));
 }
 
@@ -285,8 +286,7 @@ fn servers_whose_launcher_is_killed_are_started_again_by_another() {
     assert!(kill("-KILL", &setting.launcher()));
     soon("the news", || server.is_returning());
     assert_eq!(server.ended(), None);
-    let server = Started::Through(Box::new(server));
-    server.await_return(&Interrupt::new());
+    await_return(&server, &Interrupt::new());
     assert_eq!(setting.pids("server", 2).iter().filter(|pid| kill("-0", pid)).count(), 1);
     assert_ne!(server.addresses(), before);
     let heard = setting.heard.lock().expect("lock").join("\n");

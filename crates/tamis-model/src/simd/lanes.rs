@@ -3,7 +3,7 @@
 //! The order does not depend on the SIMD width, on neighbours or on padding, so a row's result is a function
 //! of the row alone.
 
-use crate::simd::Arithmetic;
+use super::Arithmetic;
 
 /// Lanes of a partial sum.
 pub(crate) const LANES: usize = 16;

@@ -3,110 +3,52 @@
 //!
 //! Commands and events are lines of JSON; `python/tamis/cluster/__main__.py` lists them.
 
-mod launcher;
-mod role;
-
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tamis_config::{BackendKind, Config, LaunchConfig, LauncherKind, LearnerBackend, ServerCommand};
-use tamis_rollout::launch::{LaunchError, LaunchedServers, Say};
+use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend};
+use tamis_rollout::launch::{LaunchError, Launched, Say};
+use tamis_train::api_key::random_key;
+use tamis_train::fault::Fault;
+use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::launcher::{Launcher, PlanInput, RunPlan, ServersToStart};
+use tamis_train::python_program::{default_interpreter, interpreter};
 
-use crate::api_key::random_key;
-use crate::fault::Fault;
-use crate::interrupt::{Halt, Interrupt};
-use crate::plan::machines::Machine;
-use crate::python_program::{default_interpreter, interpreter};
-pub(crate) use launcher::COMMAND;
-use launcher::Launcher;
-pub use role::Role;
-use role::{Asked, Standing, StartLauncher, State, is_late};
+use crate::launcher::LauncherProcess;
+use crate::plan::machines::{Machine, Machines};
+use crate::plan::{Plan, RunModels};
+use crate::role::{Asked, Role, Standing, StartLauncher, State, is_late};
 
 /// Interval of looks at what came.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest time for the launcher to find a cluster's machines.
 const LONGEST_LOOK: Duration = Duration::from_secs(120);
 /// Most restarts of servers, of all together.
-const MOST_RESTARTS: u32 = 8;
+pub(crate) const MOST_RESTARTS: u32 = 8;
 
 /// The launcher of a run, started when something is first asked of it, and again where it is gone. It outlives
 /// a learner that is lost.
 #[derive(Default, Clone)]
 pub struct Cluster {
-    current: Arc<Mutex<Option<Arc<Launcher>>>>,
+    current: Arc<Mutex<Option<Arc<LauncherProcess>>>>,
     server_key: Arc<OnceLock<String>>,
-    times: Times,
+    pub(crate) times: Times,
 }
 
 /// Longest times of a launcher that lives, after which it is ended and another one started.
 #[derive(Debug, Clone, Copy)]
-struct Times {
+pub(crate) struct Times {
     /// For an answer, beyond what is waited for may itself take.
-    answer: Duration,
+    pub(crate) answer: Duration,
     /// For a role to end: longer than the launcher's own limit of it.
-    end: Duration,
+    pub(crate) end: Duration,
 }
 
 impl Default for Times {
     fn default() -> Self {
         Self { answer: Duration::from_secs(60), end: Duration::from_secs(45) }
-    }
-}
-
-/// Processes that were started: by this process, or through a launcher.
-pub enum Started {
-    /// By this process.
-    Here(LaunchedServers),
-    /// Through a launcher.
-    Through(Box<Role>),
-}
-
-impl Started {
-    /// Where they answer now. One that was started again may answer elsewhere than before.
-    pub fn addresses(&self) -> Vec<String> {
-        match self {
-            Self::Here(servers) => servers.addresses().to_vec(),
-            Self::Through(role) => role.addresses(),
-        }
-    }
-
-    /// Has the one at this place of [`Self::addresses`] ended and started again.
-    pub fn restart(&self, place: usize) {
-        match self {
-            Self::Here(servers) => servers.restart(place),
-            Self::Through(role) => role.restart(place),
-        }
-    }
-
-    /// What became of one that ended and is not started again.
-    pub fn ended(&self) -> Option<String> {
-        match self {
-            Self::Here(servers) => servers.ended(),
-            Self::Through(role) => role.ended(),
-        }
-    }
-
-    /// Ends those of which one is given up: others in their place need the GPUs of those that live.
-    pub(crate) fn end_used_up(standing: &mut Option<Arc<Self>>) {
-        drop(standing.take_if(|servers| servers.ended().is_some()));
-    }
-
-    /// The key that they ask for, where the run drew one.
-    pub fn key(&self) -> Option<&str> {
-        match self {
-            Self::Here(_) => None,
-            Self::Through(role) => role.key.as_deref(),
-        }
-    }
-
-    /// Waits until those whose launcher was lost are up again or given up, or for an interrupt.
-    pub fn await_return(&self, interrupt: &Interrupt) {
-        let Self::Through(role) = self else { return };
-        while role.is_returning() && !interrupt.is_requested() {
-            std::thread::sleep(LOOK_EVERY);
-        }
     }
 }
 
@@ -124,78 +66,9 @@ struct Up {
 }
 
 impl Cluster {
-    /// Starts the learner of a configuration in PyTorch, and waits until its first rank answers. Its output goes
-    /// to `learner.log` in a folder, that of further ranks beside it; `key`: what it is to ask its callers for.
-    ///
-    /// # Errors
-    /// Where it does not come up; none of it is left then.
-    pub fn start_learner(
-        &self,
-        config: &Config,
-        key: Option<&str>,
-        logs: &Path,
-        say: &Say,
-        interrupt: &Interrupt,
-    ) -> Result<Role, Halt<LaunchError>> {
-        let learner = &config.learner;
-        let [heartbeat, startup, call] = [learner.heartbeat, learner.startup_timeout, learner.timeout]
-            .map(|time| time.as_secs_f64().to_string());
-        let mut argv =
-            vec!["{python}", "-m", "tamis.learner", "--listen", "{listen}", "--heartbeat", &heartbeat];
-        argv.extend(["--startup-timeout", &startup, "--call-timeout", &call]);
-        if key.is_some() {
-            argv.extend(["--api-key-file", "{key_file}"]);
-        }
-        let shares = config.cluster.colocate;
-        let Value::Object(settings) = json!({
-            "is_gang": true, "package": true, "argv": argv, "python": python(config), "key": key,
-            "environment": {"OMP_WAIT_POLICY": std::env::var("OMP_WAIT_POLICY").unwrap_or("passive".to_owned())},
-            "nodes": learner.nodes, "per_node": learner.gpus_per_node, "device": learner.device,
-            "reserve": if shares { 0 } else { config.num_server_gpus() },
-            "health": "/v1/health", "log": absolute(logs).join("learner.log"),
-        }) else {
-            unreachable!("an object")
-        };
-        let startup_timeout = learner.startup_timeout;
-        let key = key.map(str::to_owned);
-        let up = Up { role: "learner", count: 1, settings, startup_timeout, key, returns: false };
-        self.up(config, up, logs, say, interrupt)
-    }
-
-    /// Starts the servers of `rollout.launch`, by a command in which what the place decides is not known yet,
-    /// and waits until all answer; `key`: what they are to ask for. Their output goes to files in
-    /// `logs/servers`.
-    ///
-    /// # Errors
-    /// Where one does not come up; none is left then.
-    pub fn start_servers(
-        &self,
-        config: &Config,
-        (launch, command, key): (&LaunchConfig, &ServerCommand, String),
-        logs: &Path,
-        say: &Say,
-        interrupt: &Interrupt,
-    ) -> Result<Role, Halt<LaunchError>> {
-        let mut environment: Map<String, Value> =
-            command.environment.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-        if config.rollout.backend == BackendKind::Vllm {
-            // Where nobody else on the machine reads it, as anybody does arguments.
-            environment.insert("VLLM_API_KEY".to_owned(), json!(key));
-        }
-        let Value::Object(settings) = json!({
-            "argv": command.words, "shown": command.to_string(), "environment": environment,
-            "python": python(config), "per_node": launch.tensor_parallel,
-            "share": config.cluster.colocate.then_some("learner"), "restarts": MOST_RESTARTS, "key": key,
-            "silence": launch.lost_timeout.map(|time| time.as_secs_f64()),
-            "log": absolute(logs).join("servers").join("server_{number}.log"),
-        }) else {
-            unreachable!("an object")
-        };
-        let (role, count, startup_timeout) = ("server", launch.replicas, launch.startup_timeout);
-        // Where the launcher has the learner, too, the run begins anew with both.
-        let returns = config.learner.backend != LearnerBackend::Torch || config.learner.url.is_some();
-        let up = Up { role, count, settings, startup_timeout, key: Some(key), returns };
-        self.up(config, up, logs, say, interrupt)
+    /// Makes one, as a [`MakeLauncher`](tamis_train::launcher::MakeLauncher).
+    pub fn make() -> Arc<dyn Launcher> {
+        Arc::new(Self::default())
     }
 
     /// The machines of the cluster, for what a run is planned on.
@@ -231,18 +104,6 @@ impl Cluster {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-    }
-
-    /// The key of the servers that this run starts, the same for all of them as long as it runs.
-    ///
-    /// # Errors
-    /// Where none can be drawn.
-    pub(crate) fn server_key(&self) -> Result<String, Fault> {
-        if let Some(key) = self.server_key.get() {
-            return Ok(key.clone());
-        }
-        let drawn = random_key()?;
-        Ok(self.server_key.get_or_init(|| drawn).clone())
     }
 
     fn up(
@@ -313,7 +174,7 @@ impl Cluster {
     }
 
     /// The launcher that runs, or a new one.
-    fn launcher(&self, start: &StartLauncher) -> Result<Arc<Launcher>, LaunchError> {
+    pub(crate) fn launcher(&self, start: &StartLauncher) -> Result<Arc<LauncherProcess>, LaunchError> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(launcher) = current.as_ref().filter(|launcher| !launcher.is_over()) {
             return Ok(Arc::clone(launcher));
@@ -321,19 +182,123 @@ impl Cluster {
         let arguments = ["--launcher", start.kind.as_str(), "--address", &start.address];
         // A cluster that was there comes back, and one that never was is a mistake to be told of.
         let was_there =
-            |launcher: &Arc<Launcher>| launcher.connected_at().is_some() || !launcher.wait.is_zero();
+            |launcher: &Arc<LauncherProcess>| launcher.connected_at().is_some() || !launcher.wait.is_zero();
         let wait = if current.as_ref().is_some_and(was_there) { start.wait } else { Duration::ZERO };
-        let launcher = Arc::new(Launcher::start(&start.python, &arguments, &start.log, wait)?);
+        let launcher = Arc::new(LauncherProcess::start(&start.python, &arguments, &start.log, wait)?);
         *current = Some(Arc::clone(&launcher));
         Ok(launcher)
     }
 
     /// Ends a launcher that does not end a role in time, with all that it started.
-    fn give_up(&self, launcher: &Launcher, role: &str) {
+    pub(crate) fn give_up(&self, launcher: &LauncherProcess, role: &str) {
         launcher.kill(&match launcher.connected_at() {
             Some(_) => format!("it did not end the {role} within {} s", self.times.end.as_secs()),
             None => format!("nobody waits for the {role} any more"),
         });
+    }
+}
+
+impl Launcher for Cluster {
+    fn start_learner(
+        &self,
+        config: &Config,
+        key: Option<&str>,
+        logs: &Path,
+        say: &Say,
+        interrupt: &Interrupt,
+    ) -> Result<Arc<dyn Launched>, Halt<LaunchError>> {
+        let learner = &config.learner;
+        let [heartbeat, startup, call] = [learner.heartbeat, learner.startup_timeout, learner.timeout]
+            .map(|time| time.as_secs_f64().to_string());
+        let mut argv =
+            vec!["{python}", "-m", "tamis.learner", "--listen", "{listen}", "--heartbeat", &heartbeat];
+        argv.extend(["--startup-timeout", &startup, "--call-timeout", &call]);
+        if key.is_some() {
+            argv.extend(["--api-key-file", "{key_file}"]);
+        }
+        let shares = config.cluster.colocate;
+        let Value::Object(settings) = json!({
+            "is_gang": true, "package": true, "argv": argv, "python": python(config), "key": key,
+            "environment": {"OMP_WAIT_POLICY": std::env::var("OMP_WAIT_POLICY").unwrap_or("passive".to_owned())},
+            "nodes": learner.nodes, "per_node": learner.gpus_per_node, "device": learner.device,
+            "reserve": if shares { 0 } else { config.num_server_gpus() },
+            "health": "/v1/health", "log": absolute(logs).join("learner.log"),
+        }) else {
+            unreachable!("an object")
+        };
+        let startup_timeout = learner.startup_timeout;
+        let key = key.map(str::to_owned);
+        let up = Up { role: "learner", count: 1, settings, startup_timeout, key, returns: false };
+        Ok(Arc::new(self.up(config, up, logs, say, interrupt)?))
+    }
+
+    fn start_servers(
+        &self,
+        config: &Config,
+        servers: ServersToStart<'_>,
+        logs: &Path,
+        say: &Say,
+        interrupt: &Interrupt,
+    ) -> Result<Arc<dyn Launched>, Halt<LaunchError>> {
+        let ServersToStart { launch, command, key } = servers;
+        let mut environment: Map<String, Value> =
+            command.environment.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        if config.rollout.backend == BackendKind::Vllm {
+            // Where nobody else on the machine reads it, as anybody does arguments.
+            environment.insert("VLLM_API_KEY".to_owned(), json!(key));
+        }
+        let Value::Object(settings) = json!({
+            "argv": command.words, "shown": command.to_string(), "environment": environment,
+            "python": python(config), "per_node": launch.tensor_parallel,
+            "share": config.cluster.colocate.then_some("learner"), "restarts": MOST_RESTARTS, "key": key,
+            "silence": launch.lost_timeout.map(|time| time.as_secs_f64()),
+            "log": absolute(logs).join("servers").join("server_{number}.log"),
+        }) else {
+            unreachable!("an object")
+        };
+        let (role, count, startup_timeout) = ("server", launch.replicas, launch.startup_timeout);
+        // Where the launcher has the learner, too, the run begins anew with both.
+        let returns = config.learner.backend != LearnerBackend::Torch || config.learner.url.is_some();
+        let up = Up { role, count, settings, startup_timeout, key: Some(key), returns };
+        Ok(Arc::new(self.up(config, up, logs, say, interrupt)?))
+    }
+
+    fn server_key(&self) -> Result<String, Fault> {
+        if let Some(key) = self.server_key.get() {
+            return Ok(key.clone());
+        }
+        let drawn = random_key()?;
+        Ok(self.server_key.get_or_init(|| drawn).clone())
+    }
+
+    fn plan(
+        &self,
+        config: &Config,
+        input: PlanInput<'_>,
+        interrupt: &Interrupt,
+    ) -> Result<RunPlan, Halt<std::convert::Infallible>> {
+        if !Plan::is_needed(config) {
+            return Ok(RunPlan::default());
+        }
+        let models = RunModels::read(config, input.checkpoint, input.native, |model| Some(model.folder()));
+        let machines = match input.logs {
+            None => {
+                let device = config.learner.device.clone();
+                interrupt.or_abandon(move || Machines::here(&device))?
+            }
+            Some(logs) => match self.look(config, logs, interrupt) {
+                Ok(machines) if machines.is_empty() => {
+                    Machines::Unknown("no node of the cluster has described itself".to_owned())
+                }
+                Ok(machines) => Machines::Known(machines),
+                Err(Halt::Interrupted) => return Err(Halt::Interrupted),
+                // Whatever is wrong shows when something is started; a plan ends no run.
+                Err(Halt::Failed(error)) => {
+                    Machines::Unknown(format!("the machines of the cluster: {error}"))
+                }
+            },
+        };
+        Ok(Plan::new(config, &models, machines).for_run())
     }
 }
 
@@ -346,9 +311,10 @@ fn python(config: &Config) -> String {
     interpreter(python, std::env::current_exe().ok().as_deref())
 }
 
-fn absolute(path: &Path) -> std::path::PathBuf {
+pub(crate) fn absolute(path: &Path) -> std::path::PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(all(test, unix))]
+#[path = "tests.rs"]
 mod tests;

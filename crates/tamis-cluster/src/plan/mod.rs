@@ -1,25 +1,21 @@
-//! The plan of a run before anything is loaded: which machines it has, what runs on them, and the memory that each
-//! GPU (or each machine, where PyTorch is on a CPU) needs, part by part.
+//! The plan of a run before anything is loaded: which machines it has, what runs on them, and the bytes that each GPU
+//! (or each machine, if PyTorch is on a CPU) keeps of parameters.
 //!
 //! ```text
 //! configuration ─┐
 //! model_sizes ───┼─> Plan ─> `lines` for a person, problems that refuse a run, doubts that warn of it
-//! machines ──────┘    rank_memory, server_memory
+//! machines ──────┘    memory
 //! ```
 //!
-//! The native engine's memory is `assemble::memory`.
+//! What a micro-batch takes on top is not estimated. The native engine's memory is `assemble::memory` of the kernel.
 
-pub mod bytes;
-pub mod cache;
 mod lines;
 pub mod machines;
+pub mod memory;
 pub mod model_sizes;
 pub mod program;
-pub mod rank_memory;
-mod server_memory;
 pub mod table;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -28,12 +24,12 @@ use tamis_config::{
 };
 
 use tamis_model::TransformerConfig;
+use tamis_train::launcher::RunPlan;
 
-use bytes::human;
 use machines::{Gpu, Machine, Machines};
+use memory::{Kept, MemoryPart, Options, RankMemory, ServerMemory};
 use model_sizes::ModelSizes;
-use rank_memory::{MemoryPart, RankMemory, RankSettings};
-use server_memory::{ASLEEP, Options, ServerMemory};
+use tamis_train::bytes::human;
 
 /// A GPU with less is one that PyTorch may leave alone: a display's, where its build is one for CPUs.
 const LEAST_TO_TRAIN_ON: u64 = 16 << 30;
@@ -86,7 +82,7 @@ pub struct LearnerPlan {
     pub gpus: Option<Vec<String>>,
     /// Tokens of the largest micro-batch of a rank; a wave has one for each rank.
     pub tokens: u64,
-    /// Memory of each rank; `None` where the model's sizes or the number of ranks are not known.
+    /// What each rank keeps of parameters; `None` where the model's sizes or the number of ranks are not known.
     pub memory: Option<RankMemory>,
     /// Memory of each of its GPUs, or of each machine without; `None` where it is not known.
     pub capacity: Option<u64>,
@@ -111,10 +107,6 @@ pub struct ServersPlan {
     pub on_cpu: bool,
     /// Memory of each of their GPUs; `None` where it is not known.
     pub capacity: Option<u64>,
-    /// Most sequences that each runs at once.
-    pub max_num_seqs: u64,
-    /// What says so: `rollout.max_num_seqs`, or an option in `rollout.launch.args`.
-    pub max_num_seqs_of: &'static str,
 }
 
 /// Who runs where, and the memory that it takes.
@@ -192,6 +184,15 @@ impl Plan {
         plan
     }
 
+    /// As a run prints it.
+    pub fn for_run(&self) -> RunPlan {
+        let joined = |part: fn(&Misfit) -> &str| self.misfits.iter().map(part).collect::<Vec<_>>().join("\n");
+        let refusal = (!self.misfits.is_empty())
+            .then(|| (joined(|misfit| &misfit.message), joined(|misfit| &misfit.hint)));
+        let warn = |doubt: &Misfit| format!("{}\n  hint: {}", doubt.message, doubt.hint);
+        RunPlan { lines: self.lines(), warnings: self.doubts.iter().map(warn).collect(), refusal }
+    }
+
     fn is_on_ray(config: &Config) -> bool {
         config.cluster.launcher == LauncherKind::Ray
     }
@@ -245,19 +246,14 @@ impl Plan {
                 None => policy.as_critic(),
             });
             let adapter = learner.lora.as_ref();
-            let settings = RankSettings {
+            let kept = Kept {
                 ranks,
-                on_gpu: device == Device::Gpu,
                 rounds: computes_in_bf16(config, device),
                 adapter: adapter.map(|lora| policy.adapter(lora.rank as u64, lora.targets.as_deref())),
-                recomputes: config.model.recompute_activations,
-                tokens,
-                logprob_chunk: learner.logprob_chunk.map(|chunk| chunk as u64),
-                offloads_reference: learner.offload_reference,
+                offloads_reference: learner.offload_reference && device == Device::Gpu,
                 sends_weights: config.samples_at_servers() && config.publish_mode() == PublishMode::Nccl,
-                capacity,
             };
-            RankMemory::new(policy, reference, critic.as_ref(), settings)
+            RankMemory::new(policy, reference, critic.as_ref(), kept)
         });
         LearnerPlan { machines: learner.nodes, ranks_per_machine, device, gpus, tokens, memory, capacity }
     }
@@ -293,7 +289,6 @@ impl Plan {
         let is_own = launch.is_some_and(|launch| !launch.command.is_empty());
         let sizes = models.policy.as_ref().filter(|_| !is_own);
         let memory = sizes.map(|sizes| ServerMemory::new(config, sizes, self.published_bytes(config)));
-        let limit = memory.as_ref().and_then(|memory| memory.max_num_seqs);
         ServersPlan {
             engine: match config.rollout.backend {
                 _ if is_own => "`rollout.launch.command`",
@@ -307,8 +302,6 @@ impl Plan {
             memory,
             on_cpu: !known.is_empty() && known.iter().all(|machine| machine.gpus.is_empty()),
             capacity,
-            max_num_seqs: limit.unwrap_or(config.rollout.max_num_seqs as u64),
-            max_num_seqs_of: limit.map_or("rollout.max_num_seqs", |_| Options::of(config).sequences),
         }
     }
 
@@ -405,8 +398,8 @@ impl Plan {
         if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
     }
 
-    /// Refuses a learner whose certain part is larger than what there is, and doubts one whose largest may be. Where
-    /// it may compute on something else than what was looked at it is no more than a doubt.
+    /// Refuses a learner that keeps more of parameters than there is room for. If it may compute on something else than
+    /// what was looked at it is no more than a doubt.
     fn check_learner(&mut self, config: &Config) {
         let Some(plan) = &self.learner else { return };
         let (Some(memory), Some(capacity)) = (&plan.memory, plan.capacity) else { return };
@@ -414,26 +407,20 @@ impl Plan {
             Device::Gpu => (1, "GPU"),
             Device::Cpu => (plan.ranks_per_machine.unwrap_or(1) as u64, "machine"),
         };
-        let (least, most) = (each * memory.least(), each * memory.most());
-        let mut ways = Vec::new();
-        if !config.model.recompute_activations {
-            ways.push("`model.recompute_activations: true`");
-        }
-        let has_reference = memory.certain.iter().any(|part| part.name == "reference");
-        if has_reference && !config.learner.offload_reference && plan.device == Device::Gpu {
-            ways.push("`learner.offload_reference: true`");
-        }
+        let least = each * memory.total();
         if least > capacity {
+            let mut ways = Vec::new();
+            if memory.has("reference") && plan.device == Device::Gpu {
+                ways.push("`learner.offload_reference: true`");
+            }
             if config.learner.lora.is_none() {
                 ways.push("an adapter (`learner.lora: {rank: 32, alpha: 32}`)");
             }
             if plan.device == Device::Gpu {
                 ways.push("more GPUs (`learner.gpus_per_node`, `learner.nodes`)");
             }
-            ways.retain(|way| !way.contains("recompute"));
             ways.push("a smaller model");
-            let has_critic = memory.certain.iter().any(|part| part.name == "critic");
-            if has_critic {
+            if memory.has("critic") {
                 ways.push("a smaller critic (`critic.model.path`)");
             }
             let is_certain = match plan.device {
@@ -446,33 +433,11 @@ impl Plan {
                     "the learner needs {} on each {whose} before a token is computed, and has {}: {}",
                     human(least),
                     human(capacity),
-                    parts(memory.certain.iter())
+                    parts(&memory.parts)
                 ),
                 hint: format!("what takes less: {}", ways.join(", ")),
             };
             if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
-        } else if most > capacity {
-            let fits = memory.tokens_that_fit(capacity / each);
-            let longest = (config.data.max_prompt_length + config.max_completion_length()) as u64;
-            let mut hint = match config.train.micro_batch_size {
-                _ if fits < longest => "lower `rollout.max_response_length`".to_owned(),
-                Some(_) => format!("set `train.micro_batch_size: {}`", fits / longest.max(1)),
-                None => format!("set `train.micro_batch_tokens: {fits}`"),
-            };
-            for way in ways {
-                let _ = write!(hint, ", or set {way}");
-            }
-            self.doubts.push(Misfit {
-                keys: vec!["train.micro_batch_tokens".to_owned()],
-                message: format!(
-                    "the learner may need {} on each {whose}, which has {}, with micro-batches of {} tokens: {}",
-                    human(most),
-                    human(capacity),
-                    plan.tokens,
-                    parts(memory.parts())
-                ),
-                hint,
-            });
         }
         let others: Vec<String> = (self.machines.known().iter())
             .flat_map(|machine| machine.gpus.iter().map(move |gpu| (machine, gpu)))
@@ -508,27 +473,18 @@ impl Plan {
                 hint: format!("raise `{length}` (`rollout.launch.args`), or lower `rollout.max_response_length`"),
             });
         }
-        let Some(capacity) = plan.capacity else { return };
-        let needed = memory.weights + memory.beside + memory.least_cache;
+        let (Some(capacity), Some(weights)) = (plan.capacity, memory.weights) else { return };
         let taken = memory.taken(capacity);
-        if needed > taken {
+        if weights > taken {
             self.doubts.push(Misfit {
                 keys: keys(),
                 message: format!(
-                    "a server needs {} on each of its GPUs (weights {}, one sequence of {} tokens, {} beside them), and \
-                     has {} ({option} {})",
-                    human(needed),
-                    human(memory.weights),
-                    memory.must_hold,
-                    human(memory.beside),
+                    "a server needs {} on each of its GPUs for its weights, and has {} ({option} {})",
+                    human(weights),
                     human(taken),
                     memory.share
                 ),
-                hint: if needed - memory.least_cache + memory.cache_per_sequence.unwrap_or(0) > taken {
-                    "raise `rollout.launch.tensor_parallel`, or take a smaller model".to_owned()
-                } else {
-                    format!("give them `{length} {trajectory}` (`rollout.launch.args`), which is enough here")
-                },
+                hint: "raise `rollout.launch.tensor_parallel`, or take a smaller model".to_owned(),
             });
             return;
         }
@@ -536,12 +492,11 @@ impl Plan {
         let Some(resident) = learner.and_then(|learner| learner.memory.as_ref()) else { return };
         // What the learner holds while servers sample: weights and moments, of a critic, too.
         let held = |part: &MemoryPart| match part.name {
-            "gathered" | "gradients" => 0,
-            "reference" if config.learner.offload_reference => 0,
+            "gradients" => 0,
             "critic" => part.bytes / 4 * 3,
             _ => part.bytes,
         };
-        let held: u64 = resident.certain.iter().map(held).sum();
+        let held: u64 = resident.parts.iter().map(held).sum();
         let room = capacity.saturating_sub(held);
         if taken > room {
             let share = (room as f64 / capacity as f64 * 100.0).floor() / 100.0;
@@ -557,28 +512,21 @@ impl Plan {
                 ),
                 hint: format!(
                     "give them `{option} {share}` (`rollout.launch.args`){}, or GPUs of their own",
-                    if needed > room { " (their model would not fit: more GPUs, or an adapter)" } else { "" }
+                    if weights > room { " (their model would not fit: more GPUs, or an adapter)" } else { "" }
                 ),
             });
             return;
         }
-        let asleep = if config.rollout.sleep_level > 0 { ASLEEP } else { taken };
-        let both = resident.most() + asleep;
-        if both > capacity {
+        if config.rollout.sleep_level == 0 && resident.total() + taken > capacity {
             self.doubts.push(Misfit {
                 keys: vec!["rollout.sleep_level".to_owned(), "cluster.colocate".to_owned()],
                 message: format!(
-                    "the learner may need {} beside the {} of a server {}, and a GPU has {}",
-                    human(resident.most()),
-                    human(asleep),
-                    if config.rollout.sleep_level > 0 { "that sleeps" } else { "that stays awake" },
+                    "the learner needs {} beside the {} of a server that stays awake, and a GPU has {}",
+                    human(resident.total()),
+                    human(taken),
                     human(capacity)
                 ),
-                hint: if config.rollout.sleep_level == 0 {
-                    "set `rollout.sleep_level: 1` (vLLM), or give them GPUs of their own".to_owned()
-                } else {
-                    "lower `train.micro_batch_tokens`, or set `model.recompute_activations: true`".to_owned()
-                },
+                hint: "set `rollout.sleep_level: 1` (vLLM), or give them GPUs of their own".to_owned(),
             });
         }
     }
@@ -593,8 +541,8 @@ fn computes_in_bf16(config: &Config, device: Device) -> bool {
 }
 
 /// `weights 1.0 GiB, gradients 512.0 MiB`.
-fn parts<'a>(parts: impl Iterator<Item = &'a MemoryPart>) -> String {
-    parts.map(|part| format!("{} {}", part.name, human(part.bytes))).collect::<Vec<_>>().join(", ")
+fn parts(parts: &[MemoryPart]) -> String {
+    parts.iter().map(|part| format!("{} {}", part.name, human(part.bytes))).collect::<Vec<_>>().join(", ")
 }
 
 fn ids<'a>(gpus: impl Iterator<Item = &'a Gpu>) -> Vec<String> {

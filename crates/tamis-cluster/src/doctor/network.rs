@@ -7,9 +7,9 @@ use tamis_config::{BackendKind, Config};
 use tamis_rollout::clock::Bell;
 use tamis_rollout::http::{Address, HttpClient, HttpSettings, Transport as _};
 use tamis_rollout::wire::{Call, HttpAnswer};
+use tamis_train::api_key::api_key;
 
 use super::Finding;
-use crate::api_key::api_key;
 
 /// Longest time for an answer.
 const LONGEST: Duration = Duration::from_secs(10);

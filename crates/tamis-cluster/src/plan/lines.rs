@@ -1,6 +1,7 @@
 //! The plan in words.
 
-use super::bytes::human;
+use tamis_train::bytes::human;
+
 use super::machines::{Machine, Machines};
 use super::{Device, LearnerPlan, Plan, ServersPlan, parts};
 
@@ -91,19 +92,14 @@ impl LearnerPlan {
                 };
                 let of = self.capacity.map_or_else(String::new, |bytes| match (self.device, self.ranks_per_machine) {
                     (Device::Cpu, Some(ranks)) if ranks > 1 => {
-                        format!(", and {ranks} of them have {}", human(bytes))
+                        format!(" ({ranks} of them have {})", human(bytes))
                     }
                     _ => format!(" of {}", human(bytes)),
                 });
-                let unknown = if memory.of_batch.is_empty() {
-                    ", and activations, which this model's config.json does not tell"
-                } else {
-                    ""
-                };
                 lines.push(format!(
-                    "    {each}: at most {}{of}: {}{unknown}",
-                    human(memory.most()),
-                    parts(memory.parts())
+                    "    {each}: {}{of} before a token is computed: {}",
+                    human(memory.total()),
+                    parts(&memory.parts)
                 ));
                 if memory.host > 0 {
                     lines.push(format!("    main memory of all machines: {}", human(memory.host)));
@@ -124,27 +120,14 @@ impl ServersPlan {
         };
         let shares = if self.shares { ", which the learner has, too" } else { "" };
         let mut lines = vec![format!("  {plural}: {} of {}, {where_}{shares}", self.replicas, self.engine)];
-        if let (Some(memory), Some(capacity)) = (&self.memory, self.capacity) {
-            let room = memory.sequences(capacity).map_or_else(String::new, |sequences| {
-                format!(
-                    " (room for {sequences} sequences of {} tokens; {} is {})",
-                    memory.longest, self.max_num_seqs_of, self.max_num_seqs
-                )
-            });
-            lines.push(format!(
-                "    each GPU: {} of {}: weights {}, keys and values {}{room}, {} beside them",
-                human(memory.taken(capacity)),
-                human(capacity),
-                human(memory.weights),
-                human(memory.cache(capacity)),
-                human(memory.beside)
-            ));
-        } else if let Some(memory) = &self.memory {
+        if let Some((memory, weights)) =
+            self.memory.as_ref().and_then(|memory| Some((memory, memory.weights?)))
+        {
             let each = if self.on_cpu { "each" } else { "each GPU" };
-            lines.push(format!("    {each}: weights {}", human(memory.weights)));
-        }
-        if let Some(memory) = self.memory.as_ref().filter(|memory| !memory.uncounted.is_empty()) {
-            lines.push(format!("    not counted: what servers make of {}", memory.uncounted.join(", ")));
+            let of = self.capacity.map_or_else(String::new, |capacity| {
+                format!(" of the {} that it takes", human(memory.taken(capacity)))
+            });
+            lines.push(format!("    {each}: weights {}{of}", human(weights)));
         }
         lines
     }

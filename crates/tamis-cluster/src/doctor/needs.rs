@@ -1,23 +1,24 @@
 //! What one configuration needs, and whether it is there.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use tamis_config::locate::{Extent, Locate};
 use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
-use tamis_hub::Extent;
 use tamis_rollout::launch::LaunchError;
+use tamis_train::assemble::hub::Names;
+use tamis_train::assemble::loggers::{SET_URI, is_place_open};
+use tamis_train::assemble::policy;
+use tamis_train::bytes::human;
+use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::python_program::interpreter;
 
 use super::python::{Interpreter, find_program};
 use super::{Finding, Topic, network};
-use crate::assemble::hub::Names;
-use crate::assemble::loggers::{SET_URI, is_place_open};
-use crate::assemble::policy;
-use crate::cluster::Cluster;
-use crate::interrupt::{Halt, Interrupt};
-use crate::plan::bytes::human;
+use crate::Cluster;
 use crate::plan::machines::{Machine, Machines};
 use crate::plan::model_sizes::ModelSizes;
 use crate::plan::{Misfit, Plan, RunModels};
-use crate::python_program::interpreter;
 
 /// What was found before.
 pub(super) struct There {
@@ -29,12 +30,14 @@ pub(super) struct There {
     pub(super) named: String,
     /// The interpreter of the program `vllm` on `PATH`, where there is one that answers.
     pub(super) vllm: Option<Interpreter>,
+    /// Where names of models are looked up.
+    pub(super) hub: Arc<dyn Locate>,
 }
 
 /// What a configuration needs.
 pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> Topic {
     let mut found = Vec::new();
-    let names = Names::of_environment(Extent::Look);
+    let names = Names::new(Arc::clone(&there.hub), Extent::Look);
     let native = policy::shape_before_data(config);
     let models = RunModels::read(config, None, native.as_ref(), |model| names.configuration(model));
     packages(config, there, &mut found);

@@ -6,25 +6,29 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tamis_config::{Config, LauncherKind};
-use tamis_rollout::launch::{HEALTHY, LaunchError, Say, pause_after};
+use tamis_rollout::launch::{HEALTHY, LaunchError, Launched, Say, pause_after};
+use tamis_train::launcher::COMMAND;
+use tamis_train::python_program::interpreter;
 
-use super::launcher::{self, Fate, Launcher};
-use super::{Cluster, LOOK_EVERY, MOST_RESTARTS, absolute};
-use crate::python_program::interpreter;
+use crate::cluster::{Cluster, LOOK_EVERY, MOST_RESTARTS, absolute};
+use crate::launcher::{Fate, LauncherProcess};
+
+/// Longest wait for the news of an end.
+const NEWS: Duration = Duration::from_millis(500);
 
 /// How a launcher is started.
-pub(super) struct StartLauncher {
-    pub(super) python: String,
-    pub(super) kind: LauncherKind,
-    pub(super) address: String,
-    pub(super) log: PathBuf,
+pub(crate) struct StartLauncher {
+    pub(crate) python: String,
+    pub(crate) kind: LauncherKind,
+    pub(crate) address: String,
+    pub(crate) log: PathBuf,
     /// Time for which a cluster that was there may be away.
-    pub(super) wait: Duration,
+    pub(crate) wait: Duration,
 }
 
 impl StartLauncher {
     /// Of a configuration; its log is in a folder.
-    pub(super) fn new(config: &Config, logs: &Path) -> Self {
+    pub(crate) fn new(config: &Config, logs: &Path) -> Self {
         let program = std::env::current_exe().ok();
         let cluster = &config.cluster;
         Self {
@@ -38,17 +42,17 @@ impl StartLauncher {
 }
 
 /// What was asked of a launcher.
-pub(super) struct Asked {
-    pub(super) name: &'static str,
-    pub(super) count: usize,
-    pub(super) command: Value,
-    pub(super) startup_timeout: Duration,
-    pub(super) say: Say,
+pub(crate) struct Asked {
+    pub(crate) name: &'static str,
+    pub(crate) count: usize,
+    pub(crate) command: Value,
+    pub(crate) startup_timeout: Duration,
+    pub(crate) say: Say,
 }
 
 impl Asked {
     /// Asks a launcher for it; the number by which news of it are told from news of its predecessors.
-    pub(super) fn send_to(&self, launcher: &Launcher) -> u64 {
+    pub(crate) fn send_to(&self, launcher: &LauncherProcess) -> u64 {
         let generation = launcher.expect(self.name, self.count, &self.say);
         let mut command = self.command.clone();
         command["generation"] = generation.into();
@@ -58,9 +62,9 @@ impl Asked {
 
     /// The addresses where all have come up, or why they have not; `None` while that is open. A launcher that says
     /// nothing for so much longer than it all may take is ended.
-    pub(super) fn outcome(
+    pub(crate) fn outcome(
         &self,
-        launcher: &Launcher,
+        launcher: &LauncherProcess,
         since: Instant,
         patience: Duration,
     ) -> Option<Result<Vec<String>, LaunchError>> {
@@ -73,8 +77,8 @@ impl Asked {
 }
 
 /// The error of a launcher that has not answered in time, which is ended.
-pub(super) fn is_late(
-    launcher: &Launcher,
+pub(crate) fn is_late(
+    launcher: &LauncherProcess,
     since: Instant,
     timeout: Duration,
     patience: Duration,
@@ -87,25 +91,25 @@ pub(super) fn is_late(
     if began.elapsed() < timeout + patience {
         return None;
     }
-    let (command, output) = (launcher::COMMAND.to_owned(), launcher.last_lines());
+    let (command, output) = (COMMAND.to_owned(), launcher.last_lines());
     launcher.kill(&format!("it did not answer within {} s", began.elapsed().as_secs()));
     Some(LaunchError::Late { command, timeout: began.elapsed(), output })
 }
 
 /// What is known of a role.
-pub(super) struct Standing {
-    pub(super) launcher: Arc<Launcher>,
+pub(crate) struct Standing {
+    pub(crate) launcher: Arc<LauncherProcess>,
     /// Which request of it they are.
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
     /// Where they answered last.
-    pub(super) addresses: Vec<String>,
-    pub(super) state: State,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) state: State,
     /// How many launchers were started in place of one that was lost, since they were last up for long.
-    pub(super) restarts: u32,
+    pub(crate) restarts: u32,
 }
 
 /// Where a role stands.
-pub(super) enum State {
+pub(crate) enum State {
     Up {
         since: Instant,
     },
@@ -124,50 +128,23 @@ pub(super) enum State {
 }
 
 /// A gang, or servers of one kind, that a launcher started. Dropped, they are ended.
-pub struct Role {
-    pub(super) cluster: Cluster,
-    pub(super) start: StartLauncher,
-    pub(super) asked: Asked,
-    pub(super) key: Option<String>,
+pub(crate) struct Role {
+    pub(crate) cluster: Cluster,
+    pub(crate) start: StartLauncher,
+    pub(crate) asked: Asked,
+    pub(crate) key: Option<String>,
     /// Whether another launcher is started for them where theirs is lost.
-    pub(super) returns: bool,
-    pub(super) standing: Mutex<Standing>,
+    pub(crate) returns: bool,
+    pub(crate) standing: Mutex<Standing>,
 }
 
 impl Role {
-    pub(super) fn standing(&self) -> MutexGuard<'_, Standing> {
+    pub(crate) fn standing(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where they answer now. This is what notices that their launcher is gone, and has another one start them.
-    pub fn addresses(&self) -> Vec<String> {
-        self.look().addresses.clone()
-    }
-
-    /// Has the one at this place of [`Self::addresses`] ended and started again.
-    pub fn restart(&self, place: usize) {
-        let command = json!({"command": "restart", "role": self.asked.name, "index": place});
-        self.standing().launcher.send(&command);
-    }
-
-    /// What became of one that ended and is not started again, with the end of its output, or of the launcher.
-    pub fn ended(&self) -> Option<String> {
-        let standing = self.look();
-        match &standing.state {
-            State::Over { reason } => Some(reason.clone()),
-            State::Up { .. } if self.returns => standing.launcher.given_up(self.asked.name),
-            State::Again { .. } | State::Asked { .. } => None,
-            State::Up { .. } => standing.launcher.ended(self.asked.name),
-        }
-    }
-
-    /// Whether they are down with their launcher, and another one is to start them.
-    pub(super) fn is_returning(&self) -> bool {
-        matches!(self.look().state, State::Again { .. } | State::Asked { .. })
-    }
-
     /// Whether they are up again, or why they are given up; `None` while that is open.
-    pub(super) fn fate(&self) -> Option<Result<(), String>> {
+    pub(crate) fn fate(&self) -> Option<Result<(), String>> {
         match &self.look().state {
             State::Up { .. } => Some(Ok(())),
             State::Over { reason } => Some(Err(reason.clone())),
@@ -226,7 +203,7 @@ impl Role {
     }
 
     /// Has another launcher started after a pause, or gives up.
-    pub(super) fn lose(&self, standing: &mut Standing, reason: String) {
+    pub(crate) fn lose(&self, standing: &mut Standing, reason: String) {
         if matches!(standing.state, State::Up { since } if since.elapsed() >= HEALTHY) {
             standing.restarts = 0;
         }
@@ -245,6 +222,47 @@ impl Role {
              {MOST_RESTARTS}"
         ));
         standing.state = State::Again { at: Instant::now() + pause };
+    }
+}
+
+impl Launched for Role {
+    /// Where they answer now. This is what notices that their launcher is gone, and has another one start them.
+    fn addresses(&self) -> Vec<String> {
+        self.look().addresses.clone()
+    }
+
+    fn restart(&self, place: usize) {
+        let command = json!({"command": "restart", "role": self.asked.name, "index": place});
+        self.standing().launcher.send(&command);
+    }
+
+    fn ended(&self) -> Option<String> {
+        let standing = self.look();
+        match &standing.state {
+            State::Over { reason } => Some(reason.clone()),
+            State::Up { .. } if self.returns => standing.launcher.given_up(self.asked.name),
+            State::Again { .. } | State::Asked { .. } => None,
+            State::Up { .. } => standing.launcher.ended(self.asked.name),
+        }
+    }
+
+    fn find_end(&self) -> Option<String> {
+        let began = Instant::now();
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || began.elapsed() >= NEWS {
+                return ended;
+            }
+            std::thread::sleep(NEWS / 20);
+        }
+    }
+
+    fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    fn is_returning(&self) -> bool {
+        matches!(self.look().state, State::Again { .. } | State::Asked { .. })
     }
 }
 

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use tamis_model::SimdLevel;
+use tamis_train::bytes::human;
 
 use super::{Finding, Topic};
-use crate::plan::bytes::human;
 use crate::plan::machines::{Machine, find_gpus};
 use crate::plan::program::{ProgramError, ask};
 
