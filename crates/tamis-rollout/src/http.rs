@@ -64,7 +64,8 @@ pub struct Address {
 impl Address {
     /// Reads `http://HOST:PORT`, with or without a slash or OpenAI's `/v1` at its end, or `unix:PATH`.
     pub fn parse(url: &str) -> Result<Self, HttpError> {
-        let wrong = |reason: &str| fault!("{url:?} is no address of a server ({reason}); write http://HOST:PORT");
+        let wrong =
+            |reason: &str| fault!("{url:?} is no address of a server ({reason}); write http://HOST:PORT");
         if let Some(path) = url.trim().strip_prefix("unix:") {
             return match (cfg!(unix), path.is_empty()) {
                 (true, false) => {

@@ -85,7 +85,10 @@ impl Rewards {
                 return fail("is used twice");
             }
             if !weight.is_finite() {
-                return Err(fault!("weight of reward function `{name}` must be a finite number, got {weight}").into());
+                return Err(fault!(
+                    "weight of reward function `{name}` must be a finite number, got {weight}"
+                )
+                .into());
             }
         }
         Ok(Self { functions, trainer_state: TrainerState::default() })
@@ -355,7 +358,8 @@ fn check_scores(scores: &mut Scores, num_tokens: usize, num_turns: usize) -> Res
             && per_turn.len() != num_turns
         {
             let actual = per_turn.len();
-            let expected = format!("{num_turns} numbers, one for each turn of the assistant in the completion");
+            let expected =
+                format!("{num_turns} numbers, one for each turn of the assistant in the completion");
             return Err(fault!("score `{name}` per turn: expected {expected}, got {actual}").into());
         }
     }

@@ -172,7 +172,9 @@ pub(super) fn refuse_ours(
             && extra.get(name).is_some_and(|value| sampling.regex.is_some() || is_regex(value))
     });
     let clash = clash.copied().or(form.map(|&name| (name, "rollout.regex")));
-    clash.map_or(Ok(()), |(name, by)| Err(fault!("server parameter `{name}` is set by {by}; set that instead")))
+    clash.map_or(Ok(()), |(name, by)| {
+        Err(fault!("server parameter `{name}` is set by {by}; set that instead"))
+    })
 }
 
 /// Adds the members of a map to another.
