@@ -1,5 +1,7 @@
 //! Why rewards cannot be set up, or scoring cannot go on.
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
 use super::failure::RewardFailure;
@@ -7,35 +9,9 @@ use super::failure::RewardFailure;
 /// A reward cannot be set up, or scoring cannot go on.
 #[derive(Debug, Error)]
 pub enum RewardError {
-    /// No function was given.
-    #[error("a run needs at least one reward function")]
-    NoFunction,
-    /// A name is taken or empty.
-    #[error("reward function name `{name}` {reason}")]
-    Name {
-        /// The name.
-        name: String,
-        /// The fault.
-        reason: &'static str,
-    },
-    /// A weight is no finite number.
-    #[error("weight of reward function `{name}` must be a finite number, got {weight}")]
-    Weight {
-        /// The function.
-        name: String,
-        /// The weight.
-        weight: f64,
-    },
-    /// A parameter is out of range.
-    #[error("reward `{kind}` needs {expected}, got {actual}")]
-    Parameter {
-        /// Kind of function.
-        kind: &'static str,
-        /// The value expected.
-        expected: &'static str,
-        /// The value found.
-        actual: String,
-    },
+    /// The functions or a parameter of theirs cannot be used.
+    #[error(transparent)]
+    Setup(#[from] Fault),
     /// A pattern is no regular expression.
     #[error(
         "reward `format` cannot use the pattern `{pattern}` (look-around and back-references are not supported)"
@@ -67,6 +43,11 @@ pub enum RewardError {
 }
 
 impl RewardError {
+    /// A parameter is out of range.
+    pub(super) fn parameter(kind: &str, expected: &str, actual: &str) -> Self {
+        fault!("reward `{kind}` needs {expected}, got {actual}").into()
+    }
+
     /// A failure of a function that no later call can mend.
     pub(super) fn fatal(name: &str, failure: &RewardFailure) -> Self {
         match failure {

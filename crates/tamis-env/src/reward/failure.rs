@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
 /// Largest magnitude of a score, of its parts, and of their weighted sum: squares, and sums of squares over
@@ -10,7 +12,7 @@ pub const LARGEST_SCORE: f64 = 1e100;
 
 /// A failure of one function on one completion. The completion is left without that function's score, as if
 /// it had no answer, and the reason is reported; the failures of [`RewardFailure::is_fatal`] end the run.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 pub enum RewardFailure {
     /// The program cannot be started.
     #[error("cannot start `{program}`: {reason}")]
@@ -36,61 +38,14 @@ pub enum RewardFailure {
         /// Last lines of its standard error.
         stderr: String,
     },
-    /// A line longer than the limit; the process was killed.
-    #[error("an answer is longer than {limit} bytes; the process was killed")]
-    LineTooLong {
-        /// Longest line that is read.
-        limit: usize,
-    },
-    /// A line that is no answer; the process was killed.
-    #[error(
-        "expected one JSON object with `id` and `score` a line, got `{line}`: {reason}; the process was killed"
-    )]
-    Garbage {
-        /// Beginning of the line.
-        line: String,
-        /// The fault.
-        reason: String,
-    },
-    /// An answer for a completion that says nothing usable of it.
-    #[error("its answer is not usable: {reason}; it answered `{line}`")]
-    Unusable {
-        /// Beginning of the line.
-        line: String,
-        /// The fault.
-        reason: String,
-    },
+    /// An answer that cannot be used.
+    #[error(transparent)]
+    Answer(#[from] Fault),
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {
         /// Message of the exception, with the traceback where there is one.
         message: String,
-    },
-    /// A score is infinite.
-    #[error("score `{name}` must be finite, got {value}")]
-    NotFinite {
-        /// The score.
-        name: String,
-        /// The value in words.
-        value: String,
-    },
-    /// A score, or a part of one, so large that statistics of it are no numbers any more.
-    #[error("score `{name}` must lie within plus and minus {LARGEST_SCORE:e}, got {value}")]
-    TooLarge {
-        /// The score.
-        name: String,
-        /// The value in words.
-        value: String,
-    },
-    /// An answer whose parts do not fit together.
-    #[error("{what}: expected {expected}, got {actual}")]
-    Shape {
-        /// The part that does not fit.
-        what: String,
-        /// The value expected.
-        expected: String,
-        /// The value found.
-        actual: String,
     },
     /// The processes of a command were restarted too often.
     #[error(
@@ -116,6 +71,19 @@ pub enum RewardFailure {
 }
 
 impl RewardFailure {
+    /// A line that is no answer; the process was killed.
+    pub(super) fn garbage(line: &str, reason: &str) -> Self {
+        fault!(
+            "expected one JSON object with `id` and `score` a line, got `{line}`: {reason}; the process was killed"
+        )
+        .into()
+    }
+
+    /// A score is infinite.
+    pub(super) fn not_finite(name: &str, value: &str) -> Self {
+        fault!("score `{name}` must be finite, got {value}").into()
+    }
+
     /// Whether no later call can succeed.
     pub fn is_fatal(&self) -> bool {
         matches!(

@@ -44,8 +44,7 @@ pub struct Length {
 impl Length {
     /// All in tokens; `min <= max`, `scale` at least 1 (1: anything outside the range scores −1).
     pub fn new(min: u64, max: u64, scale: u64) -> Result<Self, RewardError> {
-        let fail =
-            |expected, actual: String| Err(RewardError::Parameter { kind: "length", expected, actual });
+        let fail = |expected, actual: String| Err(RewardError::parameter("length", expected, &actual));
         if min > max {
             return fail("min <= max", format!("min {min}, max {max}"));
         }

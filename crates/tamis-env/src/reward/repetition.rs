@@ -22,7 +22,7 @@ tamis_core::settings! {
 impl RewardSettings for Repetition {
     fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         let fail =
-            |expected, actual| Err(RewardError::Parameter { kind: "repetition", expected, actual }.into());
+            |expected, actual: String| Err(RewardError::parameter("repetition", expected, &actual).into());
         if self.ngram_size == 0 {
             return fail("an ngram_size of at least 1", "0".to_owned());
         }

@@ -91,9 +91,7 @@ impl SoftOverlong {
     /// `max_length` and `buffer` in tokens; the punishment is multiplied by `factor` (verl's
     /// `penalty_factor`, 1 unless set).
     pub fn new(max_length: u64, buffer: u64, factor: f64, form: OverlongForm) -> Result<Self, RewardError> {
-        let fail = |expected, actual: String| {
-            Err(RewardError::Parameter { kind: "soft_overlong", expected, actual })
-        };
+        let fail = |expected, actual: String| Err(RewardError::parameter("soft_overlong", expected, &actual));
         if form == OverlongForm::Verl && buffer == 0 {
             return fail("a buffer of at least 1 token in the form `verl`", buffer.to_string());
         }

@@ -88,9 +88,7 @@ impl CommandReward {
         printed: Option<Arc<Printed>>,
         config: CommandConfig,
     ) -> Result<Self, RewardError> {
-        let fail = |expected, actual: &str| {
-            Err(RewardError::Parameter { kind: "command", expected, actual: actual.to_owned() })
-        };
+        let fail = |expected, actual| Err(RewardError::parameter("command", expected, actual));
         if config.argv.first().is_none_or(String::is_empty) {
             return fail("a program in argv", "none");
         }
