@@ -159,3 +159,54 @@ fn holds(term: &str, t: &mut Translator) -> bool {
     }
     if term == "whole" { t.whole } else { named(term, t) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translator::Lower;
+
+    const TABLES: [(Owner, &str); 4] = [
+        (Owner::Verl, include_str!("../tables/verl.tsv")),
+        (Owner::EasyR1, include_str!("../tables/easyr1.tsv")),
+        (Owner::Ragen, include_str!("../tables/ragen.tsv")),
+        (Owner::Trl, include_str!("../tables/trl.tsv")),
+    ];
+
+    fn nothing_given() -> Translator {
+        Translator {
+            given: Vec::new(),
+            whole: true,
+            lower: Lower::default(),
+            overrides: Vec::new(),
+            notes: Vec::new(),
+            diagnostics: Vec::new(),
+        }
+    }
+
+    /// A name of a condition or of a rule that there is not would panic.
+    #[test]
+    fn every_step_names_what_there_is() {
+        for (owner, table) in TABLES {
+            let is_key = |key: &&str| Owner::ALL.iter().any(|owner| crate::entry(*owner, key).is_some());
+            let steps = table.split("\n= ").skip(1).flat_map(|block| block.lines().skip(1));
+            for [keys, default, becomes, condition, note] in steps.map(columns) {
+                let mut t = nothing_given();
+                for term in condition.split("; ").filter(|term| !matches!(*term, "" | "so")) {
+                    holds(term, &mut t);
+                }
+                step(owner, [keys, default, becomes, note], &mut t);
+                let (verb, rest) = becomes.split_once(' ').unwrap_or((becomes, ""));
+                let is_set = verb.contains('=') || matches!(verb, "add" | "torch" | "default");
+                let sets = if verb.contains('=') { becomes } else { rest };
+                for (ours, _) in pairs(sets).filter(|_| is_set) {
+                    assert!(tamis_config::explain(ours).is_ok(), "{owner}: {keys} becomes {ours}");
+                }
+                if !matches!(verb, "stop" | "call" | "default" | "absent") {
+                    let unknown = keys.split(',').find(|key| !is_key(key));
+                    assert_eq!(unknown, None, "{owner}: a step of {becomes}");
+                    assert!(is_set || verb == "part" || !note.is_empty(), "{owner}: {keys} has no note");
+                }
+            }
+        }
+    }
+}
