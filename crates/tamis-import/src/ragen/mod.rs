@@ -73,8 +73,6 @@ const RULES: &[Rule] = &[
     environments::ENVIRONMENT,
     episodes::EPISODES,
     filter::ROLLOUT_FILTER,
-    rules::SHAPINGS,
-    rules::GRADIENT_ANALYSIS,
     rules::BI_LEVEL_GAE,
     rules::SIZES,
 ];
