@@ -10,7 +10,7 @@ use tamis_config::CheckpointDtype;
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
 use tamis_core::setting::{Described, Shape};
 use tamis_import::{is_foreign_option, join_options};
-use tamis_report::page::StepRange;
+use tamis_lab::report::StepRange;
 use tamis_train::plan::machines::Machines;
 
 /// Trains language models by reinforcement learning with verifiable rewards.

@@ -9,7 +9,7 @@
 //! as generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`] become
 //! tokens and are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use
 //! [`python_program`], [`fault`] and [`interrupt`]. [`cluster`] starts learners and servers elsewhere; [`plan`] says what a run needs
-//! of which machines, [`doctor`] what is there. [`sweep`] runs many of them as processes of their own.
+//! of which machines, [`doctor`] what is there.
 
 mod api_key;
 pub mod assemble;
@@ -29,5 +29,4 @@ pub mod plan;
 pub mod prompts;
 pub mod python_program;
 pub mod run;
-pub mod sweep;
 pub mod workers;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use tamis_config::{Config, Loaded};
 use tamis_import::{load_of_run, load_to_show};
+use tamis_lab::advise::{self, AdviseError, Plan, advise, read};
 use tamis_run::directory::CONFIG;
-use tamis_simulate::advise::{self, AdviseError, Plan, advise, read};
 
 use super::{new_errors, print, show};
 use crate::arguments::{AdviseArguments, LayerArguments};

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use tamis_core::filter::{GroupFilter, Metric, OutcomeScale};
 use tamis_core::setting::{Described, KeySpec, Shape, Variant};
-use tamis_report::filter::{FilterOptions, GroupLayout, filter_file};
+use tamis_lab::filter::{FilterOptions, GroupLayout, filter_file};
 
 use super::{print, show, warn};
 use crate::arguments::FilterArguments;

@@ -1,16 +1,16 @@
 //! `tamis monitor`.
 
-mod terminal;
-mod view;
-
 use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tamis_report::monitor::{MonitorError, Watch, text};
+use tamis_lab::monitor::terminal::{Closed, follow};
+use tamis_lab::monitor::view::Look;
+use tamis_lab::monitor::{MonitorError, Watch, text};
 
 use super::{print, show};
 use crate::arguments::MonitorArguments;
-use crate::failure::{FAILED, Failure, USAGE};
-use view::Look;
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
 pub(crate) fn run(arguments: &MonitorArguments) -> Result<u8, Failure> {
     let mut watch = Watch::open(&arguments.path).map_err(|error| fail(&error))?;
@@ -29,7 +29,18 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<u8, Failure> {
     }
     let no_colour = arguments.no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let look = if no_colour { Look::Plain } else { Look::Coloured };
-    terminal::follow(watch, arguments.interval, look)
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    ctrlc::set_handler(move || stopped.store(true, Ordering::Relaxed))
+        .map_err(|error| Failure::new(FAILED, format!("error: failed to listen for signals: {error}")))?;
+    match follow(watch, arguments.interval, look, &stop) {
+        Ok(Closed::Quit) => Ok(0),
+        Ok(Closed::Stopped) => Ok(INTERRUPTED),
+        Err(error) => Err(Failure::new(
+            FAILED,
+            format!("error: failed to use the terminal: {error}\n  hint: `--once` prints the same as text"),
+        )),
+    }
 }
 
 fn fail(error: &MonitorError) -> Failure {

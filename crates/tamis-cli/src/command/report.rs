@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tamis_report::page::{PageOptions, StepRange, page};
+use tamis_lab::report::{PageOptions, StepRange, page};
 use tamis_run::directory::REPORT;
 use tamis_run::durable::Disk;
 

@@ -1,6 +1,6 @@
 //! `tamis rollouts`.
 
-use tamis_report::rollouts::{RolloutQuery, read};
+use tamis_lab::rollouts::{RolloutQuery, read};
 
 use super::{print, show};
 use crate::arguments::RolloutsArguments;

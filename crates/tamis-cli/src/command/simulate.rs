@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tamis_config::Severity;
+use tamis_lab::simulate::{SimulationProgress, simulate_watched};
 use tamis_run::durable::Disk;
-use tamis_simulate::{SimulationProgress, simulate_watched};
 
 use super::{print, refuse_others, show, warn};
 use crate::arguments::SimulateArguments;

@@ -1,0 +1,30 @@
+//! Follows a run while it is at work, and tells how far it is: of tamis, or of anyone whose log says so.
+//!
+//! ```text
+//!   files ──▶ tail (what was appended, whole lines) ──▶ format (a line: facts) ──▶ reading (steps)
+//!                                                text, JSON, terminal ◀── summary ◀──┘
+//! ```
+//!
+//! [`Watch`] holds a path, a run directory or a log, and takes in what was written since it last looked; it
+//! never fails on what a file holds, only on a file that cannot be read. Which format a log has is found line
+//! by line, so that a log may have several: those of the group filter's guide, `[Dynamic Sampling]`, what verl
+//! and EasyR1 print, the log and the metrics of tamis. [`WatchedRun`] is what is known, with the four figures of
+//! the guide's own script; [`text`] renders it.
+
+mod error;
+mod fact;
+mod format;
+mod line;
+mod reading;
+mod step;
+pub mod summary;
+mod tail;
+pub mod terminal;
+pub mod text;
+pub mod view;
+mod watch;
+
+pub use error::MonitorError;
+pub use format::LogFormat;
+pub use summary::WatchedRun;
+pub use watch::Watch;
