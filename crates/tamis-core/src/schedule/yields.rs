@@ -30,8 +30,8 @@ pub fn keep_probability(p: f64, n: usize) -> f64 {
     1.0 - p.powi(n) - (1.0 - p).powi(n)
 }
 
-/// The guide's range for the limit on rounds by pass rate; `None` above 80 %, where it advises against
-/// filtering.
+/// The range usual with verl's filter groups for the limit on rounds, by pass rate; `None` above 80 %, where filtering is
+/// not advised.
 ///
 /// | pass rate | limit |
 /// |---|---|
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guides_table() {
+    fn limits_by_pass_rate() {
         assert_eq!(limit_for_pass_rate(0.05), Some((15, 25)));
         assert_eq!(limit_for_pass_rate(0.2), Some((10, 15)));
         assert_eq!(limit_for_pass_rate(0.5), Some((5, 10)));

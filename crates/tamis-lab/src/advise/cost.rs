@@ -81,8 +81,9 @@ pub struct Costs {
     pub limit: Option<LimitAdvice>,
     /// The limit of the run as it stands.
     pub planned_limit: Option<LimitAdvice>,
-    /// The guide's range for the limit at this pass rate.
-    pub guide_limit: Option<(u64, u64)>,
+    /// The range usual for the limit at this pass rate.
+    #[serde(rename = "guide_limit")]
+    pub usual_limit: Option<(u64, u64)>,
 }
 
 /// What costs follow from.
@@ -135,7 +136,7 @@ impl Costs {
                 mode(SCREENED, format!("streaming with screen_first: {first}"), None, cost, all)
             },
         );
-        let guide_limit = pass_rate.and_then(limit_for_pass_rate);
+        let usual_limit = pass_rate.and_then(limit_for_pass_rate);
         let planned = plan.gen_batch_size;
         // Of the prompts that a step draws so many fill its batch: where groups end with their first members,
         // those whose first members differ.
@@ -145,7 +146,7 @@ impl Costs {
             .map(|(keep, limit)| LimitAdvice::of(of(planned)(keep.value), limit));
         let Some(keep) = keep else {
             let modes = screened.into_iter().collect();
-            return Self { modes, round: None, limit: None, planned_limit, guide_limit };
+            return Self { modes, round: None, limit: None, planned_limit, usual_limit };
         };
         let grain = granularity(train);
         let filling = |keep: Estimate| {
@@ -200,7 +201,7 @@ impl Costs {
             let limit = half.exceeded_with(EXCEEDED, MOST_ROUNDS)?;
             Some(LimitAdvice::of(of(round.gen_batch_size)(keep.value), limit))
         });
-        Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, guide_limit }
+        Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, usual_limit }
     }
 
     /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which is none,
@@ -293,7 +294,7 @@ mod tests {
         assert!(limit.exceeded_at_half <= 1e-3 && limit.exceeded < 1e-9, "{limit:?}");
         // Two rounds of 64 are too few every other time.
         assert!((0.4..0.6).contains(&costs.planned_limit.unwrap().exceeded));
-        assert_eq!(costs.guide_limit, Some((10, 15)));
+        assert_eq!(costs.usual_limit, Some((10, 15)));
     }
 
     #[test]

@@ -58,7 +58,7 @@ use text::percent;
 const SIZES: [usize; 5] = [2, 4, 8, 16, 32];
 /// Members that a group may begin with.
 const FIRSTS: [usize; 8] = [2, 3, 4, 6, 8, 12, 16, 24];
-/// Pass rate above which the guide advises against filtering.
+/// Pass rate above which filtering is not advised.
 const SOLVED: f64 = 0.8;
 /// So many times as many trajectories for a kept group may larger groups cost.
 const DEARER: f64 = 1.2;

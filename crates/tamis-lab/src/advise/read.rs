@@ -338,7 +338,7 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     counts.pass_rate = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
     if counts.steps.is_empty() && is_cut {
         counts.keep_rate =
-            summary.guide.average_filter_rate.map(|rate| 1.0 - rate).filter(|_| !counts.is_by_rewards);
+            summary.batch_figures.average_filter_rate.map(|rate| 1.0 - rate).filter(|_| !counts.is_by_rewards);
         // The first step is not done yet, but the log says what became of its groups so far.
         if let (Some(generated), Some(dropped)) = (summary.groups.generated, summary.groups.dropped)
             && let Some(kept) = generated.checked_sub(dropped).filter(|_| generated > 0)
@@ -347,7 +347,7 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
             let kept =
                 if counts.is_by_rewards { ((1.0 - alike) * generated as f64).round() as u64 } else { kept };
             counts.steps.push((generated, kept));
-            (judged, batches) = (generated, summary.guide.total_batches);
+            (judged, batches) = (generated, summary.batch_figures.total_batches);
         }
     }
     let of_steps = |groups: Option<u64>| {

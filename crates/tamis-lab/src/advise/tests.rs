@@ -248,13 +248,13 @@ fn counts_stay_those_of_the_n_that_was_sampled() {
 
 #[test]
 fn logs_that_begin_with_a_bracket() {
-    let guide = "[2024-01-01 10:00:15] INFO: Generated batch 1, 1024 prompts\n\
+    let filter_groups = "[2024-01-01 10:00:15] INFO: Generated batch 1, 1024 prompts\n\
         [2024-01-01 10:00:18] INFO: Filtered (std=0): 620 (60.5%)\n\
         [2024-01-01 10:00:18] INFO: Kept (std>0): 404 (39.5%)\n\
         [2024-01-01 10:00:18] INFO: Accumulated prompts: 404 / 1024\n";
     let dynamic = "[Dynamic Sampling] Step 42, Gen batch 1: Kept 45/128 prompts (filtered 1328 trajectories), Accumulated: 45/128\n\
         [Dynamic Sampling] Step 42, Gen batch 2: Kept 62/128 prompts (filtered 1056 trajectories), Accumulated: 107/128\n";
-    for (text, groups, keep) in [(guide, 1024, 404.0 / 1024.0), (dynamic, 256, 107.0 / 256.0)] {
+    for (text, groups, keep) in [(filter_groups, 1024, 404.0 / 1024.0), (dynamic, 256, 107.0 / 256.0)] {
         let found = read_of(&[("train.log", text.to_owned())], "train.log", &Plan::default());
         assert_eq!((found.sample.kind, found.sample.groups), (EvidenceSource::Log, groups), "{found}");
         let rate = found.keep_rate.unwrap();

@@ -330,10 +330,10 @@ impl Advice {
             named(f, "round", &text)?;
         }
         if let Some(advised) = costs.limit {
-            let guide = costs.guide_limit.map_or_else(String::new, |(low, high)| {
-                format!("; the guide has {low} to {high} for this pass rate, in rounds of the batch")
+            let usual = costs.usual_limit.map_or_else(String::new, |(low, high)| {
+                format!("; {low} to {high} are usual for this pass rate, in rounds of the batch")
             });
-            named(f, "limit", &format!("one {}{guide}", limit_text(advised)))?;
+            named(f, "limit", &format!("one {}{usual}", limit_text(advised)))?;
         }
         if let Some(planned) = costs.planned_limit {
             named(f, "", &format!("the run's own, {}", limit_text(planned)))?;

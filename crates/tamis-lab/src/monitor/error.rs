@@ -78,7 +78,7 @@ impl MonitorError {
                 "name the log as text: unpack it if it is compressed, or name the run's folder".to_owned(),
             ),
             Self::NothingKnown { .. } => Some(
-                "a log is understood where it has the lines of tamis, verl, EasyR1 or the group filter's guide \
+                "a log is understood where it has the lines of tamis, verl (its filter-group log lines too) or EasyR1 \
                  (docs/monitor.md shows each); name the file that has what the trainer prints"
                     .to_owned(),
             ),

@@ -7,9 +7,9 @@
 //!
 //! [`Watch`] holds a path, a run directory or a log, and takes in what was written since it last looked; it
 //! never fails on what a file holds, only on a file that cannot be read. Which format a log has is found line
-//! by line, so that a log may have several: those of the group filter's guide, `[Dynamic Sampling]`, what verl
-//! and EasyR1 print, the log and the metrics of tamis. [`WatchedRun`] is what is known, with the four figures of
-//! the guide's own script; [`text`] renders it.
+//! by line, so that a log may have several: verl's filter-group log lines, `[Dynamic Sampling]`, what verl
+//! and EasyR1 print, the log and the metrics of tamis. [`WatchedRun`] is what is known, with four figures about the
+//! generated batches; [`text`] renders it.
 
 mod error;
 mod fact;

@@ -46,9 +46,9 @@ impl WatchedState {
     }
 }
 
-/// The four figures that the script of the guide prints.
+/// Four figures about the generated batches.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct GuideFigures {
+pub struct BatchFigures {
     /// Batches generated.
     pub total_batches: u64,
     /// Mean over batches of the share of groups that was dropped.
@@ -200,8 +200,9 @@ pub struct WatchedRun {
     pub num_steps: u64,
     /// Number of steps that it will have.
     pub total_steps: Option<u64>,
-    /// The figures of the guide's script.
-    pub guide: GuideFigures,
+    /// Figures about the generated batches.
+    #[serde(rename = "guide")]
+    pub batch_figures: BatchFigures,
     /// Groups by where they went.
     pub groups: WatchedGroups,
     /// Dropped groups by the filter's reason.
@@ -289,7 +290,7 @@ impl WatchedRun {
         } else {
             steps.iter().copied().chain(judged.as_ref().map(|(judged, _)| judged)).collect()
         };
-        let kept = guide_figures(&counted);
+        let kept = batch_figures(&counted);
         let is_first = |step: &&Step| step.number == Some(0);
         let first = [Some(main), log].into_iter().flatten().find_map(|read| read.steps.iter().find(is_first));
         // A validation before the first step is one of step 0, which has nothing else.
@@ -320,7 +321,7 @@ impl WatchedRun {
             step,
             num_steps: steps.len() as u64,
             total_steps,
-            guide: guide_figures(&all),
+            batch_figures: batch_figures(&all),
             groups: WatchedGroups {
                 generated: sum(&Step::generated),
                 dropped: sum(&Step::dropped),
@@ -381,7 +382,7 @@ fn validation(steps: &[&Step]) -> Option<Course> {
     course(steps, name, "validation")
 }
 
-fn guide_figures(steps: &[&Step]) -> GuideFigures {
+fn batch_figures(steps: &[&Step]) -> BatchFigures {
     let (mut rates, mut num_rates, mut kept, mut num_kept, mut is_whole) = (0.0, 0, 0, 0, true);
     let mut total_batches: u64 = 0;
     for step in steps {
@@ -394,7 +395,7 @@ fn guide_figures(steps: &[&Step]) -> GuideFigures {
         is_whole &= of_step.2;
         total_batches = total_batches.saturating_add(step.num_batches());
     }
-    GuideFigures {
+    BatchFigures {
         total_batches,
         average_filter_rate: (num_rates > 0).then(|| rates / num_rates as f64),
         total_kept: (num_kept > 0 || kept > 0).then_some(kept),
@@ -488,7 +489,7 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
                 .to_owned(),
         );
     } else if said.formats.contains(&LogFormat::Verl)
-        && !said.formats.contains(&LogFormat::Guide)
+        && !said.formats.contains(&LogFormat::FilterGroups)
         && !has_verl_counts
     {
         notes.push(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tamis_core::figure::fixed;
 use tamis_run::log::progress::duration;
 
-use super::summary::{Course, GuideFigures, LastMaxMean, WatchedRun, WatchedState};
+use super::summary::{Course, BatchFigures, LastMaxMean, WatchedRun, WatchedState};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Values that the small line of a text has, at most.
@@ -14,8 +14,8 @@ const SPARK: usize = 32;
 /// A name, and what is said of it.
 pub type Row = (&'static str, String);
 
-/// The four lines of the guide's script.
-pub fn guide_lines(figures: &GuideFigures) -> [String; 4] {
+/// Four lines about the generated batches.
+pub fn batch_lines(figures: &BatchFigures) -> [String; 4] {
     let unknown = || "not known".to_owned();
     let kept = figures.total_kept.map_or_else(unknown, |kept| {
         if figures.is_kept_least { format!("at least {kept}") } else { kept.to_string() }
@@ -119,7 +119,7 @@ pub fn text(summary: &WatchedRun) -> String {
     let formats: Vec<&str> = summary.formats.iter().map(|format| format.name()).collect();
     let formats = if formats.is_empty() { String::new() } else { format!(" ({})", formats.join(", ")) };
     let mut lines = vec![format!("{}{formats}: {}", summary.path, headline(summary)), String::new()];
-    lines.extend(guide_lines(&summary.guide));
+    lines.extend(batch_lines(&summary.batch_figures));
     lines.push(String::new());
     let named = |(name, text): Row| format!("{name:<11}{text}");
     lines.extend(rows(summary).into_iter().chain(messages(summary)).map(named));

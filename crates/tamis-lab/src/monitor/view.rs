@@ -90,21 +90,21 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn guide(summary: &WatchedRun) -> Vec<Line<'static>> {
-    text::guide_lines(&summary.guide).into_iter().map(Line::from).collect()
+fn batches(summary: &WatchedRun) -> Vec<Line<'static>> {
+    text::batch_lines(&summary.batch_figures).into_iter().map(Line::from).collect()
 }
 
 fn named(name: &str, said: &str, style: Style) -> Line<'static> {
     Line::from(Span::styled(format!("{name:<NAMES$}{}", one_line(said)), style))
 }
 
-/// Lines for a small terminal: what ended the run, the figures of the guide, then as much as there is room for.
+/// Lines for a small terminal: what ended the run, the figures of the batches, then as much as there is room for.
 fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let messages = text::messages(summary);
     let (errors, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(|(name, _)| *name == "error");
     lines.extend(errors.iter().take(1).map(|(name, said)| named(name, said, look.of_message(name))));
-    lines.extend(guide(summary));
+    lines.extend(batches(summary));
     let room = usize::from(area.width);
     for (name, course, shown) in courses(summary) {
         let figures = format!("{} → {} ", shown(course.first), shown(course.last));
@@ -155,7 +155,7 @@ fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look
     ])
     .areas(area);
     let [left, right] = Layout::horizontal([Constraint::Length(36), Constraint::Fill(1)]).areas(top);
-    frame.render_widget(Paragraph::new(guide(summary)).block(Block::bordered().title("Batches")), left);
+    frame.render_widget(Paragraph::new(batches(summary)).block(Block::bordered().title("Batches")), left);
     let courses = courses(summary);
     let charts = Layout::horizontal(vec![Constraint::Fill(1); courses.len().max(1)]).split(right);
     for ((name, course, shown), area) in courses.iter().zip(charts.iter()) {

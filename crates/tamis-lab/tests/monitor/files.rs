@@ -29,21 +29,21 @@ fn an_empty_file_fills_line_by_line_and_a_torn_line_waits() {
     let mut watch = Watch::open(&folder.path("train.log")).unwrap();
     watch.check_understood().unwrap();
     let empty = watch.summary();
-    assert_eq!((empty.guide.total_batches, empty.guide.average_filter_rate, empty.now), (0, None, None));
+    assert_eq!((empty.batch_figures.total_batches, empty.batch_figures.average_filter_rate, empty.now), (0, None, None));
     assert!(has_note(&empty, "no step yet"));
     let text = batch(1, 12);
     let (first, rest) = text.split_at(text.len() - 9);
     folder.append("train.log", first);
     let torn = next(&mut watch);
     assert_eq!(
-        (torn.guide.total_batches, torn.guide.total_kept),
+        (torn.batch_figures.total_batches, torn.batch_figures.total_kept),
         (1, None),
         "`Kept (std>0): 4 pr` may go on"
     );
     assert!(has_note(&torn, "not whole"));
     folder.append("train.log", rest);
     let whole = next(&mut watch);
-    assert_eq!((whole.guide.total_kept, has_note(&whole, "not whole")), (Some(4), false));
+    assert_eq!((whole.batch_figures.total_kept, has_note(&whole, "not whole")), (Some(4), false));
 }
 
 #[test]
@@ -55,16 +55,16 @@ fn a_log_that_is_rotated_or_emptied_is_followed_on() {
     folder.append("train.log", batch(2, 8));
     std::fs::rename(folder.path("train.log"), folder.path("train.log.1")).unwrap();
     let gone = next(&mut watch);
-    assert_eq!(gone.guide.total_batches, 2);
+    assert_eq!(gone.batch_figures.total_batches, 2);
     assert!(has_note(&gone, "it is gone"));
     folder.write("train.log", "a first line\n".to_owned() + &batch(3, 4));
     let rotated = next(&mut watch);
-    assert_eq!((rotated.guide.total_batches, rotated.guide.total_kept), (3, Some(24)));
+    assert_eq!((rotated.batch_figures.total_batches, rotated.batch_figures.total_kept), (3, Some(24)));
     assert!(has_note(&rotated, "was replaced once"));
     // Emptied in place, and written on.
     folder.write("train.log", "another\n".to_owned() + &batch(1, 0));
     let emptied = next(&mut watch);
-    assert_eq!((emptied.guide.total_batches, emptied.guide.total_kept), (4, Some(40)));
+    assert_eq!((emptied.batch_figures.total_batches, emptied.batch_figures.total_kept), (4, Some(40)));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_run_that_is_cut_back_and_amended() {
     folder.write("run.log", "2026-11-26T12:00:00.000Z info Generated batch 1, 8 prompts, 32 trajectories\n");
     let summary = next(&mut watch);
     assert_eq!((summary.step, summary.total_steps, summary.seconds.left), (Some(3), Some(4), Some(2.0)));
-    assert_eq!(summary.guide.total_batches, 7, "with that of the step in the making");
+    assert_eq!(summary.batch_figures.total_batches, 7, "with that of the step in the making");
     // A resume cuts both back and goes on.
     folder.write("metrics.jsonl", row(1, 0.1));
     folder.write("run.log", "");
@@ -96,7 +96,7 @@ fn a_run_that_is_cut_back_and_amended() {
     let done = next(&mut watch);
     assert_eq!((done.reward.unwrap().values, done.state), (vec![0.1, 0.7, 0.8, 0.9], WatchedState::Finished));
     assert_eq!(done.validation.unwrap().last, 0.5);
-    assert_eq!((done.guide.total_batches, done.guide.total_kept), (8, Some(20)));
+    assert_eq!((done.batch_figures.total_batches, done.batch_figures.total_kept), (8, Some(20)));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_run_without_metrics_is_told_by_its_log() {
          2026-11-26T12:00:04.000Z info step 1/6  reward 0.5  time 4.0s\n",
     );
     let summary = Watch::open(folder.0.path()).unwrap().summary();
-    assert_eq!((summary.step, summary.guide.total_kept), (Some(1), Some(2)));
+    assert_eq!((summary.step, summary.batch_figures.total_kept), (Some(1), Some(2)));
     assert_eq!(summary.reward.unwrap().last, 0.5);
 }
 
@@ -161,7 +161,7 @@ fn the_account_adds_up_within_a_step() {
     let text = tamis_lab::monitor::text::text(&summary);
     let line = "groups     16 generated, 12 dropped, 4 kept, 16 without a verdict yet\n";
     assert!(text.contains(line), "{text}");
-    assert_eq!(summary.guide.total_batches, 2);
+    assert_eq!(summary.batch_figures.total_batches, 2);
     folder.append("train.log", "Filtered (std=0): 8 (50.0%)\nKept (std>0): 8 prompts\n");
     assert_eq!(of(&next(&mut watch)), [Some(32), Some(20), Some(12), None]);
 
@@ -218,7 +218,7 @@ fn garbage_is_refused_by_name_and_passed_over_within_a_log() {
     folder.write("train.log", mixed);
     let mut watch = Watch::open(&folder.path("train.log")).unwrap();
     watch.check_understood().unwrap();
-    assert_eq!(watch.summary().guide.total_kept, Some(12));
+    assert_eq!(watch.summary().batch_figures.total_kept, Some(12));
 }
 
 #[test]

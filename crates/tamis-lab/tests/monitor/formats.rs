@@ -4,7 +4,7 @@ use tamis_lab::monitor::LogFormat;
 use tamis_lab::monitor::summary::WatchedState;
 use tamis_lab::monitor::text::text;
 
-use crate::{guide, of_log, told};
+use crate::{batches_of, of_log, told};
 
 const PLAIN: &str = "\
 INFO: Generated batch 1, 16 prompts, 64 trajectories
@@ -51,14 +51,14 @@ const STAMPED: &str = "\
 #[test]
 fn the_lines_of_the_guide_without_time_and_with() {
     let plain = of_log(PLAIN);
-    assert_eq!(guide(&plain), told(3, "50.00", 24, "8.0"));
+    assert_eq!(batches_of(&plain), told(3, "50.00", 24, "8.0"));
     assert_eq!((plain.groups.generated, plain.groups.dropped), (Some(48), Some(24)));
     let now = plain.now.unwrap();
     assert_eq!((plain.num_steps, now.batches, now.is_training), (1, 1, false));
     let stamped = of_log(STAMPED);
-    let batches = (stamped.guide.total_batches, stamped.guide.total_kept, stamped.num_steps);
+    let batches = (stamped.batch_figures.total_batches, stamped.batch_figures.total_kept, stamped.num_steps);
     assert_eq!(batches, (4, Some(24), 2));
-    assert_eq!(stamped.guide.average_filter_rate, Some(0.5), "a batch without verdicts is none of it");
+    assert_eq!(stamped.batch_figures.average_filter_rate, Some(0.5), "a batch without verdicts is none of it");
     assert_eq!(stamped.seconds.last, Some(60.0), "from the end of one step to that of the next");
     assert_eq!(stamped.now.unwrap().batches, 1);
 }
@@ -78,7 +78,7 @@ fn dynamic_sampling() {
         + "[Dynamic Sampling] Accumulated enough prompts, proceeding with 32 trajectories\n"
         + &line(42, 1, 4, 4);
     let summary = of_log(text);
-    assert_eq!(guide(&summary), told(3, "66.67", 16, "5.3"));
+    assert_eq!(batches_of(&summary), told(3, "66.67", 16, "5.3"));
     assert_eq!(
         (summary.step, summary.formats.as_slice()),
         (Some(41), [LogFormat::DynamicSampling].as_slice())
@@ -102,8 +102,8 @@ Training Progress:   0%|          | 1/435 [00:10<1:12:20, 10.00s/it]\rTraining P
 ";
     let summary = of_log(text);
     assert_eq!((summary.step, summary.total_steps, summary.num_steps), (Some(2), Some(435), 2));
-    assert_eq!(summary.guide.total_batches, 4);
-    assert_eq!((summary.guide.average_filter_rate, summary.guide.is_kept_least), (None, true));
+    assert_eq!(summary.batch_figures.total_batches, 4);
+    assert_eq!((summary.batch_figures.average_filter_rate, summary.batch_figures.is_kept_least), (None, true));
     let reward = summary.reward.as_ref().unwrap();
     assert_eq!((reward.values.as_slice(), reward.over), ([0.5, 0.75].as_slice(), "trained batch"));
     assert_eq!(summary.validation.as_ref().unwrap().last, 0.5);
@@ -134,9 +134,9 @@ fn what_verl_s_default_trainer_counts() {
     assert_eq!((groups.trained, groups.dropped, groups.surplus), (Some(48), Some(40), Some(4)));
     assert_eq!((groups.generated, groups.failed, groups.stale), (Some(93), Some(1), Some(0)));
     // 0 of 16, 24 of 44, 16 of 32.
-    let rate = summary.guide.average_filter_rate.unwrap();
+    let rate = summary.batch_figures.average_filter_rate.unwrap();
     assert!((rate - (24.0 / 44.0 + 0.5) / 3.0).abs() < 1e-12, "{rate}");
-    assert_eq!((summary.guide.total_kept, summary.guide.is_kept_least), (Some(52), false));
+    assert_eq!((summary.batch_figures.total_kept, summary.batch_figures.is_kept_least), (Some(52), false));
     let of_steps: Vec<_> = summary.history.iter().map(|step| (step.kept, step.dropped)).collect();
     assert_eq!(of_steps, [(Some(16), Some(0)), (Some(20), Some(24)), (Some(16), Some(16))]);
     let shown = text_of(&summary);
@@ -184,7 +184,7 @@ Running step:  10%|█         | 1/10 [00:12<01:52, 12.50s/it]
 ";
     let summary = of_log(text);
     assert_eq!((summary.step, summary.total_steps, summary.num_steps), (Some(1), Some(10), 1));
-    assert_eq!(guide(&summary), (3, None, Some(19), Some("6.3".to_owned())));
+    assert_eq!(batches_of(&summary), (3, None, Some(19), Some("6.3".to_owned())));
     assert_eq!(summary.reward.as_ref().unwrap().last, 0.625);
     assert_eq!(summary.pass_rate.as_ref().unwrap().last, 0.25);
     assert_eq!((summary.figures["actor/grad_norm"], summary.seconds.last), (1.5, Some(12.5)));
@@ -199,7 +199,7 @@ fn rows_of_metrics_of_anyone() {
                 {\"step\":2,\"critic\":{\"score\":{\"mean\":0.75}},\"train/num_gen_batches\":1}\n\
                 {\"step\":3,\"critic/score/mean\":\"Infinity\",\"train/num_gen_batches\":1}\n";
     let summary = of_log(text);
-    assert_eq!((summary.step, summary.guide.total_batches), (Some(3), 4));
+    assert_eq!((summary.step, summary.batch_figures.total_batches), (Some(3), 4));
     assert_eq!(summary.reward.unwrap().values, [0.5, 0.75], "what is not finite is no point of a line");
 }
 
@@ -229,7 +229,7 @@ const RUN_LOG: &str = "\
 #[test]
 fn the_log_of_a_run() {
     let summary = of_log(RUN_LOG);
-    assert_eq!(guide(&summary), told(4, "65.62", 11, "2.8"));
+    assert_eq!(batches_of(&summary), told(4, "65.62", 11, "2.8"));
     assert_eq!((summary.step, summary.total_steps), (Some(1), Some(6)));
     let dropped: Vec<_> = summary.dropped_by.iter().map(|(name, count)| (name.as_str(), *count)).collect();
     assert_eq!(dropped, [("all_correct", 2), ("all_wrong", 19)]);
@@ -239,7 +239,7 @@ fn the_log_of_a_run() {
     let now = summary.now.unwrap();
     assert_eq!((now.step, now.batches, now.ready, now.target), (Some(2), 2, Some(5), Some(4)));
     assert_eq!(summary.warnings.len(), 1);
-    // Without the lines of the guide, as earlier versions wrote it, the same is known.
+    // Without verl's filter-group log lines, as earlier versions wrote it, the same is known.
     let without: String = RUN_LOG
         .lines()
         .filter(|line| {
@@ -247,7 +247,7 @@ fn the_log_of_a_run() {
         })
         .flat_map(|line| [line, "\n"])
         .collect();
-    assert_eq!(guide(&of_log(without)), guide(&summary));
+    assert_eq!(batches_of(&of_log(without)), batches_of(&summary));
     let failed = of_log(
         RUN_LOG.to_owned()
             + "2026-11-26T12:00:07.000Z error the run ends with an error: x\n2026-11-26T12:00:07.000Z error   caused by: y\n",
@@ -271,7 +271,7 @@ fn counts_that_cannot_be() {
     let damaged = of_log(
         "Generated batch 1, 10 prompts\nFiltered (std=0): 15 (150%)\nKept (std>0): 18446744073709551615 (39.5%)\n",
     );
-    assert_eq!(guide(&damaged), (1, None, None, None));
+    assert_eq!(batches_of(&damaged), (1, None, None, None));
     assert_eq!((damaged.groups.generated, damaged.groups.dropped), (Some(10), None));
     assert!(
         damaged.notes.iter().any(|note| note.starts_with("the counts of 1 batch are left out")),
@@ -285,10 +285,10 @@ fn counts_that_cannot_be() {
 fn counts_as_people_write_them() {
     let text = "Generated batch 1, 1,024 prompts, 8,192 trajectories\nFiltered: 600 prompts with std=0 (58.6%)\nKept: 424 prompts with std>0\n";
     let summary = of_log(text);
-    assert_eq!(guide(&summary), told(1, "58.60", 424, "424.0"));
+    assert_eq!(batches_of(&summary), told(1, "58.60", 424, "424.0"));
     assert_eq!(summary.groups.generated, Some(1024));
     let damaged = of_log(text.replace("1,024", "99999999999999999999999"));
-    assert_eq!((guide(&damaged), damaged.groups.generated), ((1, None, None, None), None));
+    assert_eq!((batches_of(&damaged), damaged.groups.generated), ((1, None, None, None), None));
     assert!(damaged.notes.iter().any(|note| note.starts_with("the counts of 1 batch are left out")));
 }
 
@@ -315,6 +315,6 @@ fn what_is_not_finite_is_said() {
 fn rows_with_words_of_python() {
     let row = "{\"step\":1,\"critic/score/mean\":NaN,\"train/num_gen_batches\":3}\n";
     let summary = of_log(row);
-    assert_eq!((summary.step, summary.guide.total_batches, summary.reward), (Some(1), 3, None));
+    assert_eq!((summary.step, summary.batch_figures.total_batches, summary.reward), (Some(1), 3, None));
     assert_eq!(summary.notes, ["critic/score/mean is no finite number once (first in step 1)"]);
 }

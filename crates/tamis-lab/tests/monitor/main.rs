@@ -41,10 +41,10 @@ fn of_log(text: impl AsRef<[u8]>) -> WatchedRun {
 }
 
 /// Batches, mean filter rate in per cent, groups kept, groups kept per batch.
-fn guide(summary: &WatchedRun) -> (u64, Option<String>, Option<u64>, Option<String>) {
-    let guide = &summary.guide;
-    let rate = guide.average_filter_rate.map(|rate| format!("{:.2}", 100.0 * rate));
-    (guide.total_batches, rate, guide.total_kept, guide.average_kept.map(|kept| format!("{kept:.1}")))
+fn batches_of(summary: &WatchedRun) -> (u64, Option<String>, Option<u64>, Option<String>) {
+    let figures = &summary.batch_figures;
+    let rate = figures.average_filter_rate.map(|rate| format!("{:.2}", 100.0 * rate));
+    (figures.total_batches, rate, figures.total_kept, figures.average_kept.map(|kept| format!("{kept:.1}")))
 }
 
 fn told(

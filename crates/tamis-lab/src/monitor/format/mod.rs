@@ -2,7 +2,7 @@
 
 mod dynamic_sampling;
 mod easyr1;
-mod guide;
+mod filter_groups;
 mod rows;
 mod tamis;
 mod verl;
@@ -22,8 +22,9 @@ pub enum LogFormat {
     Metrics,
     /// The log of a run of tamis.
     Tamis,
-    /// The lines of the guide to group filters, with time or without.
-    Guide,
+    /// verl's filter-group log lines, with time or without.
+    #[serde(rename = "guide")]
+    FilterGroups,
     /// The lines that begin with `[Dynamic Sampling]`.
     DynamicSampling,
     /// What verl prints.
@@ -38,7 +39,7 @@ impl LogFormat {
         match self {
             Self::Metrics => "metrics",
             Self::Tamis => "tamis",
-            Self::Guide => "group filter's guide",
+            Self::FilterGroups => "verl's filter-group log lines",
             Self::DynamicSampling => "dynamic sampling",
             Self::Verl => "verl",
             Self::Easyr1 => "EasyR1",
@@ -111,7 +112,7 @@ fn read_plain(line: &Line<'_>) -> Told {
         (LogFormat::DynamicSampling, dynamic_sampling::read),
         (LogFormat::Verl, verl::read),
         (LogFormat::Easyr1, easyr1::read),
-        (LogFormat::Guide, guide::read),
+        (LogFormat::FilterGroups, filter_groups::read),
     ];
     for (format, read) in readers {
         let facts = read(line);

@@ -1,9 +1,9 @@
-//! Lines of `run.log`: `TIME KIND TEXT`. The guide's lines are read as such; beside them `step 3 round 1: ...`
+//! Lines of `run.log`: `TIME KIND TEXT`. verl's filter-group log lines are read as such; beside them `step 3 round 1: ...`
 //! has the reasons of the filter, and `step 3/100  reward 0.435 ...` the figures of the step.
 
 use std::collections::BTreeMap;
 
-use super::guide;
+use super::filter_groups;
 use crate::monitor::fact::{Batch, Fact};
 use crate::monitor::line::{Line, number, number_after, share};
 
@@ -34,7 +34,7 @@ pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
         }
         return of_step(step, rest);
     }
-    guide::read(line)
+    filter_groups::read(line)
 }
 
 /// `384 prompts, 1536 trajectories; dropped 136 (35.4%): 15 all correct, 121 all wrong; kept 248 (64.6%); mean
