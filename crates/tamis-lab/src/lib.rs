@@ -18,6 +18,7 @@
 pub mod advise;
 pub mod chart;
 pub mod compare;
+mod fault;
 pub mod filter;
 pub mod html;
 pub mod monitor;
@@ -26,3 +27,5 @@ pub mod report;
 pub mod rollouts;
 pub mod simulate;
 pub mod sweep;
+
+pub use fault::{Fault, FaultKind};

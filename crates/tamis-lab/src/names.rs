@@ -1,4 +1,4 @@
-//! Names of runs that tell them apart.
+//! Runs by name: names that tell them apart, and the run that a folder around it stands for.
 
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,12 @@ pub(crate) fn apart(paths: &[PathBuf]) -> Vec<String> {
         names[place] = format!("{} ({})", names[place], place + 1);
     }
     names
+}
+
+/// The first run in a folder.
+pub(crate) fn run_inside(folder: &Path, is_run: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    entries.map(|entry| entry.path()).filter(|path| is_run(path)).min()
 }
 
 /// Places of the names that stand there more than once.

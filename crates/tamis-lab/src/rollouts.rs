@@ -11,10 +11,11 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tamis_core::figure::shortest;
 use tamis_core::filter::DropReason;
-use tamis_data::records::{RecordError, Records};
+use tamis_data::records::Records;
 use tamis_data::{rollouts, samples};
-use tamis_run::directory::{FolderError, ROLLOUTS, step_files};
-use thiserror::Error;
+use tamis_run::directory::{ROLLOUTS, step_files};
+
+use crate::Fault;
 
 /// Selection of trajectories to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,84 +32,6 @@ pub struct RolloutQuery {
     pub prompt: Option<u64>,
     /// The most that are returned.
     pub limit: usize,
-}
-
-/// Rollouts cannot be shown.
-#[derive(Debug, Error)]
-pub enum RolloutsError {
-    /// There is nothing at this path.
-    #[error("there is no file or folder {}", path.display())]
-    NothingThere {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A folder that is no run.
-    #[error("{} is no run directory: there is no `rollouts` folder in it", folder.display())]
-    NotARun {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// A run that saved nothing.
-    #[error("no rollouts are saved in {}", folder.display())]
-    NoneSaved {
-        /// The folder of rollouts.
-        folder: PathBuf,
-    },
-    /// A step whose rollouts are not there.
-    #[error("no rollouts of step {step} are saved in {}; there are those of {}", folder.display(), ranges(steps))]
-    NoSuchStep {
-        /// The folder of rollouts.
-        folder: PathBuf,
-        /// The step asked for.
-        step: u64,
-        /// The steps there are, in order.
-        steps: Vec<u64>,
-    },
-    /// A step of a file.
-    #[error("--step chooses among the files of a run, and {} is a file", file.display())]
-    StepOfFile {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A verdict that no trajectory can have.
-    #[error("`{verdict}` is no verdict: there are {}", verdicts().join(", "))]
-    NoSuchVerdict {
-        /// The verdict asked for.
-        verdict: String,
-    },
-    /// The folder or the file cannot be read.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// A row cannot be read.
-    #[error(transparent)]
-    Records(#[from] RecordError),
-}
-
-impl RolloutsError {
-    /// Whether what was asked for is wrong, rather than what the files hold.
-    pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Folder(_))
-            && !matches!(self, Self::Records(error) if !matches!(error, RecordError::Open { .. }))
-    }
-
-    /// The fix, where one is known.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::NotARun { .. } => Some("name the folder that a run printed at its start, or a file".to_owned()),
-            Self::NoneSaved { .. } => Some(
-                "a run writes them after each step, unless `rollout.save` is `off` (`kept`: only \
-                     trajectories of trained groups)".to_owned(),
-            ),
-            Self::StepOfFile { .. } => Some("leave it out, or name the run".to_owned()),
-            Self::NoSuchVerdict { .. } => {
-                Some("`dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means".to_owned())
-            }
-            Self::NothingThere { path } => Some(tamis_file::suggest(path).unwrap_or_else(|| {
-                "name the folder that a run printed at its start, or a JSONL or Parquet file".to_owned()
-            })),
-            Self::NoSuchStep { .. } | Self::Folder(_) | Self::Records(_) => None,
-        }
-    }
 }
 
 /// Verdicts apart from the reasons of the filter, with what they mean.
@@ -179,8 +102,8 @@ const QUERIED: [&str; 3] = ["verdict", "group_id", "prompt_id"];
 /// Reads the trajectories that a query asks for.
 ///
 /// # Errors
-/// [`RolloutsError`].
-pub fn read(query: &RolloutQuery) -> Result<RolloutView, RolloutsError> {
+/// A query that nothing can match, and files that cannot be read.
+pub fn read(query: &RolloutQuery) -> Result<RolloutView, Fault> {
     let file = file_of(query)?;
     let mut view = RolloutView {
         file: file.clone(),
@@ -222,7 +145,10 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, RolloutsError> {
         && !verdicts().contains(&wanted)
         && !view.verdicts.iter().any(|(name, _)| name == wanted)
     {
-        return Err(RolloutsError::NoSuchVerdict { verdict: wanted.to_owned() });
+        let message = format!("`{wanted}` is no verdict: there are {}", verdicts().join(", "));
+        return Err(Fault::usage(message).with_hint(
+            "`dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means",
+        ));
     }
     view.verdicts.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
     Ok(view)
@@ -241,14 +167,19 @@ fn matches(query: &RolloutQuery, row: &Map<String, Value>) -> bool {
 }
 
 /// The file that a query is about.
-fn file_of(query: &RolloutQuery) -> Result<PathBuf, RolloutsError> {
+fn file_of(query: &RolloutQuery) -> Result<PathBuf, Fault> {
     let source = &query.source;
     if !source.exists() {
-        return Err(RolloutsError::NothingThere { path: source.clone() });
+        let hint = "name the folder that a run printed at its start, or a JSONL or Parquet file";
+        return Err(Fault::nothing_there(source, hint));
     }
     if !source.is_dir() {
         return match query.step {
-            Some(_) => Err(RolloutsError::StepOfFile { file: source.clone() }),
+            Some(_) => {
+                let source = source.display();
+                let message = format!("--step chooses among the files of a run, and {source} is a file");
+                Err(Fault::usage(message).with_hint("leave it out, or name the run"))
+            }
             None => Ok(source.clone()),
         };
     }
@@ -256,18 +187,24 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, RolloutsError> {
     let folder = if inside.is_dir() { inside } else { source.clone() };
     let files = step_files(&folder)?;
     let Some((_, last)) = files.last() else {
+        let shown = folder.display();
         return Err(if folder == *source {
-            RolloutsError::NotARun { folder }
+            Fault::usage(format!("{shown} is no run directory: there is no `rollouts` folder in it"))
+                .with_hint("name the folder that a run printed at its start, or a file")
         } else {
-            RolloutsError::NoneSaved { folder }
+            Fault::usage(format!("no rollouts are saved in {shown}")).with_hint(
+                "a run writes them after each step, unless `rollout.save` is `off` (`kept`: only \
+                     trajectories of trained groups)",
+            )
         });
     };
     let Some(step) = query.step else { return Ok(last.clone()) };
     if let Some((_, path)) = files.iter().find(|(of, _)| *of == step) {
         return Ok(path.clone());
     }
-    let steps = files.into_iter().map(|(step, _)| step).collect();
-    Err(RolloutsError::NoSuchStep { folder, step, steps })
+    let steps: Vec<u64> = files.into_iter().map(|(step, _)| step).collect();
+    let (folder, there) = (folder.display(), ranges(&steps));
+    Err(Fault::usage(format!("no rollouts of step {step} are saved in {folder}; there are those of {there}")))
 }
 
 impl fmt::Display for RolloutView {

@@ -100,10 +100,7 @@ pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
         dropped: arguments.dropped.clone(),
         overwrite: arguments.overwrite,
     };
-    let summary = filter_file(&options).map_err(|error| {
-        let code = if error.is_usage() { USAGE } else { FAILED };
-        Failure::of(code, &error, error.hint())
-    })?;
+    let summary = filter_file(&options).map_err(|fault| Failure::of_fault(&fault))?;
     for warning in &summary.warnings {
         warn(warning);
     }

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tamis_lab::monitor::terminal::{Closed, follow};
 use tamis_lab::monitor::view::Look;
-use tamis_lab::monitor::{MonitorError, Watch, text};
+use tamis_lab::monitor::{Watch, text};
 
 use super::{print, show};
 use crate::arguments::MonitorArguments;
-use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED};
 
 pub(crate) fn run(arguments: &MonitorArguments) -> Result<u8, Failure> {
-    let mut watch = Watch::open(&arguments.path).map_err(|error| fail(&error))?;
+    let mut watch = Watch::open(&arguments.path).map_err(|fault| Failure::of_fault(&fault))?;
     if arguments.json {
-        watch.check_understood().map_err(|error| fail(&error))?;
+        watch.check_understood().map_err(|fault| Failure::of_fault(&fault))?;
         let object = serde_json::to_string(&watch.summary())
             .map_err(|error| Failure::new(FAILED, format!("error: failed to write the summary: {error}")))?;
         print(&(object + "\n"))?;
@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<u8, Failure> {
     }
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     if arguments.once || is_dumb || !std::io::stdout().is_terminal() {
-        watch.check_understood().map_err(|error| fail(&error))?;
+        watch.check_understood().map_err(|fault| Failure::of_fault(&fault))?;
         show(&text::text(&watch.summary()))?;
         return Ok(0);
     }
@@ -41,8 +41,4 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<u8, Failure> {
             format!("error: failed to use the terminal: {error}\n  hint: `--once` prints the same as text"),
         )),
     }
-}
-
-fn fail(error: &MonitorError) -> Failure {
-    Failure::of(if error.is_usage() { USAGE } else { FAILED }, error, error.hint())
 }

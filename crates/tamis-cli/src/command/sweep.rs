@@ -18,7 +18,7 @@ use tamis_train::plan::machines::find_gpus;
 use super::train::listen;
 use super::{show, warn};
 use crate::arguments::SweepArguments;
-use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
 pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
     let is_override = |text: &&String| text.contains('=') || text.starts_with(['~', '+']);
@@ -99,9 +99,7 @@ fn say(line: &str) {
 fn fail(error: &SweepError) -> Failure {
     match error {
         SweepError::Configuration(errors) => Failure::new(USAGE, errors.to_string()),
-        SweepError::Arguments { .. } => Failure::of(USAGE, error, error.hint()),
-        SweepError::Mismatch { .. } => Failure::of(MISMATCH, error, error.hint()),
-        _ => Failure::of(FAILED, error, error.hint()),
+        SweepError::Fault(fault) => Failure::of_fault(fault),
     }
 }
 

@@ -14,7 +14,6 @@
 
 mod cost;
 mod data_column;
-mod error;
 mod evidence;
 mod filled;
 mod finding;
@@ -36,7 +35,6 @@ use tamis_core::schedule::yields::{PassRateSpread, Screening};
 
 pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
 pub use data_column::start_lines_of_data;
-pub use error::AdviseError;
 pub use evidence::{Evidence, FilledSteps, Group, Groups, LoggedCounts, Member, Sampled, Scale};
 pub(crate) use finding::of_pass_rates;
 pub use finding::{Finding, Weight};

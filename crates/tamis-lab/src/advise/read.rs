@@ -10,11 +10,11 @@ use tamis_config::load_of_run;
 use tamis_data::records::{FileFormat, RecordError, Records};
 use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step_files};
 
-use super::error::{AdviseError, VerlGap};
 use super::evidence::{Evidence, FilledSteps, Groups, LoggedCounts, Sampled};
 use super::filled::{self, FilledStep};
 use super::plan::Plan;
-use super::rows::Reader;
+use super::rows::{Outcome, Reader, other_steps};
+use crate::Fault;
 
 /// Groups that say enough of a policy: of a run, the last steps that have so many are read.
 const ENOUGH: usize = 1024;
@@ -35,15 +35,17 @@ pub enum EvidenceSource {
 /// a log. Of a run the last steps are read that say enough, unless a range is given.
 ///
 /// # Errors
-/// [`AdviseError`].
+/// Nothing there, files that cannot be read, and files that say nothing of groups.
 pub fn read(
     path: &Path,
     steps: Option<StepRange>,
     metric: Option<&str>,
     plan: &Plan,
-) -> Result<Evidence, AdviseError> {
+) -> Result<Evidence, Fault> {
     if !path.exists() {
-        return Err(AdviseError::NothingThere { path: path.to_owned() });
+        let message = format!("there is no file or folder {}", path.display());
+        let hint = "name a run directory, a file of rollouts (JSONL or Parquet), or a log";
+        return Err(Fault::usage(message).with_hint(hint));
     }
     let files = if path.is_dir() {
         let files = tables(path)?;
@@ -58,16 +60,22 @@ pub fn read(
         return log(path, steps, plan);
     };
     let most = if steps.is_none() { ENOUGH } else { usize::MAX };
-    Ok(Evidence::Groups(rollouts(path, &files, steps, most, metric)?))
+    let hint =
+        "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`; name another with --metric";
+    let outcome = metric.map_or(Outcome::Best { hint }, Outcome::Named);
+    Ok(Evidence::Groups(rollouts(path, &files, steps, most, outcome)?))
 }
 
-/// Reads all groups of a run or of a file of rollouts.
+const OUTCOMES_HINT: &str = "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`";
+const RATES_HINT: &str = "`simulate.pass_rate.path` names a run directory, or a file of rollouts (Parquet or JSONL)";
+
+/// Reads all groups of a run or of a file of rollouts, for `simulate.pass_rate.path`.
 ///
 /// # Errors
-/// [`AdviseError`].
-pub(crate) fn read_groups(path: &Path) -> Result<Groups, AdviseError> {
+/// Nothing there, files that cannot be read, and files that say nothing of groups.
+pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
     if !path.exists() {
-        return Err(AdviseError::NothingThere { path: path.to_owned() });
+        return Err(Fault::usage(format!("there is no file or folder {}", path.display())).with_hint(RATES_HINT));
     }
     let files = if path.is_dir() {
         tables(path)?
@@ -75,9 +83,9 @@ pub(crate) fn read_groups(path: &Path) -> Result<Groups, AdviseError> {
         is_rollouts(path)?.then(|| (None, path.to_owned())).into_iter().collect()
     };
     if files.is_empty() {
-        return Err(AdviseError::NoRollouts { path: path.to_owned() });
+        return Err(Fault::usage(format!("no rollouts are in {}", path.display())).with_hint(RATES_HINT));
     }
-    rollouts(path, &files, None, usize::MAX, None)
+    rollouts(path, &files, None, usize::MAX, Outcome::Best { hint: OUTCOMES_HINT })
 }
 
 /// The rollout files of a run, or the tables of any other folder, by step: the last number in their name.
@@ -129,8 +137,8 @@ fn rollouts(
     files: &[(Option<u64>, PathBuf)],
     steps: Option<StepRange>,
     most: usize,
-    metric: Option<&str>,
-) -> Result<Groups, AdviseError> {
+    outcome: Outcome<'_>,
+) -> Result<Groups, Fault> {
     let mut reader = Reader::default();
     for (number, (step, file)) in files.iter().enumerate().rev() {
         if let Some(step) = step.filter(|step| steps.is_some_and(|range| !range.contains(*step))) {
@@ -145,14 +153,14 @@ fn rollouts(
     if reader.num_groups() == 0 {
         return Err(reader.nothing(path));
     }
-    let mut groups = Groups { sampled: sampled(path), ..reader.end(metric)? };
+    let mut groups = Groups { sampled: sampled(path), ..reader.end(outcome)? };
     let found = [groups.first_members, groups.sampled.screen_first];
     groups.first_members = found.into_iter().flatten().min();
     Ok(groups)
 }
 
 /// Whether a file holds rows: Parquet, or objects of which the first is no row of metrics.
-fn is_rollouts(path: &Path) -> Result<bool, AdviseError> {
+fn is_rollouts(path: &Path) -> Result<bool, Fault> {
     if FileFormat::of(path)? == FileFormat::Parquet {
         return Ok(true);
     }
@@ -177,7 +185,7 @@ fn is_rollouts(path: &Path) -> Result<bool, AdviseError> {
     }
 }
 
-fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, AdviseError> {
+fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, Fault> {
     let mut watch = Watch::open(path)?;
     watch.check_understood()?;
     let summary = watch.summary();
@@ -188,23 +196,50 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, A
     counts.find_members(plan);
     if counts.is_of_another_rule {
         let filter = plan.other_filter.clone().unwrap_or_else(|| "null".to_owned());
-        return Err(AdviseError::OtherFilter { path: path.to_owned(), filter });
+        let message = format!(
+            "{}: its counts are of the run's filter `{filter}`, and no `all/frac_reward_zero_std` says in how many groups the rewards differ",
+            path.display()
+        );
+        return Err(Fault::failed(message).with_hint("name the run's rollouts"));
     }
     if counts.steps.is_empty() && counts.keep_rate.is_none() {
         let mut gap = None;
         if summary.history.iter().any(|point| point.kept_beyond_batch.is_some()) {
-            gap = Some(VerlGap::NoBatch);
+            gap = Some("say how many groups a step trains on (`data.train_batch_size=N` behind it), which verl prints with its configuration".to_owned());
         } else if summary.formats.contains(&LogFormat::Verl) {
-            gap = count_filled(&summary, steps, plan, &mut counts).err();
-            if let Some(VerlGap::OtherSteps { steps }) = gap {
-                return Err(AdviseError::OtherSteps { path: path.to_owned(), steps });
+            match count_filled(&summary, steps, plan, &mut counts) {
+                Ok(()) => {}
+                Err(VerlGap::OtherSteps(steps)) => return Err(other_steps(path, steps)),
+                Err(VerlGap::Lacking(what)) => gap = Some(what),
             }
         }
         if counts.steps.is_empty() {
-            return Err(AdviseError::NoCounts { path: path.to_owned(), gap });
+            let message = format!("{}: no step says how many groups were kept", path.display());
+            return Err(Fault::failed(message).with_hint(gap.map_or_else(
+                || "name the run's rollouts, or a log with the lines that docs/monitor.md shows".to_owned(),
+                |what| format!("{what}; or give the rollouts that it dumps (`trainer.rollout_data_dir`)"),
+            )));
         }
     }
     Ok(Evidence::Counts(counts))
+}
+
+/// Why nothing is known of the keep rate from what verl prints.
+enum VerlGap {
+    /// None of the steps that are asked for is there; the first and the last that is.
+    OtherSteps((u64, u64)),
+    /// What the log lacks, in words.
+    Lacking(String),
+}
+
+impl VerlGap {
+    fn no_refill() -> Self {
+        Self::Lacking("verl prints nothing of a batch that fills its step, and no step took a second one: most prompts are kept, or there was no filter".to_owned())
+    }
+
+    fn no_lines() -> Self {
+        Self::Lacking("steps took several batches, and their lines (`num_prompt_in_batch=424 < prompt_bsz=1024`) are not there: give all that verl printed".to_owned())
+    }
 }
 
 /// The counts of what verl prints: of each step how many batches it took, and what all but the last one kept. Of a log the
@@ -221,7 +256,7 @@ fn count_filled(
     if let (true, Some((first, last))) =
         (of_range.is_empty(), summary.history.first().zip(summary.history.last()))
     {
-        return Err(VerlGap::OtherSteps { steps: (first.step, last.step) });
+        return Err(VerlGap::OtherSteps((first.step, last.step)));
     }
     let count = |count: Option<u64>| {
         count.and_then(|count| usize::try_from(count).ok()).filter(|count| (1..=MOST_PROMPTS).contains(count))
@@ -229,13 +264,15 @@ fn count_filled(
     // A step that its first batch filled has no line that says what it wanted: that is what the one before it did.
     let first = of_range.iter().find_map(|point| count(point.target));
     let mut target = first.ok_or_else(|| {
-        if of_range.iter().any(|point| point.batches > 1) { VerlGap::NoLines } else { VerlGap::NoRefill }
+        if of_range.iter().any(|point| point.batches > 1) { VerlGap::no_lines() } else { VerlGap::no_refill() }
     })?;
     let planned = plan.is_round_known.then_some(plan.gen_batch_size as u64);
     let (mut filled, mut impossible, mut num_told) = (Vec::new(), None, 0);
     for point in &of_range {
         target = count(point.target).unwrap_or(target);
-        let generated = count(point.gen_batch_size).or(count(planned)).ok_or(VerlGap::NoSize)?;
+        let generated = count(point.gen_batch_size).or(count(planned)).ok_or_else(|| {
+            VerlGap::Lacking("say how many prompts a batch had (`data.gen_batch_size=N` behind it), which verl prints with its configuration".to_owned())
+        })?;
         let batches = count(Some(point.batches));
         num_told += usize::from(batches.is_some());
         let kept = point.kept_before_last.and_then(|kept| usize::try_from(kept).ok());
@@ -249,11 +286,14 @@ fn count_filled(
         }
     }
     if let Some(step) = impossible.filter(|_| 2 * filled.len() < num_told) {
-        return Err(VerlGap::OtherSize { step: step.step, generated: step.generated });
+        let FilledStep { step, generated, .. } = step;
+        return Err(VerlGap::Lacking(format!(
+            "what is printed of step {step} and others cannot be of batches of {generated} prompts: check `data.gen_batch_size`"
+        )));
     }
     if !filled.iter().any(|step| step.batches > 1) {
         let is_refilled = of_range.iter().any(|point| point.batches > 1);
-        return Err(if is_refilled { VerlGap::NoLines } else { VerlGap::NoRefill });
+        return Err(if is_refilled { VerlGap::no_lines() } else { VerlGap::no_refill() });
     }
     let mut judged = 0;
     let enough = filled.iter().rposition(|step| {

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 
+use crate::Fault;
 use crate::filter::{GroupLayout, Repeats, split_prompts};
 use crate::report::StepRange;
 use serde_json::{Map, Value};
 use tamis_data::columns::Columns;
 use tamis_data::records::{Column, FileFormat, RecordError, Records, lookup};
 
-use super::error::AdviseError;
 use super::evidence::{Group, Groups, Member, Numbers, Scale};
 use super::gold::shows_gold;
 use super::keep_rate::Counts;
@@ -84,6 +84,15 @@ pub(super) struct Reader {
     first_fault: Option<String>,
 }
 
+/// The number of a row that says what it came to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Outcome<'a> {
+    /// The one of this name.
+    Named(&'a str),
+    /// The best that there is; the hint if there is none.
+    Best { hint: &'static str },
+}
+
 impl Reader {
     /// Groups read so far.
     pub(super) fn num_groups(&self) -> usize {
@@ -96,14 +105,23 @@ impl Reader {
     }
 
     /// Why there is no group.
-    pub(super) fn nothing(self, path: &Path) -> AdviseError {
-        let path = path.to_owned();
+    pub(super) fn nothing(self, path: &Path) -> Fault {
         let Groups { num_unread, num_without_step, other_steps, .. } = self.groups;
         match (other_steps, num_without_step, num_unread) {
-            (Some(steps), ..) => AdviseError::OtherSteps { path, steps },
-            (None, 1.., _) => AdviseError::NoSteps { path },
-            (None, 0, 1..) => AdviseError::NoGroup { path, rows: num_unread, fault: self.first_fault },
-            (None, 0, 0) => AdviseError::Empty { path },
+            (Some(steps), ..) => other_steps(path, steps),
+            (None, 1.., _) => Fault::usage(format!("{}: no row says of which step it is", path.display()))
+                .with_hint("leave --steps out, or give rows a `step`; of a folder the last number of a file's name is its step"),
+            (None, 0, 1..) => {
+                let path = path.display();
+                let message = format!("{path}: none of its {num_unread} rows says which group it is of");
+                Fault::failed(message).with_hint(match self.first_fault {
+                    Some(fault) => format!("the first that cannot be read: {fault}"),
+                    None => "a group is read from `group_id`, `uid`, `group`, `prompt_id`, or from the text of `prompt` or `input`".to_owned(),
+                })
+            }
+            (None, 0, 0) => Fault::failed(format!("{}: no group is in it", path.display())).with_hint(
+                "let the run finish a step, or name another file; a run writes rollouts unless `rollout.save` is `off`",
+            ),
         }
     }
 
@@ -115,7 +133,7 @@ impl Reader {
         number: usize,
         step_of_file: Option<u64>,
         range: Option<StepRange>,
-    ) -> Result<(), AdviseError> {
+    ) -> Result<(), Fault> {
         let mut tokens = token_counts(file)?;
         for (row, record) in (0..).zip(Records::open_with(file, is_wanted)?) {
             let values = match record {
@@ -287,7 +305,7 @@ impl Reader {
     }
 
     /// What was read, with the outcome that was asked for, or the best that there is.
-    pub(super) fn end(mut self, wanted: Option<&str>) -> Result<Groups, AdviseError> {
+    pub(super) fn end(mut self, wanted: Outcome<'_>) -> Result<Groups, Fault> {
         self.groups.groups.append(&mut self.cut);
         let has_any = |groups: &Groups, place: usize| {
             groups.groups.iter().flat_map(|group| Groups::values(group, place)).any(f64::is_finite)
@@ -300,15 +318,18 @@ impl Reader {
         let named = self.named_metric.clone();
         let outcome = match wanted {
             // The number that the run's filter looked at has no column of its own.
-            Some(name) => place_of(name)
+            Outcome::Named(name) => place_of(name)
                 .or_else(|| place_of("metric_value").filter(|_| named.as_deref() == Some(name)))
-                .ok_or_else(|| AdviseError::NoMetric {
-                    metric: name.to_owned(),
-                    there: self.groups.scores.clone(),
+                .ok_or_else(|| {
+                    Fault::usage(format!("no row has a number `{name}`{}", named_scores(&self.groups.scores)))
+                        .with_hint("name one of them with --metric")
                 })?,
-            None => match OUTCOMES.iter().find_map(|name| place_of(name)) {
+            Outcome::Best { hint } => match OUTCOMES.iter().find_map(|name| place_of(name)) {
                 Some(place) => place,
-                None => return Err(AdviseError::NoOutcome { there: self.groups.scores.clone() }),
+                None => {
+                    let there = named_scores(&self.groups.scores);
+                    return Err(Fault::failed(format!("no row has an outcome{there}")).with_hint(hint));
+                }
             },
         };
         self.groups.outcome = outcome;
@@ -322,6 +343,25 @@ impl Reader {
             && counts.iter().all(differs);
         Ok(self.groups)
     }
+}
+
+/// None of the steps that were asked for is there.
+pub(super) fn other_steps(path: &Path, (first, last): (u64, u64)) -> Fault {
+    let path = path.display();
+    let message = format!("{path}: no group is in it, of the steps that --steps asks for");
+    Fault::usage(message).with_hint(if first == last {
+        format!("step {last} is there: ask for it, or leave --steps out")
+    } else {
+        format!("steps {first} to {last} are there: ask for some of these, or leave --steps out")
+    })
+}
+
+fn named_scores(there: &[String]) -> String {
+    if there.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
+    format!("; there are {}", names.join(", "))
 }
 
 /// Whether a column says something here; token ids, say, take long to decode.
@@ -435,7 +475,7 @@ fn number_of(value: &Value, member: usize) -> f64 {
 
 /// Completion tokens by row, of rows spread evenly over a Parquet file that holds their ids; empty of other
 /// files.
-fn token_counts(file: &Path) -> Result<HashMap<u64, u64>, AdviseError> {
+fn token_counts(file: &Path) -> Result<HashMap<u64, u64>, Fault> {
     if FileFormat::of(file)? != FileFormat::Parquet {
         return Ok(HashMap::new());
     }

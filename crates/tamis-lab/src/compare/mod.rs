@@ -12,9 +12,9 @@ pub mod table;
 
 use std::path::{Path, PathBuf};
 
-use crate::names;
+use crate::{Fault, names};
 use measure::{Choice, Measure, Over, Summary, area, curve, value_at};
-use series::{Series, SeriesError, metrics_of};
+use series::{Series, metrics_of};
 
 /// Runs that differ in their seeds alone.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ pub struct Comparison {
 ///
 /// # Errors
 /// A file that is no file of metrics.
-pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, SeriesError> {
+pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, Fault> {
     let mut notes = Vec::new();
     let mut measured = Vec::new();
     let mut lasts: Vec<(u64, String)> = Vec::new();
@@ -112,7 +112,7 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, S
                     lasts.extend(found.rows.last().map(|row| (row.step, run.display().to_string())));
                     series.push(found);
                 }
-                Err(SeriesError::Read { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {
+                Err(error) if error.is_not_found() => {
                     notes.push(format!("{} has no metrics yet", run.display()));
                 }
                 Err(error) => return Err(error),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use thiserror::Error;
+
+use crate::Fault;
 
 /// Bytes of a `metrics.jsonl`, at most.
 const MOST: u64 = 1 << 30;
@@ -15,28 +16,6 @@ const TOKENS: [(&str, bool); 3] =
     [("num_tokens", true), ("tokens/generated", false), ("perf/total_num_tokens", false)];
 /// Where the time of a step stands, the first that a file has.
 const SECONDS: [&str; 3] = ["timing_s/step", "perf/time_per_step", "step_time"];
-
-/// A file of metrics could not be read.
-#[derive(Debug, Error)]
-pub enum SeriesError {
-    /// The file is not there, or is none.
-    #[error("read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        cause: std::io::Error,
-    },
-    /// No line is a row of metrics.
-    #[error("{}: no line is a row of metrics; line {}: {}", path.display(), first.line, first.fault)]
-    NoRow {
-        /// The file.
-        path: PathBuf,
-        /// The first line.
-        first: DamagedLine,
-    },
-}
 
 /// A line that is no row of metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,13 +64,20 @@ impl Series {
     ///
     /// # Errors
     /// Where it cannot be read, or has lines of which none is a row of metrics.
-    pub fn read(path: &Path) -> Result<Self, SeriesError> {
+    pub fn read(path: &Path) -> Result<Self, Fault> {
         let path = metrics_of(path);
         let bytes =
-            tamis_file::read(&path, MOST).map_err(|cause| SeriesError::Read { path: path.clone(), cause })?;
+            tamis_file::read(&path, MOST).map_err(|cause| {
+                Fault::failed(format!("read {}", path.display())).with_source(cause)
+            })?;
         let series = Self::parse(&String::from_utf8_lossy(&bytes));
         match series.damaged.first() {
-            Some(first) if series.rows.is_empty() => Err(SeriesError::NoRow { path, first: first.clone() }),
+            Some(DamagedLine { line, fault }) if series.rows.is_empty() => {
+                let path = path.display();
+                let message = format!("{path}: no line is a row of metrics; line {line}: {fault}");
+                let hint = "name a run directory, or a `metrics.jsonl` of tamis or with verl's names";
+                Err(Fault::failed(message).with_hint(hint))
+            }
             _ => Ok(series),
         }
     }

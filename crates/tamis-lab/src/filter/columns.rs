@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use tamis_data::records::{DataRecord, RecordError, Records, lookup};
+use tamis_data::records::{DataRecord, RecordError, Records, RowPlace, lookup};
 use tamis_data::rollouts::find_metric;
 
-use super::error::{Absent, FilterFileError, list_names};
 use super::layout::GroupLayout;
+use crate::Fault;
 use super::repeated::{name_prompts, split_prompts};
 
 /// The metric of every trajectory and the group of every row.
@@ -63,19 +63,19 @@ impl RolloutColumns {
 const ROWS_LISTED: usize = 100;
 
 /// Reads the columns that the layout names.
-pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutColumns, FilterFileError> {
+pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutColumns, Fault> {
     let mut columns = RolloutColumns {
         metric: match layout {
             GroupLayout::Long { metric, .. } => metric.clone(),
             GroupLayout::Wide { metrics } if metrics.is_empty() => {
-                return Err(FilterFileError::NoMetricColumns);
+                return Err(Fault::usage("the wide layout needs at least one metric column"));
             }
             GroupLayout::Wide { metrics } => metrics.join(", "),
         },
         ..RolloutColumns::default()
     };
     if inputs.is_empty() {
-        return Err(FilterFileError::NoInput);
+        return Err(Fault::usage("no rollout file was given"));
     }
     for file in inputs {
         let mut seen = BTreeSet::new();
@@ -91,7 +91,7 @@ pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutCo
             GroupLayout::Wide { metrics } => wide(file, metrics, &mut columns.groups, &mut seen)?,
         };
         if rows.is_empty() {
-            return Err(FilterFileError::NoRows { file: file.clone() });
+            return Err(Fault::failed(format!("{} has no rows", file.display())));
         }
         let asked: &[String] = match layout {
             GroupLayout::Long { metric, .. } => std::slice::from_ref(metric),
@@ -141,14 +141,33 @@ fn nearest(columns: &[String], column: &str) -> Option<String> {
 }
 
 /// The error of metrics that no row has, and of group columns that the first row does not have.
-fn missing(file: &Path, metrics: &[String], groups: &[String], has_any_group: bool) -> FilterFileError {
+fn missing(file: &Path, metrics: &[String], groups: &[String], has_any_group: bool) -> Fault {
     let columns = listed(file);
-    let metric =
-        |metric: &String| Absent::Metric { column: metric.clone(), nearest: nearest(&columns, metric) };
-    let group = |group: &String| Absent::Group { column: group.clone(), nearest: nearest(&columns, group) };
-    let absent = metrics.iter().map(metric).chain(groups.iter().map(group));
-    let absent = absent.chain((!has_any_group).then_some(Absent::AnyGroup)).collect();
-    FilterFileError::MissingColumns { file: file.to_owned(), absent, columns }
+    let absent = |role: &str, column: &String| match nearest(&columns, column) {
+        Some(name) => format!("no {role} column `{column}` (did you mean `{name}`?)"),
+        None => format!("no {role} column `{column}`"),
+    };
+    let metrics = metrics.iter().map(|metric| absent("metric", metric));
+    let mut all: Vec<String> = metrics.chain(groups.iter().map(|group| absent("group", group))).collect();
+    if !has_any_group {
+        let known = list_names(&GroupLayout::GROUP_COLUMNS);
+        all.push(format!("no column that is known to name the group ({known})"));
+    }
+    let (file, there) = (file.display(), list_names(&columns));
+    let fault = Fault::usage(format!("{file} has {}; it has {there}", all.join(" and ")));
+    if has_any_group {
+        return fault;
+    }
+    // If nothing but the prompt says what belongs together (verl's own dumps), the prompt does.
+    let prompt = ["prompt", "input", "question"].into_iter().find(|name| columns.iter().any(|column| column == name));
+    fault.with_hint(prompt.map_or_else(
+        || {
+            "name it with `--group COLUMN`; where each row holds a whole group, give `--metric` \
+                         once for each of its columns"
+                .to_owned()
+        },
+        |prompt| format!("name it with `--group COLUMN`; `--group {prompt}` puts rows of the same {prompt} together"),
+    ))
 }
 
 /// The error of group columns that the first row does not have, together with the metric, if no row has that
@@ -159,7 +178,7 @@ fn no_group(
     groups: &[String],
     metric: &String,
     rest: Records,
-) -> FilterFileError {
+) -> Fault {
     let has_metric = metric_value(&first.values, metric).is_some()
         || rest.map_while(Result::ok).any(|record| metric_value(&record.values, metric).is_some());
     let metrics = if has_metric { &[] } else { std::slice::from_ref(metric) };
@@ -198,7 +217,7 @@ fn long(
     metric: &String,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut BTreeSet<String>,
-) -> Result<(GroupOfRow, Vec<String>), FilterFileError> {
+) -> Result<(GroupOfRow, Vec<String>), Fault> {
     let mut rows = Vec::new();
     let mut spellings: BTreeMap<String, Spellings> = BTreeMap::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();
@@ -225,15 +244,19 @@ fn long(
         for column in columns {
             match lookup(&record.values, column) {
                 None | Some(Value::Null) => {
-                    return Err(FilterFileError::NoGroup { place: record.place, column: column.clone() });
+                    let message = format!("{}: no value in the group column `{column}`", record.place);
+                    let hint = "a row without a group cannot be judged; take such rows out first";
+                    return Err(Fault::failed(message).with_hint(hint));
                 }
                 Some(value) => {
                     if let Some(number) = inexact(value) {
-                        return Err(FilterFileError::GroupDigits {
-                            place: record.place,
-                            column: column.clone(),
-                            read: format!("{number:e}"),
-                        });
+                        let message = format!(
+                            "{}: the group column `{column}` holds a number with more digits than are read ({number:e})",
+                            record.place
+                        );
+                        return Err(Fault::failed(message).with_hint(
+                            "its last digits would be lost and groups merged; write such ids as text",
+                        ));
                     }
                     match spellings.get_mut(column) {
                         Some(known) => known.note(value),
@@ -321,7 +344,7 @@ fn wide(
     metrics: &[String],
     groups: &mut Vec<Vec<f64>>,
     seen: &mut BTreeSet<String>,
-) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
+) -> Result<Vec<(usize, Option<usize>)>, Fault> {
     let mut rows = Vec::new();
     for record in open(file, &[], metrics)? {
         let record = record?;
@@ -334,7 +357,7 @@ fn wide(
 }
 
 /// Whether the metric of the first row is a list, so that each row is a group.
-fn holds_lists(file: &Path, metric: &String) -> Result<bool, FilterFileError> {
+fn holds_lists(file: &Path, metric: &String) -> Result<bool, Fault> {
     let first = open(file, &[], std::slice::from_ref(metric))?.next().transpose()?;
     Ok(first.is_some_and(|record| matches!(lookup(&record.values, metric), Some(Value::Array(_)))))
 }
@@ -345,15 +368,16 @@ fn lists(
     metric: &String,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut BTreeSet<String>,
-) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
+) -> Result<Vec<(usize, Option<usize>)>, Fault> {
     let mut rows = Vec::new();
     seen.insert(metric.to_owned());
     for record in open(file, &[], std::slice::from_ref(metric))? {
         let record = record?;
-        let not_a_list = |actual: String| FilterFileError::NotAList {
-            place: record.place.clone(),
-            column: metric.to_owned(),
-            actual,
+        let not_a_list = |actual: String| {
+            let place = &record.place;
+            Fault::failed(format!(
+                "{place}: `{metric}` must be a list of numbers, as in the first row, got {actual}"
+            ))
         };
         let members = match lookup(&record.values, metric) {
             Some(Value::Array(members)) if members.is_empty() => {
@@ -364,11 +388,8 @@ fn lists(
             None => return Err(not_a_list("nothing".to_owned())),
         };
         let members = members.iter().enumerate().map(|(place, member)| {
-            as_number(member).ok_or_else(|| FilterFileError::NotANumber {
-                place: record.place.clone(),
-                column: format!("{metric}[{place}]"),
-                actual: describe(member),
-            })
+            as_number(member)
+                .ok_or_else(|| not_a_number(&record.place, &format!("{metric}[{place}]"), member))
         });
         let members: Result<Vec<f64>, _> = members.collect();
         rows.push((groups.len(), None));
@@ -389,16 +410,17 @@ fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow
 }
 
 /// A metric's number in a row: NaN where null or not there.
-fn number(record: &DataRecord, column: &str, seen: &mut BTreeSet<String>) -> Result<f64, FilterFileError> {
+fn number(record: &DataRecord, column: &str, seen: &mut BTreeSet<String>) -> Result<f64, Fault> {
     let Some(value) = metric_value(&record.values, column) else { return Ok(f64::NAN) };
     if !seen.contains(column) {
         seen.insert(column.to_owned());
     }
-    as_number(&value).ok_or_else(|| FilterFileError::NotANumber {
-        place: record.place.clone(),
-        column: column.to_owned(),
-        actual: describe(&value),
-    })
+    as_number(&value).ok_or_else(|| not_a_number(&record.place, column, &value))
+}
+
+fn not_a_number(place: &RowPlace, column: &str, value: &Value) -> Fault {
+    let actual = describe(value);
+    Fault::failed(format!("{place}: `{column}` must be a number, true, false or null, got {actual}"))
 }
 
 /// A number or flag; NaN for null.
@@ -438,4 +460,13 @@ fn describe(value: &Value) -> String {
             format!("an object with {}", list_names(&inside))
         }
     }
+}
+
+fn list_names(names: &[impl AsRef<str>]) -> String {
+    const MOST: usize = 40;
+    let mut text: Vec<String> = names.iter().take(MOST).map(|name| format!("`{}`", name.as_ref())).collect();
+    if names.len() > MOST {
+        text.push(format!("and {} more", names.len() - MOST));
+    }
+    text.join(", ")
 }

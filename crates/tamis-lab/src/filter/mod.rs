@@ -11,17 +11,18 @@
 //! goes to exactly one of the two outputs, byte for byte (JSONL) or value for value (Parquet).
 
 mod columns;
-mod error;
 mod layout;
 mod repeated;
 mod summary;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tamis_core::filter::{GroupFilter, OutcomeScale, judge_columns};
-use tamis_data::records::{FileFormat, copy_rows};
+use tamis_data::records::{FileFormat, RecordError, RowFault, copy_rows};
 
-pub use error::{Absent, FilterFileError};
+use crate::Fault;
+
 pub use layout::GroupLayout;
 pub use repeated::{Repeats, split_prompts};
 pub use summary::FilterSummary;
@@ -51,17 +52,46 @@ pub struct FilterOptions {
 /// trajectory *unscored* (outside the group's statistics, never a zero); booleans count as 0 and 1.
 ///
 /// # Errors
-/// [`FilterFileError`]; nothing is written unless every row could be read.
-pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileError> {
+/// Outputs that would destroy something, columns and rows that lack what the layout names; nothing is written unless
+/// every row could be read.
+pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
+    judge_file(options).map_err(|fault| match fault.cause().and_then(unread_hint) {
+        Some(hint) => fault.with_hint(hint),
+        None => fault,
+    })
+}
+
+/// The fix for a file that cannot be read, if one is known.
+fn unread_hint(error: &RecordError) -> Option<String> {
+    match error {
+        RecordError::Open { path, source } if source.kind() == ErrorKind::NotFound => {
+            Some(tamis_file::suggest(path).unwrap_or_else(|| "name a JSONL or Parquet file".to_owned()))
+        }
+        RecordError::Open { path, source } if source.kind() == ErrorKind::IsADirectory => {
+            let rollouts = [path.join("rollouts"), path.clone()].into_iter().find(|folder| folder.is_dir())?;
+            Some(format!("name its files: {}/*.parquet", rollouts.display()))
+        }
+        RecordError::Row { place, fault: RowFault::Json { .. } } if place.row == 1 => {
+            Some("rollouts are read as JSON lines (one object a line) or as Parquet".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
     let filter = options.filter;
     filter.check()?;
     check_outputs(options)?;
     let columns = columns::read(&options.inputs, &options.layout)?;
     if let Some(file) = columns.file_of_whole_groups().filter(|_| filter.chooses_members()) {
-        return Err(FilterFileError::WholeGroups {
-            filter: filter.name(),
-            file: options.inputs[file].clone(),
-        });
+        let message = format!(
+            "the {} filter chooses among the members of a group, but a row of {} holds a whole group",
+            filter.name(),
+            options.inputs[file].display()
+        );
+        return Err(Fault::usage(message).with_hint(
+            "write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups",
+        ));
     }
     let (metric, offsets) = columns.flat();
     let (verdicts, statistics) = judge_columns(&*filter, options.scale, &metric, &offsets)?;
@@ -91,28 +121,34 @@ pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileE
 }
 
 /// Refuses outputs that would destroy something, before anything is read.
-fn check_outputs(options: &FilterOptions) -> Result<(), FilterFileError> {
+fn check_outputs(options: &FilterOptions) -> Result<(), Fault> {
+    let clash = |path: &Path, other: &str| {
+        Fault::usage(format!("{} is {other} too; choose another output", path.display()))
+    };
     let real = |path: &Path| path.canonicalize().ok();
     let outputs: Vec<&PathBuf> = options.kept.iter().chain(&options.dropped).collect();
     for path in &outputs {
         let is_input =
             |input: &PathBuf| *path == input || (real(path).is_some() && real(path) == real(input));
         if options.inputs.iter().any(is_input) {
-            return Err(FilterFileError::OutputClash { path: (*path).clone(), other: "an input" });
+            return Err(clash(path, "an input"));
         }
     }
     if let [kept, dropped] = outputs[..]
         && (kept == dropped || (real(kept).is_some() && real(kept) == real(dropped)))
     {
-        return Err(FilterFileError::OutputClash { path: kept.clone(), other: "the other output" });
+        return Err(clash(kept, "the other output"));
     }
     for path in &outputs {
         if let Some(what) = other_than_file(path) {
-            return Err(FilterFileError::OutputKind { path: (*path).clone(), what });
+            let message = format!("{} is {what}, not a regular file", path.display());
+            let hint = "name a file, there already or not; leave the option out to write nothing";
+            return Err(Fault::usage(message).with_hint(hint));
         }
     }
     if let Some(path) = outputs.iter().find(|path| !options.overwrite && path.exists()) {
-        return Err(FilterFileError::OutputExists { path: (*path).clone() });
+        let message = format!("{} exists already", path.display());
+        return Err(Fault::usage(message).with_hint("`--overwrite` replaces it"));
     }
     let Some(input) = options.inputs.first().filter(|_| !outputs.is_empty()) else { return Ok(()) };
     let format = FileFormat::of(input)?;
@@ -126,7 +162,16 @@ fn check_outputs(options: &FilterOptions) -> Result<(), FilterFileError> {
         promised.is_some_and(|promised| promised != format)
     };
     match outputs.into_iter().find(promises_other) {
-        Some(path) => Err(FilterFileError::OutputFormat { path: path.clone(), input: input.clone(), format }),
+        Some(path) => {
+            let (name, ending) = match format {
+                FileFormat::Jsonl => ("JSON lines", "jsonl"),
+                FileFormat::Parquet => ("Parquet", "parquet"),
+            };
+            let message = format!("{} would hold {name}, as {} does", path.display(), input.display());
+            let path = path.with_extension(ending);
+            let hint = format!("rows keep the format they come in: name it {}", path.display());
+            Err(Fault::usage(message).with_hint(hint))
+        }
         None => Ok(()),
     }
 }

@@ -204,10 +204,7 @@ fn parquet_rows() {
     let layout = long(&["extra_info.tags", "ability"], "extra_info.index");
     // Tags null cannot name a group.
     let error = filter_file(&options(vec![source.clone()], layout)).unwrap_err();
-    assert!(
-        matches!(error, FilterFileError::NoGroup { ref column, .. } if column == "extra_info.tags"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("no value in the group column `extra_info.tags`"), "{error}");
     let summary = filter_file(&FilterOptions {
         filter: GroupFilter::Variance(Variance { tolerance: 100.0, singleton: Singleton::Drop }),
         dropped: Some(kept.clone()),
@@ -427,7 +424,7 @@ fn only_regular_files_are_replaced() {
     symlink(&file, path("link.jsonl")).unwrap();
     let through =
         |overwrite| filter_file(&FilterOptions { kept: Some(path("link.jsonl")), overwrite, ..good.clone() });
-    assert!(matches!(through(false), Err(FilterFileError::OutputExists { .. })));
+    assert!(through(false).unwrap_err().to_string().ends_with("link.jsonl exists already"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
     through(true).unwrap();
     assert!(path("link.jsonl").is_symlink());

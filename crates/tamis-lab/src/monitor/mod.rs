@@ -11,7 +11,6 @@
 //! and EasyR1 print, the log and the metrics of tamis. [`WatchedRun`] is what is known, with four figures about the
 //! generated batches; [`text`] renders it.
 
-mod error;
 mod fact;
 mod format;
 mod line;
@@ -24,7 +23,6 @@ pub mod text;
 pub mod view;
 mod watch;
 
-pub use error::MonitorError;
 pub use format::LogFormat;
 pub use summary::WatchedRun;
 pub use watch::Watch;

@@ -5,11 +5,11 @@ use std::time::SystemTime;
 
 use tamis_run::directory::{CONFIG, METRICS, RUN_LOG, held_by};
 
-use super::error::MonitorError;
 use super::reading::Reading;
 use super::summary::{Source, WatchedRun};
 use super::tail::{Change, Tail};
 use crate::report::settings::Settings;
+use crate::{Fault, names};
 
 /// Whether a folder looks like that of a run.
 pub(super) fn is_run(folder: &Path) -> bool {
@@ -33,7 +33,7 @@ impl Followed {
         Self { tail, reading, is_absent: false, num_replaced: 0, is_of_run }
     }
 
-    fn follow(&mut self) -> Result<(), MonitorError> {
+    fn follow(&mut self) -> Result<(), Fault> {
         let is_of_run = self.is_of_run;
         let forget = |reading: &mut Reading, change: Change| {
             // Another file in the place of a log goes on where that ended.
@@ -44,11 +44,18 @@ impl Followed {
         let change = self
             .tail
             .follow(&mut self.reading, forget, Reading::read)
-            .map_err(|cause| MonitorError::Read { path: self.tail.path().to_owned(), cause })?;
+            .map_err(|cause| unreadable(self.tail.path(), cause))?;
         self.is_absent = change == Change::Absent;
         self.num_replaced += u64::from(change == Change::Replaced);
         Ok(())
     }
+}
+
+fn unreadable(path: &Path, cause: std::io::Error) -> Fault {
+    let fault = Fault::failed(format!("failed to read {}", path.display()));
+    let is_denied = cause.kind() == std::io::ErrorKind::PermissionDenied;
+    let fault = if is_denied { fault.with_hint("its owner can make it readable with `chmod a+r`") } else { fault };
+    fault.with_source(cause)
 }
 
 /// A run or a log that is followed.
@@ -67,17 +74,25 @@ impl Watch {
     ///
     /// # Errors
     /// Where there is no such file or folder, the folder is no run, or the file is none that can be followed.
-    pub fn open(path: &Path) -> Result<Self, MonitorError> {
+    pub fn open(path: &Path) -> Result<Self, Fault> {
         let found = match std::fs::metadata(path) {
             Ok(found) => found,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                return Err(MonitorError::NothingThere { path: path.to_owned() });
+                let hint = "name the folder that a run printed at its start, a `metrics.jsonl`, or a log";
+                return Err(Fault::nothing_there(path, hint));
             }
-            Err(cause) => return Err(MonitorError::Read { path: path.to_owned(), cause }),
+            Err(cause) => return Err(unreadable(path, cause)),
         };
         let mut watch = if found.is_dir() {
             if !is_run(path) {
-                return Err(MonitorError::NotARun { folder: path.to_owned() });
+                let message = format!(
+                    "{} is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor `run.log` in it",
+                    path.display()
+                );
+                return Err(Fault::usage(message).with_hint(match names::run_inside(path, is_run) {
+                    Some(run) => format!("there are runs in it: did you mean `{}`?", run.display()),
+                    None => "name the folder that a run printed at its start, or a log".to_owned(),
+                }));
             }
             let config = path.join(CONFIG);
             let settings = Settings::read(&config).unwrap_or_default();
@@ -90,7 +105,10 @@ impl Watch {
         } else if found.is_file() {
             Self { path: path.to_owned(), main: Followed::new(path, false), log: None, total_steps: None }
         } else {
-            return Err(MonitorError::Special { path: path.to_owned() });
+            let path = path.display();
+            let message = format!("{path} is a device or a pipe, which cannot be read again from its start");
+            let hint = "write the output to a file (`... | tee train.log`), and name that";
+            return Err(Fault::usage(message).with_hint(hint));
         };
         watch.follow()?;
         Ok(watch)
@@ -100,7 +118,7 @@ impl Watch {
     ///
     /// # Errors
     /// Where a file is there and cannot be read.
-    pub fn follow(&mut self) -> Result<(), MonitorError> {
+    pub fn follow(&mut self) -> Result<(), Fault> {
         self.main.follow()?;
         if let Some(log) = &mut self.log {
             log.follow()?;
@@ -112,17 +130,25 @@ impl Watch {
     ///
     /// # Errors
     /// Where it says nothing: it is no log, or none that is understood.
-    pub fn check_understood(&self) -> Result<(), MonitorError> {
-        let (reading, path) = (&self.main.reading, self.path.clone());
+    pub fn check_understood(&self) -> Result<(), Fault> {
+        let (reading, path) = (&self.main.reading, self.path.display());
         if self.log.is_some() || !reading.formats.is_empty() {
             return Ok(());
         }
         if self.main.tail.has_binary {
-            return Err(MonitorError::NoText { path });
+            let hint = "name the log as text: unpack it if it is compressed, or name the run's folder";
+            let message = format!("{path} is no log: it holds bytes that are no text");
+            return Err(Fault::usage(message).with_hint(hint));
         }
         match reading.num_lines {
             0 => Ok(()),
-            lines => Err(MonitorError::NothingKnown { path, lines }),
+            lines => Err(Fault::usage(format!(
+                "none of the {lines} lines of {path} says anything about steps or generated batches"
+            ))
+            .with_hint(
+                "a log is understood where it has the lines of tamis, verl (its filter-group log lines too) or EasyR1 \
+                 (docs/monitor.md shows each); name the file that has what the trainer prints",
+            )),
         }
     }
 

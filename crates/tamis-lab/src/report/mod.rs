@@ -14,7 +14,6 @@
 mod accounting;
 mod cards;
 mod charts;
-mod error;
 mod every;
 mod figures;
 mod groups;
@@ -37,11 +36,10 @@ use places::Places;
 use run::Run;
 use samples::SampledStep;
 
-pub use error::PageError;
 pub use steps::StepRange;
 
 use crate::html::{document, escape, text};
-use crate::names;
+use crate::{Fault, names};
 
 /// What a page is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,18 +70,18 @@ pub struct Page {
 /// Reads the runs and makes the page.
 ///
 /// # Errors
-/// [`PageError`]. What is missing in a run that is one is no error, but noted in the page.
-pub fn page(options: &PageOptions) -> Result<Page, PageError> {
+/// A path that is no run, or a step that no run has. What is missing in a run that is one is no error, but noted in the page.
+pub fn page(options: &PageOptions) -> Result<Page, Fault> {
     let mut runs: Vec<Run> = Vec::new();
     for path in &options.runs {
         let same = |run: &Run| std::fs::canonicalize(&run.path).ok() == std::fs::canonicalize(path).ok();
         if path.exists() && runs.iter().any(same) {
-            return Err(PageError::Twice { path: path.clone() });
+            return Err(Fault::usage(format!("{} is given twice", path.display())).with_hint("name each run once"));
         }
         runs.push(Run::read(path, options.steps)?);
     }
     if runs.is_empty() {
-        return Err(PageError::NoRun);
+        return Err(Fault::usage("no run is given").with_hint("`tamis report runs/quickstart`"));
     }
     let places: Vec<PathBuf> = runs.iter().map(Run::place).collect();
     for (run, name) in runs.iter_mut().zip(names::apart(&places)) {
@@ -93,7 +91,12 @@ pub fn page(options: &PageOptions) -> Result<Page, PageError> {
     // A validation before the first step stands at 0.
     let (first, last) = (steps().min(), steps().max());
     if options.steps != StepRange::ALL && first.is_none() {
-        return Err(PageError::NoSuchStep { range: options.steps.to_string(), there: there(&runs) });
+        let message = format!(
+            "no run has one of the {} that `--steps` asks for; {}",
+            options.steps,
+            there(&runs)
+        );
+        return Err(Fault::usage(message).with_hint("leave `--steps` out for all of them"));
     }
     let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
     let mut samples: Vec<Vec<SampledStep>> = Vec::new();

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS, RUN_LOG, SUPERSEDED, held_by};
 use tamis_run::log::run_log::end;
 
-use super::error::PageError;
 use super::groups::Groups;
 use super::settings::Settings;
 use super::steps::StepRange;
-use crate::compare::series::{Series, SeriesError};
+use crate::compare::series::Series;
+use crate::{Fault, names};
 
 /// Bytes of a run's log that are looked at, at most.
 const MOST_LOG: u64 = 256 << 20;
@@ -70,24 +70,31 @@ impl RunState {
 
 impl Run {
     /// Reads a run directory, or a file of metrics.
-    pub(crate) fn read(path: &Path, range: StepRange) -> Result<Self, PageError> {
+    pub(crate) fn read(path: &Path, range: StepRange) -> Result<Self, Fault> {
         if !path.exists() {
-            return Err(PageError::NothingThere { path: path.to_owned() });
+            let hint = "name the folder that a run printed at its start, or a `metrics.jsonl`";
+            return Err(Fault::nothing_there(path, hint));
         }
         let is_folder = path.is_dir();
         if is_folder && ![CONFIG, METRICS, ROLLOUTS].iter().any(|name| path.join(name).exists()) {
-            return Err(PageError::NotARun { folder: path.to_owned() });
+            let message = format!(
+                "{} is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor a `rollouts` folder in it",
+                path.display()
+            );
+            let is_run = |run: &Path| run.join(METRICS).is_file();
+            return Err(Fault::usage(message).with_hint(match names::run_inside(path, is_run) {
+                Some(run) => format!("there are runs in it: did you mean `{}`?", run.display()),
+                None => "name the folder that a run printed at its start".to_owned(),
+            }));
         }
         let mut notes = Vec::new();
         let mut series = match Series::read(path) {
             Ok(series) => series,
-            Err(SeriesError::Read { cause, .. })
-                if is_folder && cause.kind() == std::io::ErrorKind::NotFound =>
-            {
+            Err(error) if is_folder && error.is_not_found() => {
                 notes.push(format!("there is no `{METRICS}` yet: the run has not finished its first step"));
                 Series::default()
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         if series.is_torn {
             notes.push(format!(

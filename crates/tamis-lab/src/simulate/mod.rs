@@ -14,7 +14,6 @@
 mod bound;
 mod completion;
 mod driver;
-mod error;
 mod facts;
 mod fleet;
 mod lognormal;
@@ -33,7 +32,6 @@ mod world;
 
 pub use bound::{LowerBound, NoBound};
 pub use completion::{Completion, Completions};
-pub use error::SimulateError;
 pub use facts::Fact;
 pub use measure::PolicyResult;
 pub use pass_rates::Population;

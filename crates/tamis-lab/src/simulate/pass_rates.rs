@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use tamis_config::{HistogramRates, PassRates, SimulatedDriftConfig};
 use tamis_core::random::{Key, Purpose};
 
-use crate::simulate::error::SimulateError;
+use crate::Fault;
 use crate::simulate::rollout_rates;
 
 /// Points on which a distribution is integrated.
@@ -34,7 +34,7 @@ impl Population {
     ///
     /// # Errors
     /// A histogram whose lists do not belong together, rollouts that cannot be read.
-    pub fn new(rates: &PassRates, seed: u64) -> Result<Self, SimulateError> {
+    pub fn new(rates: &PassRates, seed: u64) -> Result<Self, Fault> {
         let (mut warnings, mut lengths) = (Vec::new(), None);
         let logits = match rates {
             PassRates::Beta(beta) => beta_quantiles(beta.a, beta.b, beta.prompts),
@@ -120,13 +120,20 @@ fn beta_quantiles(a: f64, b: f64, count: usize) -> Vec<f64> {
         .collect()
 }
 
-fn histogram_quantiles(histogram: &HistogramRates) -> Result<Vec<f64>, SimulateError> {
+fn histogram_quantiles(histogram: &HistogramRates) -> Result<Vec<f64>, Fault> {
     let HistogramRates { rates, counts, prompts } = histogram;
     // The sum of nothing would be -0.
     let total = counts.iter().fold(0.0, |sum, count| sum + count);
     let fits = rates.len() == counts.len() && total > 0.0 && total.is_finite();
     if !fits {
-        return Err(SimulateError::Histogram { rates: rates.len(), counts: counts.len(), total });
+        let (rates, counts) = (rates.len(), counts.len());
+        let message = format!(
+            "`simulate.pass_rate` has {rates} rates and {counts} counts, {total} prompts in all: each rate needs a count, \
+             and some must be above 0"
+        );
+        return Err(Fault::usage(message).with_hint(
+            "write for example `pass_rate: {kind: histogram, rates: [0, 0.5, 1], counts: [20, 60, 20]}`",
+        ));
     }
     let (mut place, mut passed) = (0, counts[0]);
     Ok((0..*prompts)

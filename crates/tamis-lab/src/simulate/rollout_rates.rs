@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, shortest};
 use tamis_core::random::Key;
 use tamis_core::schedule::Tally;
 use tamis_core::schedule::yields::PassRateSpread;
 
+use crate::Fault;
 use crate::advise::{Groups, of_pass_rates, read_groups};
-use crate::simulate::error::SimulateError;
 
 /// Completions of which a median says something.
 const FEWEST_LENGTHS: usize = 20;
@@ -29,12 +29,20 @@ pub(crate) struct OfRollouts {
 /// fitted to all of them, so that new groups are kept as often as these were. Where the data have another number of
 /// prompts, as many are drawn, each from the posterior of one that was read. They are read, and judged right or wrong,
 /// as `tamis advise` does it.
-pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<OfRollouts, SimulateError> {
+pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<OfRollouts, Fault> {
     let groups = read_groups(path)?;
     let Some(top) = groups.top() else {
-        let outcome = groups.outcome_name().to_owned();
-        let values = groups.doubtful();
-        return Err(SimulateError::NoPassRate { path: path.to_owned(), outcome, values });
+        let (path, outcome) = (path.display(), groups.outcome_name());
+        let why = match groups.doubtful() {
+            Some((low, top)) => {
+                format!("is {} or {}: is {} right?", shortest(low), shortest(top), shortest(top))
+            }
+            None => "has more than two values, which say of no member whether it is right".to_owned(),
+        };
+        return Err(Fault::failed(format!("{path}: `{outcome}` {why}")).with_hint(
+            "give rows an `acc` of 1 where they are right and 0 where not, or say the rates: `pass_rate: {kind: \
+             histogram, rates: [0, 0.5, 1], counts: [20, 60, 20]}`",
+        ));
     };
     let mut prompts: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for group in groups.unbiased().counts(groups.outcome, Some(top)) {
@@ -44,7 +52,9 @@ pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<
     }
     let counts: Vec<(usize, usize)> = prompts.into_values().collect();
     if counts.iter().all(|(_, scored)| *scored < 2) {
-        return Err(SimulateError::OneSample { path: path.to_owned() });
+        let path = path.display();
+        let message = format!("{path}: every prompt has one sample, which says nothing of how prompts differ");
+        return Err(Fault::failed(message).with_hint("sample each prompt 4 times or more"));
     }
     let warnings = of_pass_rates(&groups).into_iter().map(|finding| {
         let fix = finding.fix.map_or_else(String::new, |fix| format!("; {fix}"));
@@ -188,7 +198,7 @@ mod tests {
         assert!(different.len() > 5900, "{}", different.len());
     }
 
-    fn read_of(rows: &str) -> Result<(Vec<f64>, Vec<String>), SimulateError> {
+    fn read_of(rows: &str) -> Result<(Vec<f64>, Vec<String>), Fault> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("step_1.jsonl");
         std::fs::write(&file, rows).unwrap();
@@ -271,7 +281,7 @@ mod tests {
         );
         assert!(refused("{\"uid\": 1, \"text\": \"a\"}\n").contains("no row has an outcome"));
         let nothing = read(Path::new("nothing"), None, Key::new(1, Purpose::Bootstrap)).unwrap_err();
-        assert!(nothing.is_usage() && nothing.hint().unwrap().contains("`simulate.pass_rate.path` names"));
+        assert!(nothing.kind() == crate::FaultKind::Usage && nothing.hint().unwrap().contains("`simulate.pass_rate.path` names"));
     }
 
     /// Four members of a prompt that is always right follow on two, and those of others do not.

@@ -3,12 +3,12 @@
 use serde::{Serialize, Serializer};
 use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
 use tamis_core::figure::fixed;
-use tamis_core::schedule::Surplus;
+use tamis_core::schedule::{ScheduleError, SettingsError, Surplus};
 use tamis_core::schedule::selector::Selector;
 
+use crate::Fault;
 use crate::simulate::bound::{LowerBound, NoBound};
 use crate::simulate::driver::{self, Played, Span};
-use crate::simulate::error::SimulateError;
 use crate::simulate::facts::{Fact, facts, left_at_default};
 use crate::simulate::measure::PolicyResult;
 use crate::simulate::policy::{Policy, filter_of, max_in_flight, policy};
@@ -81,7 +81,7 @@ pub struct SimulationProgress {
 ///
 /// # Errors
 /// Pass rates that cannot be read, settings of a policy that contradict themselves.
-pub fn simulate(config: &Config) -> Result<Simulation, SimulateError> {
+pub fn simulate(config: &Config) -> Result<Simulation, Fault> {
     simulate_watched(config, &mut |_| {})
 }
 
@@ -92,7 +92,7 @@ pub fn simulate(config: &Config) -> Result<Simulation, SimulateError> {
 pub fn simulate_watched(
     config: &Config,
     watch: &mut dyn FnMut(SimulationProgress),
-) -> Result<Simulation, SimulateError> {
+) -> Result<Simulation, Fault> {
     let keys = keys_of(config);
     let world = World::new(config, &keys)?;
     let (names, are_all) = match &keys.policies[..] {
@@ -110,7 +110,7 @@ pub fn simulate_in(
     world: &World,
     config: &Config,
     names: &[SimulatedPolicy],
-) -> Result<Simulation, SimulateError> {
+) -> Result<Simulation, Fault> {
     play_all(world, config, names, false, &mut |_| {})
 }
 
@@ -121,7 +121,7 @@ fn play_all(
     names: &[SimulatedPolicy],
     leaves_out: bool,
     watch: &mut dyn FnMut(SimulationProgress),
-) -> Result<Simulation, SimulateError> {
+) -> Result<Simulation, Fault> {
     let (mut ready, mut left_out) = (Vec::new(), Vec::new());
     let mut notes = world.population.warnings().to_vec();
     if let Some(lengths) =
@@ -144,11 +144,8 @@ fn play_all(
                 }
                 ready.push((name, policy));
             }
-            Err(error) if leaves_out && error.is_of_one_policy() => {
-                let reason = std::error::Error::source(&error).unwrap_or(&error).to_string();
-                left_out.push((name, reason));
-            }
-            Err(error) => return Err(error),
+            Err(Refused { reason: Some(reason), .. }) if leaves_out => left_out.push((name, reason)),
+            Err(refused) => return Err(refused.fault),
         }
     }
     let is_choosing = |policy: &Policy| !matches!(policy.selector, Selector::Shuffle(_));
@@ -186,14 +183,50 @@ fn whole_groups(config: &Config) -> String {
     format!("the policy `screening` is `streaming_carry` here: {why}")
 }
 
-/// The policy of a name, where the world can have it.
-fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, SimulateError> {
+/// A policy that cannot be played.
+struct Refused {
+    fault: Fault,
+    /// Why it is left out, if others can be played.
+    reason: Option<String>,
+}
+
+/// The settings of a policy contradict themselves.
+fn contradiction(name: SimulatedPolicy, source: ScheduleError) -> Fault {
+    let hint = if is_pool(&source) {
+        "name policies that have rounds with `simulate.policies`, such as `verl`, `nemo_rl`, `rounds_carry` and \
+         `deficit`; an empty list takes all that have"
+            .to_owned()
+    } else {
+        format!("name other policies than `{name}` with `simulate.policies`, or change its settings")
+    };
+    Fault::usage(format!("the policy `{name}` cannot be simulated")).with_hint(hint).with_source(source)
+}
+
+fn is_pool(error: &ScheduleError) -> bool {
+    matches!(error, ScheduleError::Settings(SettingsError::PoolFilter { .. }))
+}
+
+/// The policy of a name, if the world can have it.
+fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, Refused> {
     let members = world.completions.group_size();
     let groups = max_in_flight(name, config, world);
     if groups.saturating_mul(members) > MOST_IN_FLIGHT {
-        return Err(SimulateError::TooManyInFlight { policy: name, groups, members, most: MOST_IN_FLIGHT });
+        let message = format!(
+            "the policy `{name}` has {groups} groups of {members} in flight, and a simulation at most {MOST_IN_FLIGHT} \
+             completions"
+        );
+        let keys = match name {
+            SimulatedPolicy::PrimeRl => "`simulate.servers.slots` or `simulate.servers.count`",
+            SimulatedPolicy::Configured => "`schedule.rounds_in_flight`",
+            _ => "`rollout.n`",
+        };
+        let hint = format!("lower {keys}, or name other policies than `{name}` with `simulate.policies`");
+        return Err(Refused { fault: Fault::usage(&message).with_hint(hint), reason: Some(message) });
     }
-    policy(name, config, world).map_err(|source| SimulateError::Schedule { policy: name, source })
+    policy(name, config, world).map_err(|source| {
+        let reason = is_pool(&source).then(|| source.to_string());
+        Refused { fault: contradiction(name, source), reason }
+    })
 }
 
 /// Plays a policy to its end. Where that comes early, the numbers are those of the steps that there are: it is played
@@ -204,15 +237,15 @@ fn play(
     config: &Config,
     world: &World,
     watch: &mut dyn FnMut(SimulationProgress),
-) -> Result<PolicyResult, SimulateError> {
-    let failed = |source| SimulateError::Schedule { policy: name, source };
+) -> Result<PolicyResult, Fault> {
+    let failed = |source| contradiction(name, source);
     let of = world.steps;
     let mut tell = |steps, groups| watch(SimulationProgress { policy: name, steps, of, groups });
     let span = Span { steps: of, warm_up: world.warm_up };
     let Played { result, ended } = driver::run(name, policy, world, span, &mut tell).map_err(failed)?;
     let Some(why) = ended else { return Ok(result) };
     let steps = result.steps;
-    let again = checked(name, config, world)?;
+    let again = checked(name, config, world).map_err(|refused| refused.fault)?;
     let span = Span { steps, warm_up: steps / 2 };
     let Played { result, .. } = driver::run(name, again, world, span, &mut tell).map_err(failed)?;
     Ok(PolicyResult { ended: Some(why), ..result })

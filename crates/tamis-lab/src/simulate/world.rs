@@ -7,7 +7,7 @@ use tamis_config::{
 use tamis_core::schedule::InFlight;
 
 use crate::simulate::completion::Completions;
-use crate::simulate::error::SimulateError;
+use crate::Fault;
 use crate::simulate::fleet::FleetSettings;
 use crate::simulate::pass_rates::Population;
 
@@ -47,17 +47,31 @@ impl World {
     ///
     /// # Errors
     /// Pass rates that cannot be read, sizes that cannot be simulated.
-    pub fn new(config: &Config, keys: &SimulateConfig) -> Result<Self, SimulateError> {
+    pub fn new(config: &Config, keys: &SimulateConfig) -> Result<Self, Fault> {
         let train_batch_size = config.data.train_batch_size;
         let (groups, members) = (config.gen_batch_size().max(train_batch_size), config.rollout.n);
         if groups.saturating_mul(members) > MOST_COMPLETIONS {
-            return Err(SimulateError::BatchTooLarge { groups, members, most: MOST_COMPLETIONS });
+            let message = format!(
+                "a batch of {groups} groups of {members} is {} completions, and a simulation has at most \
+                 {MOST_COMPLETIONS} in a batch",
+                groups.saturating_mul(members)
+            );
+            return Err(Fault::usage(message).with_hint(
+                "lower `data.train_batch_size` or `rollout.n`: costs of a batch an eighth as large are nearly the same",
+            ));
         }
         let (prompt, longest) = (keys.length.prompt, config.rollout.max_response_length);
         if let Some(kv_tokens) = keys.servers.as_ref().and_then(|servers| servers.kv_tokens)
             && kv_tokens < prompt.saturating_add(longest)
         {
-            return Err(SimulateError::CacheTooSmall { kv_tokens, prompt, longest });
+            let message = format!(
+                "`simulate.servers.kv_tokens` {kv_tokens} cannot hold one completion: a prompt of {prompt} tokens and up to \
+                 {longest} tokens after it"
+            );
+            return Err(Fault::usage(message).with_hint(format!(
+                "set `simulate.servers.kv_tokens: {}` or more, or lower `rollout.max_response_length`",
+                prompt + longest
+            )));
         }
         let groups = keys.groups.unwrap_or(STEPS * train_batch_size);
         let steps = groups.div_ceil(train_batch_size) as u64;

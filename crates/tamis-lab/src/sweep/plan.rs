@@ -8,6 +8,7 @@ use tamis_run::directory::is_name;
 
 use super::cost::Cost;
 use super::error::SweepError;
+use crate::Fault;
 use super::file::{Argument, SweepFile};
 use super::point::points;
 
@@ -69,7 +70,7 @@ impl SweepPlan {
     /// begins, such as missing files; it is not asked about a run that has a folder already.
     ///
     /// # Errors
-    /// [`SweepError::Arguments`] for names that the sweep does not have, [`SweepError::Configuration`] with
+    /// [`SweepError::Fault`] for names that the sweep does not have, [`SweepError::Configuration`] with
     /// all that is wrong with any run.
     pub fn of(
         sweep: &SweepFile,
@@ -79,10 +80,8 @@ impl SweepPlan {
     ) -> Result<Self, SweepError> {
         let is_date = options.date.len() == 4 && options.date.bytes().all(|byte| byte.is_ascii_digit());
         if !is_date {
-            return Err(SweepError::Arguments {
-                message: format!("the date `{}` is not a month and a day", options.date),
-                hint: "write it as MMDD: `--date 0120` is 20 January".to_owned(),
-            });
+            let message = format!("the date `{}` is not a month and a day", options.date);
+            return Err(Fault::usage(message).with_hint("write it as MMDD: `--date 0120` is 20 January").into());
         }
         let wanted = options.only.as_deref().filter(|only| *only != "all");
         let group = wanted.map(|only| find_group(sweep, only)).transpose()?;
@@ -194,28 +193,24 @@ impl SweepPlan {
     }
 }
 
-fn find_group<'s>(sweep: &'s SweepFile, only: &str) -> Result<&'s super::file::Values, SweepError> {
+fn find_group<'s>(sweep: &'s SweepFile, only: &str) -> Result<&'s super::file::Values, Fault> {
     let found = sweep.only.iter().find(|(name, _)| name.text == only);
     found.map(|(_, values)| values).ok_or_else(|| {
         let names: Vec<&str> = sweep.only.iter().map(|(name, _)| name.text.as_str()).collect();
-        SweepError::Arguments {
-            message: format!("the sweep has no part `{only}`"),
-            hint: format!("`--only` takes {}", [vec!["all"], names].concat().join(", ")),
-        }
+        Fault::usage(format!("the sweep has no part `{only}`"))
+            .with_hint(format!("`--only` takes {}", [vec!["all"], names].concat().join(", ")))
     })
 }
 
 /// An override of a key that an axis sets would change nothing.
-fn refuse_axes(options: &PlanOptions, points: &[super::point::SweepPoint]) -> Result<(), SweepError> {
+fn refuse_axes(options: &PlanOptions, points: &[super::point::SweepPoint]) -> Result<(), Fault> {
     let set: Vec<&str> = points.iter().flat_map(|point| &point.set).map(Argument::key).collect();
     for text in &options.overrides {
         let argument = Argument { text: text.clone(), origin: None };
         let key = argument.key();
         if set.contains(&key) {
-            return Err(SweepError::Arguments {
-                message: format!("`{text}` has no effect: the sweep sets `{key}` itself"),
-                hint: "change it in the sweep's file".to_owned(),
-            });
+            let message = format!("`{text}` has no effect: the sweep sets `{key}` itself");
+            return Err(Fault::usage(message).with_hint("change it in the sweep's file"));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use tamis_config::{load_of_run, resume_differences};
 use tamis_run::durable::{DiskError, DiskOperation};
 
 use super::child::{RunChild, Share, is_unbegun, last_lines};
-use super::error::SweepError;
+use crate::Fault;
 use super::plan::{PlannedRun, SweepPlan};
 use super::progress;
 use super::state::{LastEnd, StateFolder};
@@ -82,7 +82,7 @@ enum Start {
 }
 
 /// Finds out how each run is begun.
-fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, SweepError> {
+fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, Fault> {
     let mut mismatches = Vec::new();
     let mut starts = Vec::new();
     for run in &plan.runs {
@@ -113,7 +113,14 @@ fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, SweepErro
         let is_finished = state.run(&run.name) == Some(LastEnd::Finished) && overrides.is_empty();
         starts.push(if is_finished { Start::Finished } else { Start::Resume(overrides) });
     }
-    if mismatches.is_empty() { Ok(starts) } else { Err(SweepError::Mismatch { runs: mismatches }) }
+    if mismatches.is_empty() {
+        return Ok(starts);
+    }
+    let what = if mismatches.len() == 1 { "there is a run" } else { "there are runs" };
+    let runs = mismatches.join("\n");
+    Err(Fault::mismatch(format!("{what} of another configuration than the sweep has now:\n{runs}")).with_hint(
+        "begin another sweep with `--date MMDD`, or move these folders away; `results` in the sweep's file names another place",
+    ))
 }
 
 /// A run that is at work.
@@ -146,7 +153,7 @@ pub fn run(
     options: &RunOptions,
     interrupt: &AtomicBool,
     say: &mut dyn FnMut(&str),
-) -> Result<SweepOutcome, SweepError> {
+) -> Result<SweepOutcome, Fault> {
     let state = StateFolder::of(&plan.results);
     state.create()?;
     let lock = state.lock(&plan.results)?;
@@ -158,14 +165,16 @@ pub fn run(
     let parallel = options.parallel.unwrap_or(plan.parallel).clamp(1, num_left.max(1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let gpus = if parallel > 1 { (options.find_gpus)() } else { Vec::new() };
-    let program = std::env::current_exe().map_err(SweepError::Program)?;
+    let program = std::env::current_exe().map_err(|cause| {
+        Fault::failed("find the program that runs, to start it for each run").with_source(cause)
+    })?;
     let shares = Share::of_machine(cores, &gpus, parallel);
     let mut runner = Runner { plan, state, lock, program, shares, say };
     runner.run(&starts, interrupt)
 }
 
 impl<'p> Runner<'p> {
-    fn run(&mut self, starts: &[Start], interrupt: &AtomicBool) -> Result<SweepOutcome, SweepError> {
+    fn run(&mut self, starts: &[Start], interrupt: &AtomicBool) -> Result<SweepOutcome, Fault> {
         let plan: &'p SweepPlan = self.plan;
         let mut endings: Vec<Option<Ended>> = vec![None; plan.runs.len()];
         for (place, _) in starts.iter().enumerate().filter(|(_, start)| **start == Start::Finished) {
@@ -222,7 +231,7 @@ impl<'p> Runner<'p> {
         place: usize,
         start: &Start,
         slot: usize,
-    ) -> Result<Result<Working<'p>, Ended>, SweepError> {
+    ) -> Result<Result<Working<'p>, Ended>, Fault> {
         let plan: &'p SweepPlan = self.plan;
         let run = &plan.runs[place];
         let share = self.shares[slot].clone();
@@ -279,7 +288,7 @@ impl<'p> Runner<'p> {
         }
     }
 
-    fn end(&mut self, done: &Working<'p>, code: Option<i32>, is_ending: bool) -> Result<Ended, SweepError> {
+    fn end(&mut self, done: &Working<'p>, code: Option<i32>, is_ending: bool) -> Result<Ended, Fault> {
         let steps = done.run.loaded.config.train.total_steps.map(|steps| steps as u64);
         let reached = progress::read(&done.run.folder)
             .map_or_else(|| "before its first step".to_owned(), |found| found.line(steps));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tamis_run::durable::{Disk, DiskError, DiskOperation};
 
-use super::error::SweepError;
+use crate::Fault;
 
 /// Longest wait for the runs of a sweep that was killed: they are ended a second after it.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -84,9 +84,9 @@ impl StateFolder {
 
     /// Takes the lock. Runs have it as their standard input, so that it is held as long as one of them lives,
     /// whatever became of its sweep.
-    pub fn lock(&self, results: &Path) -> Result<File, SweepError> {
+    pub fn lock(&self, results: &Path) -> Result<File, Fault> {
         let path = self.path.join("lock");
-        let failed = |cause| SweepError::from(DiskError::new(DiskOperation::Lock, &path, cause));
+        let failed = |cause| Fault::from(DiskError::new(DiskOperation::Lock, &path, cause));
         let options = File::options().read(true).write(true).create(true).truncate(false).clone();
         let mut file = tamis_file::open_with(&path, &options).map_err(failed)?;
         let start = Instant::now();
@@ -98,8 +98,16 @@ impl StateFolder {
                 }
                 Err(TryLockError::WouldBlock) => {
                     let mut text = String::new();
-                    let process = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                    return Err(SweepError::Held { folder: results.to_owned(), process });
+                    let process: Option<u32> =
+                        file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                    let who = process.map_or_else(
+                        || "another sweep, or a run that one left,".to_owned(),
+                        |id| format!("process {id}"),
+                    );
+                    let message = format!("begin a sweep in `{}`: {who} works there", results.display());
+                    return Err(Fault::failed(message).with_hint(
+                        "wait until it has ended, or end it; a sweep of its own has a folder of its own (`results` in the sweep's file)",
+                    ));
                 }
                 Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             }

@@ -1,7 +1,8 @@
 //! Files as they come to be: empty, torn, cut back, replaced, gone, no text at all.
 
 use tamis_lab::monitor::summary::WatchedState;
-use tamis_lab::monitor::{MonitorError, Watch, WatchedRun};
+use tamis_lab::Fault;
+use tamis_lab::monitor::{Watch, WatchedRun};
 
 use crate::Folder;
 
@@ -205,7 +206,7 @@ fn garbage_is_refused_by_name_and_passed_over_within_a_log() {
     folder.write("core", &garbage);
     let watch = Watch::open(&folder.path("core")).unwrap();
     let error = watch.check_understood().unwrap_err();
-    assert!(matches!(error, MonitorError::NoText { .. }) && error.hint().is_some(), "{error}");
+    assert!(error.to_string().ends_with("is no log: it holds bytes that are no text"), "{error}");
     folder.write("prose.txt", "One line.\nAnother: of words.\n");
     let error = Watch::open(&folder.path("prose.txt")).unwrap().check_understood().unwrap_err();
     assert!(error.to_string().starts_with("none of the 2 lines of"), "{error}");
@@ -239,7 +240,7 @@ fn numbers_that_nobody_can_mean_do_no_harm() {
 #[test]
 fn what_cannot_be_followed() {
     let folder = Folder::new();
-    let shown = |error: &MonitorError| {
+    let shown = |error: &Fault| {
         let hint = error.hint().unwrap_or_default();
         format!("{error}\nhint: {hint}").replace(&folder.0.path().display().to_string(), "DIR")
     };

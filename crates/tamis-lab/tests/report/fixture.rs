@@ -8,7 +8,8 @@ use tamis_core::group::{
     Episode, FinishReason, Group, GroupId, PolicyVersion, PromptId, Score, Trajectory, Turn,
 };
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
-use tamis_lab::report::{Page, PageError, PageOptions, StepRange, page};
+use tamis_lab::Fault;
+use tamis_lab::report::{Page, PageOptions, StepRange, page};
 
 /// A member with a text and an `acc`; NaN: unscored.
 pub(crate) fn member(index: u32, text: &str, acc: f64) -> Trajectory {
@@ -146,6 +147,6 @@ pub(crate) fn made(runs: &[PathBuf]) -> Page {
 }
 
 /// As [`made`], or why there is none.
-pub(crate) fn try_made(runs: &[PathBuf]) -> Result<Page, PageError> {
+pub(crate) fn try_made(runs: &[PathBuf]) -> Result<Page, Fault> {
     page(&PageOptions { runs: runs.to_vec(), steps: StepRange::ALL, num_samples: None, title: None })
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tamis_lab::FaultKind;
 use tamis_lab::report::{PageOptions, page};
 
 use crate::fixture::{made, run, try_made};
@@ -13,7 +14,7 @@ fn notes(runs: &[PathBuf]) -> String {
 fn refusal(path: PathBuf) -> String {
     let shown = path.display().to_string();
     let error = try_made(&[path]).unwrap_err();
-    assert!(error.is_usage());
+    assert_eq!(error.kind(), FaultKind::Usage);
     format!("{error}\nhint: {}", error.hint().unwrap_or_default()).replace(&shown, "RUN")
 }
 

@@ -7,6 +7,7 @@ use tamis_config::{
 use tamis_core::filter::{GroupFilter, MeanRange, TopP};
 use tamis_core::schedule::selector::{Posterior, Selector};
 use tamis_core::schedule::{OnLimit, RoundLimit};
+use tamis_lab::FaultKind;
 use tamis_lab::simulate::{NoBound, Simulation, simulate};
 
 const BATCH: usize = 64;
@@ -363,7 +364,7 @@ fn filters_of_rounds_are_simulated_where_there_are_rounds() {
     );
     keys(&mut config).policies = vec![SimulatedPolicy::Verl, SimulatedPolicy::Streaming];
     let refused = simulate(&config).unwrap_err();
-    assert!(refused.to_string().contains("`streaming`") && refused.is_usage(), "{refused}");
+    assert!(refused.to_string().contains("`streaming`") && refused.kind() == FaultKind::Usage, "{refused}");
     // All that can be.
     keys(&mut config).policies = Vec::new();
     let simulation = simulate(&config).unwrap();
@@ -409,7 +410,7 @@ fn sizes_that_cannot_be_simulated() {
     let mut deep = config(&[SimulatedPolicy::Configured]);
     deep.schedule.rounds_in_flight = Some(100_000);
     let refused = simulate(&deep).unwrap_err();
-    assert!(refused.to_string().contains("6400000 groups of 8") && refused.is_usage(), "{refused}");
+    assert!(refused.to_string().contains("6400000 groups of 8") && refused.kind() == FaultKind::Usage, "{refused}");
     assert!(refused.hint().unwrap().contains("schedule.rounds_in_flight"));
 }
 

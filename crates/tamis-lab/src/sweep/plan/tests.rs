@@ -34,7 +34,8 @@ fn checked_plan_of(
     let shown = |text: String| text.replace(&folder.path().display().to_string(), "DIR");
     let sweep = SweepFile::read(&path).map_err(|errors| shown(errors.to_string()))?;
     SweepPlan::of(&sweep, options, tamis_config::load, check).map_err(|error| {
-        let hint = error.hint().map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+        let SweepError::Fault(fault) = &error else { return shown(error.to_string()) };
+        let hint = fault.hint().map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
         shown(format!("{error}{hint}"))
     })
 }
