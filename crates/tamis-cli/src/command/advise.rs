@@ -14,7 +14,8 @@ use crate::failure::{FAILED, Failure};
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
     let plan = plan(&arguments.source, &arguments.layers)?;
     let metric = arguments.metric.as_deref();
-    let evidence = read(&arguments.source, arguments.steps, metric, &plan).map_err(|fault| Failure::of_fault(&fault))?;
+    let evidence =
+        read(&arguments.source, arguments.steps, metric, &plan).map_err(|fault| Failure::of_fault(&fault))?;
     let advice = advise(&arguments.source.display().to_string(), &evidence, &plan);
     if arguments.json {
         let json = serde_json::to_string_pretty(&advice)

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         identity: Some((identity, date)),
     };
     let outcome = tamis_lab::sweep::run(&plan, &options, &interrupt.flag(), &mut |line| say(line))
-        .map_err(|error| fail(&error))?;
+        .map_err(|fault| Failure::of_fault(&fault))?;
     if outcome.is_interrupted() {
         say("interrupted: the same command goes on");
         return Ok(INTERRUPTED);

@@ -13,7 +13,7 @@ use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step
 use super::evidence::{Evidence, FilledSteps, Groups, LoggedCounts, Sampled};
 use super::filled::{self, FilledStep};
 use super::plan::Plan;
-use super::rows::{Outcome, Reader, other_steps};
+use super::rows::{Outcome, Reader, not_of_steps};
 use crate::Fault;
 
 /// Groups that say enough of a policy: of a run, the last steps that have so many are read.
@@ -60,14 +60,14 @@ pub fn read(
         return log(path, steps, plan);
     };
     let most = if steps.is_none() { ENOUGH } else { usize::MAX };
-    let hint =
-        "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`; name another with --metric";
+    let hint = "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`; name another with --metric";
     let outcome = metric.map_or(Outcome::Best { hint }, Outcome::Named);
     Ok(Evidence::Groups(rollouts(path, &files, steps, most, outcome)?))
 }
 
 const OUTCOMES_HINT: &str = "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`";
-const RATES_HINT: &str = "`simulate.pass_rate.path` names a run directory, or a file of rollouts (Parquet or JSONL)";
+const RATES_HINT: &str =
+    "`simulate.pass_rate.path` names a run directory, or a file of rollouts (Parquet or JSONL)";
 
 /// Reads all groups of a run or of a file of rollouts, for `simulate.pass_rate.path`.
 ///
@@ -75,7 +75,9 @@ const RATES_HINT: &str = "`simulate.pass_rate.path` names a run directory, or a 
 /// Nothing there, files that cannot be read, and files that say nothing of groups.
 pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
     if !path.exists() {
-        return Err(Fault::usage(format!("there is no file or folder {}", path.display())).with_hint(RATES_HINT));
+        return Err(
+            Fault::usage(format!("there is no file or folder {}", path.display())).with_hint(RATES_HINT)
+        );
     }
     let files = if path.is_dir() {
         tables(path)?
@@ -209,7 +211,7 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, F
         } else if summary.formats.contains(&LogFormat::Verl) {
             match count_filled(&summary, steps, plan, &mut counts) {
                 Ok(()) => {}
-                Err(VerlGap::OtherSteps(steps)) => return Err(other_steps(path, steps)),
+                Err(VerlGap::OtherSteps(steps)) => return Err(not_of_steps(path, steps)),
                 Err(VerlGap::Lacking(what)) => gap = Some(what),
             }
         }
@@ -264,7 +266,11 @@ fn count_filled(
     // A step that its first batch filled has no line that says what it wanted: that is what the one before it did.
     let first = of_range.iter().find_map(|point| count(point.target));
     let mut target = first.ok_or_else(|| {
-        if of_range.iter().any(|point| point.batches > 1) { VerlGap::no_lines() } else { VerlGap::no_refill() }
+        if of_range.iter().any(|point| point.batches > 1) {
+            VerlGap::no_lines()
+        } else {
+            VerlGap::no_refill()
+        }
     })?;
     let planned = plan.is_round_known.then_some(plan.gen_batch_size as u64);
     let (mut filled, mut impossible, mut num_told) = (Vec::new(), None, 0);
@@ -377,8 +383,11 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     counts.steps.reverse();
     counts.pass_rate = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
     if counts.steps.is_empty() && is_cut {
-        counts.keep_rate =
-            summary.batch_figures.average_filter_rate.map(|rate| 1.0 - rate).filter(|_| !counts.is_by_rewards);
+        counts.keep_rate = summary
+            .batch_figures
+            .average_filter_rate
+            .map(|rate| 1.0 - rate)
+            .filter(|_| !counts.is_by_rewards);
         // The first step is not done yet, but the log says what became of its groups so far.
         if let (Some(generated), Some(dropped)) = (summary.groups.generated, summary.groups.dropped)
             && let Some(kept) = generated.checked_sub(dropped).filter(|_| generated > 0)

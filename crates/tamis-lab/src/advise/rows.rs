@@ -108,7 +108,7 @@ impl Reader {
     pub(super) fn nothing(self, path: &Path) -> Fault {
         let Groups { num_unread, num_without_step, other_steps, .. } = self.groups;
         match (other_steps, num_without_step, num_unread) {
-            (Some(steps), ..) => other_steps(path, steps),
+            (Some(steps), ..) => not_of_steps(path, steps),
             (None, 1.., _) => Fault::usage(format!("{}: no row says of which step it is", path.display()))
                 .with_hint("leave --steps out, or give rows a `step`; of a folder the last number of a file's name is its step"),
             (None, 0, 1..) => {
@@ -346,7 +346,7 @@ impl Reader {
 }
 
 /// None of the steps that were asked for is there.
-pub(super) fn other_steps(path: &Path, (first, last): (u64, u64)) -> Fault {
+pub(super) fn not_of_steps(path: &Path, (first, last): (u64, u64)) -> Fault {
     let path = path.display();
     let message = format!("{path}: no group is in it, of the steps that --steps asks for");
     Fault::usage(message).with_hint(if first == last {

@@ -66,10 +66,8 @@ impl Series {
     /// Where it cannot be read, or has lines of which none is a row of metrics.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let path = metrics_of(path);
-        let bytes =
-            tamis_file::read(&path, MOST).map_err(|cause| {
-                Fault::failed(format!("read {}", path.display())).with_source(cause)
-            })?;
+        let bytes = tamis_file::read(&path, MOST)
+            .map_err(|cause| Fault::failed(format!("read {}", path.display())).with_source(cause))?;
         let series = Self::parse(&String::from_utf8_lossy(&bytes));
         match series.damaged.first() {
             Some(DamagedLine { line, fault }) if series.rows.is_empty() => {

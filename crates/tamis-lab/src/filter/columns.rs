@@ -9,8 +9,8 @@ use tamis_data::records::{DataRecord, RecordError, Records, RowPlace, lookup};
 use tamis_data::rollouts::find_metric;
 
 use super::layout::GroupLayout;
-use crate::Fault;
 use super::repeated::{name_prompts, split_prompts};
+use crate::Fault;
 
 /// The metric of every trajectory and the group of every row.
 #[derive(Debug, Default)]
@@ -159,26 +159,25 @@ fn missing(file: &Path, metrics: &[String], groups: &[String], has_any_group: bo
         return fault;
     }
     // If nothing but the prompt says what belongs together (verl's own dumps), the prompt does.
-    let prompt = ["prompt", "input", "question"].into_iter().find(|name| columns.iter().any(|column| column == name));
+    let prompt =
+        ["prompt", "input", "question"].into_iter().find(|name| columns.iter().any(|column| column == name));
     fault.with_hint(prompt.map_or_else(
         || {
             "name it with `--group COLUMN`; where each row holds a whole group, give `--metric` \
                          once for each of its columns"
                 .to_owned()
         },
-        |prompt| format!("name it with `--group COLUMN`; `--group {prompt}` puts rows of the same {prompt} together"),
+        |prompt| {
+            format!(
+                "name it with `--group COLUMN`; `--group {prompt}` puts rows of the same {prompt} together"
+            )
+        },
     ))
 }
 
 /// The error of group columns that the first row does not have, together with the metric, if no row has that
 /// either.
-fn no_group(
-    file: &Path,
-    first: &DataRecord,
-    groups: &[String],
-    metric: &String,
-    rest: Records,
-) -> Fault {
+fn no_group(file: &Path, first: &DataRecord, groups: &[String], metric: &String, rest: Records) -> Fault {
     let has_metric = metric_value(&first.values, metric).is_some()
         || rest.map_while(Result::ok).any(|record| metric_value(&record.values, metric).is_some());
     let metrics = if has_metric { &[] } else { std::slice::from_ref(metric) };

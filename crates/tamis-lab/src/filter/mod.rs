@@ -68,7 +68,8 @@ fn unread_hint(error: &RecordError) -> Option<String> {
             Some(tamis_file::suggest(path).unwrap_or_else(|| "name a JSONL or Parquet file".to_owned()))
         }
         RecordError::Open { path, source } if source.kind() == ErrorKind::IsADirectory => {
-            let rollouts = [path.join("rollouts"), path.clone()].into_iter().find(|folder| folder.is_dir())?;
+            let rollouts =
+                [path.join("rollouts"), path.clone()].into_iter().find(|folder| folder.is_dir())?;
             Some(format!("name its files: {}/*.parquet", rollouts.display()))
         }
         RecordError::Row { place, fault: RowFault::Json { .. } } if place.row == 1 => {

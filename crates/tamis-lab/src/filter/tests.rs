@@ -4,6 +4,7 @@ use tamis_core::filter::{Bounds, MeanRange, Pool, Singleton, TopK, Variance, Wit
 use tempfile::TempDir;
 
 use super::*;
+use crate::FaultKind;
 
 fn options(inputs: Vec<PathBuf>, layout: GroupLayout) -> FilterOptions {
     FilterOptions {
@@ -265,7 +266,7 @@ fn what_cannot_be_filtered() {
         if let Some(hint) = error.hint() {
             writeln!(text, "  hint: {}", shown(&hint, &folder)).unwrap();
         }
-        is_usage.push(if error.is_usage() { 'u' } else { '.' });
+        is_usage.push(if error.kind() == FaultKind::Usage { 'u' } else { '.' });
     };
     let nested = write(
         &folder,
@@ -366,7 +367,7 @@ fn ids_beyond_64_bits_are_no_groups() {
     };
     let refused = |first: &str, second: &str| {
         let error = rows(first, second).unwrap_err();
-        assert!(!error.is_usage());
+        assert_eq!(error.kind(), FaultKind::Failed);
         format!("{}\n  hint: {}", shown(&error, &folder), error.hint().unwrap())
     };
     insta::assert_snapshot!(refused("1", "18446744073709551616"), @"
@@ -402,7 +403,7 @@ fn only_regular_files_are_replaced() {
         let here = Some(path(name));
         for (kept, dropped, overwrite) in [(here.clone(), None, true), (None, here, false)] {
             let error = filter_file(&FilterOptions { kept, dropped, overwrite, ..good.clone() }).unwrap_err();
-            assert!(error.is_usage());
+            assert_eq!(error.kind(), FaultKind::Usage);
             if overwrite {
                 writeln!(text, "{}\n  hint: {}", shown(&error, &folder), error.hint().unwrap()).unwrap();
             }

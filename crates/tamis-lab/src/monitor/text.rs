@@ -5,7 +5,7 @@ use std::time::Duration;
 use tamis_core::figure::fixed;
 use tamis_run::log::progress::duration;
 
-use super::summary::{Course, BatchFigures, LastMaxMean, WatchedRun, WatchedState};
+use super::summary::{BatchFigures, Course, LastMaxMean, WatchedRun, WatchedState};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Values that the small line of a text has, at most.

@@ -54,7 +54,8 @@ impl Followed {
 fn unreadable(path: &Path, cause: std::io::Error) -> Fault {
     let fault = Fault::failed(format!("failed to read {}", path.display()));
     let is_denied = cause.kind() == std::io::ErrorKind::PermissionDenied;
-    let fault = if is_denied { fault.with_hint("its owner can make it readable with `chmod a+r`") } else { fault };
+    let fault =
+        if is_denied { fault.with_hint("its owner can make it readable with `chmod a+r`") } else { fault };
     fault.with_source(cause)
 }
 

@@ -76,7 +76,9 @@ pub fn page(options: &PageOptions) -> Result<Page, Fault> {
     for path in &options.runs {
         let same = |run: &Run| std::fs::canonicalize(&run.path).ok() == std::fs::canonicalize(path).ok();
         if path.exists() && runs.iter().any(same) {
-            return Err(Fault::usage(format!("{} is given twice", path.display())).with_hint("name each run once"));
+            return Err(
+                Fault::usage(format!("{} is given twice", path.display())).with_hint("name each run once")
+            );
         }
         runs.push(Run::read(path, options.steps)?);
     }
@@ -91,11 +93,8 @@ pub fn page(options: &PageOptions) -> Result<Page, Fault> {
     // A validation before the first step stands at 0.
     let (first, last) = (steps().min(), steps().max());
     if options.steps != StepRange::ALL && first.is_none() {
-        let message = format!(
-            "no run has one of the {} that `--steps` asks for; {}",
-            options.steps,
-            there(&runs)
-        );
+        let message =
+            format!("no run has one of the {} that `--steps` asks for; {}", options.steps, there(&runs));
         return Err(Fault::usage(message).with_hint("leave `--steps` out for all of them"));
     }
     let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));

@@ -53,7 +53,8 @@ pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<
     let counts: Vec<(usize, usize)> = prompts.into_values().collect();
     if counts.iter().all(|(_, scored)| *scored < 2) {
         let path = path.display();
-        let message = format!("{path}: every prompt has one sample, which says nothing of how prompts differ");
+        let message =
+            format!("{path}: every prompt has one sample, which says nothing of how prompts differ");
         return Err(Fault::failed(message).with_hint("sample each prompt 4 times or more"));
     }
     let warnings = of_pass_rates(&groups).into_iter().map(|finding| {
@@ -281,7 +282,10 @@ mod tests {
         );
         assert!(refused("{\"uid\": 1, \"text\": \"a\"}\n").contains("no row has an outcome"));
         let nothing = read(Path::new("nothing"), None, Key::new(1, Purpose::Bootstrap)).unwrap_err();
-        assert!(nothing.kind() == crate::FaultKind::Usage && nothing.hint().unwrap().contains("`simulate.pass_rate.path` names"));
+        assert!(
+            nothing.kind() == crate::FaultKind::Usage
+                && nothing.hint().unwrap().contains("`simulate.pass_rate.path` names")
+        );
     }
 
     /// Four members of a prompt that is always right follow on two, and those of others do not.

@@ -3,8 +3,8 @@
 use serde::{Serialize, Serializer};
 use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
 use tamis_core::figure::fixed;
-use tamis_core::schedule::{ScheduleError, SettingsError, Surplus};
 use tamis_core::schedule::selector::Selector;
+use tamis_core::schedule::{ScheduleError, SettingsError, Surplus};
 
 use crate::Fault;
 use crate::simulate::bound::{LowerBound, NoBound};
@@ -106,11 +106,7 @@ pub fn simulate_watched(
 ///
 /// # Errors
 /// Settings of a policy that contradict themselves.
-pub fn simulate_in(
-    world: &World,
-    config: &Config,
-    names: &[SimulatedPolicy],
-) -> Result<Simulation, Fault> {
+pub fn simulate_in(world: &World, config: &Config, names: &[SimulatedPolicy]) -> Result<Simulation, Fault> {
     play_all(world, config, names, false, &mut |_| {})
 }
 

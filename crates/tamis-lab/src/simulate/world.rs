@@ -6,8 +6,8 @@ use tamis_config::{
 };
 use tamis_core::schedule::InFlight;
 
-use crate::simulate::completion::Completions;
 use crate::Fault;
+use crate::simulate::completion::Completions;
 use crate::simulate::fleet::FleetSettings;
 use crate::simulate::pass_rates::Population;
 

@@ -8,9 +8,9 @@ use tamis_run::directory::is_name;
 
 use super::cost::Cost;
 use super::error::SweepError;
-use crate::Fault;
 use super::file::{Argument, SweepFile};
 use super::point::points;
+use crate::Fault;
 
 /// What the command line says of a sweep.
 #[derive(Debug, Clone, Default)]
@@ -81,7 +81,9 @@ impl SweepPlan {
         let is_date = options.date.len() == 4 && options.date.bytes().all(|byte| byte.is_ascii_digit());
         if !is_date {
             let message = format!("the date `{}` is not a month and a day", options.date);
-            return Err(Fault::usage(message).with_hint("write it as MMDD: `--date 0120` is 20 January").into());
+            return Err(Fault::usage(message)
+                .with_hint("write it as MMDD: `--date 0120` is 20 January")
+                .into());
         }
         let wanted = options.only.as_deref().filter(|only| *only != "all");
         let group = wanted.map(|only| find_group(sweep, only)).transpose()?;

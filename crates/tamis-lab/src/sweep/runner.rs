@@ -9,10 +9,10 @@ use tamis_config::{load_of_run, resume_differences};
 use tamis_run::durable::{DiskError, DiskOperation};
 
 use super::child::{RunChild, Share, is_unbegun, last_lines};
-use crate::Fault;
 use super::plan::{PlannedRun, SweepPlan};
 use super::progress;
 use super::state::{LastEnd, StateFolder};
+use crate::Fault;
 
 /// Interval at which processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -1,7 +1,7 @@
 //! Files as they come to be: empty, torn, cut back, replaced, gone, no text at all.
 
-use tamis_lab::monitor::summary::WatchedState;
 use tamis_lab::Fault;
+use tamis_lab::monitor::summary::WatchedState;
 use tamis_lab::monitor::{Watch, WatchedRun};
 
 use crate::Folder;
@@ -30,7 +30,10 @@ fn an_empty_file_fills_line_by_line_and_a_torn_line_waits() {
     let mut watch = Watch::open(&folder.path("train.log")).unwrap();
     watch.check_understood().unwrap();
     let empty = watch.summary();
-    assert_eq!((empty.batch_figures.total_batches, empty.batch_figures.average_filter_rate, empty.now), (0, None, None));
+    assert_eq!(
+        (empty.batch_figures.total_batches, empty.batch_figures.average_filter_rate, empty.now),
+        (0, None, None)
+    );
     assert!(has_note(&empty, "no step yet"));
     let text = batch(1, 12);
     let (first, rest) = text.split_at(text.len() - 9);

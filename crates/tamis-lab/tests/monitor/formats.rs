@@ -58,7 +58,11 @@ fn the_lines_of_the_guide_without_time_and_with() {
     let stamped = of_log(STAMPED);
     let batches = (stamped.batch_figures.total_batches, stamped.batch_figures.total_kept, stamped.num_steps);
     assert_eq!(batches, (4, Some(24), 2));
-    assert_eq!(stamped.batch_figures.average_filter_rate, Some(0.5), "a batch without verdicts is none of it");
+    assert_eq!(
+        stamped.batch_figures.average_filter_rate,
+        Some(0.5),
+        "a batch without verdicts is none of it"
+    );
     assert_eq!(stamped.seconds.last, Some(60.0), "from the end of one step to that of the next");
     assert_eq!(stamped.now.unwrap().batches, 1);
 }
@@ -103,7 +107,10 @@ Training Progress:   0%|          | 1/435 [00:10<1:12:20, 10.00s/it]\rTraining P
     let summary = of_log(text);
     assert_eq!((summary.step, summary.total_steps, summary.num_steps), (Some(2), Some(435), 2));
     assert_eq!(summary.batch_figures.total_batches, 4);
-    assert_eq!((summary.batch_figures.average_filter_rate, summary.batch_figures.is_kept_least), (None, true));
+    assert_eq!(
+        (summary.batch_figures.average_filter_rate, summary.batch_figures.is_kept_least),
+        (None, true)
+    );
     let reward = summary.reward.as_ref().unwrap();
     assert_eq!((reward.values.as_slice(), reward.over), ([0.5, 0.75].as_slice(), "trained batch"));
     assert_eq!(summary.validation.as_ref().unwrap().last, 0.5);

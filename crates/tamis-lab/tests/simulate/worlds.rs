@@ -410,7 +410,10 @@ fn sizes_that_cannot_be_simulated() {
     let mut deep = config(&[SimulatedPolicy::Configured]);
     deep.schedule.rounds_in_flight = Some(100_000);
     let refused = simulate(&deep).unwrap_err();
-    assert!(refused.to_string().contains("6400000 groups of 8") && refused.kind() == FaultKind::Usage, "{refused}");
+    assert!(
+        refused.to_string().contains("6400000 groups of 8") && refused.kind() == FaultKind::Usage,
+        "{refused}"
+    );
     assert!(refused.hint().unwrap().contains("schedule.rounds_in_flight"));
 }
 
