@@ -13,11 +13,12 @@
 //! | `tamis sweep` | [`sweep`] | runs a grid of configurations, each as a process of its own |
 //! | `tamis sweep --compare` | [`compare`] | compares runs by their `metrics.jsonl` |
 //!
-//! [`chart`] draws for the pages of [`report`], [`compare`] and [`simulate`], and [`html`] frames them.
+//! [`cost`] is the model of cost of `advise` and `simulate`. [`chart`] draws for the pages of [`report`], [`compare`] and [`simulate`], and [`html`] frames them.
 
 pub mod advise;
 pub mod chart;
 pub mod compare;
+pub mod cost;
 mod fault;
 pub mod filter;
 pub mod html;

@@ -188,6 +188,17 @@ impl Screening {
     }
 }
 
+/// Prompts that give `deficit` kept groups with a margin of so many standard deviations: (d + z √(d (1 - k))) / k.
+///
+/// ```
+/// use tamis_core::schedule::yields::prompts_for;
+/// assert_eq!((prompts_for(8, 0.5, 0.0), prompts_for(8, 0.5, 1.0)), (16.0, 20.0));
+/// ```
+pub fn prompts_for(deficit: usize, keep: f64, margin: f64) -> f64 {
+    let deficit = deficit as f64;
+    (deficit + margin * (deficit * (1.0 - keep)).sqrt()) / keep
+}
+
 /// Rounds of `gen_batch_size` that fill a batch at this keep rate, on average: ⌈train / (gen · keep)⌉. `None`
 /// where nothing is kept.
 ///

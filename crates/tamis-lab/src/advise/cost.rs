@@ -1,11 +1,12 @@
 //! What a batch costs in each mode, how large a round should be, and where the limit on rounds belongs.
 
 use serde::Serialize;
-use tamis_core::schedule::yields::{generated_per_kept, limit_for_pass_rate};
+use tamis_core::schedule::yields::limit_for_pass_rate;
 
 use super::keep_rate::Estimate;
 use super::plan::{Plan, SCREENED};
-use super::rounds::{Rounds, below, deficit, filling_round, granularity};
+use crate::cost::generated_per_kept;
+use crate::cost::rounds::{Rounds, below, deficit, filling_round, granularity};
 
 /// Probability with which one round of the size that is recommended fills the batch.
 const FILLED: f64 = 0.9;

@@ -5,7 +5,7 @@
 //! likelihood of keep rate k is that of S among (M - 1) G, times P(Bin(G, k) >= T - S), and log-concave in k.
 
 use super::keep_rate::Estimate;
-use super::rounds::ln_at_least;
+use crate::cost::rounds::ln_at_least;
 
 /// Twice the logarithm of a likelihood ratio that is exceeded in a tenth of cases: a chi-square's of one freedom.
 const RATIO: f64 = 2.705_543_454;

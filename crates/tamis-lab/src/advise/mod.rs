@@ -3,7 +3,7 @@
 //! ```text
 //! rollouts, run, log -> Evidence (read.rs, rows.rs)     configuration -> Plan (plan.rs)
 //!                          -> keep_rate.rs: pass rates, keep rates by n, intervals
-//!                          -> cost.rs, rounds.rs: rounds, cost by mode, size of a round, limit
+//!                          -> cost.rs: rounds, cost by mode, size of a round, limit
 //!                          -> metric.rs, finding.rs: metric, verifier, diversity, truncation
 //!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
 //! training data -> data_column.rs: what pass rates in it say at a run's start
@@ -24,7 +24,6 @@ mod lines;
 mod metric;
 mod plan;
 mod read;
-pub mod rounds;
 mod rows;
 mod text;
 

@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 use tamis_core::figure::fixed;
-use tamis_core::filter::{GroupFilter, GroupStatistics, Metric, Scope, Verdict};
+use tamis_core::filter::{GroupFilter, Scope};
 
+use crate::cost::kept::KeptGroups;
 use crate::simulate::pass_rates::rate_of;
 use crate::simulate::world::World;
 
@@ -63,76 +64,6 @@ impl fmt::Display for NoBound {
     }
 }
 
-/// Numbers c of right members, and whether the filter keeps a group of them.
-struct Counts {
-    n: usize,
-    /// ln of n over c.
-    choose: Vec<f64>,
-    /// Those that are summed: the kept ones, or the dropped ones where these are fewer.
-    summed: Vec<usize>,
-    sums_kept: bool,
-}
-
-impl Counts {
-    fn new(filter: GroupFilter, n: usize) -> Self {
-        let scale = Metric::from("acc").outcome_scale();
-        let groups: Vec<GroupStatistics> = (0..=n).map(|c| statistics(c, n)).collect();
-        let is_kept: Vec<bool> = filter.judge(&groups, scale).into_iter().map(Verdict::is_kept).collect();
-        let num_kept = is_kept.iter().filter(|kept| **kept).count();
-        let sums_kept = 2 * num_kept <= n + 1;
-        let summed = (0..=n).filter(|c| is_kept[*c] == sums_kept).collect();
-        let mut choose = vec![0.0; n + 1];
-        for c in 1..=n {
-            choose[c] = choose[c - 1] + ((n - c + 1) as f64 / c as f64).ln();
-        }
-        Self { n, choose, summed, sums_kept }
-    }
-
-    /// How far from its mean the number of right ones may lie: the rest is beyond all rounding.
-    fn reach(&self, rate: f64) -> f64 {
-        30.0 + 9.0 * (self.n as f64 * rate * (1.0 - rate)).sqrt()
-    }
-
-    /// Terms of a sum, at most.
-    fn num_terms(&self) -> usize {
-        self.summed.len().min(2 * self.reach(0.5) as usize)
-    }
-
-    /// P(kept), and E[c; kept].
-    fn kept(&self, rate: f64) -> (f64, f64) {
-        let (right, wrong) = (rate.ln(), (1.0 - rate).ln());
-        // 0 of them, whatever the logarithm.
-        let times = |count: usize, log: f64| if count == 0 { 0.0 } else { count as f64 * log };
-        let (mean, reach) = (self.n as f64 * rate, self.reach(rate));
-        let first = self.summed.partition_point(|c| (*c as f64) < mean - reach);
-        let (mut all, mut of_right) = (0.0, 0.0);
-        for &c in self.summed[first..].iter().take_while(|c| **c as f64 <= mean + reach) {
-            let probability = (self.choose[c] + times(c, right) + times(self.n - c, wrong)).exp();
-            all += probability;
-            of_right += c as f64 * probability;
-        }
-        if self.sums_kept {
-            (all, of_right)
-        } else {
-            ((1.0 - all).max(0.0), (self.n as f64 * rate - of_right).max(0.0))
-        }
-    }
-}
-
-/// Of a group of n of which c are right.
-fn statistics(c: usize, n: usize) -> GroupStatistics {
-    let mean = c as f64 / n as f64;
-    GroupStatistics {
-        size: n,
-        num_scored: n,
-        num_correct: Some(c),
-        mean,
-        std: (mean * (1.0 - mean)).sqrt(),
-        min: if c == n { 1.0 } else { 0.0 },
-        max: if c == 0 { 0.0 } else { 1.0 },
-    }
-}
-
 /// Means over prompts at a step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Means {
@@ -147,10 +78,10 @@ struct Means {
 }
 
 impl Means {
-    fn at(world: &World, counts: &Counts, step: u64, budget: usize) -> Self {
-        let n = counts.n as f64;
+    fn at(world: &World, kept: &KeptGroups, step: u64, budget: usize) -> Self {
+        let n = kept.group_size() as f64;
         let ways = normal_points(world.drift.noise * (step as f64).sqrt());
-        let most = (budget / (ways.len() * (LENGTHS + counts.num_terms()))).max(FEWEST);
+        let most = (budget / (ways.len() * (LENGTHS + kept.num_terms()))).max(FEWEST);
         let stride = world.population.len().div_ceil(most).max(1);
         let mut sums = Self::default();
         let (mut weight, mut squares, mut within) = (0.0, 0.0, 0.0);
@@ -158,8 +89,8 @@ impl Means {
             for &(own, share) in &ways {
                 let rate = rate_of(logit + world.drift.logit * step as f64 + own);
                 let member = world.completions.mean_member(prompt, rate);
-                let (keep, right) = counts.kept(member.rate);
-                let before_cuts = if member.rate < rate { counts.kept(rate).0 } else { keep };
+                let (keep, right) = kept.at(member.rate);
+                let before_cuts = if member.rate < rate { kept.at(rate).0 } else { keep };
                 let tokens = n * member.tokens;
                 weight += share;
                 sums.keep += share * keep;
@@ -205,7 +136,7 @@ impl LowerBound {
         if filter.scope() == Scope::Pool {
             return Err(NoBound::Pool);
         }
-        let counts = Counts::new(filter, world.completions.group_size());
+        let kept = KeptGroups::new(filter, world.completions.group_size());
         let drift = &world.drift;
         let moves = drift.logit != 0.0 || drift.noise > 0.0;
         let measured = (world.steps - world.warm_up).max(1);
@@ -220,10 +151,10 @@ impl LowerBound {
         let (mut keep, mut spread) = (0.0, 0.0);
         for moment in 0..moments {
             let step = world.warm_up + (2 * moment + 1) * measured / (2 * moments);
-            let mut means = Means::at(world, &counts, step, budget);
+            let mut means = Means::at(world, &kept, step, budget);
             if moves && max_lag > 0 {
                 // What is trained on may be older, and better.
-                let before = Means::at(world, &counts, step.saturating_sub(max_lag), budget);
+                let before = Means::at(world, &kept, step.saturating_sub(max_lag), budget);
                 means.keep = means.keep.max(before.keep);
                 means.keep_before_cuts = means.keep_before_cuts.max(before.keep_before_cuts);
                 means.tokens = means.tokens.min(before.tokens);

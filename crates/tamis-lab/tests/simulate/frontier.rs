@@ -21,6 +21,7 @@ use tamis_config::{
     SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig,
 };
 use tamis_core::schedule::yields::{PassRateSpread, keep_probability};
+use tamis_lab::cost::rounds::{Rounds, below};
 use tamis_lab::simulate::{Completions, PolicyResult, Population, World, simulate, simulate_in};
 
 const BATCH: usize = 128;
@@ -57,31 +58,12 @@ fn run(config: &Config, policy: SimulatedPolicy, steps: u64, warm_up: u64) -> Po
     result
 }
 
-/// P(Bin(m, k) < t).
-fn below(m: usize, k: f64, t: usize) -> f64 {
-    let log_choose: Vec<f64> = std::iter::once(0.0)
-        .chain((1..=m).scan(0.0, |sum, i| {
-            *sum += (i as f64).ln();
-            Some(*sum)
-        }))
-        .collect();
-    (0..t.min(m + 1))
-        .map(|i| {
-            let log = log_choose[m] - log_choose[i] - log_choose[m - i]
-                + i as f64 * k.ln()
-                + (m - i) as f64 * (1.0 - k).ln();
-            log.exp()
-        })
-        .sum()
-}
-
 /// (G / T) E[M], and the share of it that one step differs by.
-fn rounds_cost(round: usize, k: f64) -> (f64, f64) {
-    // P(M > m).
-    let more: Vec<f64> = (0..60).map(|m| below(m * round, k, BATCH)).collect();
-    let mean: f64 = more.iter().sum();
-    let square: f64 = more.iter().enumerate().map(|(m, more)| (2 * m + 1) as f64 * more).sum();
-    (round as f64 / BATCH as f64 * mean, (square - mean * mean).max(0.0).sqrt() / mean)
+fn rounds_cost(round: usize, keep: f64) -> (f64, f64) {
+    let rounds = Rounds { train: BATCH, generated: round, keep };
+    let (mean, cost) = rounds.mean().zip(rounds.cost()).unwrap();
+    let square: f64 = (0..60).map(|m| (2 * m + 1) as f64 * rounds.more_than(m)).sum();
+    (cost, (square - mean * mean).max(0.0).sqrt() / mean)
 }
 
 #[allow(clippy::print_stdout, reason = "the tables of docs/simulate.md are what the tests print")]

@@ -4,6 +4,8 @@
 //! probability P(Bin(mG, k) < T). A stream, and rounds that carry their surplus, pay 1/k generated groups for
 //! each that is trained on; rounds that throw the surplus away pay (G/T) E\[rounds\].
 
+use tamis_core::schedule::yields::prompts_for;
+
 /// Rounds beyond which a mean is that of the law of large numbers.
 const MOST_ROUNDS: f64 = 2000.0;
 /// Deviations at which a distribution is cut.
@@ -35,7 +37,7 @@ fn mass(n: usize, k: f64, i: usize) -> f64 {
 /// ln P(Bin(n, k) >= t), of however little probability.
 ///
 /// ```
-/// use tamis_lab::advise::rounds::ln_at_least;
+/// use tamis_lab::cost::rounds::ln_at_least;
 /// assert!((ln_at_least(2, 0.5, 1) - 0.75_f64.ln()).abs() < 1e-12);
 /// // One term, of less than any number: 0.001 to the power of 400.
 /// assert!((ln_at_least(400, 0.001, 400) - 400.0 * 0.001_f64.ln()).abs() < 1e-6);
@@ -67,7 +69,7 @@ pub fn ln_at_least(n: usize, k: f64, t: usize) -> f64 {
 /// P(Bin(n, k) < t): the probability that n prompts leave a batch of t groups short.
 ///
 /// ```
-/// use tamis_lab::advise::rounds::below;
+/// use tamis_lab::cost::rounds::below;
 /// assert!((below(2, 0.5, 1) - 0.25).abs() < 1e-12);
 /// assert_eq!((below(3, 0.5, 4), below(3, 0.5, 0), below(3, 1.0, 3)), (1.0, 0.0, 0.0));
 /// ```
@@ -173,8 +175,7 @@ pub fn deficit(train: usize, keep: f64, margin: f64, granularity: usize) -> Opti
         if chance < 1e-9 {
             continue;
         }
-        let d = lack as f64;
-        let wanted = ((d + margin * (d * (1.0 - keep)).sqrt()) / keep).ceil().max(1.0) as usize;
+        let wanted = prompts_for(lack, keep, margin).ceil().max(1.0) as usize;
         let prompts = wanted.next_multiple_of(granularity.max(1));
         // A round that keeps nothing is drawn again.
         chance /= 1.0 - mass(prompts, keep, 0).min(1.0 - 1e-9);
