@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use tamis_core::printable::lines;
 
+const PAGE: &str = include_str!("html/page.html");
 const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/script.js");
 
@@ -49,14 +50,18 @@ pub fn head(cells: &[String]) -> String {
 
 /// A whole page.
 pub fn document(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-tamis'; img-src data:; base-uri 'none'; form-action 'none'\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
-         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}<script nonce=\"tamis\">\n{SCRIPT}</script>\n</body>\n</html>\n",
-        escape(title)
-    )
+    let title = escape(title);
+    let parts = [("{{title}}", title.as_str()), ("{{style}}", STYLE), ("{{body}}", body), ("{{script}}", SCRIPT)];
+    // Markers are found in the template only, never in what was put in.
+    let (mut page, mut rest) = (String::new(), PAGE);
+    for (marker, part) in parts {
+        if let Some((before, after)) = rest.split_once(marker) {
+            page.push_str(before);
+            page.push_str(part);
+            rest = after;
+        }
+    }
+    page + rest
 }
 
 #[cfg(test)]
@@ -74,8 +79,8 @@ mod tests {
 
     #[test]
     fn a_page_reaches_for_nothing() {
-        let page = document("a<b", "<p>x</p>");
-        assert!(page.contains("<title>a&lt;b</title>"));
+        let page = document("a<b {{body}}", "<p>x {{script}}</p>");
+        assert!(page.contains("<title>a&lt;b {{body}}</title>") && page.contains("<p>x {{script}}</p><script"));
         for outside in ["http://", "https://", "@import", "src=", "url(\"", "fetch(", "XMLHttpRequest"] {
             assert!(!page.contains(outside), "{outside}");
         }

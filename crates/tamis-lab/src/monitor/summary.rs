@@ -17,7 +17,7 @@ const HISTORY: usize = 200;
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WatchedState {
+pub enum RunState {
     /// A process works in it.
     Running,
     /// All of its steps are done.
@@ -32,7 +32,7 @@ pub enum WatchedState {
     Unknown,
 }
 
-impl WatchedState {
+impl RunState {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
@@ -193,7 +193,7 @@ pub struct WatchedRun {
     /// Who wrote what was understood.
     pub formats: Vec<LogFormat>,
     /// How far the run is.
-    pub state: WatchedState,
+    pub state: RunState,
     /// Its last step that is done.
     pub step: Option<u64>,
     /// Number of steps that were read.
@@ -313,7 +313,7 @@ impl WatchedRun {
         }
         let state = state(source, &steps, step, total_steps, error.is_some());
         // A step that was begun after the last is given up with the run.
-        let is_over = matches!(state, WatchedState::Finished | WatchedState::StoppedEarly);
+        let is_over = matches!(state, RunState::Finished | RunState::StoppedEarly);
         Self {
             path: source.path.display().to_string(),
             formats: formats.into_iter().collect(),
@@ -435,20 +435,20 @@ fn state(
     step: Option<u64>,
     total: Option<u64>,
     has_error: bool,
-) -> WatchedState {
+) -> RunState {
     let stopped = steps.last().and_then(|step| step.figure(&["train/early_stopped"]));
     if stopped.is_some_and(|stopped| stopped > 0.0) {
-        return WatchedState::StoppedEarly;
+        return RunState::StoppedEarly;
     }
     if source.is_held {
-        return WatchedState::Running;
+        return RunState::Running;
     }
     let is_done = step.zip(total).is_some_and(|(step, total)| step >= total);
     match (is_done, has_error) {
-        (true, _) => WatchedState::Finished,
-        (false, true) => WatchedState::Failed,
-        (false, false) if source.is_run => WatchedState::Unfinished,
-        (false, false) => WatchedState::Unknown,
+        (true, _) => RunState::Finished,
+        (false, true) => RunState::Failed,
+        (false, false) if source.is_run => RunState::Unfinished,
+        (false, false) => RunState::Unknown,
     }
 }
 

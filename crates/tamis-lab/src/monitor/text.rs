@@ -5,7 +5,7 @@ use std::time::Duration;
 use tamis_core::figure::fixed;
 use tamis_run::log::progress::duration;
 
-use super::summary::{BatchFigures, Course, LastMaxMean, WatchedRun, WatchedState};
+use super::summary::{BatchFigures, Course, LastMaxMean, WatchedRun, RunState};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Values that the small line of a text has, at most.
@@ -42,7 +42,7 @@ pub fn headline(summary: &WatchedRun) -> String {
         (None, None) => {}
     }
     let is_over =
-        matches!(summary.state, WatchedState::Finished | WatchedState::StoppedEarly | WatchedState::Failed);
+        matches!(summary.state, RunState::Finished | RunState::StoppedEarly | RunState::Failed);
     if let Some(left) = summary.seconds.left.filter(|_| !is_over) {
         parts.push(format!("{} left", time(left)));
     }

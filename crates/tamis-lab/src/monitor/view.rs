@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 use tamis_core::printable::one_line;
 
-use super::summary::{Course, PastStep, WatchedState};
+use super::summary::{Course, PastStep, RunState};
 use super::{WatchedRun, text};
 
 const WIDE: u16 = 80;
@@ -37,12 +37,12 @@ impl Look {
         }
     }
 
-    fn of(self, state: WatchedState) -> Style {
+    fn of(self, state: RunState) -> Style {
         let colour = match state {
-            WatchedState::Running => Color::Green,
-            WatchedState::Failed => Color::Red,
-            WatchedState::StoppedEarly | WatchedState::Unfinished => Color::Yellow,
-            WatchedState::Finished | WatchedState::Unknown => Color::Cyan,
+            RunState::Running => Color::Green,
+            RunState::Failed => Color::Red,
+            RunState::StoppedEarly | RunState::Unfinished => Color::Yellow,
+            RunState::Finished | RunState::Unknown => Color::Cyan,
         };
         self.colour(colour).add_modifier(Modifier::BOLD)
     }

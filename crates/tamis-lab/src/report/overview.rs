@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::groups::StepGroups;
-use super::run::{Run, RunState};
+use super::run::{Run, state_name};
+use crate::monitor::summary::RunState;
 use super::time::{duration, percent};
 use crate::chart::axis::figure as number;
 use crate::compare::measure::Choice;
@@ -35,7 +36,7 @@ fn state(run: &Run) -> String {
         None if done == 1 => "1 step".to_owned(),
         None => format!("{done} steps"),
     };
-    if run.state == RunState::Unknown { steps } else { format!("{}, {steps}", run.state.name()) }
+    if run.state == RunState::Unknown { steps } else { format!("{}, {steps}", state_name(run.state)) }
 }
 
 fn when(time: &str) -> String {

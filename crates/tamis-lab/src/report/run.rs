@@ -9,6 +9,7 @@ use super::groups::Groups;
 use super::settings::Settings;
 use super::steps::StepRange;
 use crate::compare::series::Series;
+use crate::monitor::summary::RunState;
 use crate::{Fault, names};
 
 /// Bytes of a run's log that are looked at, at most.
@@ -37,34 +38,12 @@ pub(crate) struct Run {
     pub(crate) notes: Vec<String>,
 }
 
-/// How far a run is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RunState {
-    /// All of its steps are done.
-    Finished,
-    /// An early stop ended it.
-    StoppedEarly,
-    /// An error ended it.
-    Failed,
-    /// A process works in it.
-    Running,
-    /// It has not come to its last step.
-    Unfinished,
-    /// Nothing says how many steps it should have.
-    Unknown,
-}
-
-impl RunState {
-    /// In words.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Finished => "finished",
-            Self::StoppedEarly => "stopped early",
-            Self::Failed => "ended with an error",
-            Self::Running => "running",
-            Self::Unfinished => "unfinished",
-            Self::Unknown => "",
-        }
+/// How far a run is, in the words of the page.
+pub(crate) fn state_name(state: RunState) -> &'static str {
+    match state {
+        RunState::Unfinished => "unfinished",
+        RunState::Unknown => "",
+        other => other.name(),
     }
 }
 
