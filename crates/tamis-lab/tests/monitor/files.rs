@@ -1,6 +1,5 @@
 //! Files as they come to be: empty, torn, cut back, replaced, gone, no text at all.
 
-use tamis_lab::Fault;
 use tamis_lab::monitor::summary::RunState;
 use tamis_lab::monitor::{Watch, WatchedRun};
 
@@ -238,18 +237,4 @@ fn numbers_that_nobody_can_mean_do_no_harm() {
     let summary = crate::of_log(text);
     assert!(!tamis_lab::monitor::text::text(&summary).is_empty());
     assert!(serde_json::to_string(&summary).is_ok());
-}
-
-#[test]
-fn what_cannot_be_followed() {
-    let folder = Folder::new();
-    let shown = |error: &Fault| {
-        let hint = error.hint().unwrap_or_default();
-        format!("{error}\nhint: {hint}").replace(&folder.0.path().display().to_string(), "DIR")
-    };
-    folder.write("train.log", "");
-    insta::assert_snapshot!(shown(&Watch::open(&folder.path("train.lgo")).unwrap_err()));
-    std::fs::create_dir_all(folder.path("runs/a")).unwrap();
-    folder.write("runs/a/config.yaml", "");
-    insta::assert_snapshot!(shown(&Watch::open(&folder.path("runs")).unwrap_err()));
 }
