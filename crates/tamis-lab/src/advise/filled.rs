@@ -17,7 +17,6 @@ const LEFT: f64 = 0.618_033_988_749_895;
 /// A step that a batch filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FilledStep {
-    /// Its number.
     pub(super) step: u64,
     /// Batches generated, M.
     pub(super) batches: usize,

@@ -30,7 +30,6 @@ pub(super) struct Values<'a> {
     pub(super) keep: f64,
     pub(super) costs: &'a Costs,
     pub(super) changes: Changes,
-    /// Name of the outcome.
     pub(super) outcome: &'a str,
     /// Its smaller and its larger value, where it has two.
     pub(super) values: Option<(f64, f64)>,

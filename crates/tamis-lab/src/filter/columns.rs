@@ -15,14 +15,12 @@ use crate::Fault;
 /// The metric of every trajectory and the group of every row.
 #[derive(Debug, Default)]
 pub(super) struct RolloutColumns {
-    /// The metric's name.
     pub(super) metric: String,
     /// Group of each row \[file\]\[row\], and which of its members it is; `None` where the row holds them
     /// all.
     rows: Vec<Vec<(usize, Option<usize>)>>,
     /// The metric of each group's trajectories \[P\]\[G\], in row order.
     groups: Vec<Vec<f64>>,
-    /// Warnings about the groups.
     pub(super) warnings: Vec<String>,
 }
 

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 pub(super) enum Fact {
     /// The step whose groups are generated from now on, where the log names it.
     StepBegins {
-        /// Its number.
         step: Option<u64>,
     },
     /// A batch was generated.
@@ -23,9 +22,7 @@ pub(super) enum Fact {
     Verdicts(Batch),
     /// Groups ready, and wanted for the step.
     Accumulated {
-        /// Ready.
         ready: u64,
-        /// Wanted.
         target: Option<u64>,
         /// Whether nothing more is generated for the step.
         is_enough: bool,
@@ -41,9 +38,7 @@ pub(super) enum Fact {
     },
     /// The step is trained, with these figures.
     Trained {
-        /// Its number.
         step: u64,
-        /// Figures by metric.
         values: BTreeMap<String, f64>,
     },
     /// One figure of the step that was generated last.
@@ -63,17 +58,11 @@ pub(super) enum Fact {
 /// Counts of a batch, as far as a line tells them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Batch {
-    /// Groups generated.
     pub(super) groups: Option<u64>,
-    /// Trajectories in them.
     pub(super) trajectories: Option<u64>,
-    /// Dropped by the filter.
     pub(super) dropped: Option<u64>,
-    /// Kept by the filter.
     pub(super) kept: Option<u64>,
-    /// Share that was dropped.
     pub(super) share: Option<f64>,
-    /// Dropped by reason.
     pub(super) reasons: BTreeMap<String, u64>,
     /// Whether lines told counts that no batch has: none of them is gone by.
     pub(super) is_impossible: bool,

@@ -13,11 +13,9 @@ const MOST_MESSAGES: usize = 12;
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     reader: LineReader,
-    /// Steps that are over, in order.
     pub(super) steps: Vec<Step>,
     /// The step in the making.
     pub(super) open: Option<Step>,
-    /// Number of steps of the run.
     pub(super) total_steps: Option<u64>,
     /// Groups of a batch, as the configuration that was printed last has it.
     gen_batch_size: Option<u64>,
@@ -25,13 +23,10 @@ pub(super) struct Reading {
     train_batch_size: Option<u64>,
     /// Whether some step has counts of verl's default trainer.
     has_verl_counts: bool,
-    /// Who wrote the lines that were understood.
     pub(super) formats: BTreeSet<LogFormat>,
-    /// The last warnings.
     pub(super) warnings: Vec<String>,
     /// The lines of the error after which nothing came.
     pub(super) error: Vec<String>,
-    /// Number of lines.
     pub(super) num_lines: u64,
     last_time: Option<f64>,
 }

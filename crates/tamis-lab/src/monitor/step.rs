@@ -57,9 +57,7 @@ const DROPPED: &str = "train/num_dropped/";
 pub(super) struct Step {
     /// Its number, where the log says it.
     pub(super) number: Option<u64>,
-    /// Batches generated for it.
     pub(super) batches: Vec<Batch>,
-    /// Figures by metric.
     pub(super) values: BTreeMap<String, f64>,
     /// Groups ready, the last that was said.
     pub(super) ready: Option<u64>,

@@ -239,9 +239,7 @@ pub struct WatchedRun {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
-    /// Whether it is a run directory.
     pub(super) is_run: bool,
-    /// Whether a process holds it.
     pub(super) is_held: bool,
     pub(super) total_steps: Option<u64>,
     /// Whether a last line is not whole.

@@ -19,7 +19,6 @@ const LONGEST: usize = 4000;
 /// How samples are shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
-    /// The range of colours.
     pub(crate) range: (f64, f64),
     /// Characters of a text that are shown, at most.
     pub(crate) longest: usize,

@@ -18,13 +18,10 @@ const MOST_LINES: usize = 24;
 pub(crate) struct Frame<'a> {
     /// Name of its parts, unique in the page.
     pub(crate) id: &'a str,
-    /// Further classes.
     pub(crate) class: &'a str,
-    /// Title.
     pub(crate) title: &'a str,
     /// Legend, as HTML.
     pub(crate) legend: &'a str,
-    /// The drawing.
     pub(crate) svg: &'a str,
     /// What to know when one reads it, as HTML.
     pub(crate) about: &'a str,

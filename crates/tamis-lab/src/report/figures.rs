@@ -31,13 +31,10 @@ pub(crate) enum Lines {
 pub(crate) struct Figure {
     /// Where it stands.
     pub(crate) part: Part,
-    /// Title.
     pub(crate) title: &'static str,
     /// What to know when one reads it.
     pub(crate) about: &'static str,
-    /// Its lines.
     pub(crate) lines: Lines,
-    /// Whether its values are shares, from 0 to 1.
     pub(crate) is_share: bool,
     /// Metrics of the smallest and the largest value behind the first line, for a band around it.
     pub(crate) band: Option<(&'static str, &'static str)>,

@@ -12,11 +12,8 @@ use super::steps::StepRange;
 /// One group, in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GroupFacts {
-    /// `group_id`.
     pub(crate) id: u64,
-    /// `prompt_id`.
     pub(crate) prompt: u64,
-    /// Members.
     pub(crate) num_members: u32,
     /// Mean of the filter's metric over the members that have it; NaN without any.
     pub(crate) metric: f64,
@@ -31,9 +28,7 @@ pub(crate) struct GroupFacts {
 /// The groups of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StepGroups {
-    /// The step.
     pub(crate) step: u64,
-    /// Its file.
     pub(crate) path: PathBuf,
     /// The groups, in the order of the file.
     pub(crate) groups: Vec<GroupFacts>,
@@ -58,7 +53,6 @@ impl StepGroups {
 /// What the rollout files of a run hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Groups {
-    /// In the order of steps.
     pub(crate) steps: Vec<StepGroups>,
     /// Files that could not be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, String)>,

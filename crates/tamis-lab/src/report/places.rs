@@ -12,7 +12,6 @@ pub(crate) struct Places {
     first: u64,
     /// Steps of one place.
     pub(crate) width: u64,
-    /// Number of places.
     pub(crate) count: usize,
 }
 

@@ -20,7 +20,6 @@ const MOST_LOG: u64 = 256 << 20;
 pub(crate) struct Run {
     /// Its name, which tells it apart from the others.
     pub(crate) name: String,
-    /// Where it is.
     pub(crate) path: PathBuf,
     /// Its metrics, of the steps asked for.
     pub(crate) series: Series,
@@ -28,11 +27,8 @@ pub(crate) struct Run {
     pub(crate) last_step: Option<u64>,
     /// Its settings; empty where they cannot be read.
     pub(crate) settings: Settings,
-    /// Its groups.
     pub(crate) groups: Groups,
-    /// What its log says.
     pub(crate) log: Option<LogFacts>,
-    /// How far it is.
     pub(crate) state: RunState,
     /// What the reader should know about its files.
     pub(crate) notes: Vec<String>,
@@ -194,7 +190,6 @@ fn note_rollouts(
 pub(crate) struct LogFacts {
     /// When its first and its last line were written.
     pub(crate) times: (String, String),
-    /// The error that it ends with.
     pub(crate) error: Option<String>,
     /// Whether it ends with all steps done; of one that data or epochs ended, no setting says how many those are.
     pub(crate) is_finished: bool,

@@ -28,7 +28,6 @@ pub(crate) const MOST_SCORES: usize = 32;
 /// One answer in an environment, and what followed it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SampledTurn {
-    /// The answer.
     pub(crate) text: String,
     /// Its reward; NaN: unknown.
     pub(crate) reward: f64,
@@ -45,21 +44,17 @@ pub(crate) struct Member {
     pub(crate) index: u64,
     /// Where it ended.
     pub(crate) verdict: String,
-    /// Reward; NaN: unscored.
     pub(crate) reward: f64,
     /// Advantage; NaN: it was not trained on.
     pub(crate) advantage: f64,
     /// The number that groups are coloured by; NaN: none.
     pub(crate) score: f64,
-    /// Scores by name.
     pub(crate) scores: Vec<(String, f64)>,
     /// What reward functions logged, by name.
     pub(crate) logged: Vec<(String, String)>,
     /// Completion tokens, and those of them that the policy wrote.
     pub(crate) num_tokens: (usize, usize),
-    /// How it ended.
     pub(crate) finish_reason: String,
-    /// The completion.
     pub(crate) text: String,
     /// Its turns; empty where it has none, or the file does not tell their texts.
     pub(crate) turns: Vec<SampledTurn>,
@@ -68,19 +63,13 @@ pub(crate) struct Member {
 /// A group with its texts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SampledGroup {
-    /// `group_id`.
     pub(crate) id: u64,
-    /// `prompt_id`.
     pub(crate) prompt_id: u64,
-    /// What became of it.
     pub(crate) verdict: String,
-    /// The prompt.
     pub(crate) prompt: String,
     /// The answer that rewards compare with.
     pub(crate) truth: Option<String>,
-    /// Its data source.
     pub(crate) source: String,
-    /// Number of members, shown or not.
     pub(crate) num_members: usize,
     /// The members that are shown.
     pub(crate) members: Vec<Member>,
@@ -89,24 +78,17 @@ pub(crate) struct SampledGroup {
 /// The scores of one group.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Listed {
-    /// `group_id`.
     pub(crate) id: u64,
-    /// `prompt_id`.
     pub(crate) prompt_id: u64,
-    /// What became of it.
     pub(crate) verdict: String,
-    /// The score of each member.
     pub(crate) scores: Vec<f64>,
 }
 
 /// What is shown of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SampledStep {
-    /// The step.
     pub(crate) step: u64,
-    /// Groups of the step.
     pub(crate) num_groups: usize,
-    /// Scores of groups.
     pub(crate) listed: Vec<Listed>,
     /// Groups in full.
     pub(crate) groups: Vec<SampledGroup>,

@@ -10,7 +10,6 @@ use tamis_config::yaml::parse;
 /// One value of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
-    /// The value, as text.
     pub(crate) value: String,
     /// Where it came from, as the run noted it; empty where it did not.
     pub(crate) origin: String,

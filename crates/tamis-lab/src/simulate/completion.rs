@@ -29,7 +29,6 @@ pub struct Completions {
     own: f64,
     /// Tokens after which a completion is cut.
     pub(crate) longest: u32,
-    /// Tokens of a prompt.
     pub(crate) prompt: f64,
 }
 

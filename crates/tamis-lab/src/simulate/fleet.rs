@@ -23,7 +23,6 @@ pub(crate) struct FleetSettings {
     pub(crate) context: f64,
     pub(crate) kv_tokens: Option<f64>,
     pub(crate) prefill_rate: Option<f64>,
-    /// Tokens of a prompt.
     pub(crate) prompt: f64,
 }
 
@@ -92,7 +91,6 @@ struct Home {
 #[derive(Debug, Default)]
 struct Server {
     clock: f64,
-    /// Seconds before decoding goes on.
     stall: f64,
     iterations: f64,
     /// By the order in which they were started.
@@ -102,7 +100,6 @@ struct Server {
     order: u64,
     /// Σ start over running samples.
     starts: f64,
-    /// Prompts in the cache.
     prompts: usize,
     /// Seconds of decoding, times samples.
     busy: f64,

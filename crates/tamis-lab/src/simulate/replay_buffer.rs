@@ -37,7 +37,6 @@ pub(crate) enum VerlTrainer {
 /// A group that is in flight, or that has ended and is not trained on.
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    /// The step in which it was started.
     step: u64,
     version: PolicyVersion,
     spent: Spent,
@@ -58,13 +57,11 @@ pub(crate) struct ReplayBuffer {
     /// Prompts that may be started as soon as there is room.
     credit: usize,
     is_draining: bool,
-    /// Whether a step wants its batch.
     is_open: bool,
     step: u64,
     version: PolicyVersion,
     epoch: u64,
     is_epoch_over: bool,
-    /// Prompts that were asked for.
     asked: usize,
     /// Groups judged since one was last kept.
     in_vain: u64,

@@ -17,7 +17,6 @@ const FEWEST_LENGTHS: usize = 20;
 /// What is read of rollouts.
 #[derive(Debug)]
 pub(crate) struct OfRollouts {
-    /// A pass rate for each prompt.
     pub(crate) rates: Vec<f64>,
     /// What a person should know of them.
     pub(crate) warnings: Vec<String>,

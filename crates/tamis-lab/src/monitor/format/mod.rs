@@ -58,7 +58,6 @@ pub(super) struct LineReader {
 pub(super) struct Told {
     /// Who said it; `None` where nothing is understood.
     pub(super) format: Option<LogFormat>,
-    /// What it says.
     pub(super) facts: Vec<Fact>,
     /// When, in seconds from some day on.
     pub(super) time: Option<f64>,

@@ -51,7 +51,6 @@ fn is_empty_collection(node: &Node) -> bool {
 /// Reads a sweep's tree and collects everything that is wrong.
 pub(super) struct FileParser<'f> {
     pub(super) reader: Reader,
-    /// Folder from which relative files are taken.
     pub(super) folder: &'f Path,
 }
 
