@@ -125,28 +125,49 @@ impl Counts {
     }
 }
 
+/// Weighted sums of one size of groups.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct MixedSum {
+    weight: f64,
+    mixed: f64,
+}
+
+/// Weighted sums over members.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct MemberSum {
+    all: f64,
+    correct: f64,
+}
+
+/// Weighted sums over groups of two members or more: of c/n, and of c(c - 1)/(n(n - 1)).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct PairSum {
+    weight: f64,
+    rates: f64,
+    squares: f64,
+}
+
 /// Sums over groups from which everything else follows.
 #[derive(Debug, Clone, PartialEq)]
 struct Sums {
     /// Of each size up to the common one: weights of groups of at least the common one, and the weighted sum
     /// of their probabilities to be mixed. Of each larger one: weights of groups that have so many, and the
     /// sum of what they gain over the size before.
-    mixed: Vec<(f64, f64)>,
-    /// Members of groups with an outcome, and those of them that are correct, weighted.
-    members: (f64, f64),
+    mixed: Vec<MixedSum>,
+    /// Members of groups with an outcome.
+    members: MemberSum,
     /// Groups of two such members or more.
     num_pairs: u64,
-    /// Their weights, and the weighted sums of c/n and of c(c - 1)/(n(n - 1)).
-    pairs: (f64, f64, f64),
+    pairs: PairSum,
 }
 
 impl Sums {
     fn new(sizes: &[usize]) -> Self {
         Self {
-            mixed: vec![(0.0, 0.0); sizes.len()],
-            members: (0.0, 0.0),
+            mixed: vec![MixedSum::default(); sizes.len()],
+            members: MemberSum::default(),
             num_pairs: 0,
-            pairs: (0.0, 0.0, 0.0),
+            pairs: PairSum::default(),
         }
     }
 
@@ -154,37 +175,41 @@ impl Sums {
         let (mut before, weight) = (0.0, group.weight);
         for (sum, size) in self.mixed.iter_mut().zip(sizes) {
             let Some(mixed) = group.mixed(*size).filter(|_| group.n() >= common) else { break };
-            sum.0 += weight;
-            sum.1 += weight * if *size > common { mixed - before } else { mixed };
+            sum.weight += weight;
+            sum.mixed += weight * if *size > common { mixed - before } else { mixed };
             before = mixed;
         }
         if let Some(correct) = group.correct {
             let (n, c) = (group.n() as f64, correct as f64);
-            self.members = (self.members.0 + weight * n, self.members.1 + weight * c);
+            self.members.all += weight * n;
+            self.members.correct += weight * c;
             if n > 1.0 {
-                let (weights, rates, squares) = self.pairs;
                 let square = c * (c - 1.0) / (n * (n - 1.0));
                 self.num_pairs += 1;
-                self.pairs = (weights + weight, rates + weight * c / n, squares + weight * square);
+                self.pairs.weight += weight;
+                self.pairs.rates += weight * c / n;
+                self.pairs.squares += weight * square;
             }
         }
     }
 
     fn add(&mut self, other: &Self) {
         for (sum, of) in self.mixed.iter_mut().zip(&other.mixed) {
-            sum.0 += of.0;
-            sum.1 += of.1;
+            sum.weight += of.weight;
+            sum.mixed += of.mixed;
         }
-        self.members = (self.members.0 + other.members.0, self.members.1 + other.members.1);
+        self.members.all += other.members.all;
+        self.members.correct += other.members.correct;
         self.num_pairs += other.num_pairs;
-        let (own, of) = (self.pairs, other.pairs);
-        self.pairs = (own.0 + of.0, own.1 + of.1, own.2 + of.2);
+        self.pairs.weight += other.pairs.weight;
+        self.pairs.rates += other.pairs.rates;
+        self.pairs.squares += other.pairs.squares;
     }
 
     fn fit(&self) -> Option<PassRateSpread> {
-        let (weights, rates, squares) = self.pairs;
+        let PairSum { weight, rates, squares } = self.pairs;
         // Means of weighted groups, as of so many that weigh alike.
-        let each = self.num_pairs as f64 / weights;
+        let each = self.num_pairs as f64 / weight;
         PassRateSpread::fit(&Tally {
             paired_groups: self.num_pairs,
             pass_rates: rates * each,
@@ -194,7 +219,7 @@ impl Sums {
     }
 
     fn pass_rate(&self) -> Option<f64> {
-        let (all, correct) = self.members;
+        let MemberSum { all, correct } = self.members;
         (all > 0.0).then(|| correct / all)
     }
 
@@ -202,7 +227,7 @@ impl Sums {
     /// much more is kept, so that other prompts among them change no keep rate.
     fn counted(&self, sizes: &[usize], common: usize, place: usize) -> Option<f64> {
         let of = |place: usize| {
-            self.mixed.get(place).filter(|(groups, _)| *groups > 0.0).map(|(groups, mixed)| mixed / groups)
+            self.mixed.get(place).filter(|sum| sum.weight > 0.0).map(|sum| sum.mixed / sum.weight)
         };
         let first = sizes.iter().position(|size| *size >= common)?.min(place);
         (first + 1..=place).try_fold(of(first)?, |sum, place| Some((sum + of(place)?).min(1.0)))
