@@ -1,4 +1,4 @@
-//! `tamis advise`: what rollouts, a run or a log say about the settings of a filtered run.
+//! `tamis advise` reads rollouts, a run or a log, and recommends settings for a run with a group filter.
 //!
 //! ```text
 //! rollouts, run, log -> Evidence (read.rs, rows.rs)     configuration -> Plan (plan.rs)
@@ -9,8 +9,8 @@
 //! training data -> data_column.rs: what pass rates in it say at a run's start
 //! ```
 //!
-//! [`advise`] is a pure function of evidence and plan. The laws are those that `tamis simulate` is checked
-//! against.
+//! [`advise`] is a pure function of evidence and plan. The model of cost is [`crate::cost`], which `tamis simulate`
+//! uses too.
 
 mod cost;
 mod data_column;

@@ -1,4 +1,4 @@
-//! Comparing runs: mean and spread over seeds, against a baseline, at equal steps, tokens and time.
+//! Compares runs with a baseline at equal steps, tokens and time, as mean and spread over seeds.
 //!
 //! ```text
 //! metrics.jsonl -> Series -> (metric, measure) of each run -> Summary of each variant -> table, CSV, page of charts

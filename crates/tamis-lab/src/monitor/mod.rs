@@ -1,4 +1,5 @@
-//! Follows a run while it is at work, and tells how far it is: of tamis, or of anyone whose log says so.
+//! `tamis monitor` follows a run while it works and shows its progress. The run may be one of tamis, or of any program
+//! whose log has one of the known formats.
 //!
 //! ```text
 //!   files ──▶ tail (what was appended, whole lines) ──▶ format (a line: facts) ──▶ reading (steps)

@@ -1,6 +1,6 @@
-//! The live view: what was written since the last look, drawn again and again until a key or a signal.
+//! The live view: reads what was appended, draws it, and repeats until a key or a signal.
 //!
-//! The terminal is put back whatever ends the view: a key, an error, a signal, a panic.
+//! The terminal is restored however the view ends: by a key, an error, a signal or a panic.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

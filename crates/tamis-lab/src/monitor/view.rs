@@ -1,7 +1,7 @@
-//! What the terminal shows: everything that fits, the most important first.
+//! Draws as much as fits into the terminal, the most important first.
 //!
-//! A small terminal has lines alone; from [`WIDE`] columns and [`TALL`] lines on there are charts and a table
-//! of the last steps. Colours repeat what words say.
+//! A small terminal shows only lines. From [`WIDE`] columns and [`TALL`] lines on there are charts and a table of the
+//! last steps. Colours only repeat what words say.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

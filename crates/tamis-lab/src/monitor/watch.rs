@@ -1,4 +1,4 @@
-//! A run directory or a log that is looked at again and again.
+//! A run directory or a log that is read repeatedly while it grows.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

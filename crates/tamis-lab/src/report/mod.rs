@@ -1,4 +1,4 @@
-//! `tamis report`: everything about a run, or several beside each other, in one HTML file.
+//! `tamis report` writes everything about one run, or about several side by side, into one HTML file.
 //!
 //! ```text
 //! run directory -> Run (run.rs)   metrics.jsonl -> Series     charts.rs by figures.rs, time.rs, accounting.rs, every.rs
@@ -7,9 +7,9 @@
 //!                                               -> samples    cards.rs: completions side by side
 //! ```
 //!
-//! The page needs nothing else: style and script are in it, and it asks nobody for anything. Without its script
-//! all of it can be read. It is a function of the files: the same runs give the same bytes. What is too much
-//! for a page is thinned evenly, and the page says where.
+//! The page contains its style and its script and loads nothing from elsewhere. All of it can be read without the
+//! script. The same files give the same bytes. If there is too much for one page, it is thinned evenly, and the page
+//! says so.
 
 mod accounting;
 mod cards;

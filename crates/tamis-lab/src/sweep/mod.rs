@@ -1,13 +1,13 @@
-//! `tamis sweep`: many runs from one file, each a process of its own.
+//! `tamis sweep` plans many runs from one file and starts each as a `tamis train` process of its own.
 //!
 //! ```text
 //! SWEEP.yaml -> SweepFile -> points (grid, list, baseline first) -> SweepPlan (names, folders, configurations) -> run
 //!               file/        point.rs                               plan.rs, cost.rs                        runner.rs, child.rs
 //! ```
 //!
-//! Everything that is wrong with the file and with the configuration of any run is found before the first one
-//! begins. What the sweep knows of its runs lies in `<results>/.sweep/` ([`state`]); a run's own folder is as
-//! `tamis train` makes it.
+//! All mistakes in the file and in the configurations of its runs are found before the first run begins. The state of
+//! the sweep is in `<results>/.sweep/` ([`state`]). The folder of a run is as `tamis train` makes it. The caller
+//! supplies what only the trainer knows: the check of a configuration, and the GPUs of this machine.
 
 pub mod child;
 pub mod cost;

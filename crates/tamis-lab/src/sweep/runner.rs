@@ -1,4 +1,4 @@
-//! Running a plan: one run after another, or several at once.
+//! Runs a plan, one run after another or several at once.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

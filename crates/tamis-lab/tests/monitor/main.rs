@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::float_cmp, reason = "figures are read as they were written")]
 
-mod documents;
 mod files;
 mod formats;
 
