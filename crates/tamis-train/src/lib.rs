@@ -9,7 +9,7 @@
 //! as generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`] become
 //! tokens and are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use
 //! [`python_program`], [`fault`] and [`interrupt`]. [`launcher`] is the contract of what starts
-//! learners and servers elsewhere. [`sweep`] runs many of them as processes of their own.
+//! learners and servers elsewhere.
 
 pub mod api_key;
 pub mod assemble;
@@ -28,5 +28,4 @@ pub mod native;
 pub mod prompts;
 pub mod python_program;
 pub mod run;
-pub mod sweep;
 pub mod workers;

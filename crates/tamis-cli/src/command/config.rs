@@ -174,7 +174,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
         ConfigCommand::Fits => print(&tamis_cluster::plan::table::markdown())?,
         ConfigCommand::Reference => print(&reference_markdown())?,
         ConfigCommand::Algorithms => print(&tamis_config::catalogue::markdown())?,
-        ConfigCommand::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,
+        ConfigCommand::Rollouts => print(&tamis_lab::rollouts::reference_markdown())?,
         ConfigCommand::Metrics => print(&tamis_run::metrics::catalogue::catalogue_markdown())?,
     }
     Ok(0)
