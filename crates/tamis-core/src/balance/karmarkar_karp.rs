@@ -34,7 +34,9 @@ fn check(costs: &[u64], parts: usize, equal_size: bool) -> Result<(), BalanceErr
         return Err(BalanceError(format!("{items} sequences or groups leave some of {parts} parts empty")));
     }
     if equal_size && !items.is_multiple_of(parts) {
-        return Err(BalanceError(format!("{items} sequences or groups do not make {parts} parts of equal size")));
+        return Err(BalanceError(format!(
+            "{items} sequences or groups do not make {parts} parts of equal size"
+        )));
     }
     if items as u64 >= u64::from(u32::MAX) {
         return Err(BalanceError(format!("{items} sequences or groups are more than 4294967294")));

@@ -44,7 +44,10 @@ pub fn micro_batches(lengths: &[usize], limit: usize, least: usize) -> Result<Ve
         return Err(BalanceError::no_tokens());
     }
     if let Some(index) = lengths.iter().position(|&length| length > limit) {
-        return Err(BalanceError(format!("sequence {index} has {} tokens, more than the {limit} of a micro-batch", lengths[index])));
+        return Err(BalanceError(format!(
+            "sequence {index} has {} tokens, more than the {limit} of a micro-batch",
+            lengths[index]
+        )));
     }
     if lengths.is_empty() {
         return Ok(Vec::new());
