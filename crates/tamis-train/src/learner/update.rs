@@ -260,11 +260,12 @@ fn num_rows(groups: &[&Group]) -> usize {
 /// where they bear no loss.
 pub(crate) fn gradient_norm(
     learner: &mut dyn Learner,
-    (objective, state): (&Objective, &ObjectiveState),
+    plan: UpdatePlan<'_>,
+    state: &ObjectiveState,
     batch: TrainingBatch<'_>,
     places: &[usize],
-    settings: &UpdateSettings,
 ) -> Pass<Option<f64>> {
+    let UpdatePlan { objective, settings, .. } = plan;
     let mut mini = MiniBatch::of(batch, &first_rows(batch.groups), places, settings);
     let corrected = mini.correct(learner, objective, settings)?;
     if mini.batch.live().is_empty() {

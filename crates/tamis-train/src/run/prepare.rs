@@ -346,7 +346,8 @@ impl Preparation<'_> {
     pub(super) fn open_order(
         &self,
         dispatcher: &mut Dispatcher,
-        (scorer, worlds): (&Scorer, Option<&RunWorlds>),
+        scorer: &Scorer,
+        worlds: Option<&RunWorlds>,
         is_longer: bool,
     ) -> Result<Option<RecordedOrder>, RunError> {
         // The native engine goes its way once more; servers and rewards from outside do not, and samples that
@@ -410,7 +411,8 @@ impl Preparation<'_> {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         dispatcher: &Dispatcher,
-        (standing, past): (&mut Option<Arc<Started>>, &Pasts),
+        standing: &mut Option<Arc<Started>>,
+        past: &Pasts,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
         let Self { config, directory, ui, interrupt, cluster, .. } = *self;
         let samples = || {

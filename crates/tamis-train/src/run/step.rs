@@ -267,9 +267,8 @@ fn train_policy(
     if let Some(analysis) = recipe.gradient_analysis.as_ref().filter(|analysis| analysis.is_due(facts.step)) {
         let clock = Instant::now();
         let rewards = &credited.trained.rewards;
-        let objective = (&recipe.objective, &objective);
-        let settings = &updating.settings;
-        facts.gradients = analysis.measure(&mut *workers.learner, objective, training, rewards, settings)?;
+        let plan = updating.plan(recipe);
+        facts.gradients = analysis.measure(&mut *workers.learner, plan, &objective, training, rewards)?;
         facts.timings.add("gradient_analysis", clock.elapsed());
     }
     let clock = Instant::now();

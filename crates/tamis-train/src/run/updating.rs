@@ -22,7 +22,7 @@ pub(super) struct Updating {
     in_loss: Ragged<bool>,
     weights: Option<Vec<f64>>,
     dropped: Option<Normalisers>,
-    pub(super) settings: UpdateSettings,
+    settings: UpdateSettings,
     pub(super) learning_rate: f64,
 }
 
