@@ -33,7 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// ```
 pub fn first_fit(lengths: &[usize], limit: usize) -> Result<Vec<Vec<usize>>, BalanceError> {
     if limit == 0 {
-        return Err(BalanceError::NoTokens);
+        return Err(BalanceError::no_tokens());
     }
     let leaves = lengths.len().next_power_of_two();
     // A tree over all bins that could be needed: each node holds the most room below it. Bins not yet opened

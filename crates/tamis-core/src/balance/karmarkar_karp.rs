@@ -28,19 +28,23 @@ pub(super) const ENTRY: Entry = Entry {
 fn check(costs: &[u64], parts: usize, equal_size: bool) -> Result<(), BalanceError> {
     let items = costs.len();
     if parts == 0 {
-        return Err(BalanceError::NoParts);
+        return Err(BalanceError("sequences cannot be divided into 0 parts".to_owned()));
     }
     if items < parts {
-        return Err(BalanceError::TooFew { items, parts });
+        return Err(BalanceError(format!("{items} sequences or groups leave some of {parts} parts empty")));
     }
     if equal_size && !items.is_multiple_of(parts) {
-        return Err(BalanceError::Uneven { items, parts });
+        return Err(BalanceError(format!(
+            "{items} sequences or groups do not make {parts} parts of equal size"
+        )));
     }
     if items as u64 >= u64::from(u32::MAX) {
-        return Err(BalanceError::TooMany { items });
+        return Err(BalanceError(format!("{items} sequences or groups are more than 4294967294")));
     }
     let total = costs.iter().try_fold(0_u64, |total, &cost| total.checked_add(cost));
-    total.map(|_| ()).ok_or(BalanceError::Overflow { items })
+    total.map(|_| ()).ok_or_else(|| {
+        BalanceError(format!("the costs of {items} sequences or groups do not fit 64 bits in sum"))
+    })
 }
 
 /// Ends a list of items.

@@ -41,10 +41,13 @@ const ATTEMPTS: usize = 16;
 /// ```
 pub fn micro_batches(lengths: &[usize], limit: usize, least: usize) -> Result<Vec<Vec<usize>>, BalanceError> {
     if limit == 0 {
-        return Err(BalanceError::NoTokens);
+        return Err(BalanceError::no_tokens());
     }
     if let Some(index) = lengths.iter().position(|&length| length > limit) {
-        return Err(BalanceError::TooLong { index, length: lengths[index], limit });
+        return Err(BalanceError(format!(
+            "sequence {index} has {} tokens, more than the {limit} of a micro-batch",
+            lengths[index]
+        )));
     }
     if lengths.is_empty() {
         return Ok(Vec::new());

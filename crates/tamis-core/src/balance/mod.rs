@@ -21,49 +21,11 @@ pub const ENTRIES: &[Entry] = &[karmarkar_karp::ENTRY, first_fit::ENTRY, micro_b
 
 /// Why sequences cannot be divided into parts as asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum BalanceError {
-    /// No parts to divide into.
-    #[error("sequences cannot be divided into 0 parts")]
-    NoParts,
-    /// Some parts would stay empty, and their ranks would wait for ever.
-    #[error("{items} sequences or groups leave some of {parts} parts empty")]
-    TooFew {
-        /// Number of sequences or groups.
-        items: usize,
-        /// Parts.
-        parts: usize,
-    },
-    /// Parts of equal size do not come out even.
-    #[error("{items} sequences or groups do not make {parts} parts of equal size")]
-    Uneven {
-        /// Number of sequences or groups.
-        items: usize,
-        /// Parts.
-        parts: usize,
-    },
-    /// The sum of costs does not fit 64 bits.
-    #[error("the costs of {items} sequences or groups do not fit 64 bits in sum")]
-    Overflow {
-        /// Number of sequences or groups.
-        items: usize,
-    },
-    /// More sequences than the indices hold.
-    #[error("{items} sequences or groups are more than 4294967294")]
-    TooMany {
-        /// Number of sequences or groups.
-        items: usize,
-    },
-    /// A sequence that no micro-batch holds.
-    #[error("sequence {index} has {length} tokens, more than the {limit} of a micro-batch")]
-    TooLong {
-        /// The sequence.
-        index: usize,
-        /// Length in tokens.
-        length: usize,
-        /// Tokens of a micro-batch.
-        limit: usize,
-    },
-    /// A limit of no tokens.
-    #[error("a micro-batch of 0 tokens holds nothing")]
-    NoTokens,
+#[error("{0}")]
+pub struct BalanceError(String);
+
+impl BalanceError {
+    fn no_tokens() -> Self {
+        Self("a micro-batch of 0 tokens holds nothing".to_owned())
+    }
 }

@@ -60,12 +60,11 @@ impl TorchProcess {
         python: &str,
         settings: &serde_json::Value,
         log: PathBuf,
-        (startup_timeout, most_restarts): (Duration, u32),
+        limits: LaunchLimits,
         say: &Say,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LaunchError>> {
         let (module, what, settings) = ("tamis.reward", "reward model", Some(settings));
-        let limits = LaunchLimits { restarts: most_restarts, ..LaunchLimits::once(startup_timeout) };
         let process = ModuleProcess { python, module, what, settings, log, limits };
         Self::launch(process, say, interrupt)
     }

@@ -239,8 +239,8 @@ impl Run {
         }
         let mut learner = of.load_learner(&codec, divergence)?;
         let advantage = advantage::advantage(&config)?;
-        let with = (&codec, learner.info().policy.max_positions.unwrap_or(usize::MAX));
-        let hints = hints(&config, &advantage, with, &train, &ui, &interrupt)
+        let positions = learner.info().policy.max_positions.unwrap_or(usize::MAX);
+        let hints = hints(&config, &advantage, &codec, positions, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
         let pool = of.make_pool(train)?;
         ui.say(&format!(
@@ -251,9 +251,9 @@ impl Run {
             learner.info().device,
         ));
         let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
-        let order = of.open_order(&mut dispatcher, (&scorer, worlds.as_deref()), is_longer)?;
+        let order = of.open_order(&mut dispatcher, &scorer, worlds.as_deref(), is_longer)?;
         let (servers, published) =
-            of.connect_servers(&mut *learner, &codec, &dispatcher, (&mut standing.servers, &standing.past))?;
+            of.connect_servers(&mut *learner, &codec, &dispatcher, &mut standing.servers, &standing.past)?;
 
         let plays = of.make_plays(worlds, &dispatcher)?;
         let next_step = of.step() + 1;

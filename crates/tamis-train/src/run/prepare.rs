@@ -339,7 +339,8 @@ impl Preparation<'_> {
     pub(super) fn open_order(
         &self,
         dispatcher: &mut Dispatcher,
-        (scorer, worlds): (&Scorer, Option<&RunWorlds>),
+        scorer: &Scorer,
+        worlds: Option<&RunWorlds>,
         is_longer: bool,
     ) -> Result<Option<RecordedOrder>, RunError> {
         // The native engine goes its way once more; servers and rewards from outside do not, and samples that
@@ -403,7 +404,8 @@ impl Preparation<'_> {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         dispatcher: &Dispatcher,
-        (standing, past): (&mut Option<Arc<dyn Launched>>, &Pasts),
+        standing: &mut Option<Arc<dyn Launched>>,
+        past: &Pasts,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
         let Self { config, directory, ui, interrupt, launcher, .. } = *self;
         let samples = || {

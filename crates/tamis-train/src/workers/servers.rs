@@ -202,7 +202,7 @@ pub(crate) fn launch(
     };
     let begin = |model: &Path| {
         if config.cluster.launcher == LauncherKind::None {
-            return launch_here(config, launch, (folders, model), &logs, interrupt, say);
+            return launch_here(config, launch, folders, model, &logs, interrupt, say);
         }
         let mut command = ServerCommand::new(rollout, folders.intake, model, ("{host}", "{port}"));
         command.ask_for_key(rollout);
@@ -233,7 +233,8 @@ fn named_key(config: &Config) -> Result<Option<String>, Fault> {
 fn launch_here(
     config: &Config,
     launch: &LaunchConfig,
-    (folders, model): (&PublishedFolders, &Path),
+    folders: &PublishedFolders,
+    model: &Path,
     logs: &Path,
     interrupt: &Interrupt,
     say: Say,
