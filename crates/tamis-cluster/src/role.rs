@@ -36,7 +36,7 @@ impl StartLauncher {
             kind: cluster.launcher,
             address: cluster.address.clone(),
             log: absolute(logs).join("cluster.log"),
-            wait: config.learner.startup_timeout,
+            wait: config.learner.startup_timeout.0,
         }
     }
 }

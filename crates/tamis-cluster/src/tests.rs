@@ -244,7 +244,7 @@ fn a_launcher_in_place_of_another_waits_for_its_cluster() {
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("a program");
     setting.config.learner.python = program.display().to_string();
-    setting.config.learner.startup_timeout = Duration::from_secs(77);
+    setting.config.learner.startup_timeout = tamis_core::setting::TimeSpan::seconds(77);
     let gang = setting.gang(1);
     assert!(kill("-KILL", &setting.launcher()));
     soon("the news", || gang.ended().is_some());

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use tamis_cluster::Cluster;
 use tamis_config::locate::Extent;
-use tamis_config::reader::Setting as _;
 use tamis_config::{BackendKind, Config, Diagnostic, ModelSource};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
@@ -225,7 +224,7 @@ fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
     result.insert("checkpoint".to_owned(), checkpoint.display().to_string().into());
     let settings = serde_json::json!({
         "run": {"seed": config.run.seed},
-        "data": config.data.to_json(),
+        "data": tamis_config::json_of(&config.data),
         "rollout": {
             "backend": config.rollout.backend.as_str(),
             "servers": config.rollout.servers,
@@ -233,8 +232,8 @@ fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
             "max_response_length": config.rollout.max_response_length,
             "stop": config.rollout.stop,
         },
-        "reward": config.reward.to_json(),
-        "validate": config.validate.to_json(),
+        "reward": tamis_config::json_of(&config.reward),
+        "validate": tamis_config::json_of(&config.validate),
     });
     result.insert("settings".to_owned(), settings);
     if let serde_json::Value::Object(found) = found {

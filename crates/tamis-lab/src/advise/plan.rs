@@ -132,7 +132,7 @@ impl Plan {
             schedule: is_given("schedule.mode").then_some(config.schedule.mode),
             max_lag: config.schedule.max_lag,
             screen_first: config.schedule.screen_first,
-            max_num_gen_batches: match config.schedule.max_num_gen_batches {
+            max_num_gen_batches: match config.schedule.max_num_gen_batches.0 {
                 RoundLimit::Rounds(rounds) if is_given("schedule.max_num_gen_batches") => Some(rounds),
                 _ => None,
             },

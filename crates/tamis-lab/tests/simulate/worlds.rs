@@ -203,7 +203,7 @@ fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
     ];
     for on_limit in [OnLimit::Duplicate, OnLimit::UsePartial] {
         let mut config = config(&filled);
-        config.schedule.max_num_gen_batches = RoundLimit::Rounds(1);
+        config.schedule.max_num_gen_batches = tamis_config::MaxRounds(RoundLimit::Rounds(1));
         config.schedule.on_limit = on_limit;
         // Hardly any group is kept, and the batch fills the servers many times over.
         keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.1, b: 0.1, prompts: 6000 });
@@ -231,7 +231,7 @@ fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
 fn attempts_that_are_given_up_are_no_steps() {
     let mut config = config(&[SimulatedPolicy::Configured, SimulatedPolicy::Verl]);
     config.data.gen_batch_size = Some(BATCH + 2);
-    config.schedule.max_num_gen_batches = RoundLimit::Rounds(2);
+    config.schedule.max_num_gen_batches = tamis_config::MaxRounds(RoundLimit::Rounds(2));
     config.schedule.on_limit = OnLimit::Skip;
     keys(&mut config).groups = Some(40 * BATCH);
     keys(&mut config).servers = SimulateConfig::default().servers;
@@ -276,7 +276,7 @@ fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
     let mut config = config(&[SimulatedPolicy::Configured, SimulatedPolicy::StreamingCarry]);
     config.data.train_batch_size = 16;
     config.data.gen_batch_size = Some(20);
-    config.schedule.max_num_gen_batches = RoundLimit::Rounds(1);
+    config.schedule.max_num_gen_batches = tamis_config::MaxRounds(RoundLimit::Rounds(1));
     keys(&mut config).groups = Some(50 * 16);
     keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 2.0, b: 2.0, prompts: 6000 });
     let mut whole = config.clone();

@@ -135,7 +135,7 @@ fn learner_elsewhere(
         // One that the run started ends with it.
         orphan_timeout: (config.learner.orphan_timeout)
             .filter(|_| config.learner.url.is_some())
-            .map(|time| time.as_secs_f64()),
+            .map(|time| time.0.as_secs_f64()),
         generation,
         // Without a checkpoint to go on from what it holds is of no use.
         adopt: (kept.as_deref().filter(|_| checkpoint.is_some()))
@@ -194,8 +194,8 @@ fn open(
     let settings = WireSettings {
         url: url.map_or_else(started, str::to_owned),
         token,
-        timeout: config.learner.timeout,
-        lost_timeout: config.learner.lost_timeout,
+        timeout: config.learner.timeout.0,
+        lost_timeout: config.learner.lost_timeout.0,
         backend: config.learner.backend,
         publish: if config.samples_at_servers() {
             Some(config.publish_mode())

@@ -41,7 +41,7 @@ impl TorchProcess {
             settings: None,
             log: logs.join("learner.log"),
             // Another one is not the one that was opened: the run looks after it.
-            limits: LaunchLimits::once(config.startup_timeout),
+            limits: LaunchLimits::once(config.startup_timeout.0),
         };
         Self::launch(process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
     }

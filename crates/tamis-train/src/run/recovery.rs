@@ -180,7 +180,7 @@ pub fn train(
             Ok(trained) => return Ok(trained),
             Err(lost) => *lost,
         };
-        let timeout = given.config.learner.startup_timeout;
+        let timeout = given.config.learner.startup_timeout.0;
         let is_launchers = losses.is_of_launcher(&error, timeout);
         if !is_launchers && !may_go_on(&error, &losses) {
             return Err(error);
@@ -267,7 +267,7 @@ fn wait(
     ui: &Console,
     interrupt: &Interrupt,
 ) -> Result<bool, Halt<LearnerError>> {
-    let timeout = config.learner.startup_timeout;
+    let timeout = config.learner.startup_timeout.0;
     match &config.learner.url {
         None => ui.say(&format!("another learner is started: {again}")),
         Some(url) => ui.say(&format!(

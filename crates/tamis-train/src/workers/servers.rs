@@ -259,7 +259,7 @@ fn launch_here(
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }
-    let limits = LaunchLimits::of_servers(launch.startup_timeout, launch.lost_timeout);
+    let limits = LaunchLimits::of_servers(launch.startup_timeout.0, launch.lost_timeout.map(|limit| limit.0));
     match LaunchedServers::start(processes, limits, &interrupt.flag(), say) {
         Ok(Some(servers)) => Ok(Arc::new(servers)),
         Ok(None) => Err(Halt::Interrupted),
@@ -312,7 +312,7 @@ pub(crate) fn connect(
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
     let sends = learner.filter(|_| folders.intake == Intake::Transfer).map(|learner| {
         let launched = launched.as_ref().map(Arc::downgrade);
-        Sends { learner, launched, times: (config.publish.timeout, GRACE), past }
+        Sends { learner, launched, times: (config.publish.timeout.0, GRACE), past }
     });
     let sampling = &sampling(config);
     let how = How { sampling, other_logprobs, sends };
@@ -425,9 +425,9 @@ pub(super) fn connect_fleet(
         end_token_ids: codec.end_token_ids().to_vec(),
         image_token_id: codec.image_token_id(),
         extra: extra.clone(),
-        answer_timeout: rollout.server_timeout,
-        check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
-        publish_timeout: rollout.server_timeout,
+        answer_timeout: rollout.server_timeout.0,
+        check_timeout: rollout.server_startup_timeout.0.min(CHECK_TIMEOUT),
+        publish_timeout: rollout.server_timeout.0,
         pause_grace: PAUSE_GRACE,
         sleep_level: u8::try_from(rollout.sleep_level).unwrap_or_default(),
         nonce: format!("{:x}-{:x}", since.as_nanos(), std::process::id()),
@@ -476,9 +476,9 @@ pub(super) fn connect_fleet(
     });
     let settings = FleetSettings {
         max_in_flight: rollout.max_in_flight,
-        busy_timeout: rollout.server_timeout,
-        start_timeout: rollout.server_startup_timeout,
-        give_up_after: rollout.server_lost_timeout,
+        busy_timeout: rollout.server_timeout.0,
+        start_timeout: rollout.server_startup_timeout.0,
+        give_up_after: rollout.server_lost_timeout.map(|limit| limit.0),
         ..FleetSettings::default()
     };
     let say = {
@@ -532,7 +532,7 @@ pub(crate) fn put_to_sleep(
     let (bell, mut asked) = (Bell::default(), Vec::with_capacity(urls.len()));
     for (url, address) in urls.iter().zip(addresses) {
         let mut line = client.line(address, key.as_deref(), bell.clone()).map_err(refused)?;
-        line.send(0, sleep(level), rollout.server_timeout);
+        line.send(0, sleep(level), rollout.server_timeout.0);
         asked.push((url, line));
     }
     while !asked.is_empty() {
@@ -591,7 +591,7 @@ mod tests {
             tensor_parallel,
             args: Vec::new(),
             command: Vec::new(),
-            startup_timeout: Duration::from_secs(1),
+            startup_timeout: tamis_core::setting::TimeSpan::seconds(1),
             lost_timeout: None,
         };
         visible_gpus(&launch, visible).map_err(|error| error.to_string())
