@@ -208,7 +208,7 @@ impl Launcher for Cluster {
         interrupt: &Interrupt,
     ) -> Result<Arc<dyn Launched>, Halt<LaunchError>> {
         let learner = &config.learner;
-        let [heartbeat, startup, call] = [learner.heartbeat, learner.startup_timeout, learner.timeout]
+        let [heartbeat, startup, call] = [learner.heartbeat.0, learner.startup_timeout.0, learner.timeout.0]
             .map(|time| time.as_secs_f64().to_string());
         let mut argv =
             vec!["{python}", "-m", "tamis.learner", "--listen", "{listen}", "--heartbeat", &heartbeat];
@@ -226,7 +226,7 @@ impl Launcher for Cluster {
         }) else {
             unreachable!("an object")
         };
-        let startup_timeout = learner.startup_timeout;
+        let startup_timeout = learner.startup_timeout.0;
         let key = key.map(str::to_owned);
         let up = Up { role: "learner", count: 1, settings, startup_timeout, key, returns: false };
         Ok(Arc::new(self.up(config, up, logs, say, interrupt)?))
@@ -251,12 +251,12 @@ impl Launcher for Cluster {
             "argv": command.words, "shown": command.to_string(), "environment": environment,
             "python": python(config), "per_node": launch.tensor_parallel,
             "share": config.cluster.colocate.then_some("learner"), "restarts": MOST_RESTARTS, "key": key,
-            "silence": launch.lost_timeout.map(|time| time.as_secs_f64()),
+            "silence": launch.lost_timeout.map(|time| time.0.as_secs_f64()),
             "log": absolute(logs).join("servers").join("server_{number}.log"),
         }) else {
             unreachable!("an object")
         };
-        let (role, count, startup_timeout) = ("server", launch.replicas, launch.startup_timeout);
+        let (role, count, startup_timeout) = ("server", launch.replicas, launch.startup_timeout.0);
         // Where the launcher has the learner, too, the run begins anew with both.
         let returns = config.learner.backend != LearnerBackend::Torch || config.learner.url.is_some();
         let up = Up { role, count, settings, startup_timeout, key: Some(key), returns };

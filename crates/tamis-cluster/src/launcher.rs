@@ -17,7 +17,6 @@ use tamis_rollout::launch::{LaunchError, Say, last_lines};
 use tamis_train::launcher::COMMAND;
 use tamis_train::python_program::{module_environment, write_program};
 
-use crate::cluster::LOOK_EVERY;
 use crate::plan::machines::Machine;
 
 /// Longest time for all that it started to end when it does.

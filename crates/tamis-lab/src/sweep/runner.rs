@@ -30,8 +30,6 @@ pub struct RunOptions {
     pub parallel: Option<usize>,
     /// Name and date of the sweep, kept for the next time.
     pub identity: Option<(String, String)>,
-    /// Finds the GPUs of this machine, by the names that `CUDA_VISIBLE_DEVICES` has for them.
-    pub find_gpus: fn() -> Vec<String>,
 }
 
 /// How one run ended.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
