@@ -51,7 +51,8 @@ pub fn head(cells: &[String]) -> String {
 /// A whole page.
 pub fn document(title: &str, body: &str) -> String {
     let title = escape(title);
-    let parts = [("{{title}}", title.as_str()), ("{{style}}", STYLE), ("{{body}}", body), ("{{script}}", SCRIPT)];
+    let parts =
+        [("{{title}}", title.as_str()), ("{{style}}", STYLE), ("{{body}}", body), ("{{script}}", SCRIPT)];
     // Markers are found in the template only, never in what was put in.
     let (mut page, mut rest) = (String::new(), PAGE);
     for (marker, part) in parts {
@@ -80,7 +81,9 @@ mod tests {
     #[test]
     fn a_page_reaches_for_nothing() {
         let page = document("a<b {{body}}", "<p>x {{script}}</p>");
-        assert!(page.contains("<title>a&lt;b {{body}}</title>") && page.contains("<p>x {{script}}</p><script"));
+        assert!(
+            page.contains("<title>a&lt;b {{body}}</title>") && page.contains("<p>x {{script}}</p><script")
+        );
         for outside in ["http://", "https://", "@import", "src=", "url(\"", "fetch(", "XMLHttpRequest"] {
             assert!(!page.contains(outside), "{outside}");
         }

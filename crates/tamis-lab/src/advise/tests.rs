@@ -538,7 +538,8 @@ fn steps_of_rows_that_have_none() {
     let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
     let refused = of(&row("")).unwrap_err();
     assert!(
-        refused.kind() == crate::FaultKind::Usage && refused.to_string().ends_with("no row says of which step it is"),
+        refused.kind() == crate::FaultKind::Usage
+            && refused.to_string().ends_with("no row says of which step it is"),
         "{refused}"
     );
     // Of those that say it, the others are left out.

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Fact {
     /// The step whose groups are generated from now on, where the log names it.
-    StepBegins {
-        step: Option<u64>,
-    },
+    StepBegins { step: Option<u64> },
     /// A batch was generated.
     Batch {
         /// The step, where the line names it.
@@ -37,10 +35,7 @@ pub(super) enum Fact {
         step: Option<u64>,
     },
     /// The step is trained, with these figures.
-    Trained {
-        step: u64,
-        values: BTreeMap<String, f64>,
-    },
+    Trained { step: u64, values: BTreeMap<String, f64> },
     /// One figure of the step that was generated last.
     Figure(String, f64),
     /// Number of steps of the run.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tamis_core::figure::fixed;
 use tamis_run::log::progress::duration;
 
-use super::summary::{BatchFigures, Course, LastMaxMean, WatchedRun, RunState};
+use super::summary::{BatchFigures, Course, LastMaxMean, RunState, WatchedRun};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Values that the small line of a text has, at most.
@@ -41,8 +41,7 @@ pub fn headline(summary: &WatchedRun) -> String {
         (None, Some(total)) => parts.push(format!("step 0 of {total}")),
         (None, None) => {}
     }
-    let is_over =
-        matches!(summary.state, RunState::Finished | RunState::StoppedEarly | RunState::Failed);
+    let is_over = matches!(summary.state, RunState::Finished | RunState::StoppedEarly | RunState::Failed);
     if let Some(left) = summary.seconds.left.filter(|_| !is_over) {
         parts.push(format!("{} left", time(left)));
     }

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::groups::StepGroups;
 use super::run::{Run, state_name};
-use crate::monitor::summary::RunState;
 use super::time::{duration, percent};
 use crate::chart::axis::figure as number;
 use crate::compare::measure::Choice;
 use crate::html::{escape, head, row, text};
+use crate::monitor::summary::RunState;
 
 /// A fact about a run: its name, and as HTML its value.
 type Fact = (&'static str, String);

@@ -217,7 +217,10 @@ fn steps_that_are_not_there() {
         for metric in [None, Some("acc")] {
             let refused = of(&rows, metric);
             assert!(refused.to_string().ends_with("no group is in it, of the steps that --steps asks for"));
-            assert!(refused.kind() == crate::FaultKind::Usage && refused.hint().unwrap().starts_with("steps 5 to 7 are there"));
+            assert!(
+                refused.kind() == crate::FaultKind::Usage
+                    && refused.hint().unwrap().starts_with("steps 5 to 7 are there")
+            );
         }
     }
     assert!(of(&row(", \"step\": 9"), None).hint().unwrap().starts_with("step 9 is there"));
