@@ -20,10 +20,10 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tamis_config::locate::{Extent, Locate, LocateFailure};
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Severity};
 use tamis_core::printable::lines;
 use tamis_import::{has_program, load, load_to_show, without_program};
-use tamis_config::locate::{Extent, Locate, LocateFailure};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
 

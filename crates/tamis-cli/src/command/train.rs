@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use tamis_config::locate::Extent;
 use tamis_core::printable::one_line;
 use tamis_import::load_of_run;
-use tamis_config::locate::Extent;
 use tamis_rollout::GeneratorError;
 use tamis_run::directory::{RunDirectory, RunDirectoryError};
 use tamis_run::durable::Disk;
