@@ -16,8 +16,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tamis_core::setting::{Described, PathKind, Shape};
 
 use crate::path::PathText as _;
-use crate::schema::Config;
-use crate::tree::Node;
 
 /// What a name on a hub may begin with.
 pub(crate) const PREFIX: &str = "hf://";
@@ -207,7 +205,7 @@ impl ModelSource {
 }
 
 /// Where a path was looked for before a text was taken for a name.
-fn not_at(text: &str, path: PathBuf) -> Option<PathBuf> {
+pub(crate) fn not_at(text: &str, path: PathBuf) -> Option<PathBuf> {
     Some(path).filter(|_| !text.starts_with(PREFIX))
 }
 
@@ -296,32 +294,6 @@ impl<'de> Deserialize<'de> for DataSource {
             Some(name) => Self::Hub { name, not_at: None, files: None },
             None => Self::File(text.into()),
         })
-    }
-}
-
-/// Says of every name where the same text would be as a path, for the message where nothing is found.
-pub(crate) fn note_paths(config: &mut Config, tree: &Node) {
-    // The path that a text is, where it is not marked as a name.
-    let path_of = |node: &Node| {
-        let text = node.as_text()?;
-        not_at(text, PathKind::Path.resolve(text, &node.origin))
-    };
-    for (key, model) in [
-        ("model.path", &mut config.model.path),
-        ("model.reference", &mut config.model.reference),
-        ("critic.model.path", &mut config.critic.model.path),
-    ] {
-        if let Some(ModelSource::Hub { not_at, .. }) = model {
-            *not_at = tree.at(key).and_then(path_of);
-        }
-    }
-    for (key, sources) in [("data.train", &mut config.data.train), ("data.val", &mut config.data.val)] {
-        for (index, source) in sources.0.iter_mut().enumerate() {
-            if let DataSource::Hub { not_at, .. } = source {
-                let item = tree.at(&format!("{key}.{index}")).or_else(|| tree.at(key));
-                *not_at = item.and_then(path_of);
-            }
-        }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::owner::Owner;
-use super::steps;
 use super::translator::Translator;
 
 /// One entry of the table.
@@ -55,12 +54,12 @@ pub struct Rule {
     pub stage: u8,
     /// Name of the rule, by which the rows of one owner's table share it.
     pub name: &'static str,
-    body: Body,
+    pub(super) body: Body,
 }
 
-/// What a rule does.
+/// What a rule does; [`crate::steps::apply`] does it.
 #[derive(Debug, Clone, Copy)]
-enum Body {
+pub(super) enum Body {
     /// A function.
     Function(fn(&mut Translator)),
     /// Steps of an owner's table.
@@ -75,12 +74,5 @@ impl Rule {
     /// A rule that stands in a table.
     pub(super) const fn of_steps(owner: Owner, stage: u8, name: &'static str, steps: &'static str) -> Self {
         Self { stage, name, body: Body::Steps(owner, steps) }
-    }
-
-    pub(super) fn apply(&self, t: &mut Translator) {
-        match self.body {
-            Body::Function(apply) => apply(t),
-            Body::Steps(owner, steps) => steps::apply(owner, steps, t),
-        }
     }
 }

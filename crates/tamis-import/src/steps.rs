@@ -28,13 +28,22 @@
 //! has keys of that system), the named ones of [`named`], and `so` alone: what the step before held.
 
 use crate::calls::{call, named};
+use crate::key::{Body, Rule};
 use crate::owner::Owner;
 use crate::shared::learner::{layers, of_torch};
 use crate::table::columns;
 use crate::translator::{Translator, limit_text, quote};
 
+/// Applies a rule.
+pub(crate) fn apply(rule: &Rule, t: &mut Translator) {
+    match rule.body {
+        Body::Function(function) => function(t),
+        Body::Steps(owner, steps) => apply_steps(owner, steps, t),
+    }
+}
+
 /// Applies the steps of a rule of a system's table.
-pub(crate) fn apply(owner: Owner, steps: &'static str, t: &mut Translator) {
+fn apply_steps(owner: Owner, steps: &'static str, t: &mut Translator) {
     let mut held = true;
     for [keys, default, becomes, condition, note] in steps.lines().map(columns) {
         if condition != "so" {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::key::{Becomes, ForeignKey, Rule};
 use super::owner::Owner;
+use super::steps;
 pub(crate) use super::translator::Lower;
 use super::translator::{Given, Translator, point, refusal, show};
 use super::{entry, free_values, hydra, inside, ragen, section_owner, trl};
@@ -58,7 +59,7 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
     }
     translator.settle_single_keys(&rows);
     for rule in translator.rules(&rows) {
-        rule.apply(&mut translator);
+        steps::apply(&rule, &mut translator);
     }
     translator.same_values(&rows);
     if whole {
@@ -258,7 +259,7 @@ impl Translator {
         // One table is the base of the others: the most particular one's defaults are taken.
         if let Some(owner) = [Owner::EasyR1, Owner::Trl, Owner::Ragen, Owner::Verl].into_iter().find(is_there)
         {
-            owner.table().defaults.apply(self);
+            steps::apply(&owner.table().defaults, self);
         }
     }
 

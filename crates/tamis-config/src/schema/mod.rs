@@ -53,10 +53,12 @@ pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;
 
+use tamis_core::setting::PathKind;
 use tamis_core::settings;
 pub use tamis_env::environment::context::ContextMode;
 
-use crate::hub_name::note_paths;
+use crate::hub_name::{DataSource, ModelSource, not_at};
+use crate::path::PathText as _;
 pub use crate::preset::Preset;
 use crate::reader::Reader;
 use crate::tree::Node;
@@ -118,5 +120,31 @@ impl Config {
         let mut config = reader.read(tree, "")?;
         note_paths(&mut config, tree);
         Some(config)
+    }
+}
+
+/// Notes for every name where the same text would be as a path, for the message if nothing is found.
+fn note_paths(config: &mut Config, tree: &Node) {
+    // The path that a text is, where it is not marked as a name.
+    let path_of = |node: &Node| {
+        let text = node.as_text()?;
+        not_at(text, PathKind::Path.resolve(text, &node.origin))
+    };
+    for (key, model) in [
+        ("model.path", &mut config.model.path),
+        ("model.reference", &mut config.model.reference),
+        ("critic.model.path", &mut config.critic.model.path),
+    ] {
+        if let Some(ModelSource::Hub { not_at, .. }) = model {
+            *not_at = tree.at(key).and_then(path_of);
+        }
+    }
+    for (key, sources) in [("data.train", &mut config.data.train), ("data.val", &mut config.data.val)] {
+        for (index, source) in sources.0.iter_mut().enumerate() {
+            if let DataSource::Hub { not_at, .. } = source {
+                let item = tree.at(&format!("{key}.{index}")).or_else(|| tree.at(key));
+                *not_at = item.and_then(path_of);
+            }
+        }
     }
 }

@@ -34,6 +34,8 @@ mod barren;
 mod copies;
 pub mod diagnosis;
 mod group_summary;
+#[cfg(test)]
+mod laws;
 mod ledger;
 mod mini_batch;
 mod progress;
@@ -49,8 +51,6 @@ mod settings;
 mod step_updates;
 mod streaming;
 mod tally;
-#[cfg(test)]
-mod world;
 pub mod yields;
 
 pub use accounting::{Accounting, Count, Members, Spent, Unbalanced};

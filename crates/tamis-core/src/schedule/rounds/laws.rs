@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use crate::filter::{DropReason, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
-use crate::schedule::world::{self, PromptOf, Prompts, World, any_events, check_nonsense, resumed, world};
+use crate::schedule::laws::{
+    self as world, PromptOf, Prompts, World, any_events, check_nonsense, resumed, world,
+};
 use crate::schedule::{
     Accounting, Command, Count, Event, FillOrder, GroupFacts, MOST_BATCHES, Members, OnExhausted, OnLimit,
     RoundSize, ScheduleSettings, Scheduler, Spent, StepClose, Surplus,

@@ -7,8 +7,10 @@ use proptest::prelude::*;
 use crate::filter::{DropReason, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
+use crate::schedule::laws::{
+    self as world, PromptOf, Prompts, World, any_events, check_nonsense, resumed, world,
+};
 use crate::schedule::run::Phase;
-use crate::schedule::world::{self, PromptOf, Prompts, World, any_events, check_nonsense, resumed, world};
 use crate::schedule::{
     Accounting, Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnLimit, RoundLimit,
     ScheduleSettings, Scheduler, Spent, StepClose, StreamingSettings, Surplus,
