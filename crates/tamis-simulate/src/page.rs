@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_report::chart::axis::Heading;
 use tamis_report::chart::bars::{self, Bar};
 use tamis_report::chart::scatter::{self, Axis, Dot};
@@ -113,7 +113,7 @@ impl Simulation {
                 fixed(seconds, 1)
             );
         }
-        let _ = write!(text, "; in so few groups chance can take {} % off.", fixed(100.0 * bound.chance, 1));
+        let _ = write!(text, "; in so few groups chance can take {} off.", percent(bound.chance));
         text
     }
 

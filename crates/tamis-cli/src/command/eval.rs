@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::reader::Setting as _;
 use tamis_config::{BackendKind, Config, Diagnostic, ModelSource};
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_data::samples::{format_of, write_samples};
 use tamis_hub::Extent;
 use tamis_import::load_for_evaluation;
@@ -357,7 +357,7 @@ fn table(source: &SourceResult, text: &mut String) {
     // Of all scores alike: under the first.
     let unscored = (source.num_unscored > 0).then(|| source.num_unscored.to_string());
     let length = source.mean_length.map(|length| fixed(length, 1));
-    let truncated = source.truncated_share.map(|share| format!("{}%", fixed(100.0 * share, 1)));
+    let truncated = source.truncated_share.map(percent);
     for (name, cell) in [("unscored", unscored), ("mean tokens", length), ("cut at the limit", truncated)] {
         if let Some(cell) = cell {
             let _ =
