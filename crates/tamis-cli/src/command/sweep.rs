@@ -2,12 +2,13 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use chrono::{DateTime, Utc};
 use tamis_core::printable::lines;
 use tamis_report::compare::{Comparison, Variant, compare, variants_of};
 use tamis_run::durable::Disk;
 use tamis_train::interrupt::Interrupt;
-use tamis_train::sweep::date::month_and_day;
 use tamis_train::sweep::plan::{PlanOptions, SweepPlan};
 use tamis_train::sweep::state::StateFolder;
 use tamis_train::sweep::{RunOptions, SweepError, SweepFile, SweepOutcome};
@@ -158,6 +159,11 @@ fn of_variants(arguments: &SweepArguments, variants: &[Variant]) -> Result<Compa
         return Err(Failure::new(USAGE, message));
     }
     Ok(found)
+}
+
+/// Today in UTC, as names of runs begin: `0120`.
+fn month_and_day() -> String {
+    DateTime::<Utc>::from(SystemTime::now()).format("%m%d").to_string()
 }
 
 /// Writes the comparison's files.

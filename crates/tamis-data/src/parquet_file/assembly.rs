@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::column::reader::ColumnReader;
 use parquet::errors::{ParquetError, Result};
@@ -426,7 +427,7 @@ impl RowReader<'_> {
                     }
                     Ok(_) => {}
                 }
-                Ok(Value::from(scalar::base64(bytes.data())))
+                Ok(Value::from(BASE64_STANDARD.encode(bytes.data())))
             }
             _ => Ok(scalar::of_field(&Field::convert_byte_array(&column, bytes)?, &column)),
         }
