@@ -19,6 +19,7 @@ pub mod correction;
 pub mod diagnostics;
 pub mod early_stop;
 pub mod entry;
+pub mod fault;
 pub mod figure;
 pub mod filter;
 pub mod group;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use tamis_core::fault;
 use tamis_core::group::{RESERVED_SCORES, Score};
 use tamis_core::printable::one_line;
 use tamis_data::prompt::{Prompt, PromptContent};
@@ -69,11 +70,11 @@ impl Rewards {
     /// Checks names (not empty, different, none of [`RESERVED_SCORES`]) and weights (finite).
     pub fn new(functions: Vec<NamedReward>) -> Result<Self, RewardError> {
         if functions.is_empty() {
-            return Err(RewardError::NoFunction);
+            return Err(fault!("a run needs at least one reward function").into());
         }
         let mut names = BTreeSet::new();
         for NamedReward { name, weight, .. } in &functions {
-            let fail = |reason| Err(RewardError::Name { name: name.clone(), reason });
+            let fail = |reason| Err(fault!("reward function name `{name}` {reason}").into());
             if name.is_empty() {
                 return fail("is empty");
             }
@@ -84,7 +85,10 @@ impl Rewards {
                 return fail("is used twice");
             }
             if !weight.is_finite() {
-                return Err(RewardError::Weight { name: name.clone(), weight: *weight });
+                return Err(fault!(
+                    "weight of reward function `{name}` must be a finite number, got {weight}"
+                )
+                .into());
             }
         }
         Ok(Self { functions, trainer_state: TrainerState::default() })
@@ -313,11 +317,8 @@ impl Rewards {
 fn check_outcomes(mut outcomes: Vec<RewardOutcome>, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
     let expected = batch.len();
     if outcomes.len() != expected {
-        let failure = RewardFailure::Shape {
-            what: "answers".to_owned(),
-            expected: format!("{expected} for {expected} completions"),
-            actual: outcomes.len().to_string(),
-        };
+        let failure =
+            fault!("answers: expected {expected} for {expected} completions, got {}", outcomes.len()).into();
         return vec![RewardOutcome::Failed(failure); expected];
     }
     for (outcome, input) in outcomes.iter_mut().zip(batch) {
@@ -337,33 +338,32 @@ fn check_scores(scores: &mut Scores, num_tokens: usize, num_turns: usize) -> Res
     for (name, score) in scores.iter() {
         let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
         if let Some(value) = std::iter::once(&score.value).chain(parts).find(|value| value.is_infinite()) {
-            return Err(RewardFailure::NotFinite { name: name.clone(), value: value.to_string() });
+            return Err(fault!("score `{name}` must be finite, got {value}").into());
         }
         let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
         if let Some(&value) =
             std::iter::once(&score.value).chain(parts).find(|value| value.abs() > LARGEST_SCORE)
         {
-            return Err(RewardFailure::TooLarge { name: name.clone(), value: format!("{value:e}") });
+            return Err(fault!(
+                "score `{name}` must lie within plus and minus {LARGEST_SCORE:e}, got {value:e}"
+            )
+            .into());
         }
         if let Some(per_token) = &score.per_token
             && per_token.len() != num_tokens
         {
-            return Err(RewardFailure::Shape {
-                what: format!("score `{name}` per token"),
-                expected: format!("{num_tokens} numbers, one for each completion token"),
-                actual: per_token.len().to_string(),
-            });
+            return Err(fault!(
+                "score `{name}` per token: expected {num_tokens} numbers, one for each completion token, got {}",
+                per_token.len()
+            ).into());
         }
         if let Some(per_turn) = &score.per_turn
             && per_turn.len() != num_turns
         {
-            return Err(RewardFailure::Shape {
-                what: format!("score `{name}` per turn"),
-                expected: format!(
-                    "{num_turns} numbers, one for each turn of the assistant in the completion"
-                ),
-                actual: per_turn.len().to_string(),
-            });
+            return Err(fault!(
+                "score `{name}` per turn: expected {num_turns} numbers, one for each turn of the assistant in the completion, got {}",
+                per_turn.len()
+            ).into());
         }
     }
     scores.retain(|_, score| {

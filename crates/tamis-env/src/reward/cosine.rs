@@ -2,6 +2,7 @@
 
 use std::f64::consts::PI;
 
+use tamis_core::fault;
 use tamis_data::prompt::Prompt;
 
 use super::error::RewardError;
@@ -124,7 +125,7 @@ impl Cosine {
     /// `verifier` must answer `acc`.
     pub fn new(verifier: Box<dyn RewardFunction>, schedule: CosineSchedule) -> Result<Self, RewardError> {
         let fail =
-            |expected, actual: String| Err(RewardError::Parameter { kind: "cosine", expected, actual });
+            |expected, actual: String| Err(fault!("reward `cosine` needs {expected}, got {actual}").into());
         if schedule.max_length == 0 {
             return fail("a max_length of at least 1 token", "0".to_owned());
         }

@@ -1,5 +1,6 @@
 //! Why rewards cannot be set up, or scoring cannot go on.
 
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
 use super::failure::RewardFailure;
@@ -7,35 +8,6 @@ use super::failure::RewardFailure;
 /// A reward cannot be set up, or scoring cannot go on.
 #[derive(Debug, Error)]
 pub enum RewardError {
-    /// No function was given.
-    #[error("a run needs at least one reward function")]
-    NoFunction,
-    /// A name is taken or empty.
-    #[error("reward function name `{name}` {reason}")]
-    Name {
-        /// The name.
-        name: String,
-        /// The fault.
-        reason: &'static str,
-    },
-    /// A weight is no finite number.
-    #[error("weight of reward function `{name}` must be a finite number, got {weight}")]
-    Weight {
-        /// The function.
-        name: String,
-        /// The weight.
-        weight: f64,
-    },
-    /// A parameter is out of range.
-    #[error("reward `{kind}` needs {expected}, got {actual}")]
-    Parameter {
-        /// Kind of function.
-        kind: &'static str,
-        /// The value expected.
-        expected: &'static str,
-        /// The value found.
-        actual: String,
-    },
     /// A pattern is no regular expression.
     #[error(
         "reward `format` cannot use the pattern `{pattern}` (look-around and back-references are not supported)"
@@ -64,6 +36,9 @@ pub enum RewardError {
     /// Whoever waits for the scores does not want them any more.
     #[error("interrupted")]
     Interrupted,
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 impl RewardError {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
 /// Largest magnitude of a score, of its parts, and of their weighted sum: squares, and sums of squares over
@@ -52,45 +53,11 @@ pub enum RewardFailure {
         /// The fault.
         reason: String,
     },
-    /// An answer for a completion that says nothing usable of it.
-    #[error("its answer is not usable: {reason}; it answered `{line}`")]
-    Unusable {
-        /// Beginning of the line.
-        line: String,
-        /// The fault.
-        reason: String,
-    },
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {
         /// Message of the exception, with the traceback where there is one.
         message: String,
-    },
-    /// A score is infinite.
-    #[error("score `{name}` must be finite, got {value}")]
-    NotFinite {
-        /// The score.
-        name: String,
-        /// The value in words.
-        value: String,
-    },
-    /// A score, or a part of one, so large that statistics of it are no numbers any more.
-    #[error("score `{name}` must lie within plus and minus {LARGEST_SCORE:e}, got {value}")]
-    TooLarge {
-        /// The score.
-        name: String,
-        /// The value in words.
-        value: String,
-    },
-    /// An answer whose parts do not fit together.
-    #[error("{what}: expected {expected}, got {actual}")]
-    Shape {
-        /// The part that does not fit.
-        what: String,
-        /// The value expected.
-        expected: String,
-        /// The value found.
-        actual: String,
     },
     /// The processes of a command were restarted too often.
     #[error(
@@ -113,6 +80,9 @@ pub enum RewardFailure {
     /// Whoever waits for the answer does not want it any more.
     #[error("interrupted")]
     Interrupted,
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 impl RewardFailure {

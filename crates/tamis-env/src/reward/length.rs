@@ -3,6 +3,7 @@
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
+use tamis_core::fault;
 
 tamis_core::settings! {
     /// The range of [`Length`].
@@ -45,7 +46,7 @@ impl Length {
     /// All in tokens; `min <= max`, `scale` at least 1 (1: anything outside the range scores −1).
     pub fn new(min: u64, max: u64, scale: u64) -> Result<Self, RewardError> {
         let fail =
-            |expected, actual: String| Err(RewardError::Parameter { kind: "length", expected, actual });
+            |expected, actual: String| Err(fault!("reward `length` needs {expected}, got {actual}").into());
         if min > max {
             return fail("min <= max", format!("min {min}, max {max}"));
         }

@@ -12,6 +12,7 @@
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
+use tamis_core::fault;
 
 tamis_core::choice! {
     /// The form of the soft overlong punishment.
@@ -92,7 +93,7 @@ impl SoftOverlong {
     /// `penalty_factor`, 1 unless set).
     pub fn new(max_length: u64, buffer: u64, factor: f64, form: OverlongForm) -> Result<Self, RewardError> {
         let fail = |expected, actual: String| {
-            Err(RewardError::Parameter { kind: "soft_overlong", expected, actual })
+            Err(fault!("reward `soft_overlong` needs {expected}, got {actual}").into())
         };
         if form == OverlongForm::Verl && buffer == 0 {
             return fail("a buffer of at least 1 token in the form `verl`", buffer.to_string());

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use serde_json::{Value as Json, json};
-use thiserror::Error;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 /// A call as the model wrote it.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,27 +13,6 @@ pub struct ToolCall {
     pub name: String,
     /// Its arguments, an object.
     pub arguments: Json,
-}
-
-/// A call that cannot be read. The message is for the model.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ToolCallError {
-    /// It is no JSON.
-    #[error("the tool call is not valid JSON: {reason}: {text}")]
-    Json {
-        /// The beginning of the call.
-        text: String,
-        /// The fault.
-        reason: String,
-    },
-    /// It is JSON, and no call.
-    #[error("the tool call must be an object with \"name\" and \"arguments\": {fault}: {text}")]
-    Form {
-        /// The beginning of the call.
-        text: String,
-        /// The fault.
-        fault: &'static str,
-    },
 }
 
 const OPEN: &str = "<tool_call>";
@@ -55,7 +35,7 @@ const PYTHON: &str = "<|python_tag|>";
 /// assert_eq!((call.name.as_str(), &call.arguments["code"]), ("python", &"print(1)".into()));
 /// assert!(tool_calls("The answer is 4.").is_empty());
 /// ```
-pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
+pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, Fault>> {
     let text = &text[end_of_thoughts(text)..];
     if text.contains(OPEN) {
         return tagged_calls(text).into_iter().map(|(_, call)| call).collect();
@@ -130,7 +110,7 @@ fn without_end(text: &str) -> &str {
 }
 
 /// Each with its bytes, tags included.
-fn tagged_calls(text: &str) -> Vec<(Range<usize>, Result<ToolCall, ToolCallError>)> {
+fn tagged_calls(text: &str) -> Vec<(Range<usize>, Result<ToolCall, Fault>)> {
     let mut calls = Vec::new();
     let mut rest = text;
     while let Some((_, after)) = rest.split_once(OPEN) {
@@ -166,7 +146,7 @@ fn tagged_calls(text: &str) -> Vec<(Range<usize>, Result<ToolCall, ToolCallError
 }
 
 /// Objects with `;` or nothing between them.
-fn listed_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
+fn listed_calls(text: &str) -> Vec<Result<ToolCall, Fault>> {
     let mut calls = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -191,8 +171,13 @@ fn arguments_of(value: &Json) -> Option<&Json> {
     value.get("arguments").or_else(|| value.get("parameters"))
 }
 
-fn read_call(value: &Json, text: &str) -> Result<ToolCall, ToolCallError> {
-    let form = |fault| ToolCallError::Form { text: beginning(text), fault };
+fn read_call(value: &Json, text: &str) -> Result<ToolCall, Fault> {
+    let form = |fault| {
+        fault!(
+            "the tool call must be an object with \"name\" and \"arguments\": {fault}: {text}",
+            text = beginning(text)
+        )
+    };
     let name =
         value["name"].as_str().filter(|name| !name.is_empty()).ok_or_else(|| form("it has no name"))?;
     let arguments = match arguments_of(value) {
@@ -208,8 +193,8 @@ fn read_call(value: &Json, text: &str) -> Result<ToolCall, ToolCallError> {
     Ok(ToolCall { name: name.to_owned(), arguments })
 }
 
-fn json_error(text: &str, reason: &str) -> ToolCallError {
-    ToolCallError::Json { text: beginning(text), reason: reason.to_owned() }
+fn json_error(text: &str, reason: &str) -> Fault {
+    fault!("the tool call is not valid JSON: {reason}: {text}", text = beginning(text))
 }
 
 fn beginning(text: &str) -> String {
@@ -225,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(text: &str) -> String {
-        let show = |call: &Result<ToolCall, ToolCallError>| match call {
+        let show = |call: &Result<ToolCall, Fault>| match call {
             Ok(ToolCall { name, arguments }) => format!("{name} {arguments}"),
             Err(error) => error.to_string(),
         };

@@ -9,7 +9,7 @@ mod python;
 
 use serde_json::Value as Json;
 
-pub use calls::{ToolCall, ToolCallError, split_tool_calls, tool_calls};
+pub use calls::{ToolCall, split_tool_calls, tool_calls};
 pub use python::{PythonTool, PythonToolSettings};
 
 /// What a tool says to a call.

@@ -11,6 +11,7 @@ use tamis_core::advantage::shaping::{RoundCounts, Shaped, ShapingBatch, shape};
 use tamis_core::advantage::{
     AdvantageBatch, AdvantageState, Column, Component, Estimate, Generated, GeneratedStatistics,
 };
+use tamis_core::fault::Fault;
 use tamis_core::group::{Group, GroupId, Score, Trajectory};
 use tamis_core::objective::{KlState, Normalisers};
 use tamis_core::ragged::Ragged;
@@ -97,7 +98,7 @@ pub(crate) struct Credit {
     pub(crate) state: AdvantageState,
 }
 
-fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
+fn not_rectangular(error: &Fault) -> RunError {
     RunError::Learner(LearnerError::Engine { reason: error.to_string() })
 }
 

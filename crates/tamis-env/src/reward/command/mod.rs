@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
+use tamis_core::fault;
 use tamis_data::prompt::Prompt;
 
 pub use self::config::CommandConfig;
@@ -88,9 +89,8 @@ impl CommandReward {
         printed: Option<Arc<Printed>>,
         config: CommandConfig,
     ) -> Result<Self, RewardError> {
-        let fail = |expected, actual: &str| {
-            Err(RewardError::Parameter { kind: "command", expected, actual: actual.to_owned() })
-        };
+        let fail =
+            |expected, actual: &str| Err(fault!("reward `command` needs {expected}, got {actual}").into());
         if config.argv.first().is_none_or(String::is_empty) {
             return fail("a program in argv", "none");
         }

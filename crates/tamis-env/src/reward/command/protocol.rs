@@ -42,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tamis_core::fault;
 use tamis_core::figure::shortest;
 use tamis_core::group::Score;
 use tamis_core::printable::one_line;
@@ -169,13 +170,16 @@ pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
     let Some(id) = answer.get("id").and_then(Value::as_u64) else {
         return Err(garbage("no `id`".to_owned()));
     };
-    let unusable = |reason: String| RewardFailure::Unusable { line: excerpt(line), reason };
+    let unusable =
+        |reason: String| fault!("its answer is not usable: {reason}; it answered `{}`", excerpt(line)).into();
     let read = outcome(&answer).and_then(|outcome| Ok(Reply { outcome, logged: read_logged(&answer)? }));
     let failed = |failure| Reply { outcome: RewardOutcome::Failed(failure), logged: Logged::default() };
     Ok((
         id,
         read.unwrap_or_else(|problem| match problem {
-            Problem::Infinite(name, value) => failed(RewardFailure::NotFinite { name, value }),
+            Problem::Infinite(name, value) => {
+                failed(fault!("score `{name}` must be finite, got {value}").into())
+            }
             Problem::Shape(reason) => failed(unusable(reason)),
         }),
     ))
