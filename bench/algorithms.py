@@ -24,30 +24,38 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # What is set over the quickstart's own settings, which are the preset `dapo`.
-PRESETS = sorted(file.stem for file in (ROOT / "crates/tamis-config/presets").glob("*.yaml"))
+PRESETS = {file.stem: file.read_text() for file in sorted((ROOT / "crates/tamis-config/presets").glob("*.yaml"))}
 GRPO = ["preset=grpo", "objective.kl.in=none"]
 # Plain policy gradients have nothing that holds a second update on the same samples: one a step, as their papers have it.
 ON_POLICY = ["train.ppo_epochs=1", "train.ppo_mini_batch_size=null"]
+# Those of several turns, where the task has one; `grpo` with `scale: none`, as its preset has it.
+LEFT_OUT = ["tir_optimal_token_baseline", "bi_level_gae", "dr_grpo"]
+# What a kind needs beside its name.
+NEEDED = {
+    "cpo": ["filter=null", "objective.advantage.gold_hint='{gold}={prompt}'", "objective.advantage.neg_alpha=0.1"],
+    "luspo": ["objective.aggregation=seq-mean-token-sum"],
+    "dro": ["objective.loss.beta=0.1"],
+}
+
+
+def kinds(section):
+    """The kinds of a section of `objective` that no preset has, from the schema."""
+    schema = json.loads((ROOT / "docs/configuration.schema.json").read_text())
+    variants = schema["properties"]["objective"]["properties"][section]["oneOf"]
+    names = [kind for variant in variants if (kind := variant["properties"].get("kind", {}).get("const"))]
+    return [name for name in names if not any(f"{section}: {{kind: {name}" in text for text in PRESETS.values())]
+
+
 ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
     name: [f"preset={name}", *ON_POLICY] for name in ("rloo", "remax", "opo", "gpg")
 } | {
     # A model as small as this one takes a larger rate than the default.
     "ppo": ["preset=ppo", "critic.optimizer.learning_rate=1e-3"],
-    "grpo_passk": [*GRPO, "objective.advantage.kind=grpo_passk"],
-    "gdpo": [*GRPO, "objective.advantage.kind=gdpo"],
-    "normalize_then_sum": [*GRPO, "objective.advantage.kind=normalize_then_sum"],
-    "bnpo_running": [*GRPO, "objective.advantage.kind=bnpo_running"],
-    "optimal_token_baseline": [*GRPO, "objective.advantage.kind=optimal_token_baseline"],
-    "cpo": [*GRPO, "filter=null", "objective.advantage.kind=cpo", "objective.advantage.gold_hint='{gold}={prompt}'", "objective.advantage.neg_alpha=0.1"],
-    "luspo": [*GRPO, "objective.loss.kind=luspo", "objective.aggregation=seq-mean-token-sum"],
-    "decoupled": [*GRPO, "objective.loss.kind=decoupled"],
+} | {
+    name: [*GRPO, f"objective.{section}.kind={name}", *NEEDED.get(name, [])]
+    for section in ("advantage", "loss") for name in kinds(section) if name not in LEFT_OUT
+} | {
     "reinforce": [*GRPO, *ON_POLICY, "objective.loss.kind=reinforce"],
-    "clip_cov": [*GRPO, "objective.loss.kind=clip_cov"],
-    "kl_cov": [*GRPO, "objective.loss.kind=kl_cov"],
-    "dppo_tv": [*GRPO, "objective.loss.kind=dppo_tv"],
-    "dppo_kl": [*GRPO, "objective.loss.kind=dppo_kl"],
-    "dro": [*GRPO, "objective.loss.kind=dro", "objective.loss.beta=0.1"],
-    "vespo": [*GRPO, "objective.loss.kind=vespo"],
     "top_entropy": [*GRPO, "objective.masks.top_entropy=0.2"],
     "decoupled_token_is": [*GRPO, "objective.correction.preset=decoupled_token_is"],
 }

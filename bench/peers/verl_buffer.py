@@ -11,7 +11,7 @@ last of its members, and training takes no time: the world of `tamis simulate` w
     simulate.servers.load=0 simulate.servers.slots=1000000 rollout.n=8 data.train_batch_size=16
     simulate.length.median=100 simulate.length.sigma=0.6
 
-and tests/verl_v1.rs of tamis-simulate has its figures beside the policies `verl_v1` and `verl_v1_async`. Needs numpy.
+and tests/simulate/verl_v1.rs of tamis-lab has its figures beside the policies `verl_v1` and `verl_v1_async`. Needs numpy.
 """
 
 import argparse

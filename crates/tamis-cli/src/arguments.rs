@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use tamis_cluster::plan::machines::Machines;
 use tamis_config::CheckpointDtype;
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
 use tamis_core::setting::{Described, Shape};
 use tamis_import::{is_foreign_option, join_options};
-use tamis_report::page::StepRange;
-use tamis_train::plan::machines::Machines;
+use tamis_lab::report::StepRange;
 
 /// Trains language models by reinforcement learning with verifiable rewards.
 #[derive(Debug, Parser)]
@@ -251,8 +251,8 @@ pub(crate) struct RolloutsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
-    /// A run directory, a `metrics.jsonl`, or a log: of tamis, verl or EasyR1, or with the lines of the group
-    /// filter's guide.
+    /// A run directory, a `metrics.jsonl`, or a log: of tamis, verl or EasyR1, or with verl's
+    /// filter-group log lines.
     #[arg(value_name = "RUN_DIR|LOG")]
     pub(crate) path: PathBuf,
     /// Print what is known now as text, and end; so it is where stdout is no terminal.
@@ -301,8 +301,8 @@ pub(crate) struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AdviseArguments {
-    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, or a log: of tamis or EasyR1, or with the
-    /// lines of the group filter's guide.
+    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, or a log: of tamis or EasyR1, or with verl's
+    /// filter-group log lines.
     #[arg(value_name = "ROLLOUTS | RUN_DIR | LOG")]
     pub(crate) source: PathBuf,
     /// What is planned, over a run's own configuration: a configuration, or the sizes alone

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use tamis_core::printable::lines;
+use tamis_lab::{Fault, FaultKind};
 
 /// The run failed.
 pub(crate) const FAILED: u8 = 1;
@@ -48,6 +49,16 @@ impl Failure {
             let _ = write!(text, "\n  hint: {hint}");
         }
         Self { code, text }
+    }
+
+    /// Why a command of the laboratory failed.
+    pub(crate) fn of_fault(fault: &Fault) -> Self {
+        let code = match fault.kind() {
+            FaultKind::Usage => USAGE,
+            FaultKind::Mismatch => MISMATCH,
+            FaultKind::Failed => FAILED,
+        };
+        Self::of(code, fault, fault.hint())
     }
 
     pub(crate) fn code(&self) -> u8 {

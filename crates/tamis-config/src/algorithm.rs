@@ -138,10 +138,10 @@ impl Config {
             screen_first: schedule.screen_first,
             filter,
             refill: schedule.refill,
-            max_num_gen_batches: schedule.max_num_gen_batches,
+            max_num_gen_batches: schedule.max_num_gen_batches.0,
             on_limit: schedule.on_limit,
             seed: self.run.seed,
-            on_empty_round: schedule.on_empty_round,
+            on_empty_round: schedule.on_empty_round.0,
             on_exhausted: schedule.on_exhausted,
             surplus: match schedule.surplus {
                 SurplusKind::Discard => Surplus::Discard,

@@ -11,7 +11,7 @@ use tamis_core::schedule::InFlight;
 use tamis_env::task::TaskKind;
 use tamis_env::task::environment::EnvironmentLevels;
 
-use crate::reader::Setting as _;
+use crate::render::json_of;
 use crate::schema::{
     BackendKind, Config, ContextMode, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype,
     PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
@@ -167,9 +167,9 @@ impl Config {
         }
         let limit = self.max_completion_length();
         for (index, reward) in self.reward.iter_mut().enumerate() {
-            let before = reward.to_json();
+            let before = json_of(reward);
             reward.kind.fill_lengths(limit);
-            list_filled(&format!("reward.{index}"), &before, &reward.to_json(), &mut filled);
+            list_filled(&format!("reward.{index}"), &before, &json_of(reward), &mut filled);
         }
         filled
     }

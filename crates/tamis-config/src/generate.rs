@@ -93,7 +93,7 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
         Shape::Bool => json!({"type": "boolean"}),
         Shape::Integer => json!({"type": "integer", "minimum": 0}),
         Shape::Number => json!({"type": "number"}),
-        Shape::Text(_) | Shape::Path(_) => json!({"type": "string"}),
+        Shape::Text(_) | Shape::TextForm(_) | Shape::Path(_) => json!({"type": "string"}),
         Shape::NumberOrText(_) | Shape::TimeSpan => json!({"type": ["string", "number"]}),
         Shape::Choice(values) => json!({"enum": values.iter().map(|(name, _)| *name).collect::<Vec<_>>()}),
         Shape::List(item) => json!({"type": "array", "items": schema_of(item, check)}),
@@ -129,7 +129,7 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
         match check {
             Check::Any => {}
             Check::NotEmpty => {
-                if matches!(shape, Shape::Text(_) | Shape::Path(_)) {
+                if matches!(shape, Shape::Text(_) | Shape::TextForm(_) | Shape::Path(_)) {
                     object.insert("minLength".to_owned(), json!(1));
                 }
             }

@@ -12,12 +12,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value as Json;
-use tamis_core::setting::{PathKind, Shape};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tamis_core::setting::{Described, PathKind, Shape};
 
 use crate::path::PathText as _;
-use crate::reader::{Reader, Setting};
-use crate::tree::{Node, Value};
+use crate::schema::Config;
+use crate::tree::Node;
 
 /// What a name on a hub may begin with.
 pub(crate) const PREFIX: &str = "hf://";
@@ -220,26 +220,25 @@ impl fmt::Display for ModelSource {
     }
 }
 
-impl Setting for ModelSource {
-    fn shape() -> Shape {
-        Shape::Path(PathKind::OrModel)
+impl Serialize for ModelSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
+}
 
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let place = read_place(node, path, reader, PathKind::OrModel)?;
-        let text = place.to_string_lossy();
-        Some(match HubName::parse(&text).filter(|_| PathKind::OrModel.is_word(&text)) {
-            Some(name) => Self::Hub { name, not_at: path_of(node), folder: None },
-            None => Self::Folder(place),
+impl<'de> Deserialize<'de> for ModelSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(match HubName::parse(&text).filter(|_| PathKind::OrModel.is_word(&text)) {
+            Some(name) => Self::Hub { name, not_at: None, folder: None },
+            None => Self::Folder(text.into()),
         })
     }
+}
 
-    fn to_json(&self) -> Json {
-        Json::String(self.to_string())
-    }
-
-    fn is_empty(&self) -> bool {
-        matches!(self, Self::Folder(path) if path.as_os_str().is_empty())
+impl Described for ModelSource {
+    fn shape() -> Shape {
+        Shape::Path(PathKind::OrModel)
     }
 }
 
@@ -284,52 +283,50 @@ impl fmt::Display for DataSource {
     }
 }
 
-impl Setting for DataSource {
-    fn shape() -> Shape {
-        Shape::Path(PathKind::OrData)
+impl Serialize for DataSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
+}
 
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let place = read_place(node, path, reader, PathKind::OrData)?;
-        let text = place.to_string_lossy();
-        Some(match SplitName::parse(&text).filter(|_| PathKind::OrData.is_word(&text)) {
-            Some(name) => Self::Hub { name, not_at: path_of(node), files: None },
-            None => Self::File(place),
+impl<'de> Deserialize<'de> for DataSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(match SplitName::parse(&text).filter(|_| PathKind::OrData.is_word(&text)) {
+            Some(name) => Self::Hub { name, not_at: None, files: None },
+            None => Self::File(text.into()),
         })
     }
-
-    fn to_json(&self) -> Json {
-        Json::String(self.to_string())
-    }
-
-    fn is_empty(&self) -> bool {
-        matches!(self, Self::File(path) if path.as_os_str().is_empty())
-    }
 }
 
-/// The path or the name, marked as such, that a value is.
-fn read_place(node: &Node, path: &str, reader: &mut Reader, kind: PathKind) -> Option<PathBuf> {
-    match &node.value {
-        Value::Scalar { text, .. } if !node.is_null() => {
-            let is_broken = text.starts_with(PREFIX) && !kind.is_name(text, Path::new(""));
-            if !is_broken {
-                return Some(kind.resolve(text, &node.origin));
+/// Says of every name where the same text would be as a path, for the message where nothing is found.
+pub(crate) fn note_paths(config: &mut Config, tree: &Node) {
+    // The path that a text is, where it is not marked as a name.
+    let path_of = |node: &Node| {
+        let text = node.as_text()?;
+        not_at(text, PathKind::Path.resolve(text, &node.origin))
+    };
+    for (key, model) in [
+        ("model.path", &mut config.model.path),
+        ("model.reference", &mut config.model.reference),
+        ("critic.model.path", &mut config.critic.model.path),
+    ] {
+        if let Some(ModelSource::Hub { not_at, .. }) = model {
+            *not_at = tree.at(key).and_then(path_of);
+        }
+    }
+    for (key, sources) in [("data.train", &mut config.data.train), ("data.val", &mut config.data.val)] {
+        for (index, source) in sources.0.iter_mut().enumerate() {
+            if let DataSource::Hub { not_at, .. } = source {
+                let item = tree.at(&format!("{key}.{index}")).or_else(|| tree.at(key));
+                *not_at = item.and_then(path_of);
             }
         }
-        _ => {}
     }
-    reader.wrong_type(node, path, &Shape::Path(kind));
-    None
-}
-
-/// The path that a text is, where it is not marked as a name.
-fn path_of(node: &Node) -> Option<PathBuf> {
-    let text = node.as_text()?;
-    not_at(text, PathKind::Path.resolve(text, &node.origin))
 }
 
 /// Rows of data: written as one path or name, or as a list of such.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DataSources(pub Vec<DataSource>);
 
 impl DataSources {
@@ -344,29 +341,9 @@ impl DataSources {
     }
 }
 
-impl Setting for DataSources {
+impl Described for DataSources {
     fn shape() -> Shape {
-        Shape::OneOrMany(Box::new(DataSource::shape()))
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        match &node.value {
-            Value::List(_) => Vec::read(node, path, reader).map(Self),
-            Value::Scalar { .. } if node.is_null() => Some(Self::default()),
-            Value::Scalar { .. } => DataSource::read(node, path, reader).map(|source| Self(vec![source])),
-            Value::Map(_) => {
-                reader.wrong_type(node, path, &Self::shape());
-                None
-            }
-        }
-    }
-
-    fn to_json(&self) -> Json {
-        self.0.to_json()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        Shape::OneOrMany(Box::new(Shape::Path(PathKind::OrData)))
     }
 }
 

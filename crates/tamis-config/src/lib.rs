@@ -6,12 +6,12 @@
 mod algorithm;
 mod argument_folder;
 pub mod catalogue;
-mod define;
 mod derived;
 pub mod diagnostic;
 pub mod generate;
 pub mod hub_name;
 pub mod load;
+pub mod locate;
 mod note;
 pub mod override_argument;
 mod path;
@@ -24,7 +24,6 @@ pub mod resume;
 mod rules;
 pub mod schema;
 mod server_command;
-mod setting;
 mod shape_text;
 mod show;
 pub mod source;
@@ -46,26 +45,12 @@ pub use note::{Note, NoteOutcome};
 pub use path::is_placeholder;
 pub use preset_difference::PresetDifference;
 pub use reference::reference_markdown;
+pub use render::json_of;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::{Intake, LOOPBACK, ServerCommand, without_secrets};
 pub use suggest::find_value;
-pub use value::{ByteSize, FreeMap, Frequency, TokenizerSource};
-
-use reader::Reader;
-use reader::Setting;
-use source::{Origin, Source, SourceKind};
-use tree::Node;
-
-impl Default for Config {
-    /// Every key at its default. It has no model and no data: a run needs both.
-    fn default() -> Self {
-        let origin = Origin::start_of(&Source::new(SourceKind::Default, ""));
-        let mut reader = Reader::default();
-        let config = Self::read(&Node::empty_map(origin), "", &mut reader);
-        config.unwrap_or_else(|| unreachable!("the defaults are sound: {:?}", reader.into_diagnostics()))
-    }
-}
+pub use value::{ByteSize, EmptyRounds, FreeMap, Frequency, MaxRounds, TokenizerSource};
 
 #[cfg(test)]
 mod tests {

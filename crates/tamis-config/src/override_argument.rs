@@ -23,8 +23,8 @@ pub enum ValueForm {
 /// The form in which the value of one of our keys is written on the command line.
 pub fn value_form(key: &str) -> ValueForm {
     let takes_text = |shape: Shape| match shape {
-        Shape::Nullable(inner) => matches!(*inner, Shape::Text(_)),
-        shape => matches!(shape, Shape::Text(_)),
+        Shape::Nullable(inner) => matches!(*inner, Shape::Text(_) | Shape::TextForm(_)),
+        shape => matches!(shape, Shape::Text(_) | Shape::TextForm(_)),
     };
     match table::place(key) {
         Ok(Place::Key(spec)) if takes_text((spec.shape)()) => ValueForm::Text,

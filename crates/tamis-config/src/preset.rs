@@ -6,10 +6,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use tamis_core::catalogue::{Entry, Family};
-use tamis_core::setting::Shape;
-
-use crate::reader::Reader;
-use crate::reader::Setting;
+use tamis_core::setting::{Described, Shape};
 
 use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value};
@@ -135,18 +132,17 @@ impl serde::Serialize for Preset {
     }
 }
 
-impl Setting for Preset {
+impl<'de> serde::Deserialize<'de> for Preset {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let preset = Self::ALL.iter().find(|preset| preset.as_str() == name);
+        preset.copied().ok_or_else(|| serde::de::Error::custom(format!("there is no preset `{name}`")))
+    }
+}
+
+impl Described for Preset {
     fn shape() -> Shape {
         Shape::Choice(Self::ALL.iter().map(|preset| (preset.as_str(), preset.entry().meaning)).collect())
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let names: Vec<&'static str> = Self::ALL.iter().map(|preset| preset.as_str()).collect();
-        Self::ALL.get(reader.choice(node, path, &names)?).copied()
-    }
-
-    fn to_json(&self) -> serde_json::Value {
-        self.as_str().into()
     }
 }
 

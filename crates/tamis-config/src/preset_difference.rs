@@ -3,11 +3,10 @@
 use std::fmt;
 
 use serde_json::Value as Json;
-use tamis_core::setting::Shape;
+use tamis_core::setting::{Described as _, Shape};
 
 use crate::preset::Preset;
-use crate::reader::Setting;
-use crate::render::flow;
+use crate::render::{flow, json_of};
 use crate::schema::{Config, RewardConfig};
 use crate::source::Origin;
 use crate::table;
@@ -56,7 +55,7 @@ fn brief(key: &str, value: &Json) -> String {
 pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
     let Some(preset) = config.preset else { return Vec::new() };
     let mut differences = Vec::new();
-    let values = config.to_json();
+    let values = json_of(config);
     collect(preset, "", preset.settings(), &values, table::root(), tree, &mut differences);
     if let Some(Node { value: Value::List(items), .. }) = preset.settings().get("reward") {
         for item in items {
@@ -65,7 +64,7 @@ pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference>
             let of_kind = rewards.into_iter().find(|(_, reward)| Some(reward.kind.as_str()) == kind);
             let Some((index, reward)) = of_kind else { continue };
             let path = format!("reward.{index}");
-            collect(preset, &path, item, &reward.to_json(), &RewardConfig::shape(), tree, &mut differences);
+            collect(preset, &path, item, &json_of(reward), &RewardConfig::shape(), tree, &mut differences);
         }
     }
     differences

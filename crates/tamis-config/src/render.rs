@@ -14,6 +14,11 @@ use tamis_core::setting::{KeySpec, Shape};
 /// Lines longer than this keep their origin on a line of its own.
 const WIDTH: usize = 100;
 
+/// A value as a configuration holds it.
+pub fn json_of(value: &impl serde::Serialize) -> Json {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
 /// Origin of a value, for the comment behind it.
 pub fn describe(node: &Node) -> String {
     match &node.origin.source.kind {

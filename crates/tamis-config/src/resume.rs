@@ -5,8 +5,7 @@ use std::fmt;
 use serde_json::Value as Json;
 
 use crate::path::PathText as _;
-use crate::reader::Setting;
-use crate::render::flow;
+use crate::render::{flow, json_of};
 use crate::schema::{Config, LrScheduleConfig, LrScheduleKind};
 use crate::table;
 use crate::tree::join;
@@ -42,7 +41,7 @@ pub fn length_may_change(run: &Config) -> bool {
 /// on.
 pub fn resume_differences(run: &Config, now: &Config) -> Vec<ResumeDifference> {
     let mut differences = Vec::new();
-    compare("", table::root(), Resume::Fixed, &run.to_json(), &now.to_json(), &mut differences);
+    compare("", table::root(), Resume::Fixed, &json_of(run), &json_of(now), &mut differences);
     if !length_may_change(run) {
         for difference in &mut differences {
             if matches!(difference.key.as_str(), "train.total_steps" | "train.total_epochs") {

@@ -236,7 +236,7 @@ mod tests {
             tensor_parallel: 2,
             args: vec!["--dtype=bfloat16".to_owned()],
             command: Vec::new(),
-            startup_timeout: std::time::Duration::from_secs(1),
+            startup_timeout: tamis_core::setting::TimeSpan::seconds(1),
             lost_timeout: None,
         }
     }

@@ -6,8 +6,7 @@ use crate::derived::leader;
 use crate::load::Loaded;
 use crate::load::followers::{comment_of, comment_of_reward};
 use crate::path::{PathText as _, map_paths};
-use crate::reader::Setting;
-use crate::render::{describe, section};
+use crate::render::{describe, json_of, section};
 use crate::table;
 
 impl Loaded {
@@ -32,7 +31,7 @@ impl Loaded {
 
     /// The value of every key, paths absolute: a relative one would mean something else in another folder.
     pub fn values(&self) -> Json {
-        let mut values = self.config.to_json();
+        let mut values = json_of(&self.config);
         map_paths(table::root(), &mut values, &|kind, path| kind.absolute(path));
         values
     }

@@ -3,11 +3,10 @@
 use std::sync::OnceLock;
 
 use crate::diagnostic::Problem;
-use crate::reader::Setting;
 use crate::schema::Config;
 use crate::suggest;
 use crate::tree::{join, with_brackets};
-use tamis_core::setting::{KeySpec, Shape};
+use tamis_core::setting::{Described as _, KeySpec, Shape};
 
 /// One key of the table, with its full path.
 #[derive(Debug, Clone)]
@@ -62,6 +61,7 @@ fn collect(path: &str, shape: &Shape, keys: &mut Vec<ConfigKey>) {
         | Shape::Text(_)
         | Shape::Path(_)
         | Shape::NumberOrText(_)
+        | Shape::TextForm(_)
         | Shape::TimeSpan
         | Shape::Choice(_)
         | Shape::Tuple(..)

@@ -135,6 +135,14 @@ impl Node {
         }
     }
 
+    /// The text of an unquoted scalar; `None` for null and for anything else.
+    pub(crate) fn as_plain(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { text, plain: true } if !self.is_null() => Some(text),
+            _ => None,
+        }
+    }
+
     /// Puts `other` over this: mappings key by key, anything else replaced. Where the section has a `kind`
     /// and `other` names another one, the keys of the former kind go with it.
     pub fn merge(&mut self, other: Node, shape: &Shape) {
@@ -233,6 +241,14 @@ pub fn parse_float(text: &str) -> Option<f64> {
         return None;
     }
     text.parse::<f64>().ok().filter(|value| value.is_finite())
+}
+
+/// A whole number; 1e6 and 8.0 are such too. 2^53 bounds what a float holds exactly.
+pub(crate) fn parse_whole(text: &str) -> Option<u64> {
+    let of_float = |value: f64| {
+        (value.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&value)).then_some(value as u64)
+    };
+    text.parse::<u64>().ok().or_else(|| parse_float(text).and_then(of_float))
 }
 
 /// A dotted path: the key `name` of the section at `path`.

@@ -1,19 +1,19 @@
 //! Values of keys that are more than a number, a text or a choice.
 
+use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
-
-use crate::path::PathText as _;
-use crate::reader::Reader;
-use crate::reader::Setting;
-use crate::tree::{Node, Value, parse_float};
 use tamis_core::schedule::{OnEmptyRound, RoundLimit};
-use tamis_core::setting::{PathKind, Shape};
+use tamis_core::setting::{Described, Form, PathKind, Shape};
+
+use crate::tree::parse_float;
 
 /// An amount of memory, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
@@ -23,24 +23,12 @@ impl ByteSize {
     }
 }
 
-impl Setting for ByteSize {
+impl Described for ByteSize {
     fn shape() -> Shape {
-        Shape::NumberOrText("number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB)")
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let size = match &node.value {
-            Value::Scalar { text, .. } => parse_bytes(text),
-            Value::List(_) | Value::Map(_) => None,
-        };
-        if size.is_none() {
-            reader.wrong_type(node, path, &Self::shape());
-        }
-        size.map(Self)
-    }
-
-    fn to_json(&self) -> Json {
-        Json::from(self.0)
+        Shape::NumberOrText(Form {
+            words: "number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB)",
+            read: |text, _| parse_bytes(text).map(Json::from),
+        })
     }
 
     fn numbers(&self) -> Vec<f64> {
@@ -76,51 +64,35 @@ pub enum TokenizerSource {
     File(PathBuf),
 }
 
-impl Setting for TokenizerSource {
-    fn shape() -> Shape {
-        Shape::Path(PathKind::OrCharacters)
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let text = String::read(node, path, reader)?;
-        let path = PathKind::OrCharacters.resolve(&text, &node.origin);
-        Some(if text == "char" { Self::Character } else { Self::File(path) })
-    }
-
-    fn to_json(&self) -> Json {
+impl Serialize for TokenizerSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Character => Json::String("char".to_owned()),
-            Self::File(path) => path.to_json(),
+            Self::Character => serializer.serialize_str("char"),
+            Self::File(path) => serializer.serialize_str(&path.to_string_lossy()),
         }
     }
+}
 
-    fn is_empty(&self) -> bool {
-        matches!(self, Self::File(path) if path.as_os_str().is_empty())
+impl<'de> Deserialize<'de> for TokenizerSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let path = PathBuf::deserialize(deserializer)?;
+        Ok(if path.as_os_str() == "char" { Self::Character } else { Self::File(path) })
+    }
+}
+
+impl Described for TokenizerSource {
+    fn shape() -> Shape {
+        Shape::Path(PathKind::OrCharacters)
     }
 }
 
 /// A mapping whose keys tamis does not look at.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FreeMap(pub serde_json::Map<String, Json>);
 
-impl Setting for FreeMap {
+impl Described for FreeMap {
     fn shape() -> Shape {
         Shape::Free
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        match node.to_json() {
-            Json::Object(map) => Some(Self(map)),
-            Json::Null => Some(Self::default()),
-            _ => {
-                reader.wrong_type(node, path, &Self::shape());
-                None
-            }
-        }
-    }
-
-    fn to_json(&self) -> Json {
-        Json::Object(self.0.clone())
     }
 }
 
@@ -143,118 +115,133 @@ impl Frequency {
     }
 }
 
-impl Setting for Frequency {
-    fn shape() -> Shape {
-        Shape::NumberOrText("whole number of steps (0 or negative: never)")
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let steps = match &node.value {
-            Value::Scalar { text, plain: true } => parse_float(text).filter(|value| value.fract() == 0.0),
-            _ => None,
-        };
-        if steps.is_none() {
-            reader.wrong_type(node, path, &Self::shape());
-        }
-        // Saturating: a negative number becomes 0, which is never.
-        steps.map(|value| Self::every(value as u64))
-    }
-
-    fn to_json(&self) -> Json {
-        Json::from(self.0.map_or(0, NonZeroU64::get))
-    }
-
-    fn numbers(&self) -> Vec<f64> {
-        self.0.map_or(0, NonZeroU64::get).numbers()
+impl Serialize for Frequency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0.map_or(0, NonZeroU64::get))
     }
 }
 
-impl Setting for RoundLimit {
-    fn shape() -> Shape {
-        Shape::Nullable(Box::new(Shape::NumberOrText("whole number, or `auto`")))
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let limit = match &node.value {
-            _ if node.is_null() => Some(Self::None),
-            Value::Scalar { text, .. } if text == "auto" => Some(Self::Auto),
-            // What is below 0 becomes 0, which the key's check refuses.
-            Value::Scalar { text, plain: true } => {
-                let rounds = parse_float(text).filter(|value| value.fract() == 0.0);
-                rounds.map(|rounds| Self::Rounds(rounds as u64))
-            }
-            _ => None,
-        };
-        if limit.is_none() {
-            reader.wrong_type(node, path, &Self::shape());
-        }
-        limit
-    }
-
-    fn to_json(&self) -> Json {
-        match self {
-            Self::None => Json::Null,
-            Self::Rounds(rounds) => rounds.to_json(),
-            Self::Auto => Json::String("auto".to_owned()),
-        }
-    }
-
-    fn numbers(&self) -> Vec<f64> {
-        match self {
-            Self::Rounds(rounds) => rounds.numbers(),
-            Self::None | Self::Auto => Vec::new(),
-        }
+impl<'de> Deserialize<'de> for Frequency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u64::deserialize(deserializer).map(Self::every)
     }
 }
 
-impl Setting for OnEmptyRound {
+impl Described for Frequency {
     fn shape() -> Shape {
-        Shape::Text("text: retry, retry:N, skip or error")
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let text = match &node.value {
-            Value::Scalar { text, .. } => Some(text.as_str()),
-            // `retry: 3` inside braces is what `retry:3` looks like with a space too many.
-            Value::Map(entries) => match entries.as_slice() {
-                [entry] if entry.key == "retry" => match &entry.node.value {
-                    Value::Scalar { text, .. } => return retry_times(text, node, path, reader),
-                    Value::List(_) | Value::Map(_) => None,
-                },
-                _ => None,
+        Shape::NumberOrText(Form {
+            words: "whole number of steps (0 or negative: never)",
+            read: |text, is_plain| {
+                let steps = parse_float(text).filter(|value| is_plain && value.fract() == 0.0);
+                // Saturating: a negative number becomes 0, which is never.
+                steps.map(|value| Json::from(value as u64))
             },
-            Value::List(_) => None,
-        };
-        match text {
-            Some("retry") => Some(Self::Retry { times: None }),
-            Some("skip") => Some(Self::Skip),
-            Some("error") => Some(Self::Error),
-            Some(text) if text.starts_with("retry:") => {
-                retry_times(text.trim_start_matches("retry:").trim(), node, path, reader)
-            }
-            Some(_) | None => {
-                reader.wrong_type(node, path, &Self::shape());
-                None
-            }
-        }
-    }
-
-    fn to_json(&self) -> Json {
-        Json::String(match self {
-            Self::Retry { times: None } => "retry".to_owned(),
-            Self::Retry { times: Some(times) } => format!("retry:{times}"),
-            Self::Skip => "skip".to_owned(),
-            Self::Error => "error".to_owned(),
         })
     }
+
+    fn numbers(&self) -> Vec<f64> {
+        vec![self.0.map_or(0, NonZeroU64::get) as f64]
+    }
 }
 
-fn retry_times(text: &str, node: &Node, path: &str, reader: &mut Reader) -> Option<OnEmptyRound> {
-    // More than the machine counts is no limit that a run reaches.
-    let times = text.parse::<u64>().ok().filter(|&times| times > 0);
-    let times = times.map(|times| u32::try_from(times).unwrap_or(u32::MAX));
-    if times.is_none() {
-        reader.wrong_type(node, path, &OnEmptyRound::shape());
+/// The limit on the rounds of a step: a number, `auto`, or null for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaxRounds(pub RoundLimit);
+
+impl Serialize for MaxRounds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            RoundLimit::None => serializer.serialize_none(),
+            RoundLimit::Rounds(rounds) => serializer.serialize_u64(rounds),
+            RoundLimit::Auto => serializer.serialize_str("auto"),
+        }
     }
-    times.map(|times| OnEmptyRound::Retry { times: Some(times) })
+}
+
+impl<'de> Deserialize<'de> for MaxRounds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let limit = Json::deserialize(deserializer)?;
+        Ok(Self(match limit.as_u64() {
+            Some(rounds) => RoundLimit::Rounds(rounds),
+            None if limit.is_null() => RoundLimit::None,
+            None => RoundLimit::Auto,
+        }))
+    }
+}
+
+impl Described for MaxRounds {
+    fn shape() -> Shape {
+        Shape::Nullable(Box::new(Shape::NumberOrText(Form {
+            words: "whole number, or `auto`",
+            read: |text, is_plain| match text {
+                "auto" => Some(Json::from(text)),
+                // What is below 0 becomes 0, which the key's check refuses.
+                _ => {
+                    let rounds = parse_float(text).filter(|value| is_plain && value.fract() == 0.0);
+                    rounds.map(|rounds| Json::from(rounds as u64))
+                }
+            },
+        })))
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        match self.0 {
+            RoundLimit::Rounds(rounds) => vec![rounds as f64],
+            RoundLimit::None | RoundLimit::Auto => Vec::new(),
+        }
+    }
+}
+
+/// Treatment of a round that keeps no group: `retry`, `retry:N`, `skip` or `error`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EmptyRounds(pub OnEmptyRound);
+
+impl EmptyRounds {
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(match text {
+            "retry" => OnEmptyRound::Retry { times: None },
+            "skip" => OnEmptyRound::Skip,
+            "error" => OnEmptyRound::Error,
+            // `retry: 3` inside braces is what `retry:3` looks like with a space too many.
+            _ => {
+                let times =
+                    text.strip_prefix("retry:")?.trim().parse::<u64>().ok().filter(|&times| times > 0)?;
+                // More than the machine counts is no limit that a run reaches.
+                OnEmptyRound::Retry { times: Some(u32::try_from(times).unwrap_or(u32::MAX)) }
+            }
+        }))
+    }
+}
+
+impl fmt::Display for EmptyRounds {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            OnEmptyRound::Retry { times: None } => formatter.write_str("retry"),
+            OnEmptyRound::Retry { times: Some(times) } => write!(formatter, "retry:{times}"),
+            OnEmptyRound::Skip => formatter.write_str("skip"),
+            OnEmptyRound::Error => formatter.write_str("error"),
+        }
+    }
+}
+
+impl Serialize for EmptyRounds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for EmptyRounds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no treatment of a round")))
+    }
+}
+
+impl Described for EmptyRounds {
+    fn shape() -> Shape {
+        Shape::TextForm(Form {
+            words: "text: retry, retry:N, skip or error",
+            read: |text, _| Self::parse(text).map(|rounds| Json::from(rounds.to_string())),
+        })
+    }
 }

@@ -71,7 +71,7 @@ fn common_settings_of_the_filter() {
             (Some(metric), Some(filter)) => {
                 assert_eq!(filter.kind.as_str(), "variance", "{name}");
                 assert_eq!(filter.metric.as_deref(), Some(metric), "{name}");
-                assert_eq!(config.schedule.max_num_gen_batches, RoundLimit::Rounds(limit), "{name}");
+                assert_eq!(config.schedule.max_num_gen_batches.0, RoundLimit::Rounds(limit), "{name}");
                 assert_eq!(config.schedule.on_limit, OnLimit::Error, "{name}");
                 assert_eq!(config.schedule.surplus, SurplusKind::Discard, "{name}");
             }
@@ -141,7 +141,7 @@ fn presets_are_the_released_recipes() {
         if is_dapo {
             let schedule = &config.schedule;
             assert!(schedule.refill, "{preset}");
-            assert_eq!(schedule.max_num_gen_batches, RoundLimit::Rounds(10), "{preset}");
+            assert_eq!(schedule.max_num_gen_batches.0, RoundLimit::Rounds(10), "{preset}");
             assert_eq!(
                 (schedule.on_limit, schedule.surplus),
                 (OnLimit::Error, SurplusKind::Discard),
@@ -195,10 +195,10 @@ fn dynamic_sampling_of_easyr1() {
     {
         let config = example(name);
         assert_eq!((config.data.train_batch_size, config.rollout.n), (prompts, n), "{name}");
-        assert_eq!(config.schedule.max_num_gen_batches, limit, "{name}");
+        assert_eq!(config.schedule.max_num_gen_batches.0, limit, "{name}");
         assert_eq!(config.schedule.on_limit, OnLimit::UsePartial, "{name}");
         assert_eq!(config.schedule.on_exhausted, OnExhausted::UsePartial, "{name}");
-        assert_eq!(config.schedule.on_empty_round, OnEmptyRound::Retry { times: None }, "{name}");
+        assert_eq!(config.schedule.on_empty_round.0, OnEmptyRound::Retry { times: None }, "{name}");
         assert_eq!(config.filter.unwrap().metric.as_deref(), Some("seq_reward"), "{name}");
         assert_eq!(config.objective.kl.place, KlPlace::Reward, "{name}");
     }

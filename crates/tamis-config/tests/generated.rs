@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use tamis_config::{catalogue, generate, table};
-use tamis_core::catalogue::Family;
 
 fn compare(path: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -19,22 +18,6 @@ fn compare(path: &str, expected: &str) {
 #[test]
 fn generated_defaults() {
     compare("defaults.yaml", &generate::defaults_yaml());
-}
-
-/// The README counts.
-#[test]
-fn the_readme_counts_what_there_is() {
-    let readme =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
-    let num_of = |family| catalogue::entries().filter(|entry| entry.family == family).count();
-    for counted in [
-        format!("| advantages | {}, from", num_of(Family::Advantage)),
-        format!("| losses | {}, from", num_of(Family::PolicyLoss)),
-        format!("; {} aggregations;", num_of(Family::Aggregation)),
-        format!("| presets | {}: ", num_of(Family::Preset)),
-    ] {
-        assert!(readme.contains(&counted), "README.md does not say `{counted}`");
-    }
 }
 
 /// `tamis config explain KEY` prints a text alone: it begins with the thing, not with a question or a verb

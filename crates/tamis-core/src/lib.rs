@@ -1,6 +1,6 @@
-//! The pure heart of tamis: rollout groups, filters, advantages, losses and the scheduling state machines.
+//! Kernel: rollout groups, filters, advantages, losses and the scheduling machine, all of it pure.
 //!
-//! Nothing here does I/O, waits, looks at a clock or knows a tensor framework. Data flows one way through the
+//! Nothing here does I/O, waits, reads a clock or uses a tensor framework. Data flows one way through the
 //! modules: [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is
 //! generated next, what is trained on) → [`advantage`] → [`correction`] (weights and masks) → [`objective`]
 //! (a loss value and one derivative per token), shared out over ranks and micro-batches by [`balance`];

@@ -5,6 +5,15 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+/// A column of a Parquet file.
+#[derive(Debug, Clone, Copy)]
+pub struct Column<'file> {
+    /// Its name.
+    pub name: &'file str,
+    /// Whether it may have one number or truth value a row; one of JSON may.
+    pub is_number: bool,
+}
+
 /// Location of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowPlace {

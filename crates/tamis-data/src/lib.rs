@@ -1,4 +1,4 @@
-//! Datasets and rollout files: JSONL and Parquet.
+//! Kernel: data sets and rollout files, as JSONL and Parquet.
 //!
 //! [`records`] reads either format as rows of JSON values that know their file and row, and copies chosen
 //! rows as they are, [`columns`] single columns of a Parquet file; [`dataset`] turns rows into

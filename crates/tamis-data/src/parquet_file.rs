@@ -32,10 +32,9 @@ use tamis_core::fault;
 
 use self::assembly::{Assembly, RowError, Schema};
 use self::compact::Compact;
-use crate::data_record::{DataRecord, RowPlace};
+use crate::data_record::{Column, DataRecord, RowPlace};
 use crate::file_format;
 use crate::record_error::RecordError;
-use crate::records::Column;
 
 pub(crate) use self::copy::copy_rows;
 pub(crate) use self::pages::{Decoded, VALUE_BYTES, column_reader};

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::jsonl::JsonLines;
 use crate::parquet_file::ParquetRows;
 
-pub use crate::data_record::{Copied, DataRecord, RowPlace};
+pub use crate::data_record::{Column, Copied, DataRecord, RowPlace};
 pub use crate::file_format::FileFormat;
 pub use crate::record_error::{RecordError, RowFault};
 pub use copy::copy_rows;
@@ -25,15 +25,6 @@ pub use copy::copy_rows;
 /// After [`RecordError::Row`] the next row follows; after any other error there are no more.
 #[derive(Debug)]
 pub struct Records(Source);
-
-/// A column of a Parquet file.
-#[derive(Debug, Clone, Copy)]
-pub struct Column<'file> {
-    /// Its name.
-    pub name: &'file str,
-    /// Whether it may have one number or truth value a row; one of JSON may.
-    pub is_number: bool,
-}
 
 #[derive(Debug)]
 enum Source {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
-use tamis_core::group::{Episode, FinishReason};
+use tamis_core::group::{Episode, Trajectory};
 
 use crate::records::FileFormat;
 use crate::rollouts::finish_reason;
@@ -24,33 +24,21 @@ pub struct SampleRow {
     pub step: u64,
     /// Row of the prompt in the validation data, from 0.
     pub prompt_id: u64,
-    /// Place among the samples of the prompt, from 0.
-    pub sample_index: u32,
     /// verl's `data_source`.
     pub data_source: String,
     /// The prompt's text, whole.
     pub prompt: String,
-    /// The completion.
-    pub completion: String,
     /// Ground truth that rewards compared with.
     pub ground_truth: Option<String>,
-    /// Scores by name, NaN where there was no answer.
-    pub scores: BTreeMap<String, f64>,
-    /// Extra values that reward functions logged for the trajectory, by column.
+    /// The completion with its scores.
+    pub trajectory: Trajectory,
+    /// Extra values that reward functions logged for it, by column.
     pub logged: BTreeMap<String, String>,
-    /// The reward, NaN where there was no answer.
-    pub reward: f64,
-    /// Tokens of the completion.
-    pub num_tokens: usize,
-    /// Why it ended.
-    pub finish_reason: FinishReason,
-    /// The turns that it was played in; `None` without an environment.
-    pub episode: Option<Episode>,
 }
 
 impl Played for SampleRow {
     fn episode(&self) -> Option<&Episode> {
-        self.episode.as_ref()
+        self.trajectory.episode.as_ref()
     }
 }
 
@@ -70,7 +58,7 @@ fn columns(with_turns: bool) -> TableColumns<SampleRow> {
             ),
             column(
                 "sample_index",
-                Values::Integer(|row| i64::from(row.sample_index)),
+                Values::Integer(|row| i64::from(row.trajectory.sample_index)),
                 "place among the `validate.n` samples of the prompt, from 0",
             ),
             column(
@@ -85,7 +73,7 @@ fn columns(with_turns: bool) -> TableColumns<SampleRow> {
             ),
             column(
                 "completion",
-                Values::Text(|row| &row.completion),
+                Values::Text(|row| &row.trajectory.text),
                 "the completion as text (verl's `output`)",
             ),
             column(
@@ -94,23 +82,23 @@ fn columns(with_turns: bool) -> TableColumns<SampleRow> {
                 "the answer that rewards compare with (verl's `gts`); null where the row has none",
             ),
         ],
-        score: |row, name| row.scores.get(name).copied().and_then(not_nan),
+        score: |row, name| row.trajectory.scores.get(name).and_then(|score| not_nan(score.value)),
         logged: |row, column| row.logged.get(column).map(String::as_str),
         after: [
             vec![
                 column(
                     "reward",
-                    Values::Number(|row| not_nan(row.reward)),
+                    Values::Number(|row| not_nan(row.trajectory.reward)),
                     "weighted sum of the scores (verl's `score`); null: unscored",
                 ),
                 column(
                     "num_tokens",
-                    Values::Integer(|row| row.num_tokens as i64),
+                    Values::Integer(|row| row.trajectory.num_written() as i64),
                     "tokens of the completion, the end token included",
                 ),
                 column(
                     "finish_reason",
-                    Values::Text(|row| finish_reason(row.finish_reason)),
+                    Values::Text(|row| finish_reason(row.trajectory.finish_reason)),
                     "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
                 ),
             ],
@@ -158,13 +146,15 @@ pub fn write_samples_to(
     rows: &[SampleRow],
     format: FileFormat,
 ) -> std::io::Result<()> {
-    let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
+    let scores: BTreeSet<&str> =
+        rows.iter().flat_map(|row| row.trajectory.scores.keys().map(String::as_str)).collect();
     let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
-    let columns = columns(rows.iter().any(|row| row.episode.is_some())).with_others(&scores, &logged);
+    let columns = columns(rows.iter().any(|row| row.episode().is_some())).with_others(&scores, &logged);
     match format {
         FileFormat::Jsonl => write_jsonl(out, &columns, rows),
         FileFormat::Parquet => {
-            write_parquet(out, "samples", &columns, rows, |row| row.num_tokens).map_err(io_error)
+            write_parquet(out, "samples", &columns, rows, |row| row.trajectory.num_written())
+                .map_err(io_error)
         }
     }
 }
@@ -183,7 +173,7 @@ pub fn write_samples(path: &Path, rows: &[SampleRow]) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tamis_core::group::Turn;
+    use tamis_core::group::{FinishReason, PolicyVersion, Score, Turn};
 
     use super::*;
     use crate::records::Records;
@@ -192,21 +182,27 @@ mod tests {
         SampleRow {
             step: 5,
             prompt_id: 3,
-            sample_index,
             data_source: "sums".to_owned(),
             prompt: "1+1=".to_owned(),
-            completion: format!("é {sample_index}"),
             ground_truth: ground_truth.map(ToOwned::to_owned),
-            scores: [("acc".to_owned(), acc), ("prompt".to_owned(), 0.5)].into(),
+            trajectory: Trajectory {
+                episode: None,
+                sample_index,
+                text: format!("é {sample_index}"),
+                token_ids: vec![7, 8],
+                logprobs: vec![-0.5; 2],
+                entropy: None,
+                loss_mask: vec![true; 2],
+                finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
+                versions: (PolicyVersion(0), PolicyVersion(0)),
+                scores: [("acc".to_owned(), Score::of(acc)), ("prompt".to_owned(), Score::of(0.5))].into(),
+                reward: acc,
+            },
             logged: if sample_index == 0 {
                 [("note".to_owned(), "short".to_owned())].into()
             } else {
                 BTreeMap::new()
             },
-            reward: acc,
-            num_tokens: 2,
-            finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
-            episode: None,
         }
     }
 
@@ -253,8 +249,9 @@ mod tests {
             is_unscored: false,
         };
         let path = folder.path().join("s.jsonl");
-        write_samples(&path, &[SampleRow { episode: Some(episode), ..row(0, 1.0, None) }, row(1, 0.0, None)])
-            .unwrap();
+        let mut played = row(0, 1.0, None);
+        played.trajectory.episode = Some(episode);
+        write_samples(&path, &[played, row(1, 0.0, None)]).unwrap();
         let mut read = Records::open(&path).unwrap().map(|record| record.unwrap().values);
         let mut next = || {
             let row = read.next().unwrap();

@@ -1,4 +1,4 @@
-//! Tasks, rewards and verifiers, and environments of many turns.
+//! Kernel: tasks, rewards and verifiers, environments of many turns, and tools.
 //!
 //! A [`task`] makes prompts with a ground truth; a [`reward`] turns completions of them into named scores.
 //! Data flows one way: prompts out of a task (or a dataset) → completions out of a generator →

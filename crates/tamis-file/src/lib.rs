@@ -1,4 +1,4 @@
-//! Reading regular files within a size.
+//! Beside the kernel, for every crate: reads regular files of a bounded size.
 //!
 //! Whatever a user names may be a pipe that nobody writes to, a device without end, a folder, or the wrong
 //! file of 50 GB. Files of tamis are regular ones, and those that are read whole are small: [`open`] refuses

@@ -3,18 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use tamis_config::locate::{LocateError, LocateFailure as Kind};
 use thiserror::Error;
-
-/// Sorts of failure, for an exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// What was asked for is not there, or not for this user.
-    Refused,
-    /// The hub does not answer.
-    Unreachable,
-    /// This machine, or what came over the wire, is at fault.
-    Failed,
-}
 
 /// The files of a name cannot be had. Neither a token nor an address with a signature is in any of them.
 #[derive(Debug, Error)]
@@ -257,6 +247,21 @@ impl HubError {
             Self::Disk { .. } => "HF_HOME names another place for the cache".to_owned(),
         };
         Some(hint)
+    }
+}
+
+impl From<HubError> for LocateError {
+    fn from(error: HubError) -> Self {
+        let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+        Self {
+            message: format!("{error}{cause}"),
+            hint: error.hint(),
+            failure: error.kind(),
+            may_be_path: matches!(
+                error,
+                HubError::NoRepository { .. } | HubError::Offline { .. } | HubError::Unreachable { .. }
+            ),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tamis_config::locate::{Extent, FoundModel, FoundSplit, WantedSplit};
 use ureq::http::{HeaderMap, StatusCode};
 
 use crate::cache::CachedRepository;
@@ -13,7 +14,7 @@ use crate::progress::DownloadProgress;
 use crate::repository::{Repository, RepositoryKind, is_commit};
 use crate::request::{Client, plain, status_error};
 use crate::settings::HubSettings;
-use crate::splits::{SplitFiles, WantedSplit, find_split, lacks_shards};
+use crate::splits::{SplitFiles, find_split, lacks_shards};
 
 /// The branch that a name without a revision means.
 const MAIN: &str = "main";
@@ -23,37 +24,6 @@ const CONVERTED: &str = "refs/convert/parquet";
 
 /// Bytes of the index of a model's weights, at most.
 const MAX_INDEX: u64 = 256 << 20;
-
-/// How far a name is followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// Whether it is there: nothing is downloaded.
-    Look,
-    /// To its files.
-    Files,
-}
-
-/// A model that there is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundModel {
-    /// The commit of the revision.
-    pub commit: String,
-    /// The folder with its files; `None` where they were only looked for and are not all in the cache.
-    pub folder: Option<PathBuf>,
-}
-
-/// A split that there is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundSplit {
-    /// The commit of the revision.
-    pub commit: String,
-    /// The configuration that it is of.
-    pub configuration: String,
-    /// Its name.
-    pub split: String,
-    /// Its files, in order; `None` where they were only looked for and are not all in the cache.
-    pub files: Option<Vec<PathBuf>>,
-}
 
 /// A hub and its cache.
 #[derive(Debug)]

@@ -1,4 +1,6 @@
-//! Models and data sets by their names on a hub: found in the local cache, downloaded where they are not.
+//! A satellite: models and data sets by their names on a hub, found in the local cache or downloaded into it.
+//!
+//! [`NamesOnHub`] is the kernel's [`Locate`](tamis_config::locate::Locate).
 //!
 //! ```text
 //! name -> Hub -> listing of the revision (a request, or the cache) -> the files that are needed
@@ -18,6 +20,7 @@ mod error;
 mod hub;
 mod listing;
 mod model_files;
+mod names;
 mod progress;
 mod repository;
 mod request;
@@ -25,10 +28,10 @@ mod settings;
 mod splits;
 mod token;
 
-pub use error::{HubError, Kind};
-pub use hub::{Extent, FoundModel, FoundSplit, Hub};
+pub use error::HubError;
+pub use hub::Hub;
+pub use names::NamesOnHub;
 pub use progress::DownloadProgress;
 pub use repository::{Repository, RepositoryKind, is_commit};
 pub use settings::HubSettings;
-pub use splits::WantedSplit;
 pub use token::HubToken;

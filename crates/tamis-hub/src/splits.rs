@@ -5,19 +5,10 @@
 //! `data/SPLIT.jsonl`, `CONFIGURATION/SPLIT/0000.parquet` (the hub's own conversion); a file whose name says
 //! nothing is of the split `train`.
 
+use tamis_config::locate::WantedSplit;
+
 use crate::error::HubError;
 use crate::listing::{CardConfiguration, Listing};
-
-/// The split that is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WantedSplit<'w> {
-    /// Its configuration; `None`: the only one, or the default one.
-    pub configuration: Option<&'w str>,
-    /// Its name; `None`: the first of `or` that there is.
-    pub split: Option<&'w str>,
-    /// Names to try where none is given.
-    pub or: &'w [&'w str],
-}
 
 /// A split that there is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,13 @@
-//! Keys of verl, EasyR1, RAGEN and TRL: one table maps each to ours with the defaults that its owner gives
-//! it, or says that it has no effect here and why, or refuses it.
+//! Commands, keys and files of verl, EasyR1, RAGEN and TRL: one table a system maps each key to ours with the
+//! defaults that its owner gives it, or says that it has no effect here and why, or refuses it. [`load()`] and
+//! its like translate before a configuration is loaded, [`import()`] prints what a whole command becomes.
 //!
 //! ```text
 //! arguments -> row of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
 //! ```
 //!
-//! A table and its rules stand in the folder of their owner; `shared` holds what several owners have in
-//! common.
+//! `tables/SYSTEM.tsv` holds the rows of a system (`table.rs`) and the rules that are rows themselves (`steps.rs`).
+//! What no row can express is a named function, in the folder of its system or, for several, in `shared`.
 
 mod calls;
 mod documents;

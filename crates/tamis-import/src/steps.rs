@@ -12,19 +12,19 @@
 //! | `a,b` | | `part of c` | | says that each is part of what `c` became |
 //! | `a` | | `remark` | | adds the note as a remark |
 //! | `a` | | `refuse` | | refuses the value for the reason in the note, and ends the rule; `refuse too` goes on |
-//! | `a` | | `bad` | | reports that the value must be what the note says, and ends the rule |
+//! | `a` | | `bad` | | reports that the value must be what the note says, and ends the rule; `bad too` goes on |
 //! | | | `stop` | | ends the rule |
 //! | `a` | | `absent` | | says that a default which was not asked for is not followed |
 //! | `a,b` | `v` | `call NAME` | | calls a named rule |
 //!
 //! In a `VALUE` stands `<>` for the text of the first key, `<number>` for it as a number, `<cut>` for one that is at least 0, `<limit>` for a
 //! number that stands for no limit unless it is above 0, `<flag>` for a flag, `<quote>` for a quoted text and `<layers>`
-//! for the names of layers; with a key and a default (`<number KEY 3>`) for that of the key. A key that has no
+//! for the names of layers; with a key and a default (`<number KEY 3>`) for that of the key, `<ours KEY 3>` for a key of ours. A key that has no
 //! value takes the default; without one the step is left out.
 //!
 //! A condition is several, divided by `; `, of which all must hold, each with `not ` before it for the opposite:
 //! `on KEY` and `off KEY` (a flag, off or on unless it is given), `KEY=A|B` (one of these values; `null` stands for none),
-//! `KEY>N`, `KEY<N`, `KEY~CHARS` (it has one of these characters; `\n` and `\s` stand for a line's end and a space), `given KEY,KEY` (any of them), `whole` (a whole configuration), `set OURS`, `layers KEY` (it names layers), `of SYSTEM` (it
+//! `KEY>N`, `KEY<N`, `KEY~CHARS` (it has one of these characters; `\n` and `\s` stand for a line's end and a space), `given KEY,KEY` (any of them), `whole` (a whole configuration), `set OURS`, `ours OURS=A|B` (what something set it to), `layers KEY` (it names layers), `of SYSTEM` (it
 //! has keys of that system), the named ones of [`named`], and `so` alone: what the step before held.
 
 use crate::calls::{call, named};
@@ -63,7 +63,10 @@ fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut
         "absent" => t.absent_without_effect(owner, first, note),
         "call" => call(rest, owner, &keys, [default, note], t),
         "default" => {
-            let pairs: Vec<(&str, &str)> = pairs(rest).collect();
+            let filled: Vec<(&str, Option<String>)> =
+                pairs(rest).map(|(ours, value)| (ours, fill(value, first, default, t))).collect();
+            let pairs: Vec<(&str, &str)> =
+                filled.iter().filter_map(|(ours, value)| Some((*ours, value.as_deref()?))).collect();
             t.defaults(owner, first, &pairs);
         }
         "add" | "torch" => {
@@ -123,8 +126,14 @@ fn stand_in(form: &str, key: &str, default: &str, t: &mut Translator) -> Option<
         "flag" => t.flag(key, default == "true").to_string(),
         "quote" => quote(&t.text(key)?),
         "layers" => layers(key, default, t)?,
+        "ours" => t.value_of(key).unwrap_or_else(|| default.to_owned()),
         _ => t.text(key).or_else(|| (!default.is_empty()).then(|| default.to_owned()))?,
     })
+}
+
+/// Whether a text is one of some, of which `null` stands for none.
+fn is_one_of(text: Option<&str>, values: &str) -> bool {
+    values.split('|').any(|value| text.map_or(value == "null", |text| text == value))
 }
 
 /// Whether a condition holds.
@@ -139,13 +148,16 @@ fn holds(term: &str, t: &mut Translator) -> bool {
             "layers" => return layers(rest, "", t).is_some(),
             "given" => return rest.split(',').any(|key| t.find(key).is_some()),
             "set" => return t.has_set(rest),
+            "ours" => {
+                let (ours, values) = rest.split_once('=').unwrap_or((rest, ""));
+                return is_one_of(t.value_of(ours).as_deref(), values);
+            }
             "of" => return Owner::ALL.iter().any(|owner| owner.as_str() == rest && t.has_key_of(*owner)),
             _ => {}
         }
     }
     if let Some((key, values)) = term.split_once('=') {
-        let text = t.text(key);
-        return values.split('|').any(|value| text.as_deref().map_or(value == "null", |text| text == value));
+        return is_one_of(t.text(key).as_deref(), values);
     }
     if let Some((key, characters)) = term.split_once('~') {
         let characters = characters.replace("\\n", "\n").replace("\\s", " ");
@@ -158,4 +170,55 @@ fn holds(term: &str, t: &mut Translator) -> bool {
         }
     }
     if term == "whole" { t.whole } else { named(term, t) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translator::Lower;
+
+    const TABLES: [(Owner, &str); 4] = [
+        (Owner::Verl, include_str!("../tables/verl.tsv")),
+        (Owner::EasyR1, include_str!("../tables/easyr1.tsv")),
+        (Owner::Ragen, include_str!("../tables/ragen.tsv")),
+        (Owner::Trl, include_str!("../tables/trl.tsv")),
+    ];
+
+    fn nothing_given() -> Translator {
+        Translator {
+            given: Vec::new(),
+            whole: true,
+            lower: Lower::default(),
+            overrides: Vec::new(),
+            notes: Vec::new(),
+            diagnostics: Vec::new(),
+        }
+    }
+
+    /// A name of a condition or of a rule that there is not would panic.
+    #[test]
+    fn every_step_names_what_there_is() {
+        for (owner, table) in TABLES {
+            let is_key = |key: &&str| Owner::ALL.iter().any(|owner| crate::entry(*owner, key).is_some());
+            let steps = table.split("\n= ").skip(1).flat_map(|block| block.lines().skip(1));
+            for [keys, default, becomes, condition, note] in steps.map(columns) {
+                let mut t = nothing_given();
+                for term in condition.split("; ").filter(|term| !matches!(*term, "" | "so")) {
+                    holds(term, &mut t);
+                }
+                step(owner, [keys, default, becomes, note], &mut t);
+                let (verb, rest) = becomes.split_once(' ').unwrap_or((becomes, ""));
+                let is_set = verb.contains('=') || matches!(verb, "add" | "torch" | "default");
+                let sets = if verb.contains('=') { becomes } else { rest };
+                for (ours, _) in pairs(sets).filter(|_| is_set) {
+                    assert!(tamis_config::explain(ours).is_ok(), "{owner}: {keys} becomes {ours}");
+                }
+                if !matches!(verb, "stop" | "call" | "default" | "absent") {
+                    let unknown = keys.split(',').find(|key| !is_key(key));
+                    assert_eq!(unknown, None, "{owner}: a step of {becomes}");
+                    assert!(is_set || verb == "part" || !note.is_empty(), "{owner}: {keys} has no note");
+                }
+            }
+        }
+    }
 }

@@ -118,7 +118,7 @@ fn foreign_keys_on_the_command_line() {
     );
     let filter = loaded.config.filter.clone().unwrap();
     assert_eq!(filter.metric.as_deref(), Some("seq_reward"));
-    assert_eq!(loaded.config.schedule.max_num_gen_batches, RoundLimit::None, "verl's default is no limit");
+    assert_eq!(loaded.config.schedule.max_num_gen_batches.0, RoundLimit::None, "verl's default is no limit");
     assert_eq!(loaded.config.validate.test_freq, Frequency::NEVER);
     let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
     assert_snapshot!(notes.join("\n"), @"

@@ -73,16 +73,6 @@ error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages
 
 1 error in the configuration
 "#);
-    assert_snapshot!(show_errors("", &["actor_rollout_ref.actor.loss_agg_mode=token-max"]), @r#"
-error: `objective.aggregation` cannot be `token-max`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
- --> command line, verl key
-  |
-1 | actor_rollout_ref.actor.loss_agg_mode=token-max
-  |                                       ^^^^^^^^^
-  hint: did you mean `token-mean`?
-
-1 error in the configuration
-"#);
     assert_snapshot!(show_errors("", &["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"]), @r#"
 error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
  --> command line, verl key

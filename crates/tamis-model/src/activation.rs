@@ -1,6 +1,6 @@
 //! SwiGLU: `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`.
 
-use crate::lanes::exp;
+use crate::simd::lanes::exp;
 use crate::simd::multiversion;
 use crate::threads::{Parts, Threads};
 

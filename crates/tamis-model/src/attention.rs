@@ -11,9 +11,9 @@
 use std::ops::Range;
 
 use crate::floats::Floats;
-use crate::lanes::{LANES, Lanes, exp, tree};
 use crate::panels::{self, pack_rows};
 use crate::product::{ChainStart, Left, Out, ProductShape, Right, product, product_apart};
+use crate::simd::lanes::{LANES, Lanes, exp, tree};
 use crate::simd::{Arithmetic, PANEL, SimdLevel, multiversion};
 
 /// Query rows per block.

@@ -1,4 +1,4 @@
-//! The native CPU engine: Qwen2, Qwen3 and Llama forward, backward and generation.
+//! Kernel: the native CPU engine, with the forward pass, the backward pass and generation of Qwen2, Qwen3 and Llama.
 //!
 //! [`TransformerConfig`] and [`Model`] read and write Hugging Face folders. [`score`], and [`forward_hold`]
 //! with [`backward`], compute log-probabilities, entropies and gradients of ragged sequences, [`values`],
@@ -13,7 +13,6 @@ mod checkpoint;
 mod config;
 mod floats;
 mod generation;
-mod lanes;
 mod layout;
 mod linear;
 mod memory;

@@ -1,6 +1,6 @@
 //! RMSNorm (Zhang and Sennrich 2019): `y = w * x / sqrt(mean(x^2) + eps)`.
 
-use crate::lanes::dot;
+use crate::simd::lanes::dot;
 use crate::simd::multiversion;
 use crate::threads::{Parts, Threads};
 

@@ -1,6 +1,6 @@
 //! Log-probability and entropy of a row of logits, in one order for training and generation.
 
-use crate::lanes::{LANES, Lanes, exp, pad};
+use crate::simd::lanes::{LANES, Lanes, exp, pad};
 use crate::simd::{Arithmetic, SimdLevel, multiversion};
 
 /// Statistics of a softmax row; `z = logits / temperature`.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
-use tamis_config::reader::Setting as _;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Loaded, load_sections};
 use tamis_import::{load_sources_to_show, load_to_show};
@@ -134,17 +133,17 @@ impl Config {
 
     /// Every section with every key, resolved.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        to_python(py, &self.config.to_json())
+        to_python(py, &tamis_config::json_of(&self.config))
     }
 
     fn __repr__(&self) -> String {
-        let preset = self.config.preset.map(|preset| preset.to_json().to_string());
+        let preset = self.config.preset.map(|preset| tamis_config::json_of(&preset).to_string());
         format!("Config(preset={})", preset.unwrap_or_else(|| "None".to_owned()))
     }
 
     /// The value of a key by its whole name, such as `rollout.n`.
     fn __getitem__<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyAny>> {
-        let whole = self.config.to_json();
+        let whole = tamis_config::json_of(&self.config);
         match whole.pointer(&format!("/{}", key.replace('.', "/"))) {
             Some(value) => to_python(py, value),
             None => Err(refused(py, &format!("unknown key `{key}`"), None)),

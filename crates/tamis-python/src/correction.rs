@@ -42,8 +42,7 @@ impl Correction {
 }
 
 fn to_json_of(config: &tamis_config::Config) -> Value {
-    use tamis_config::reader::Setting as _;
-    config.objective.correction.to_json()
+    tamis_config::json_of(&config.objective.correction)
 }
 
 #[pymethods]

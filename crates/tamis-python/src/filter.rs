@@ -4,7 +4,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value, json};
 use tamis_config::FilterConfig;
-use tamis_config::reader::Setting as _;
 use tamis_core::filter::{self, GroupFilter, GroupStatistics, Metric, Scope, judge_columns};
 
 use crate::config::{kind_section, sections};
@@ -37,7 +36,7 @@ impl Filter {
     pub(crate) fn of(py: Python<'_>, section: &FilterConfig) -> PyResult<Self> {
         section.kind.check().map_err(|error| refused(py, &error, error.hint()))?;
         let metric = Metric::from(section.metric.as_deref().unwrap_or("acc"));
-        Ok(Self { filter: section.kind, metric, settings: section.to_json() })
+        Ok(Self { filter: section.kind, metric, settings: tamis_config::json_of(section) })
     }
 }
 

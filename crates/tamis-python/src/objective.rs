@@ -3,7 +3,6 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
-use tamis_config::reader::Setting as _;
 use tamis_core::objective::{
     self as core, AdvantageColumn, Aggregation, Columns, ObjectiveState, Outcome, PolicyLoss, Real,
     SequenceSums,
@@ -59,7 +58,7 @@ impl Objective {
     /// Of a configuration.
     pub(crate) fn of(py: Python<'_>, config: &tamis_config::Config) -> PyResult<Self> {
         let objective = config.policy_objective().map_err(|error| refused(py, &error, None))?;
-        let mut settings = config.objective.to_json();
+        let mut settings = tamis_config::json_of(&config.objective);
         if let Value::Object(keys) = &mut settings {
             keys.retain(|key, _| KEYS.contains(&key.as_str()));
             let scale = objective_aggregations(&objective).any(divides_by_scale);

@@ -1,12 +1,13 @@
 //! The generator contract: one sample request in, events out, in whatever order they happen.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tamis_core::group::{Episode, FinishReason, GroupId, PolicyVersion};
+use tamis_core::group::{Episode, FinishReason, GroupId, PolicyVersion, Trajectory};
 use tamis_core::random::Key;
 pub use tamis_core::schedule::InFlight;
 use tamis_core::schedule::Spent;
@@ -201,6 +202,23 @@ impl Sample {
     /// Number of tokens that the policy wrote: all of them, but for those of an environment.
     pub fn num_written(&self) -> usize {
         self.episode.as_ref().map_or(self.token_ids.len(), Episode::num_written)
+    }
+
+    /// As a member of a group, which is not scored yet; `continued`: what the prompt says of the answer.
+    pub fn into_trajectory(self, sample_index: u32, continued: &str) -> Trajectory {
+        Trajectory {
+            versions: self.version_range(),
+            sample_index,
+            loss_mask: self.loss_mask(),
+            episode: self.episode,
+            text: format!("{continued}{}", self.text),
+            token_ids: self.token_ids,
+            logprobs: self.logprobs,
+            entropy: self.entropy,
+            finish_reason: self.finish_reason,
+            scores: BTreeMap::new(),
+            reward: f64::NAN,
+        }
     }
 
     /// The oldest and the newest version that sampled a token of it.

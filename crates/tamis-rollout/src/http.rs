@@ -21,7 +21,7 @@ use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use thiserror::Error;
+use tamis_core::fault;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Bell;
@@ -46,29 +46,11 @@ impl Default for HttpSettings {
     }
 }
 
-/// A client could not be set up.
-#[derive(Debug, Error)]
-pub enum HttpError {
-    /// An address that is none.
-    #[error("{url:?} is no address of a server ({reason}); write http://HOST:PORT")]
-    Url {
-        /// As it was given.
-        url: String,
-        /// The fault.
-        reason: String,
-    },
-    /// The background thread could not be started.
-    #[error("the thread of the HTTP client could not be started")]
-    Thread(#[source] std::io::Error),
-    /// Certificates that are needed for `https` could not be read.
-    #[error("the system's certificates, which https needs, could not be read")]
-    Certificates(#[source] std::io::Error),
-    /// Encryption could not be set up.
-    #[error("encryption could not be set up")]
-    Encryption(#[from] rustls::Error),
-    /// A key that no header can carry.
-    #[error("the API key holds a character that no header can carry")]
-    Key,
+/// Why a client could not be set up.
+pub type HttpError = tamis_core::fault::Fault;
+
+fn no_thread(source: std::io::Error) -> HttpError {
+    fault!("the thread of the HTTP client could not be started").with_source(source)
 }
 
 /// The address of a server: scheme, host, port and a path that goes before all others.
@@ -82,7 +64,8 @@ pub struct Address {
 impl Address {
     /// Reads `http://HOST:PORT`, with or without a slash or OpenAI's `/v1` at its end, or `unix:PATH`.
     pub fn parse(url: &str) -> Result<Self, HttpError> {
-        let wrong = |reason: &str| HttpError::Url { url: url.to_owned(), reason: reason.to_owned() };
+        let wrong =
+            |reason: &str| fault!("{url:?} is no address of a server ({reason}); write http://HOST:PORT");
         if let Some(path) = url.trim().strip_prefix("unix:") {
             return match (cfg!(unix), path.is_empty()) {
                 (true, false) => {
@@ -233,7 +216,7 @@ impl HttpClient {
             .enable_io()
             .enable_time()
             .build()
-            .map_err(HttpError::Thread)?;
+            .map_err(no_thread)?;
         let (commands, mut received) = mpsc::unbounded_channel();
         let done = commands.downgrade();
         std::thread::Builder::new()
@@ -273,7 +256,7 @@ impl HttpClient {
                     }
                 });
             })
-            .map_err(HttpError::Thread)?;
+            .map_err(no_thread)?;
         Ok(Self { commands, num_lines: 0 })
     }
 
@@ -283,7 +266,7 @@ impl HttpClient {
         let key = key
             .map(|key| HeaderValue::from_str(&format!("Bearer {key}")))
             .transpose()
-            .map_err(|_| HttpError::Key)?
+            .map_err(|_| fault!("the API key holds a character that no header can carry"))?
             .map(|mut value| {
                 value.set_sensitive(true);
                 value
@@ -343,9 +326,14 @@ impl Transport for Line {
 
 fn connections(settings: HttpSettings, encrypted: bool) -> Result<Connections, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| fault!("encryption could not be set up").with_source(error))?;
     let tls = if encrypted {
-        tls.with_native_roots().map_err(HttpError::Certificates)?.with_no_client_auth()
+        let unread = |error: std::io::Error| {
+            fault!("the system's certificates, which https needs, could not be read").with_source(error)
+        };
+        tls.with_native_roots().map_err(unread)?.with_no_client_auth()
     } else {
         tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
     };

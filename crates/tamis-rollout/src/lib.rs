@@ -1,4 +1,4 @@
-//! Rollouts: the [`Generator`] contract and the [`Dispatcher`] that drives a scheduler through a step.
+//! Kernel: rollouts. The [`Generator`] contract and the [`Dispatcher`] that drives a scheduler through a step.
 //!
 //! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them, sample by sample, with an
 //! environment between the turns of those that are [`Episodes`] →

@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tamis_core::group::{Episode, GroupId, Score};
+use tamis_core::group::{Episode, GroupId, Score, Trajectory};
 use tamis_data::prompt::{Message, Prompt};
 use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, Scoring, TrainerState};
 use thiserror::Error;
 
+use crate::episodes::messages_of;
 use crate::generator::Wait;
 
 /// A journalled answer: everything that scoring said of one completion.
@@ -106,6 +107,28 @@ pub struct ScoreRequest {
 }
 
 impl ScoreRequest {
+    /// Of a member of a group, under its key in the journal.
+    pub fn new(
+        group: GroupId,
+        key: String,
+        prompt: Arc<Prompt>,
+        trajectory: &Trajectory,
+        step: u64,
+        epoch: u64,
+    ) -> Self {
+        let episode = trajectory.episode.as_ref();
+        Self {
+            member: (group, trajectory.sample_index),
+            key,
+            prompt,
+            completion: trajectory.text.clone(),
+            completion_ids: trajectory.token_ids.clone(),
+            episode: episode.map(|episode| (episode.clone(), messages_of(episode))),
+            step,
+            epoch,
+        }
+    }
+
     /// As reward functions get it.
     pub fn input(&self) -> RewardInput<'_> {
         RewardInput {
@@ -309,16 +332,8 @@ impl Scorer {
     /// Takes completions in that are to be scored together, and returns at once where functions wait for
     /// something outside. What the journal holds is not asked for.
     pub fn submit(&mut self, requests: Vec<ScoreRequest>) {
-        let mut missing = Vec::with_capacity(requests.len());
-        for request in requests {
-            match self.journal.as_mut().and_then(|journal| journal.take(&request.key)) {
-                Some(answer) => {
-                    let scored = Scored::from(answer);
-                    self.answered.push_back(ScoreEvent { request, scored, is_new: false });
-                }
-                None => missing.push(request),
-            }
-        }
+        let (recorded, missing) = self.look_up(requests);
+        self.answered.extend(recorded);
         if missing.is_empty() {
             return;
         }
@@ -359,77 +374,81 @@ impl Scorer {
         Ok(self.answered.drain(..).collect())
     }
 
-    /// Journals answers and keeps them to be taken; one write for all of them.
-    fn take_in(&mut self, done: Vec<Done>) {
-        let mut answers: Vec<(String, Answer)> = Vec::new();
-        let mut events = Vec::new();
-        for Done { requests, scoring } in done {
-            let scoring = match scoring {
-                Ok(scoring) => scoring,
-                // The run is to stop, and nobody waits for the scores.
-                Err(ScoreError::Reward(RewardError::Interrupted)) => continue,
-                Err(error) => {
-                    self.failure.get_or_insert(error);
-                    continue;
+    /// What the journal holds of some completions, and those that it does not hold.
+    fn look_up(&mut self, requests: Vec<ScoreRequest>) -> (Vec<ScoreEvent>, Vec<ScoreRequest>) {
+        let (mut recorded, mut missing) = (Vec::new(), Vec::with_capacity(requests.len()));
+        for request in requests {
+            match self.journal.as_mut().and_then(|journal| journal.take(&request.key)) {
+                Some(answer) => {
+                    recorded.push(ScoreEvent { request, scored: Scored::from(answer), is_new: false });
                 }
-            };
-            for (name, time) in scoring.times {
-                *self.times.entry(name).or_default() += time;
-            }
-            for (request, scored) in requests.into_iter().zip(scoring.rows) {
-                if self.journal.is_some() {
-                    answers.push((request.key.clone(), Answer::from(&scored)));
-                }
-                events.push(ScoreEvent { request, scored, is_new: true });
+                None => missing.push(request),
             }
         }
-        if let Some(journal) = self.journal.as_mut().filter(|_| !answers.is_empty())
-            && let Err(error) = journal.put(self.step, &answers)
-        {
-            self.failure.get_or_insert(error.into());
-            return;
-        }
-        self.answered.extend(events);
+        (recorded, missing)
     }
 
-    /// Scores completions of one step and waits for all of them, each under its trajectory key: recorded
-    /// answers are taken from the journal, new ones go into it before they are returned. `None` where the run
-    /// is to stop.
-    pub fn score(
-        &mut self,
-        inputs: &[RewardInput<'_>],
-        keys: &[String],
-    ) -> Result<Option<Vec<Scored>>, ScoreError> {
-        let mut rows: Vec<Option<Scored>> = match &mut self.journal {
-            Some(journal) => keys.iter().map(|key| journal.take(key).map(Scored::from)).collect(),
-            None => vec![None; inputs.len()],
-        };
-        rows.resize(inputs.len(), None);
-        let missing: Vec<usize> = (0..inputs.len()).filter(|&i| rows[i].is_none()).collect();
-        if !missing.is_empty() {
-            let asked: Vec<RewardInput<'_>> = missing.iter().map(|&i| inputs[i]).collect();
-            let scoring = match self.rewards.answers(&asked, self.trainer_state) {
-                Err(RewardError::Interrupted) => return Ok(None),
-                scoring => scoring?,
-            };
-            let pairs: Vec<(&RewardInput<'_>, &Scored)> = asked.iter().zip(&scoring.rows).collect();
-            self.warnings.extend(self.rewards.warnings(&pairs));
-            for (name, time) in scoring.times {
-                *self.times.entry(name).or_default() += time;
-            }
-            if let Some(journal) = &mut self.journal {
-                let answers: Vec<(String, Answer)> = missing
-                    .iter()
-                    .zip(&scoring.rows)
-                    .filter_map(|(&i, scored)| Some((keys.get(i)?.clone(), Answer::from(scored))))
-                    .collect();
-                journal.put(asked[0].step, &answers)?;
-            }
-            for (&i, scored) in missing.iter().zip(scoring.rows) {
-                rows[i] = Some(scored);
+    /// The scores of a batch, whose times are counted.
+    fn unpack(&mut self, done: Done) -> Result<Vec<ScoreEvent>, ScoreError> {
+        let Scoring { rows, times } = done.scoring?;
+        for (name, time) in times {
+            *self.times.entry(name).or_default() += time;
+        }
+        let scored = done.requests.into_iter().zip(rows);
+        Ok(scored.map(|(request, scored)| ScoreEvent { request, scored, is_new: true }).collect())
+    }
+
+    /// Journals new answers, in one write.
+    fn record(&mut self, step: u64, events: &[ScoreEvent]) -> Result<(), AnswerJournalError> {
+        let Some(journal) = self.journal.as_mut().filter(|_| !events.is_empty()) else { return Ok(()) };
+        let answers: Vec<(String, Answer)> =
+            events.iter().map(|event| (event.request.key.clone(), Answer::from(&event.scored))).collect();
+        journal.put(step, &answers)
+    }
+
+    /// Journals answers and keeps them to be taken.
+    fn take_in(&mut self, done: Vec<Done>) {
+        let mut events = Vec::new();
+        for done in done {
+            match self.unpack(done) {
+                Ok(scored) => events.extend(scored),
+                // The run is to stop, and nobody waits for the scores.
+                Err(ScoreError::Reward(RewardError::Interrupted)) => {}
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                }
             }
         }
-        // Every row was either recorded or asked for.
-        Ok(Some(rows.into_iter().flatten().collect()))
+        match self.record(self.step, &events) {
+            Ok(()) => self.answered.extend(events),
+            Err(error) => {
+                self.failure.get_or_insert(error.into());
+            }
+        }
+    }
+
+    /// Scores completions of one step and waits for all of them, which come back in the order of their members.
+    /// `None` if the run is to stop.
+    ///
+    /// # Errors
+    /// A reward function broke down for good, or the journal cannot be written.
+    pub fn score(&mut self, requests: Vec<ScoreRequest>) -> Result<Option<Vec<ScoreEvent>>, ScoreError> {
+        let step = requests.first().map_or(self.step, |request| request.step);
+        let (mut events, missing) = self.look_up(requests);
+        if !missing.is_empty() {
+            let job = ScoreJob { requests: missing, trainer_state: self.trainer_state };
+            let asked = match self.unpack(job.run(&self.rewards)) {
+                Err(ScoreError::Reward(RewardError::Interrupted)) => return Ok(None),
+                asked => asked?,
+            };
+            let inputs: Vec<RewardInput<'_>> = asked.iter().map(|event| event.request.input()).collect();
+            let pairs: Vec<(&RewardInput<'_>, &Scored)> =
+                inputs.iter().zip(asked.iter().map(|event| &event.scored)).collect();
+            self.warnings.extend(self.rewards.warnings(&pairs));
+            self.record(step, &asked)?;
+            events.extend(asked);
+        }
+        events.sort_by_key(|event| event.request.member);
+        Ok(Some(events))
     }
 }

@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
+use tamis_core::fault;
 use tamis_core::group::PolicyVersion;
 use tamis_text::regex_mask::WholeRegex;
 use tamis_text::tokenizer::Tokenizer;
 
-pub use probe::{FILE as PROBE_FILE, Probe, ProbeError};
+pub use probe::{FILE as PROBE_FILE, Probe};
 pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
 pub use publication::HANDLES;
 pub use sending::{GRACE, Past, Restart, Sender, TRANSFER};
@@ -256,7 +257,11 @@ fn other_logprobs<P: Protocol>(
 ) -> Option<ParameterError> {
     let of = mode?;
     let with = of.differs(sampling, parameters::find_altering(extra))?;
-    Some(ParameterError::OtherLogprobs { server: P::KIND, of: of.describe(), with })
+    Some(fault!(
+        "{} reports log-probabilities {}, and with {with} these are not those that are trained on",
+        P::KIND,
+        of.describe()
+    ))
 }
 
 impl<P: Protocol> HttpServer<P> {

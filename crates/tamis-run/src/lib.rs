@@ -1,4 +1,4 @@
-//! Writes the files of a run, and reads them.
+//! Kernel: writes the files of a run, and reads them.
 //!
 //! [`directory`] names every file of a run and cuts them back to a checkpoint; [`durable`] writes files that
 //! survive a crash, [`journal`] records that survive it one by one. [`metrics`] are the numbers of a step and

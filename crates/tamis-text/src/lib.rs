@@ -1,4 +1,4 @@
-//! Tokenizers and chat templates: text to token ids and back, conversations to text.
+//! Kernel: tokenizers and chat templates. Text to token ids and back, conversations to text.
 //!
 //! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that its neighbours in the folder name;
 //! [`character`] makes the small built-in one; [`template`] renders conversations; [`decode`] and [`stop`]

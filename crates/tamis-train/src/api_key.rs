@@ -8,11 +8,7 @@ use crate::fault::Fault;
 
 /// A key that servers ask for, for a section of the configuration (`rollout.`): from a file or from a
 /// variable of the environment; it is never part of a configuration.
-pub(crate) fn api_key(
-    section: &str,
-    file: Option<&Path>,
-    variable: Option<&str>,
-) -> Result<Option<String>, Fault> {
+pub fn api_key(section: &str, file: Option<&Path>, variable: Option<&str>) -> Result<Option<String>, Fault> {
     if let Some(path) = file {
         let read = tamis_file::read_text(path, 1 << 16).map_err(|error| {
             let problem = format!("{section}api_key_file: failed to read {}: {error}", path.display());
@@ -31,7 +27,7 @@ pub(crate) fn api_key(
 }
 
 /// A key that nobody guesses.
-pub(crate) fn random_key() -> Result<String, Fault> {
+pub fn random_key() -> Result<String, Fault> {
     let mut bytes = [0_u8; 16];
     let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     read.map_err(|error| {

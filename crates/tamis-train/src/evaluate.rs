@@ -18,10 +18,10 @@ use crate::assemble::rewards::RewardFolder;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::no_pass;
 use crate::assemble::{data, learner, policy, rewards};
-use crate::cluster::Cluster;
 use crate::error::{AssembleError, RunError};
 use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::Launcher;
 use crate::learner::{LearnerError, logits_hint};
 use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
 use crate::measure::validation_metrics::{SourceResult, results_by_source};
@@ -190,12 +190,14 @@ pub fn evaluate(
     config: &Config,
     places: &Places,
     progress: &Console,
+    launcher: &dyn Launcher,
     interrupt: &Interrupt,
     keeps_samples: bool,
 ) -> Result<EvaluationReport, Halt<EvaluateError>> {
     check_published(config)?;
     let folder = private_folder().map_err(EvaluateError::Folder)?;
-    let evaluated = evaluate_in(folder.path(), config, places, progress, interrupt, keeps_samples);
+    let evaluated =
+        evaluate_in((folder.path(), launcher), config, places, progress, interrupt, keeps_samples);
     evaluated.map_err(|halt| {
         halt.map(|error| match error {
             // Everything that was started has ended.
@@ -209,7 +211,7 @@ pub fn evaluate(
 
 /// [`evaluate`], with a folder for what is there only meanwhile.
 fn evaluate_in(
-    folder: &Path,
+    (folder, launcher): (&Path, &dyn Launcher),
     config: &Config,
     places: &Places,
     progress: &Console,
@@ -272,15 +274,15 @@ fn evaluate_in(
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
     let servers = |halt: Halt<RunError>| halt.map(EvaluateError::servers);
-    let cluster = Cluster::default();
     let learner = if holds_in_torch(config) {
-        let holder = learner::holder_in_torch(config, &codec, (folder, &cluster), interrupt, progress);
+        let holder = learner::holder_in_torch(config, &codec, (folder, launcher), interrupt, progress);
         Some(holder.map_err(servers)?)
     } else {
         model.map(|model| learner::holder(config, model, &codec, interrupt))
     };
-    let mut sampler = EvaluationSampler::new(config, learner, (&codec, cluster), folder, interrupt, progress)
-        .map_err(servers)?;
+    let mut sampler =
+        EvaluationSampler::new(config, learner, (&codec, launcher), folder, interrupt, progress)
+            .map_err(servers)?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };
     progress.say(&format!(

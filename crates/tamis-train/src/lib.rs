@@ -1,4 +1,4 @@
-//! Training: a run from its configuration to its ending.
+//! Kernel: a training run from its configuration to its end.
 //!
 //! The loop is [`run`]'s `run_loop.rs` (collect the groups of a step, train on them, write down what came of
 //! it), and one step is its `step.rs`. Below it, each folder uses only those after it:
@@ -8,26 +8,24 @@
 //! begin or continue; [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and
 //! as generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`] become
 //! tokens and are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use
-//! [`python_program`], [`fault`] and [`interrupt`]. [`cluster`] starts learners and servers elsewhere; [`plan`] says what a run needs
-//! of which machines, [`doctor`] what is there. [`sweep`] runs many of them as processes of their own.
+//! [`python_program`], [`fault`] and [`interrupt`]. [`launcher`] is the contract of what starts
+//! learners and servers elsewhere.
 
-mod api_key;
+pub mod api_key;
 pub mod assemble;
+pub mod bytes;
 pub mod checkpoint;
-pub mod cluster;
 pub mod credit;
-pub mod doctor;
 pub mod error;
 pub mod evaluate;
 pub mod export;
 pub mod fault;
 pub mod interrupt;
+pub mod launcher;
 pub mod learner;
 pub mod measure;
 pub mod native;
-pub mod plan;
 pub mod prompts;
 pub mod python_program;
 pub mod run;
-pub mod sweep;
 pub mod workers;

@@ -4,17 +4,18 @@ use std::path::Path;
 
 use tamis_config::{Config, Loaded};
 use tamis_import::{load_of_run, load_to_show};
+use tamis_lab::advise::{self, Plan, advise, read};
 use tamis_run::directory::CONFIG;
-use tamis_simulate::advise::{self, AdviseError, Plan, advise, read};
 
 use super::{new_errors, print, show};
 use crate::arguments::{AdviseArguments, LayerArguments};
-use crate::failure::{FAILED, Failure, USAGE};
+use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
     let plan = plan(&arguments.source, &arguments.layers)?;
     let metric = arguments.metric.as_deref();
-    let evidence = read(&arguments.source, arguments.steps, metric, &plan).map_err(|error| fail(&error))?;
+    let evidence =
+        read(&arguments.source, arguments.steps, metric, &plan).map_err(|fault| Failure::of_fault(&fault))?;
     let advice = advise(&arguments.source.display().to_string(), &evidence, &plan);
     if arguments.json {
         let json = serde_json::to_string_pretty(&advice)
@@ -62,8 +63,4 @@ pub(crate) fn start_lines(run: &Path, config: &Config) -> Vec<String> {
 /// What pass rates in the training data say, in a line or two; nothing where it has none.
 pub(crate) fn start_lines_of_data(config: &Config) -> Vec<String> {
     advise::start_lines_of_data(&config.data.train.files(), &Plan::of_run(config))
-}
-
-fn fail(error: &AdviseError) -> Failure {
-    Failure::of(if error.is_usage() { USAGE } else { FAILED }, error, error.hint())
 }

@@ -3,19 +3,19 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use tamis_config::locate::Extent;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
     Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, json_schema, load_sources,
 };
 use tamis_core::printable::lines;
-use tamis_hub::Extent;
 use tamis_import::{explain, import, reference_markdown};
 
+use tamis_cluster::plan::machines::Machines;
+use tamis_cluster::plan::{Misfit, Plan, RunModels};
 use tamis_train::assemble::check::Placeholders;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::policy;
-use tamis_train::plan::machines::Machines;
-use tamis_train::plan::{Misfit, Plan, RunModels};
 
 use super::{notes, print, show, with_findings};
 use crate::arguments::{CheckArguments, ConfigCommand};
@@ -89,7 +89,7 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
 /// The plan of a run on the machines that are named, or on this one.
 fn make_plan(loaded: &Loaded, machines: Option<&Machines>) -> Plan {
     let config = &loaded.config;
-    let names = Names::of_environment(Extent::Look);
+    let names = Names::new(super::hub(), Extent::Look);
     let models = RunModels::read(config, None, policy::shape_before_data(config).as_ref(), |model| {
         names.configuration(model)
     });
@@ -171,10 +171,10 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             }
             print(&text)?;
         }
-        ConfigCommand::Fits => print(&tamis_train::plan::table::markdown())?,
+        ConfigCommand::Fits => print(&tamis_cluster::plan::table::markdown())?,
         ConfigCommand::Reference => print(&reference_markdown())?,
         ConfigCommand::Algorithms => print(&tamis_config::catalogue::markdown())?,
-        ConfigCommand::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,
+        ConfigCommand::Rollouts => print(&tamis_lab::rollouts::reference_markdown())?,
         ConfigCommand::Metrics => print(&tamis_run::metrics::catalogue::catalogue_markdown())?,
     }
     Ok(0)

@@ -1,8 +1,8 @@
 //! `tamis doctor`.
 
-use tamis_hub::Extent;
+use tamis_cluster::doctor::Report;
+use tamis_config::locate::Extent;
 use tamis_train::assemble::check::Placeholders;
-use tamis_train::doctor::Report;
 use tamis_train::interrupt::Interrupt;
 
 use super::{print, show, warn};
@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<u8, Failure> {
         loaded.warnings.iter().for_each(|warning| warn(&warning.to_string()));
         Some(loaded)
     };
-    let report = Report::make(loaded.as_ref().map(|loaded| &loaded.config), &interrupt)
+    let report = Report::make(loaded.as_ref().map(|loaded| &loaded.config), super::hub(), &interrupt)
         .map_err(|_| Failure::new(INTERRUPTED, "interrupted".to_owned()))?;
     if arguments.json {
         let text = serde_json::to_string_pretty(&report)

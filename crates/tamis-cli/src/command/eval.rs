@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use tamis_config::reader::Setting as _;
+use tamis_cluster::Cluster;
+use tamis_config::locate::Extent;
 use tamis_config::{BackendKind, Config, Diagnostic, ModelSource};
 use tamis_core::figure::{fixed, percent};
 use tamis_data::samples::{format_of, write_samples};
-use tamis_hub::Extent;
 use tamis_import::load_for_evaluation;
 use tamis_run::directory::{held_by, keep_evaluation, step_of_checkpoint};
 use tamis_run::durable::Disk;
@@ -102,21 +102,23 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let keeps_samples = arguments.samples.is_some();
     let places = Places::of(&loaded);
     let mut evaluation =
-        evaluate(&loaded.config, &places, &progress, &interrupt, keeps_samples).map_err(|halt| {
-            let error = match halt {
-                Halt::Interrupted => return Failure::of(INTERRUPTED, &Interrupted, None),
-                Halt::Failed(error) => error,
-            };
-            let code = match &error {
-                // A damaged file is no mistake in the configuration.
-                EvaluateError::Assemble(AssembleError::Checksum(_)) => FAILED,
-                EvaluateError::Assemble(AssembleError::Judge(_)) => UNREACHABLE,
-                EvaluateError::Assemble(_) | EvaluateError::NoPrompts => USAGE,
-                EvaluateError::Servers { error, .. } => exit_code(error),
-                _ => FAILED,
-            };
-            Failure::of(code, &error, error.hint())
-        })?;
+        evaluate(&loaded.config, &places, &progress, &*Cluster::make(), &interrupt, keeps_samples).map_err(
+            |halt| {
+                let error = match halt {
+                    Halt::Interrupted => return Failure::of(INTERRUPTED, &Interrupted, None),
+                    Halt::Failed(error) => error,
+                };
+                let code = match &error {
+                    // A damaged file is no mistake in the configuration.
+                    EvaluateError::Assemble(AssembleError::Checksum(_)) => FAILED,
+                    EvaluateError::Assemble(AssembleError::Judge(_)) => UNREACHABLE,
+                    EvaluateError::Assemble(_) | EvaluateError::NoPrompts => USAGE,
+                    EvaluateError::Servers { error, .. } => exit_code(error),
+                    _ => FAILED,
+                };
+                Failure::of(code, &error, error.hint())
+            },
+        )?;
     let json = as_json(&checkpoint, &loaded.config, &evaluation)?;
     if arguments.json {
         print(&json)?;
@@ -222,7 +224,7 @@ fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
     result.insert("checkpoint".to_owned(), checkpoint.display().to_string().into());
     let settings = serde_json::json!({
         "run": {"seed": config.run.seed},
-        "data": config.data.to_json(),
+        "data": tamis_config::json_of(&config.data),
         "rollout": {
             "backend": config.rollout.backend.as_str(),
             "servers": config.rollout.servers,
@@ -230,8 +232,8 @@ fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
             "max_response_length": config.rollout.max_response_length,
             "stop": config.rollout.stop,
         },
-        "reward": config.reward.to_json(),
-        "validate": config.validate.to_json(),
+        "reward": tamis_config::json_of(&config.reward),
+        "validate": tamis_config::json_of(&config.validate),
     });
     result.insert("settings".to_owned(), settings);
     if let serde_json::Value::Object(found) = found {

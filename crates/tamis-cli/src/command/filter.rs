@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use tamis_core::filter::{GroupFilter, Metric, OutcomeScale};
 use tamis_core::setting::{Described, KeySpec, Shape, Variant};
-use tamis_report::filter::{FilterOptions, GroupLayout, filter_file};
+use tamis_lab::filter::{FilterOptions, GroupLayout, filter_file};
 
 use super::{print, show, warn};
 use crate::arguments::FilterArguments;
@@ -100,10 +100,7 @@ pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
         dropped: arguments.dropped.clone(),
         overwrite: arguments.overwrite,
     };
-    let summary = filter_file(&options).map_err(|error| {
-        let code = if error.is_usage() { USAGE } else { FAILED };
-        Failure::of(code, &error, error.hint())
-    })?;
+    let summary = filter_file(&options).map_err(|fault| Failure::of_fault(&fault))?;
     for warning in &summary.warnings {
         warn(warning);
     }

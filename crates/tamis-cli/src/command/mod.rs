@@ -18,10 +18,11 @@ pub(crate) mod train;
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use tamis_config::locate::{Extent, Locate, LocateFailure};
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Severity};
 use tamis_core::printable::lines;
-use tamis_hub::{Extent, Kind};
 use tamis_import::{has_program, load, load_to_show, without_program};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
@@ -134,6 +135,11 @@ pub(crate) fn follow_checked(
     Ok((with_findings(loaded, found).map_err(refused)?, lines))
 }
 
+/// What finds names of models and data sets.
+pub(crate) fn hub() -> Arc<dyn Locate> {
+    Arc::new(tamis_hub::NamesOnHub::of_environment())
+}
+
 /// Follows the names on a hub that are read for a purpose; a line for each.
 pub(crate) fn follow(
     loaded: &mut Loaded,
@@ -141,8 +147,8 @@ pub(crate) fn follow(
     extent: Extent,
     refused: &dyn Fn(ConfigErrors) -> Failure,
 ) -> Result<Vec<String>, Failure> {
-    Names::of_environment(extent).follow(&mut loaded.config, purpose).map_err(|error| {
-        if error.reason.kind() != Kind::Refused {
+    Names::new(hub(), extent).follow(&mut loaded.config, purpose).map_err(|error| {
+        if error.reason.failure != LocateFailure::Refused {
             return Failure::of(code_of(&error), &error, error.hint());
         }
         // A name is a setting like another: it is shown where it was written.
@@ -156,7 +162,7 @@ pub(crate) fn follow(
 
 /// The folder of a model that a command line names.
 pub(crate) fn follow_model(mut model: ModelSource) -> Result<PathBuf, Failure> {
-    match Names::of_environment(Extent::Files).model("model", &mut model) {
+    match Names::new(hub(), Extent::Files).model("model", &mut model) {
         Ok(()) => Ok(model.folder()),
         Err(error) => {
             let hint = error.hint().map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
@@ -167,10 +173,10 @@ pub(crate) fn follow_model(mut model: ModelSource) -> Result<PathBuf, Failure> {
 
 /// The exit code that tells why a name could not be followed.
 fn code_of(error: &FollowError) -> u8 {
-    match error.reason.kind() {
-        Kind::Refused => USAGE,
-        Kind::Unreachable => UNREACHABLE,
-        Kind::Failed => FAILED,
+    match error.reason.failure {
+        LocateFailure::Refused => USAGE,
+        LocateFailure::Unreachable => UNREACHABLE,
+        LocateFailure::Failed => FAILED,
     }
 }
 

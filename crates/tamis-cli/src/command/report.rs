@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use tamis_report::page::{PageOptions, StepRange, page};
+use tamis_lab::report::{PageOptions, StepRange, page};
 use tamis_run::directory::REPORT;
 use tamis_run::durable::Disk;
 
 use super::{print, refuse_others, show, warn};
 use crate::arguments::ReportArguments;
-use crate::failure::{FAILED, Failure, USAGE};
+use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
     let options = PageOptions {
@@ -21,10 +21,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
     if out != Path::new("-") {
         refuse_others(&out, "`--out FILE` names the page to write")?;
     }
-    let made = page(&options).map_err(|error| {
-        let code = if error.is_usage() { USAGE } else { FAILED };
-        Failure::of(code, &error, error.hint())
-    })?;
+    let made = page(&options).map_err(|fault| Failure::of_fault(&fault))?;
     for (run, note) in &made.notes {
         warn(&format!("{}: {note}", run.display()));
     }

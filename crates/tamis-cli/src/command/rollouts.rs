@@ -1,10 +1,10 @@
 //! `tamis rollouts`.
 
-use tamis_report::rollouts::{RolloutQuery, read};
+use tamis_lab::rollouts::{RolloutQuery, read};
 
 use super::{print, show};
 use crate::arguments::RolloutsArguments;
-use crate::failure::{FAILED, Failure, USAGE};
+use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
     let query = RolloutQuery {
@@ -15,10 +15,7 @@ pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
         prompt: arguments.prompt,
         limit: arguments.limit,
     };
-    let view = read(&query).map_err(|error| {
-        let code = if error.is_usage() { USAGE } else { FAILED };
-        Failure::of(code, &error, error.hint())
-    })?;
+    let view = read(&query).map_err(|fault| Failure::of_fault(&fault))?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&view)
             .map_err(|error| Failure::new(FAILED, format!("error: failed to write the rows: {error}")))?;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tamis_config::Severity;
+use tamis_lab::simulate::{SimulationProgress, simulate_watched};
 use tamis_run::durable::Disk;
-use tamis_simulate::{SimulationProgress, simulate_watched};
 
 use super::{print, refuse_others, show, warn};
 use crate::arguments::SimulateArguments;
@@ -47,10 +47,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
     let mut lines = Lines::on_stderr();
     let simulation = simulate_watched(&loaded.config, &mut |progress| lines.show(progress));
     lines.end();
-    let simulation = simulation.map_err(|error| {
-        let code = if error.is_usage() { USAGE } else { FAILED };
-        Failure::of(code, &error, error.hint())
-    })?;
+    let simulation = simulation.map_err(|fault| Failure::of_fault(&fault))?;
     let simulation = simulation.with_defaults(&loaded.config, |key| loaded.place(key).is_some());
     for warning in simulation.warnings() {
         warn(&warning);

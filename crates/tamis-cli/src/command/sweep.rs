@@ -5,18 +5,26 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
+use tamis_config::Loaded;
+use tamis_core::fault::Fault;
 use tamis_core::printable::lines;
-use tamis_report::compare::{Comparison, Variant, compare, variants_of};
+use tamis_lab::compare::{Comparison, Variant, compare, variants_of};
+use tamis_lab::sweep::plan::{PlanOptions, SweepPlan};
+use tamis_lab::sweep::state::StateFolder;
+use tamis_lab::sweep::{RunOptions, SweepError, SweepFile, SweepOutcome};
 use tamis_run::durable::Disk;
+use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::interrupt::Interrupt;
-use tamis_train::sweep::plan::{PlanOptions, SweepPlan};
-use tamis_train::sweep::state::StateFolder;
-use tamis_train::sweep::{RunOptions, SweepError, SweepFile, SweepOutcome};
 
 use super::train::listen;
 use super::{show, warn};
 use crate::arguments::SweepArguments;
-use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
+
+/// Names of the GPUs of this machine; none if the driver does not answer.
+fn find_gpus() -> Vec<String> {
+    tamis_cluster::plan::machines::find_gpus().unwrap_or_default().into_iter().map(|gpu| gpu.id).collect()
+}
 
 pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
     let is_override = |text: &&String| text.contains('=') || text.starts_with(['~', '+']);
@@ -55,9 +63,14 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         base: arguments.base.clone(),
         overrides: overrides.into_iter().cloned().collect(),
         only: arguments.only.clone(),
-        is_begun: !arguments.dry_run && !arguments.compare,
     };
-    let plan = SweepPlan::of(&sweep, &options, tamis_import::load).map_err(|error| fail(&error))?;
+    // Only runs that are about to begin need the files that they name.
+    let is_begun = !arguments.dry_run && !arguments.compare;
+    let faults = |loaded: &Loaded| match is_begun {
+        true => check::all(loaded, CheckPurpose::Begin, Placeholders::Refused),
+        false => Vec::new(),
+    };
+    let plan = SweepPlan::of(&sweep, &options, tamis_import::load, &faults).map_err(|error| fail(&error))?;
     if arguments.dry_run {
         let text: String = plan.runs.iter().map(|run| run.line() + "\n").collect();
         show(&text)?;
@@ -69,10 +82,13 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
     }
     let interrupt = Interrupt::new();
     listen(&interrupt, "its runs save their last finished steps; Ctrl-C again ends at once, without saving")?;
-    let options =
-        RunOptions { parallel: arguments.parallel.map(usize::from), identity: Some((identity, date)) };
-    let outcome = tamis_train::sweep::run(&plan, &options, &interrupt, &mut |line| say(line))
-        .map_err(|error| fail(&error))?;
+    let options = RunOptions {
+        find_gpus,
+        parallel: arguments.parallel.map(usize::from),
+        identity: Some((identity, date)),
+    };
+    let outcome = tamis_lab::sweep::run(&plan, &options, &interrupt.flag(), &mut |line| say(line))
+        .map_err(|fault| Failure::of_fault(&fault))?;
     if outcome.is_interrupted() {
         say("interrupted: the same command goes on");
         return Ok(INTERRUPTED);
@@ -89,9 +105,7 @@ fn say(line: &str) {
 fn fail(error: &SweepError) -> Failure {
     match error {
         SweepError::Configuration(errors) => Failure::new(USAGE, errors.to_string()),
-        SweepError::Arguments { .. } => Failure::of(USAGE, error, error.hint()),
-        SweepError::Mismatch { .. } => Failure::of(MISMATCH, error, error.hint()),
-        _ => Failure::of(FAILED, error, error.hint()),
+        SweepError::Fault(fault) => Failure::of_fault(fault),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use tamis_config::locate::Extent;
 use tamis_core::printable::one_line;
-use tamis_hub::Extent;
 use tamis_import::load_of_run;
 use tamis_rollout::GeneratorError;
 use tamis_run::directory::{RunDirectory, RunDirectoryError};
@@ -47,7 +47,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         notes.extend(advice.map_err(|_| fail_unbegun(&Unbegun::NotBegun))?);
         RunStart::New(ConfigText::of(loaded, notes))
     };
-    let trained = train(begin, Console::on_stderr, &interrupt).map_err(|error| fail(&error))?;
+    let trained = train(begin, Console::on_stderr, tamis_cluster::Cluster::make, &interrupt)
+        .map_err(|error| fail(&error))?;
     let summary = match trained {
         TrainEnd::Ended(summary) => summary,
         TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),

@@ -185,10 +185,10 @@ INFO: Generated batch 1, 1024 prompts, 8192 trajectories
 ";
 
 #[test]
-fn the_log_of_the_guide() {
+fn a_log_with_filter_group_lines() {
     let folder = Folder::new().with("train.log", LOG);
     let said = folder.tamis(&["advise", "train.log", "rollout.n=8", "data.train_batch_size=1024"]);
-    insta::assert_snapshot!("the_log_of_the_guide", said.shown());
+    insta::assert_snapshot!("a_log_with_filter_group_lines", said.shown());
 }
 
 #[test]

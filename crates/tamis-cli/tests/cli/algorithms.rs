@@ -305,26 +305,6 @@ fn every_loss_trains() {
     }
 }
 
-/// `bench/algorithms.py` trains with every preset, loss and advantage that the quickstart's task has a use for.
-#[test]
-fn the_learning_curves_have_every_algorithm() {
-    // Those of several turns, where the task has one; `grpo` with `scale: none`, as its preset has it.
-    const LEFT_OUT: [&str; 3] = ["tir_optimal_token_baseline", "bi_level_gae", "dr_grpo"];
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let bench = std::fs::read_to_string(root.join("bench/algorithms.py")).expect("the benchmark");
-    let presets = root.join("crates/tamis-config/presets");
-    let presets = std::fs::read_dir(presets).expect("the presets").map(|file| file.expect("a preset").path());
-    let presets: String =
-        presets.map(|file| std::fs::read_to_string(file).expect("the text of a preset")).collect();
-    for (section, names) in [("loss", PolicyLoss::NAMES), ("advantage", Advantage::NAMES)] {
-        for name in names.iter().filter(|name| !LEFT_OUT.contains(name)) {
-            let is_of_preset = presets.contains(&format!("{section}: {{kind: {name}"));
-            let is_named = bench.contains(&format!("objective.{section}.kind={name}\""));
-            assert!(is_of_preset || is_named, "bench/algorithms.py lacks the {section} `{name}`");
-        }
-    }
-}
-
 #[test]
 fn every_aggregation_divergence_and_entropy_term_trains() {
     let of_family = |family| entries().filter(move |entry| entry.family == family).map(|entry| entry.name);

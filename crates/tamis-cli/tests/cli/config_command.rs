@@ -2,8 +2,8 @@
 
 use crate::tamis::{Folder, Replaced as _};
 
-/// The arguments of the complete command in the guide on filter groups.
-const GUIDE: &[&str] = &[
+/// The arguments of a complete command with verl's filter groups.
+const FILTER_GROUPS: &[&str] = &[
     "algorithm.adv_estimator=dapo",
     "algorithm.filter_groups.enable=True",
     "algorithm.filter_groups.metric=acc",
@@ -28,10 +28,10 @@ const GUIDE: &[&str] = &[
 ];
 
 #[test]
-fn config_import_of_the_guides_command() {
+fn config_import_of_a_command_with_filter_groups() {
     let folder = Folder::new();
-    let ended = folder.tamis(&[&["config", "import", "--"], GUIDE].concat()).succeeds();
-    for argument in GUIDE {
+    let ended = folder.tamis(&[&["config", "import", "--"], FILTER_GROUPS].concat()).succeeds();
+    for argument in FILTER_GROUPS {
         let key = argument.split('=').next().expect("a key");
         assert!(ended.stdout.contains(key), "nothing says what {key} became:\n{}", ended.stdout);
     }

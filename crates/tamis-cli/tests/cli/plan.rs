@@ -47,23 +47,24 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
     the configuration is sound (0 warnings)
     plan: 2 machines, each 4 GPUs with 24.0 GiB
       learner: 2 machines with 4 ranks each, on a GPU each; a wave has at most 8 x 28 tokens
-        each GPU: at most 2.0 GiB of 24.0 GiB: weights 1.9 KiB, gradients 1.9 KiB, moments 3.8 KiB, gathered 26.0 KiB, CUDA 2.0 GiB, whole gradient 15.3 KiB, activations 31.5 KiB, logits 37.9 KiB
+        each GPU: 7.7 KiB of 24.0 GiB before a token is computed: weights 1.9 KiB, gradients 1.9 KiB, moments 3.8 KiB
     ");
-    // What cannot fit is refused with the numbers, at the place where the key was written.
-    let small = ["--plan", "--machines", "1x1GiB", "learner.device=cuda"];
-    insta::assert_snapshot!(check(&small).shown(), @r"
+    // What cannot be is refused at the place where the key was written.
+    let local = ["cluster.launcher=local", "learner.gpus_per_node=2"];
+    let few = [&["--plan", "--machines", "1x24GiB", "learner.device=cuda"], &local[..]].concat();
+    insta::assert_snapshot!(check(&few).shown(), @r"
     exit code 2
     ----- stdout
-    plan: machine 1, 1 GPU with 1.0 GiB
-      learner: 1 rank on GPU 0; a micro-batch has at most 56 tokens
-        each GPU: at most 1.5 GiB of 1.0 GiB: weights 23.0 KiB, gradients 15.3 KiB, moments 30.6 KiB, CUDA 1.5 GiB, activations 63.0 KiB, logits 69.7 KiB
+    plan: machine 1, 1 GPU with 24.0 GiB
+      learner: 2 ranks on GPU 0; a wave has at most 2 x 56 tokens
+        each GPU: 30.6 KiB of 24.0 GiB before a token is computed: weights 7.7 KiB, gradients 7.7 KiB, moments 15.3 KiB
     ----- stderr
-    error: `learner.gpus_per_node`: the learner needs 1.5 GiB on each GPU before a token is computed, and has 1.0 GiB: weights 23.0 KiB, gradients 15.3 KiB, moments 30.6 KiB, CUDA 1.5 GiB
+    error: `learner.gpus_per_node`: the learner is to have 2 GPUs; there are 1 of machine 1
      --> command line
       |
-    1 | learner.backend=torch
-      |                 ^^^^^
-      hint: what takes less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
+    1 | learner.gpus_per_node=2
+      |                       ^
+      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
 
     1 error in the configuration
     ");
@@ -101,13 +102,13 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     let folder = Folder::tiny();
     let python =
         program(&folder, "python3", &format!("echo $$ >> '{}'; exit 1", folder.join("asked").display()));
-    assert_eq!(python, driver(&folder, 256));
+    assert_eq!(python, driver(&folder, 0));
     let train = ["train", TORCH[0], TORCH[1], "learner.device=cuda", "warm_start.steps=0"];
-    let ended = run(&folder, &train, driver(&folder, 256));
+    let ended = run(&folder, &train, driver(&folder, 0));
     assert_eq!(ended.code, Some(2), "{}", ended.shown());
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 2
-    error: the learner needs 1.5 GiB on each GPU before a token is computed, and has 256.0 MiB: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB, CUDA 1.5 GiB
+    error: the learner needs 46.8 KiB on each GPU before a token is computed, and has 0 B: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB
       hint: what takes less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
     ");
     assert!(!folder.join("asked").exists(), "no learner was started");
@@ -174,7 +175,7 @@ fn the_doctor_tells_what_is_there_and_what_a_configuration_lacks() {
       !!  server SERVER: it takes no new weights: its routes for them are off
           hint: start it with VLLM_SERVER_DEV_MODE=1 in its environment
       --  learner: 1 rank on GPU 0; a micro-batch has at most 56 tokens
-      --  each GPU: at most 1.5 GiB of 79.6 GiB: weights 11.2 KiB, gradients 4.0 KiB, moments 8.0 KiB, CUDA 1.5 GiB, activations 63.0 KiB, logits 11.8 KiB
+      --  each GPU: 23.2 KiB of 79.6 GiB before a token is computed: weights 11.2 KiB, gradients 4.0 KiB, moments 8.0 KiB
     ");
     // A configuration that is wrong is told as everywhere.
     assert_eq!(folder.tamis(&["doctor", "tiny.yaml", "rollout.m=3"]).code, Some(2));

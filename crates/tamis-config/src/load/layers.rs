@@ -14,7 +14,7 @@ use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::note::Note;
 use crate::override_argument::{Override, value_form};
 use crate::preset_difference;
-use crate::reader::{KnownNames, OwnerOf, Reader, Setting};
+use crate::reader::{KnownNames, OwnerOf, Reader};
 use crate::rules::{self, LoadPurpose};
 use crate::schema::{Config, Preset};
 use crate::source::{Source, SourceKind};
@@ -148,7 +148,7 @@ impl Layers {
         complete_working_folders(&mut tree);
 
         let mut reader = Reader::new(KnownNames { paths: table::suggestion_keys, owner_of });
-        let config = Config::read(&tree, "", &mut reader);
+        let config = Config::read(&tree, &mut reader);
         let mut found = Vec::new();
         if let (Some(config), true) = (&config, is_whole && purpose != LoadPurpose::Sections) {
             found = rules::check(config, &tree, &reader, purpose);
@@ -197,5 +197,5 @@ fn chosen_preset(files: &[Node], overrides: &[Override]) -> Option<Preset> {
         Some(value) => value?,
         None => files.iter().rev().find_map(|file| file.get("preset"))?,
     };
-    Preset::read(node, "preset", &mut Reader::default())
+    Reader::default().read(node, "preset")
 }

@@ -165,10 +165,10 @@ impl Checker<'_> {
     /// Checks what a learner of so many ranks, where it is known how many, cannot do.
     fn several_ranks(&mut self, num_ranks: usize) {
         let learner = &self.config.learner;
-        if learner.heartbeat < LEAST_HEARTBEAT {
+        if learner.heartbeat.0 < LEAST_HEARTBEAT {
             let message = format!(
                 "`learner.heartbeat` is {}, and ranks that are alive may be silent for so long: it is at least {}",
-                TimeSpan(learner.heartbeat),
+                learner.heartbeat,
                 TimeSpan(LEAST_HEARTBEAT)
             );
             self.error(&["learner.heartbeat"], message, "set `learner.heartbeat: 5s`, or take it out");

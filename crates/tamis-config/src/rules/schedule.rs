@@ -28,7 +28,7 @@ impl Checker<'_> {
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
             // Others are the defaults of systems whose limit may be off.
-            if schedule.max_num_gen_batches == RoundLimit::None
+            if schedule.max_num_gen_batches.0 == RoundLimit::None
                 && matches!(schedule.on_limit, OnLimit::KeepDropped | OnLimit::Duplicate)
                 && schedule.mode != ScheduleMode::Streaming
             {
@@ -42,7 +42,7 @@ impl Checker<'_> {
                     "set `schedule.max_num_gen_batches: 1`, say, or remove `schedule.on_limit`",
                 );
             }
-            if let RoundLimit::Rounds(rounds) = schedule.max_num_gen_batches
+            if let RoundLimit::Rounds(rounds) = schedule.max_num_gen_batches.0
                 && let most = rounds.saturating_mul(generated as u64)
                 && most < train as u64
             {

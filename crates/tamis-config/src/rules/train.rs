@@ -120,8 +120,8 @@ impl Checker<'_> {
             );
         }
         let schedule = &config.schedule;
-        let has_limit = config.refills() && schedule.max_num_gen_batches != RoundLimit::None;
-        let gives_up = schedule.on_empty_round == OnEmptyRound::Skip
+        let has_limit = config.refills() && schedule.max_num_gen_batches.0 != RoundLimit::None;
+        let gives_up = schedule.on_empty_round.0 == OnEmptyRound::Skip
             || (has_limit && schedule.on_limit != OnLimit::Error);
         if config.filter.is_none() || !gives_up {
             self.warn_ignored(

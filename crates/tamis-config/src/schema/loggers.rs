@@ -1,11 +1,7 @@
 //! `run.loggers`: the places that metrics are written to, each by its name or as a section with settings.
 
-use serde_json::Value as Json;
 use tamis_core::choice;
-use tamis_core::setting::{Described, Program, Shape, TimeSpan};
-
-use crate::reader::{Reader, Setting};
-use crate::tree::{MapEntry, Node, Value};
+use tamis_core::setting::{Program, TimeSpan};
 
 tamis_core::settings! {
     /// One line a step on the standard error stream.
@@ -96,7 +92,7 @@ tamis_core::settings! {
 
 tamis_core::tagged! {
     /// A place that metrics are written to: its name, or a section with `kind` and settings.
-    pub enum LoggerKind {
+    pub enum LoggerKind, or name {
         /// One line a step on the standard error stream.
         Console(ConsoleSettings) = "console",
         /// `metrics.jsonl` in the run folder, one object a step.
@@ -112,42 +108,5 @@ tamis_core::tagged! {
         /// Each step and its stages as spans of OpenTelemetry (OTLP over HTTP); only in a build with the feature
         /// `otlp`.
         Otlp(OtlpSettings) = "otlp",
-    }
-}
-
-impl Setting for LoggerKind {
-    fn shape() -> Shape {
-        Shape::OrName(Box::new(<Self as Described>::shape()))
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let shape = <Self as Described>::shape();
-        let mut section = node.clone();
-        match &node.value {
-            Value::Scalar { .. } if !node.is_null() => {
-                let names: Vec<&'static str> = shape.kinds().map(|kind| kind.name).collect();
-                reader.choice(node, path, &names)?;
-                let kind =
-                    MapEntry { key: "kind".to_owned(), origin: node.origin.clone(), node: node.clone() };
-                section.value = Value::Map(vec![kind]);
-            }
-            Value::Map(_) => {}
-            Value::Scalar { .. } | Value::List(_) => {
-                reader.wrong_type(node, path, &<Self as Setting>::shape());
-                return None;
-            }
-        }
-        let variant = reader.open_kind(&section, path, &shape)?;
-        reader.kind::<Self>(&section, path, variant)
-    }
-
-    /// The name alone where every setting is at its default.
-    fn to_json(&self) -> Json {
-        let name = Json::from(self.as_str());
-        let plain = serde_json::json!({"kind": self.as_str()});
-        match serde_json::from_value::<Self>(plain) {
-            Ok(default) if default == *self => name,
-            _ => serde_json::to_value(self).unwrap_or(name),
-        }
     }
 }

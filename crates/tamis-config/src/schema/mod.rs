@@ -53,81 +53,70 @@ pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;
 
-use tamis_core::advantage::Advantage;
-use tamis_core::advantage::shaping::Shaping;
-use tamis_core::correction::{CorrectionLevel, CorrectionPreset, OutsideBounds};
-use tamis_core::early_stop::EarlyStopSettings;
-use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
-use tamis_core::schedule::selector::Selector;
-use tamis_core::schedule::{FillOrder, InFlight, OnExhausted, OnLimit};
-use tamis_data::dataset::{BadRows, BinaryColumns};
-use tamis_data::overlong::OverlongPrompts;
-use tamis_data::prompt_format::PromptFormat;
+use tamis_core::settings;
 pub use tamis_env::environment::context::ContextMode;
-use tamis_env::environment::kind::EnvironmentStyle;
-use tamis_env::environment::prompting::Prompting;
-use tamis_env::task::TaskKind;
-use tamis_env::task::arithmetic::ArithmeticSettings;
 
-use crate::define::section;
+use crate::hub_name::note_paths;
 pub use crate::preset::Preset;
-use crate::setting::owned;
+use crate::reader::Reader;
+use crate::tree::Node;
 
-owned! {
-    AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
-    CheckpointDtype, ContextMode, CorrectionLevel, CorrectionPreset, EarlyStopSettings, EnvironmentStyle, FillOrder, GoldCheck, Importance,
-    InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LrScheduleKind, OnExhausted, OnLimit,
-    OutsideBounds, OverlongPrompts, PassRates, PolicyLoss, PromptFormat, Prompting, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
-    Selector, Shaping, SimulatedPolicy, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
-}
-
-section! {
+settings! {
     /// A whole configuration.
     pub struct Config {
         /// A named algorithm: it sets objective, filter, schedule and reward shaping. Everything it sets can
         /// be overridden; what is overridden is printed at the start.
-        preset: Option<Preset> = "null", Any, Fixed;
+        preset: Option<Preset> = None;
         /// The run itself: its name, folder, seed, threads and loggers.
-        run: RunConfig = "{}", Any, Fixed;
+        run: RunConfig = RunConfig::default();
         /// The policy that is trained and the reference it is held to.
-        model: ModelConfig = "{}", Any, Fixed;
+        model: ModelConfig = ModelConfig::default();
         /// Where prompts come from and how many are drawn.
-        data: DataConfig = "{}", Any, Fixed;
+        data: DataConfig = DataConfig::default();
         /// The game of `data.task: environment`, played turn by turn. Null: a completion is one answer.
-        environment: Option<EnvironmentConfig> = "null", Any, Fixed;
+        environment: Option<EnvironmentConfig> = None;
         /// Further environments beside `environment`, in the same run, each with levels of its own; one with
         /// `train_size: 0` is validated in alone.
-        more_environments: Vec<EnvironmentConfig> = "[]", Any, Fixed;
+        more_environments: Vec<EnvironmentConfig> = Vec::new();
         /// A supervised phase before reinforcement learning, on gold answers or what a script plays in games.
-        warm_start: WarmStartConfig = "{}", Any, Fixed;
+        warm_start: WarmStartConfig = WarmStartConfig::default();
         /// How completions are sampled.
-        rollout: RolloutConfig = "{}", Any, Fixed;
+        rollout: RolloutConfig = RolloutConfig::default();
         /// Where the policy learns.
-        learner: LearnerConfig = "{}", Any, Fixed;
+        learner: LearnerConfig = LearnerConfig::default();
         /// The launcher of the learner and of the servers: the run itself, one on this machine, or Ray.
-        cluster: ClusterConfig = "{}", Any, Free;
+        cluster: ClusterConfig = ClusterConfig::default(), Any, Free;
         /// How new weights reach the servers that sample.
-        publish: PublishConfig = "{}", Any, Fixed;
+        publish: PublishConfig = PublishConfig::default();
         /// The functions that score completions. The reward that is trained on is the weighted sum of their
         /// scores. Where none of them is a verifier, that of `data.task` is added. A reward that the preset
         /// adds comes last, unless the list has one of its kind.
-        reward: Vec<RewardConfig> = "[]", Any, Fixed;
+        reward: Vec<RewardConfig> = Vec::new();
         /// Which groups are trained on, by one number of each trajectory. Null: all of them.
-        filter: Option<FilterConfig> = "null", Any, Fixed;
+        filter: Option<FilterConfig> = None;
         /// When prompts are dispatched and how a training batch is filled.
-        schedule: ScheduleConfig = "{}", Any, Fixed;
+        schedule: ScheduleConfig = ScheduleConfig::default();
         /// The objective: advantage, loss, aggregation, KL and entropy.
-        objective: ObjectiveConfig = "{}", Any, Fixed;
+        objective: ObjectiveConfig = ObjectiveConfig::default();
         /// Mini-batches, optimizer, learning rate and length of the run.
-        train: TrainConfig = "{}", Any, Fixed;
+        train: TrainConfig = TrainConfig::default();
         /// The critic of `gae` and `bi_level_gae`; without one of these there is none.
-        critic: CriticConfig = "{}", Any, Fixed;
+        critic: CriticConfig = CriticConfig::default();
         /// Measuring the policy on held-out prompts.
-        validate: ValidateConfig = "{}", Any, Free;
+        validate: ValidateConfig = ValidateConfig::default(), Any, Free;
         /// How often checkpoints are saved, and which are kept.
-        checkpoint: CheckpointConfig = "{}", Any, Free;
+        checkpoint: CheckpointConfig = CheckpointConfig::default(), Any, Free;
         /// The world in which `tamis simulate` tries schedules out. Null: that of the defaults of its keys. A run
         /// does not read it.
-        simulate: Option<SimulateConfig> = "null", Any, Free;
+        simulate: Option<SimulateConfig> = None, Any, Free;
+    }
+}
+
+impl Config {
+    /// Reads a merged tree; what is wrong goes to the reader.
+    pub(crate) fn read(tree: &Node, reader: &mut Reader) -> Option<Self> {
+        let mut config = reader.read(tree, "")?;
+        note_paths(&mut config, tree);
+        Some(config)
     }
 }

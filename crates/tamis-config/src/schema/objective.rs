@@ -3,11 +3,10 @@
 
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
-use tamis_core::choice;
 use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
+use tamis_core::{choice, settings};
 
 use super::correction::CorrectionConfig;
-use crate::define::section;
 
 choice! {
     /// Where the KL divergence to the reference policy enters.
@@ -21,88 +20,88 @@ choice! {
     }
 }
 
-section! {
+settings! {
     /// An adaptive KL coefficient (Ziegler et al., 1909.08593): `beta *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`.
     pub struct AdaptiveKlConfig {
         /// Divergence that the coefficient aims at.
-        target: f64 = "0.1", Positive, Fixed;
+        target: f64 = 0.1, Positive;
         /// Number of trajectories over which the coefficient adapts.
-        horizon: f64 = "10000", Positive, Fixed;
+        horizon: f64 = 10_000_f64, Positive;
     }
 }
 
-section! {
+settings! {
     /// The KL divergence to the reference policy.
     pub struct KlConfig {
         /// Where the KL divergence to the reference policy enters.
-        place("in"): KlPlace = "none", Any, Fixed;
+        place("in"): KlPlace = KlPlace::None;
         /// Estimator of the KL divergence, from the sampled tokens.
-        estimator: KlKind = "k3", Any, Fixed;
+        estimator: KlKind = KlKind::K3;
         /// Coefficient of the KL term; with `adaptive` the first one.
-        coefficient: f64 = "0.001", NonNegative, Fixed;
+        coefficient: f64 = 0.001, NonNegative;
         /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself
         /// (verl's `k1+`, `k3+`).
-        straight_through: bool = "false", Any, Fixed;
+        straight_through: bool = false;
         /// Multiply the estimate by the importance ratio, through which it is differentiated too, with the KL
         /// in the loss (DeepSeek-V3.2, arXiv 2512.02556; TRL `use_bias_correction_kl`).
-        bias_corrected: bool = "false", Any, Fixed;
+        bias_corrected: bool = false;
         /// Adaptation of the KL coefficient, with the KL in the reward. Null: it stays as it is.
-        adaptive: Option<AdaptiveKlConfig> = "null", Any, Fixed;
+        adaptive: Option<AdaptiveKlConfig> = None;
     }
 }
 
-section! {
+settings! {
     /// The entropy bonus.
     pub struct EntropyConfig {
         /// Coefficient of the entropy bonus; with `adaptive` the first one.
-        coefficient: f64 = "0.0", Any, Fixed;
+        coefficient: f64 = 0.0;
         /// How entropies of tokens become one number. Null: as for the policy loss.
-        aggregation: Option<Aggregation> = "null", Any, Fixed;
+        aggregation: Option<Aggregation> = None;
         /// Adaptation of the coefficient of the entropy bonus. Null: it stays as it is.
-        adaptive: Option<AdaptiveEntropy> = "null", Any, Fixed;
+        adaptive: Option<AdaptiveEntropy> = None;
     }
 }
 
-section! {
+settings! {
     /// Tokens left out of the loss, beyond unscored trajectories and tokens that the policy did not produce.
     pub struct MasksConfig {
         /// Leave trajectories that were cut at `rollout.max_response_length` out of the loss. Their scores
         /// still count in the advantages of their group.
-        truncated: bool = "false", Any, Fixed;
+        truncated: bool = false;
         /// Share of the tokens of an optimizer batch, those of highest entropy, that carry the policy loss
         /// (arXiv 2506.01939 has 0.2). Null: all.
-        top_entropy: Option<f64> = "null", Probability, Fixed;
+        top_entropy: Option<f64> = None, Probability;
         /// Divergence from the policy that sampled, in nats per token, above which a trajectory with negative
         /// advantage carries no policy loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
-        off_policy: Option<f64> = "null", NonNegative, Fixed;
+        off_policy: Option<f64> = None, NonNegative;
     }
 }
 
-section! {
+settings! {
     /// The objective: advantage, loss, aggregation, KL and entropy.
     pub struct ObjectiveConfig {
         /// How advantages are computed from rewards, with the keys of the `kind`.
-        advantage: Advantage = "{}", Any, Fixed;
+        advantage: Advantage = Advantage::default();
         /// Changes to finished advantages, one after the other: a list of `{kind: ...}`.
-        shaping: Vec<Shaping> = "[]", Any, Fixed;
+        shaping: Vec<Shaping> = Vec::new();
         /// The policy loss, with the keys of its `kind`.
-        loss: PolicyLoss = "{}", Any, Fixed;
+        loss: PolicyLoss = PolicyLoss::default();
         /// Level of the importance ratio, token or trajectory, in the losses that leave it open: `clip`,
         /// `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`.
-        importance: Importance = "token", Any, Fixed;
+        importance: Importance = Importance::Token;
         /// How the losses of tokens become one number, over an optimizer mini-batch.
-        aggregation: Aggregation = "token-mean", Any, Fixed;
+        aggregation: Aggregation = Aggregation::TokenMean;
         /// Divisor of `seq-mean-token-sum-norm`. Null: `rollout.max_response_length`.
-        loss_scale_factor: Option<f64> = "null", Positive, Fixed;
+        loss_scale_factor: Option<f64> = None, Positive;
         /// The KL divergence to the reference policy.
-        kl: KlConfig = "{}", Any, Fixed;
+        kl: KlConfig = KlConfig::default();
         /// The entropy bonus.
-        entropy: EntropyConfig = "{}", Any, Fixed;
+        entropy: EntropyConfig = EntropyConfig::default();
         /// Tokens left out of the loss, beyond unscored trajectories and tokens of others than the policy.
-        masks: MasksConfig = "{}", Any, Fixed;
+        masks: MasksConfig = MasksConfig::default();
         /// Correction for a sampler that is not the policy.
-        correction: CorrectionConfig = "{}", Any, Fixed;
+        correction: CorrectionConfig = CorrectionConfig::default();
         /// Place of groups that the filter dropped in the denominators of the loss.
-        zero_groups: ZeroGroups = "drop", Any, Fixed;
+        zero_groups: ZeroGroups = ZeroGroups::Drop;
     }
 }

@@ -1,12 +1,10 @@
 //! `publish`: how new weights reach the servers that sample.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use tamis_core::choice;
 use tamis_core::schedule::InFlight;
-
-use crate::define::section;
+use tamis_core::setting::TimeSpan;
+use tamis_core::{choice, settings};
 
 choice! {
     /// How a server shows that it holds new weights.
@@ -36,29 +34,29 @@ choice! {
     }
 }
 
-section! {
+settings! {
     /// How new weights reach the servers that sample: as folders of `.safetensors` files that they read.
     pub struct PublishConfig {
         /// Weights that servers are given. Null: `adapter` where an adapter learns (`learner.lora`) and the
         /// run starts vLLM itself (`rollout.launch`, without a command of your own), otherwise `folder`.
-        mode: Option<PublishMode> = "null", Any, Free;
+        mode: Option<PublishMode> = None, Any, Free;
         /// Folder that servers read too (a shared file system): weights are written to `NAME/version_N` in
         /// it, NAME being that of the run folder and a hash of its path. Null: `published` in the run folder,
         /// with `version_N` in it.
-        dir: Option<PathBuf> = "null", NotEmpty, Free;
+        dir: Option<PathBuf> = None, NotEmpty, Free;
         /// Path of `publish.dir` as the servers see it (in a container, on another machine). Null: the same
         /// path.
-        server_dir: Option<String> = "null", NotEmpty, Free;
+        server_dir: Option<String> = None, NotEmpty, Free;
         /// Longest time with `publish.mode: nccl` until the workers of a server have met the learner, and until
         /// they have the weights; the communicator is given up then, and the server is given a folder.
-        timeout: Duration = "300s", Any, Free;
+        timeout: TimeSpan = TimeSpan::seconds(300), Any, Free;
         /// Versions that stay on disk, the newest included.
-        keep: usize = "2", AtLeast(2.0), Free;
+        keep: usize = 2, AtLeast(2.0), Free;
         /// Treatment of samples in flight when weights are published (there are some only with
         /// `schedule.surplus: carry`). Null: `keep` with `schedule.mode: streaming` and where a learner in
         /// another process samples (`rollout.backend: learner`), otherwise `wait`.
-        pause: Option<InFlight> = "null", Any, Fixed;
+        pause: Option<InFlight> = None;
         /// How a server shows that it holds the new weights before it is used.
-        verify: PublishVerify = "probe", Any, Free;
+        verify: PublishVerify = PublishVerify::Probe, Any, Free;
     }
 }

@@ -1,11 +1,10 @@
 //! `reward`: the functions that score completions. Each kind describes its own keys in tamis-env.
 
-use tamis_core::setting::{Check, Described, KeySpec, Shape, keys_of};
+use serde::de::Error as _;
+use serde::ser::{Error as _, SerializeMap as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tamis_core::setting::{Described, KeySpec, Keys, Settings as _, Shape, keys_of};
 use tamis_env::reward::RewardKind;
-
-use crate::reader::Reader;
-use crate::reader::Setting;
-use crate::tree::Node;
 
 /// The raw outcome of a verifier: right (1) or wrong (0), whatever its score and its name.
 pub(crate) const RAW_OUTCOME: &str = "acc";
@@ -31,13 +30,32 @@ pub struct RewardConfig {
     pub kind: RewardKind,
 }
 
-impl serde::Serialize for RewardConfig {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.to_json().serialize(serializer)
+impl Serialize for RewardConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut keys = serializer.serialize_map(None)?;
+        keys.serialize_entry("name", &self.name)?;
+        keys.serialize_entry("kind", self.kind.as_str())?;
+        keys.serialize_entry("weight", &self.weight)?;
+        let own = serde_json::to_value(&self.kind).map_err(S::Error::custom)?;
+        for (key, value) in own.as_object().into_iter().flatten().filter(|(key, _)| *key != "kind") {
+            keys.serialize_entry(key, value)?;
+        }
+        keys.end()
     }
 }
 
-impl Setting for RewardConfig {
+impl<'de> Deserialize<'de> for RewardConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut keys = Keys::deserialize(deserializer)?;
+        let RewardCommon { name, weight } = RewardCommon::take_keys(&mut keys).map_err(D::Error::custom)?;
+        let kind: RewardKind = serde_json::from_value(keys.into()).map_err(D::Error::custom)?;
+        // A reward called after the raw outcome of all would hide it.
+        let name = name.filter(|name| name != RAW_OUTCOME).unwrap_or_else(|| kind.as_str().to_owned());
+        Ok(Self { name, weight, kind })
+    }
+}
+
+impl Described for RewardConfig {
     fn shape() -> Shape {
         let mut shape = RewardKind::shape();
         if let Shape::Tagged { doc, common, .. } = &mut shape {
@@ -46,26 +64,5 @@ impl Setting for RewardConfig {
             common.splice(1..1, kind);
         }
         shape
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let shape = Self::shape();
-        let variant = reader.open_kind(node, path, &shape)?;
-        let name = reader.key::<Option<String>>(node, path, "name", "null", Check::NotEmpty);
-        let weight = reader.key::<f64>(node, path, "weight", "1.0", Check::Any);
-        let kind = reader.kind::<RewardKind>(node, path, variant)?;
-        let name = name?.filter(|name| name != RAW_OUTCOME).unwrap_or_else(|| kind.as_str().to_owned());
-        Some(Self { name, weight: weight?, kind })
-    }
-
-    fn to_json(&self) -> serde_json::Value {
-        let mut object = serde_json::Map::new();
-        object.insert("name".to_owned(), self.name.to_json());
-        object.insert("kind".to_owned(), serde_json::Value::String(self.kind.as_str().to_owned()));
-        object.insert("weight".to_owned(), self.weight.to_json());
-        if let Ok(serde_json::Value::Object(keys)) = serde_json::to_value(&self.kind) {
-            object.extend(keys.into_iter().filter(|(key, _)| key != "kind"));
-        }
-        serde_json::Value::Object(object)
     }
 }

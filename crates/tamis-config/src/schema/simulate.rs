@@ -5,11 +5,6 @@ use std::path::PathBuf;
 use tamis_core::schedule::InFlight;
 use tamis_core::{choice, settings, tagged};
 
-use crate::define::section;
-use crate::reader::{Reader, Setting as _};
-use crate::source::{Origin, Source, SourceKind};
-use crate::tree::Node;
-
 settings! {
     /// Pass rates that follow a Beta distribution.
     pub struct BetaRates {
@@ -122,108 +117,98 @@ choice! {
     }
 }
 
-section! {
+settings! {
     /// Lengths of completions, in tokens: lognormal, cut at `rollout.max_response_length`. A completion that is
     /// cut is wrong.
     pub struct SimulatedLengthConfig {
         /// Median of the lengths of right completions. Null: a twentieth of `rollout.max_response_length`.
-        median: Option<f64> = "null", AtLeast(1.0), Free;
+        median: Option<f64> = None, AtLeast(1.0), Free;
         /// Deviation of the logarithm of a length.
-        sigma: f64 = "1.0", Between(0.0, 4.0), Free;
+        sigma: f64 = 1.0, Between(0.0, 4.0), Free;
         /// Share of that variance which the completions of a prompt have in common.
-        prompt_share: f64 = "0.0", Between(0.0, 1.0), Free;
+        prompt_share: f64 = 0.0, Between(0.0, 1.0), Free;
         /// Factor by which wrong completions are longer than right ones, in the median.
-        wrong_factor: f64 = "1.0", Between(0.01, 100.0), Free;
+        wrong_factor: f64 = 1.0, Between(0.01, 100.0), Free;
         /// Tokens of a prompt, which are computed once for a group and a server.
-        prompt: usize = "0", Between(0.0, 1e7), Free;
+        prompt: usize = 0, Between(0.0, 1e7), Free;
     }
 }
 
-section! {
+settings! {
     /// Servers with continuous batching. An iteration gives each running sample one token and takes
     /// `iteration` x (1 + `load` x running / slots + `context` x cached tokens / `kv_tokens`).
     pub struct SimulatedServersConfig {
         /// Number of servers; a group goes to the one with the fewest samples.
-        count: usize = "1", Between(1.0, 1e5), Free;
+        count: usize = 1, Between(1.0, 1e5), Free;
         /// Samples that a server decodes at once. Null: `rollout.max_num_seqs`.
-        slots: Option<usize> = "null", Between(1.0, 1e6), Free;
+        slots: Option<usize> = None, Between(1.0, 1e6), Free;
         /// Seconds of an iteration of an empty server.
-        iteration: f64 = "0.02", Positive, Free;
+        iteration: f64 = 0.02, Positive, Free;
         /// Share by which an iteration takes longer when all slots are running.
-        load: f64 = "0.5", NonNegative, Free;
+        load: f64 = 0.5, NonNegative, Free;
         /// Share by which an iteration takes longer when the cache is full. Needs `kv_tokens`.
-        context: f64 = "0.0", NonNegative, Free;
+        context: f64 = 0.0, NonNegative, Free;
         /// Tokens that the key-value cache of a server holds; where they run out, the sample that was started
         /// last is preempted and computed again later. Null: no limit.
-        kv_tokens: Option<usize> = "null", AtLeast(1.0), Free;
+        kv_tokens: Option<usize> = None, AtLeast(1.0), Free;
         /// Tokens a second of prompts, and of what was preempted or aborted, that a server computes while decoding
         /// waits. Null: at once.
-        prefill_rate: Option<f64> = "null", Positive, Free;
+        prefill_rate: Option<f64> = None, Positive, Free;
     }
 }
 
-section! {
+settings! {
     /// Seconds that a learner takes: `step` + `token` x trained tokens.
     pub struct SimulatedTrainTimeConfig {
         /// Seconds of a step, whatever is in it.
-        step: f64 = "0.0", NonNegative, Free;
+        step: f64 = 0.0, NonNegative, Free;
         /// Seconds of a trained token.
-        token: f64 = "0.0", NonNegative, Free;
+        token: f64 = 0.0, NonNegative, Free;
     }
 }
 
-section! {
+settings! {
     /// New weights at the servers.
     pub struct SimulatedPublicationConfig {
         /// Seconds in which servers take new weights in and decode nothing.
-        time: f64 = "0.0", NonNegative, Free;
+        time: f64 = 0.0, NonNegative, Free;
         /// Treatment of samples in flight meanwhile. Null: that of `publish.pause`, where that is set, otherwise
         /// `keep`.
-        in_flight: Option<InFlight> = "null", Any, Free;
+        in_flight: Option<InFlight> = None, Any, Free;
     }
 }
 
-section! {
+settings! {
     /// Change of pass rates with training, in the logit.
     pub struct SimulatedDriftConfig {
         /// Change of every prompt's logit a step.
-        logit: f64 = "0.0", Any, Free;
+        logit: f64 = 0.0, Any, Free;
         /// Deviation of a prompt's own change a step.
-        noise: f64 = "0.0", NonNegative, Free;
+        noise: f64 = 0.0, NonNegative, Free;
     }
 }
 
-section! {
+settings! {
     /// The world in which `tamis simulate` tries schedules out. A run does not read it.
     pub struct SimulateConfig {
         /// Distribution of pass rates over the prompts.
-        pass_rate: PassRates = "{kind: beta}", Any, Free;
+        pass_rate: PassRates = PassRates::default(), Any, Free;
         /// Kept groups that each policy trains on, rounded up to whole steps; numbers are those of the second half.
         /// Null: 60 steps.
-        groups: Option<usize> = "null", Between(1.0, 1e9), Free;
+        groups: Option<usize> = None, Between(1.0, 1e9), Free;
         /// Policies that are set beside each other, by name. Empty: all.
-        policies: Vec<SimulatedPolicy> = "[]", Any, Free;
+        policies: Vec<SimulatedPolicy> = Vec::new(), Any, Free;
         /// Lengths of completions.
-        length: SimulatedLengthConfig = "{}", Any, Free;
+        length: SimulatedLengthConfig = SimulatedLengthConfig::default(), Any, Free;
         /// Servers that sample. Null: groups are counted alone, without a clock.
-        servers: Option<SimulatedServersConfig> = "{}", Any, Free;
+        servers: Option<SimulatedServersConfig> = Some(SimulatedServersConfig::default()), Any, Free;
         /// Seconds from the end of a completion to its score.
-        reward_latency: f64 = "0.0", NonNegative, Free;
+        reward_latency: f64 = 0.0, NonNegative, Free;
         /// Seconds that a learner takes.
-        train_time: SimulatedTrainTimeConfig = "{}", Any, Free;
+        train_time: SimulatedTrainTimeConfig = SimulatedTrainTimeConfig::default(), Any, Free;
         /// New weights at the servers.
-        publication: SimulatedPublicationConfig = "{}", Any, Free;
+        publication: SimulatedPublicationConfig = SimulatedPublicationConfig::default(), Any, Free;
         /// Change of pass rates with training.
-        drift: SimulatedDriftConfig = "{}", Any, Free;
-    }
-}
-
-impl Default for SimulateConfig {
-    /// Every key at its default.
-    fn default() -> Self {
-        let origin = Origin::start_of(&Source::new(SourceKind::Default, ""));
-        let mut reader = Reader::default();
-        let config = Self::read(&Node::empty_map(origin), "simulate", &mut reader);
-        config.unwrap_or_else(|| unreachable!("the defaults are sound: {:?}", reader.into_diagnostics()))
+        drift: SimulatedDriftConfig = SimulatedDriftConfig::default(), Any, Free;
     }
 }

@@ -1,8 +1,7 @@
 //! `validate`: measuring the policy on held-out prompts.
 
-use tamis_core::choice;
+use tamis_core::{choice, settings};
 
-use crate::define::section;
 use crate::value::Frequency;
 
 choice! {
@@ -19,31 +18,31 @@ choice! {
     }
 }
 
-section! {
+settings! {
     /// Measuring the policy on held-out prompts.
     pub struct ValidateConfig {
         /// Training steps between two validations. A run that validates at all also validates after its last
         /// step. 0 or negative: none in between.
-        test_freq: Frequency = "0", Any, Free;
+        test_freq: Frequency = Frequency::NEVER, Any, Free;
         /// Validate before the first step. With `test_freq: 0` the policy is measured twice: before the first
         /// step and after the last.
-        before_train: bool = "true", Any, Free;
+        before_train: bool = true, Any, Free;
         /// Samples of each validation prompt.
-        n: usize = "1", Between(1.0, 65536.0), Free;
+        n: usize = 1, Between(1.0, 65536.0), Free;
         /// Temperature of the softmax that validation samples from. 0: greedy.
-        temperature: f64 = "0.0", ZeroOrBetween(1e-6, 1e6), Free;
+        temperature: f64 = 0.0, ZeroOrBetween(1e-6, 1e6), Free;
         /// Share of the probability that is sampled from: the smallest set of tokens that reaches it. 1: all
         /// tokens.
-        top_p: f64 = "1.0", Probability, Free;
+        top_p: f64 = 1.0, Probability, Free;
         /// Number of validation prompts used, from the first. Null: all.
-        max_prompts: Option<usize> = "null", AtLeast(1.0), Free;
+        max_prompts: Option<usize> = None, AtLeast(1.0), Free;
         /// Figures of a validation. All but `mean@k` need `n` above 1.
-        metrics: Vec<ValidationMetric> = "[mean@k]", NotEmpty, Free;
+        metrics: Vec<ValidationMetric> = vec![ValidationMetric::MeanAtK], NotEmpty, Free;
         /// Number of validation samples that are printed.
-        num_samples_shown: usize = "3", Any, Free;
+        num_samples_shown: usize = 3, Any, Free;
         /// Write every sample of every validation, with its scores, to `validation/step_N.jsonl` in the run
         /// folder.
-        save_samples: bool = "false", Any, Free;
+        save_samples: bool = false, Any, Free;
     }
 }
 

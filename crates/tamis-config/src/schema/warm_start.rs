@@ -1,27 +1,27 @@
 //! `warm_start`: a supervised phase before reinforcement learning.
 
-use crate::define::section;
+use tamis_core::settings;
 
-section! {
+settings! {
     /// A supervised phase before reinforcement learning, for models from random weights: cross-entropy on the
     /// gold answers, or on episodes that a script plays in built-in games. An environment elsewhere, tools and a program
     /// are shown by gold answers alone, where their prompts have any.
     pub struct WarmStartConfig {
         /// Optimizer updates of the warm start, at most. 0: no warm start.
-        steps: usize = "0", Any, Fixed;
+        steps: usize = 0;
         /// Examples per update of the warm start.
-        batch_size: usize = "64", Between(1.0, 1_048_576.0), Fixed;
+        batch_size: usize = 64, Between(1.0, 1_048_576.0);
         /// Learning rate, after its rise over the warm-up steps.
-        learning_rate: f64 = "1e-3", Positive, Fixed;
+        learning_rate: f64 = 1e-3, Positive;
         /// Updates over which the learning rate of the warm start rises from zero.
-        warmup_steps: usize = "10", Any, Fixed;
+        warmup_steps: usize = 10;
         /// Number of different training prompts that the warm start uses. Null: all.
-        examples: Option<usize> = "null", AtLeast(1.0), Fixed;
+        examples: Option<usize> = None, AtLeast(1.0);
         /// Greedy validation accuracy at which the warm start ends early, measured every `test_freq` updates.
         /// Null: all `steps` are run.
-        target_accuracy: Option<f64> = "null", Between(0.0, 1.0), Fixed;
+        target_accuracy: Option<f64> = None, Between(0.0, 1.0);
         /// Updates of the warm start between two measurements of the accuracy that `target_accuracy` asks
         /// for.
-        test_freq: usize = "25", AtLeast(1.0), Fixed;
+        test_freq: usize = 25, AtLeast(1.0);
     }
 }

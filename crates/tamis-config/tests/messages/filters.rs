@@ -148,16 +148,6 @@ error: the top_k filter needs one of `k` and `fraction`, and has both
 
 1 error in the configuration
 "#);
-    assert_snapshot!(show_errors("filter: {kind: within_group, k: 1}", &[]), @r#"
-error: `filter.k` must be at least 2, got 1
- --> run.yaml:1:33
-  |
-1 | filter: {kind: within_group, k: 1}
-  |                                 ^
-  hint: `tamis config explain filter.k` says more
-
-1 error in the configuration
-"#);
     assert_snapshot!(show_errors("filter: {kind: percentile, high: 25}\nschedule: {refill: false}", &[]), @r#"
 error: the percentile filter's band must satisfy 0 <= low < high <= 1, got 0 to 25
  --> run.yaml:1:34

@@ -94,16 +94,6 @@ error: `run.loggers[0].endpoint` is no address of HTTP: `https://collector:4318`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(show_errors("run: {loggers: [{kind: mlflow, finish_timeout: -1s}]}", &[]), @r#"
-error: `run.loggers[0].finish_timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds, not the text "-1s"
- --> run.yaml:1:48
-  |
-1 | run: {loggers: [{kind: mlflow, finish_timeout: -1s}]}
-  |                                                ^^^
-  hint: `tamis config explain run.loggers.finish_timeout` says more
-
-1 error in the configuration
-"#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}", &[]), @"
 error: `run.loggers[0].tracking_uri` holds a user or a password, which would be in the files of the run
  --> run.yaml:1:46

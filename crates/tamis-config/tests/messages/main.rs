@@ -19,6 +19,7 @@ mod values;
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Loaded, load_sources};
+use tamis_env::reward::RewardKind;
 
 fn try_load(yaml: &str, arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
     let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
@@ -41,7 +42,7 @@ fn show_errors(yaml: &str, arguments: &[&str]) -> String {
 fn raw(yaml: &str, arguments: &[&str]) -> String {
     match try_load(yaml, arguments) {
         Ok(loaded) => loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"),
-        Err(errors) => errors.to_string(),
+        Err(errors) => errors.to_string().replace(&RewardKind::NAMES.join(", "), "<every kind of reward>"),
     }
 }
 

@@ -7,12 +7,6 @@ use crate::{raw, show_errors};
 #[test]
 fn model_and_data() {
     let end = "train.total_steps=9";
-    assert_snapshot!(raw("", &[end, "data.task=arithmetic"]), @r#"
-error: there is no model: neither `model.path` nor `model.init` is set
-  hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
-
-1 error in the configuration
-"#);
     assert_snapshot!(show_errors("model: {init: {}}", &[]), @r#"
 error: `model.path` and `model.init` are both set
  --> run.yaml:1:9
@@ -70,18 +64,6 @@ error: `data.max_prompt_length` (512) and `rollout.max_response_length` (512) ma
 1 | model.init.max_position_embeddings=100
   |                                    ^^^
   hint: set `model.init.max_position_embeddings: 1024`
-
-1 error in the configuration
-"#);
-    assert_snapshot!(raw("", &[end, "model.path=m", "reward=[{kind: exact}]"]), @r#"
-error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
-  hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
-
-1 error in the configuration
-"#);
-    assert_snapshot!(raw("", &[end, "model.path=m", "data.train=a.jsonl"]), @r#"
-error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
-  hint: add one, such as `reward: [{kind: math}]`
 
 1 error in the configuration
 "#);

@@ -36,16 +36,6 @@ error: invalid YAML: unclosed bracket '['
 
 1 error in the configuration
 "#);
-    assert_snapshot!(show_errors("", &["rollout.nn=4"]), @r#"
-error: unknown key `rollout.nn`
- --> command line
-  |
-1 | rollout.nn=4
-  | ^^^^^^^^^^
-  hint: did you mean `rollout.n`?
-
-1 error in the configuration
-"#);
     assert_snapshot!(show_errors("", &["temperature.x=4"]), @r#"
 error: unknown key `temperature.x`
  --> command line
@@ -76,26 +66,6 @@ error: `reward` has no item 2: it has 1, counted from 0
 
 1 error in the configuration
 "#);
-    assert_snapshot!(show_errors("", &["rollout.n=four"]), @r#"
-error: `rollout.n` must be a whole number, not the text "four"
- --> command line
-  |
-1 | rollout.n=four
-  |           ^^^^
-  hint: `tamis config explain rollout.n` says more
-
-1 error in the configuration
-"#);
-    assert_snapshot!(show_errors("", &["rollout.stop=[1, {a: 2}]"]), @"
-error: `rollout.stop[1]` must be a text, not a mapping
- --> command line
-  |
-1 | rollout.stop=[1, {a: 2}]
-  |                  ^^^^^^
-  hint: put a text that begins with a bracket in quotes, such as '[0-9]+'
-
-1 error in the configuration
-");
 }
 
 /// A text that YAML takes for something else must stand in quotes, and the error shows which.

@@ -6,18 +6,8 @@ use crate::{raw, show_errors};
 
 #[test]
 fn rewards() {
-    assert_snapshot!(show_errors("reward: [{name: a}]", &[]), @"
-error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, math_verify, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
- --> run.yaml:1:10
-  |
-1 | reward: [{name: a}]
-  |          ^^^^^^^^^
-  hint: `tamis config explain reward.kind` says more
-
-1 error in the configuration
-");
     assert_snapshot!(show_errors("reward: [{kind: gsm}]", &[]), @"
-error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, math_verify, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
+error: `reward[0].kind` cannot be `gsm`: it is one of <every kind of reward>
  --> run.yaml:1:17
   |
 1 | reward: [{kind: gsm}]
@@ -36,26 +26,6 @@ error: unknown key `reward[0].pattern`: the kind here is `gsm8k`
 
 1 error in the configuration
 ");
-    assert_snapshot!(show_errors("reward: [{kind: format}]", &[]), @r#"
-error: `reward[0].pattern` is missing: a text
- --> run.yaml:1:17
-  |
-1 | reward: [{kind: format}]
-  |                 ^^^^^^
-  hint: `tamis config explain reward.pattern` says more
-
-1 error in the configuration
-"#);
-    assert_snapshot!(show_errors("reward: [{kind: command, argv: [./score], timeout: soon}]", &[]), @r#"
-error: `reward[0].timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds, not the text "soon"
- --> run.yaml:1:52
-  |
-1 | reward: [{kind: command, argv: [./score], timeout: soon}]
-  |                                                    ^^^^
-  hint: `tamis config explain reward.timeout` says more
-
-1 error in the configuration
-"#);
     assert_snapshot!(show_errors("reward: [{kind: exact, name: score}]", &[]), @r#"
 error: a reward cannot be called `score`: tamis computes a number of that name
  --> run.yaml:1:30
@@ -73,16 +43,6 @@ warning: `reward[0].name` has no effect: `acc` already names the raw outcome of 
 1 | reward: [{kind: exact, name: acc}]
   |                              ^^^
   hint: remove `reward[0].name`
-"#);
-    assert_snapshot!(show_errors("rollout: {top_k: -1}", &[]), @r#"
-error: `rollout.top_k` must be a whole number of 0 or more, not the number -1
- --> run.yaml:1:18
-  |
-1 | rollout: {top_k: -1}
-  |                  ^^
-  hint: `tamis config explain rollout.top_k` says what switches it off
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("filter: {}", &["~data.task", "data.train=t", "reward=[{kind: length}]"]), @r#"
 warning: the filter looks at `score`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
@@ -129,12 +89,6 @@ error: `reward[1].buffer` (600) is above the response limit (512)
 1 | reward: [{kind: exact}, {kind: soft_overlong, buffer: 600}]
   |                                                       ^^^
   hint: use 512 or less
-
-1 error in the configuration
-"#);
-    assert_snapshot!(raw("", &["model.path=m", "data.train=t.jsonl", "train.total_steps=9", "preset=dapo"]), @r#"
-error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
-  hint: add one, such as `reward: [{kind: math}]`
 
 1 error in the configuration
 "#);

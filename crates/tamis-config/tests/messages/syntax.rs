@@ -170,7 +170,7 @@ error: `reward[0].pattern` is missing: a text
   |                 ^^^^^^
   hint: `tamis config explain reward.pattern` says more
 
-error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, math_verify, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
+error: `reward[1].kind` is missing: it is one of <every kind of reward>
  --> run.yaml:1:39
   |
 1 | reward: [{kind: format, weight: 0.5}, {weight: 1}]
@@ -187,7 +187,7 @@ error: `reward[0].pattern` is missing: a text
   |           ^^^^^^
   hint: `tamis config explain reward.pattern` says more
 
-error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, math_verify, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, code, command, judge, model, python
+error: `reward[1].kind` is missing: it is one of <every kind of reward>
  --> run.yaml:4:5
   |
 4 |   - weight: 1

@@ -464,8 +464,8 @@ impl Advice<'_> {
         let Some(needed) = expected_rounds(settings.train_batch_size, settings.gen_batch_size, keep) else {
             return;
         };
-        // A quarter more than the mean, so that an unlucky step passes too; at least what the guide advises
-        // for the pass rate.
+        // A quarter more than the mean, so that an unlucky step passes too; at least what is usual for
+        // the pass rate.
         let advised = self.pass_rate().and_then(limit_for_pass_rate).map_or(0, |(low, _)| low);
         let raised = (needed + needed.div_ceil(4)).max(advised).max(limit + 1);
         let at = format!(

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::yields::prompts_for;
 use super::{ScheduleSettings, Tally};
 
 /// The ways to choose the size of a round.
@@ -74,12 +75,6 @@ impl KeepRate {
     }
 }
 
-/// Prompts that give `deficit` kept groups with a margin of so many deviations.
-fn needed(deficit: usize, keep: f64, margin: f64) -> f64 {
-    let deficit = deficit as f64;
-    (deficit + margin * (deficit * (1.0 - keep)).sqrt()) / keep
-}
-
 impl ScheduleSettings {
     /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks,
     /// `drawn` what the step drew so far, in `rounds` rounds of at most `limit`.
@@ -101,7 +96,7 @@ impl ScheduleSettings {
         let wanted = match keep_rate.estimate() {
             Some(keep) => {
                 // Saturates where the keep rate is next to nothing.
-                let wanted = needed(deficit, keep, margin).ceil() as u64;
+                let wanted = prompts_for(deficit, keep, margin).ceil() as u64;
                 wanted.max(1).checked_next_multiple_of(granularity as u64).unwrap_or(u64::MAX)
             }
             None => one,
@@ -178,7 +173,7 @@ mod tests {
     fn the_margin_is_in_deviations() {
         let filled = |margin: f64| {
             let (deficit, keep) = (64, 0.4);
-            let draws = needed(deficit, keep, margin).ceil() as u64;
+            let draws = prompts_for(deficit, keep, margin).ceil() as u64;
             let key = Key::new(7, Purpose::Bootstrap);
             let filled = (0..4000).filter(|&trial| {
                 let kept = (0..draws).filter(|&draw| key.with(trial).uniform(draw) < keep).count();

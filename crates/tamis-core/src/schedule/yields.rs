@@ -30,8 +30,8 @@ pub fn keep_probability(p: f64, n: usize) -> f64 {
     1.0 - p.powi(n) - (1.0 - p).powi(n)
 }
 
-/// The guide's range for the limit on rounds by pass rate; `None` above 80 %, where it advises against
-/// filtering.
+/// The range usual with verl's filter groups for the limit on rounds, by pass rate; `None` above 80 %, where filtering is
+/// not advised.
 ///
 /// | pass rate | limit |
 /// |---|---|
@@ -186,6 +186,17 @@ impl Screening {
     pub fn pays(&self) -> bool {
         self.cost <= self.whole * (1.0 - Self::LEAST_SAVED)
     }
+}
+
+/// Prompts that give `deficit` kept groups with a margin of so many standard deviations: (d + z √(d (1 - k))) / k.
+///
+/// ```
+/// use tamis_core::schedule::yields::prompts_for;
+/// assert_eq!((prompts_for(8, 0.5, 0.0), prompts_for(8, 0.5, 1.0)), (16.0, 20.0));
+/// ```
+pub fn prompts_for(deficit: usize, keep: f64, margin: f64) -> f64 {
+    let deficit = deficit as f64;
+    (deficit + margin * (deficit * (1.0 - keep)).sqrt()) / keep
 }
 
 /// Rounds of `gen_batch_size` that fill a batch at this keep rate, on average: ⌈train / (gen · keep)⌉. `None`
@@ -350,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guides_table() {
+    fn limits_by_pass_rate() {
         assert_eq!(limit_for_pass_rate(0.05), Some((15, 25)));
         assert_eq!(limit_for_pass_rate(0.2), Some((10, 15)));
         assert_eq!(limit_for_pass_rate(0.5), Some((5, 10)));

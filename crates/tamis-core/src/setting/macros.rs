@@ -64,8 +64,9 @@ macro_rules! choice {
 /// A field reads `key: Type = default, check, resume;`: the default is a value of the type, the *check* a
 /// [`Check`](crate::setting::Check), *resume* `Free` where the key may differ when a run is resumed; the
 /// latter two may be left out. A key without a default must be given; a struct without such keys has a
-/// `Default`. `..field: Type;` at the end takes in the keys of another such struct,
-/// beside the own ones.
+/// `Default`. `field("name"): ...` gives a key another name than its field, for keywords of Rust.
+/// `..field: Type;` at the end takes in the keys of another such struct beside the own ones, or `kind` and keys
+/// of an enum of [`tagged!`](crate::tagged); `..field: Type, named;` of one without a default kind.
 ///
 /// ```
 /// tamis_core::settings! {
@@ -84,7 +85,7 @@ macro_rules! settings {
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
         pub struct $name:ident {
-            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty = $default:expr $(, $check:expr $(, $resume:ident)?)?; )*
+            $( $(#[doc = $key_doc:literal])* $key:ident $(($name_of_key:literal))? : $type:ty = $default:expr $(, $check:expr $(, $resume:ident)?)?; )*
             $( ..$rest:ident : $rest_type:ty; )?
         }
     ) => {
@@ -93,7 +94,7 @@ macro_rules! settings {
             $(#[doc = $doc])*
             $(#[derive($($derive),*)])?
             pub struct $name {
-                $( $(#[doc = $key_doc])* $key : $type = ($default) $(, $check $(, $resume)?)?; )*
+                $( $(#[doc = $key_doc])* $key $(($name_of_key))? : $type = ($default) $(, $check $(, $resume)?)?; )*
                 $( ..$rest : $rest_type; )?
             }
         }
@@ -108,8 +109,8 @@ macro_rules! settings {
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
         pub struct $name:ident {
-            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= $default:expr)? $(, $check:expr $(, $resume:ident)?)?; )*
-            $( ..$rest:ident : $rest_type:ty; )?
+            $( $(#[doc = $key_doc:literal])* $key:ident $(($name_of_key:literal))? : $type:ty $(= $default:expr)? $(, $check:expr $(, $resume:ident)?)?; )*
+            $( ..$rest:ident : $rest_type:ty $(, $named:ident)?; )?
         }
     ) => {
         $crate::settings! {
@@ -117,7 +118,7 @@ macro_rules! settings {
             $(#[doc = $doc])*
             $(#[derive($($derive),*)])?
             pub struct $name {
-                $( $(#[doc = $key_doc])* $key : $type $(= ($default))? $(, $check $(, $resume)?)?; )*
+                $( $(#[doc = $key_doc])* $key $(($name_of_key))? : $type $(= ($default))? $(, $check $(, $resume)?)?; )*
                 $( ..$rest : $rest_type; )?
             }
         }
@@ -127,7 +128,7 @@ macro_rules! settings {
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
         pub struct $name:ident {
-            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= ($default:expr))? $(, $check:expr $(, $resume:ident)?)?; )*
+            $( $(#[doc = $key_doc:literal])* $key:ident $(($name_of_key:literal))? : $type:ty $(= ($default:expr))? $(, $check:expr $(, $resume:ident)?)?; )*
             $( ..$rest:ident : $rest_type:ty; )?
         }
     ) => {
@@ -144,14 +145,15 @@ macro_rules! settings {
 
         impl $crate::setting::Settings for $name {
             fn write_keys<M: serde::ser::SerializeMap>(&self, _keys: &mut M) -> Result<(), M::Error> {
-                $( _keys.serialize_entry(stringify!($key), &self.$key)?; )*
-                $( self.$rest.write_keys(_keys)?; )?
+                $( if <$rest_type as $crate::setting::Settings>::LEADS { self.$rest.write_keys(_keys)?; } )?
+                $( _keys.serialize_entry($crate::settings!(@name $key $($name_of_key)?), &self.$key)?; )*
+                $( if !<$rest_type as $crate::setting::Settings>::LEADS { self.$rest.write_keys(_keys)?; } )?
                 Ok(())
             }
 
             fn take_keys(_keys: &mut $crate::setting::Keys) -> Result<Self, String> {
                 Ok(Self {
-                    $( $key: $crate::settings!(@take _keys, $key $(, $default)?), )*
+                    $( $key: $crate::settings!(@take _keys, ($crate::settings!(@name $key $($name_of_key)?)) $(, $default)?), )*
                     $( $rest: <$rest_type as $crate::setting::Settings>::take_keys(_keys)?, )?
                 })
             }
@@ -161,7 +163,7 @@ macro_rules! settings {
             fn check_ranges(&self) -> Result<(), $crate::setting::OutOfRange> {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
                 use $crate::setting::Check::*;
-                $( $crate::setting::check_range(stringify!($key), &self.$key, $crate::settings!(@check $($check)?))?; )*
+                $( $crate::setting::check_range($crate::settings!(@name $key $($name_of_key)?), &self.$key, $crate::settings!(@check $($check)?))?; )*
                 $( self.$rest.check_ranges()?; )?
                 Ok(())
             }
@@ -186,30 +188,41 @@ macro_rules! settings {
             fn shape() -> $crate::setting::Shape {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
                 use $crate::setting::Check::*;
-                #[allow(unused_mut, reason = "not every struct takes in another's keys")]
-                let mut keys = vec![$(
-                    $crate::setting::KeySpec {
-                        name: stringify!($key),
-                        doc: concat!($($key_doc, "\n"),*),
-                        default: $crate::settings!(@text $type $(, $default)?).into(),
-                        check: $crate::settings!(@check $($check)?),
-                        resume: $crate::settings!(@resume $($($resume)?)?),
-                        shape: <$type as $crate::setting::Described>::shape,
-                    },
-                )*];
-                $( keys.extend($crate::setting::keys_of::<$rest_type>()); )?
-                $crate::setting::Shape::Section { doc: concat!($($doc, "\n"),*), keys }
+                // Made once: a default is written by what it serialises as.
+                static SHAPE: std::sync::OnceLock<$crate::setting::Shape> = std::sync::OnceLock::new();
+                let shape = SHAPE.get_or_init(|| {
+                    let doc = concat!($($doc, "\n"),*);
+                    let keys = vec![$(
+                        $crate::setting::KeySpec {
+                            name: $crate::settings!(@name $key $($name_of_key)?),
+                            doc: concat!($($key_doc, "\n"),*),
+                            default: $crate::settings!(@text $type $(, $default)?).into(),
+                            check: $crate::settings!(@check $($check)?),
+                            resume: $crate::settings!(@resume $($($resume)?)?),
+                            shape: <$type as $crate::setting::Described>::shape,
+                        },
+                    )*];
+                    $crate::settings!(@shape doc, keys $(, $rest_type)?)
+                });
+                shape.clone()
             }
         }
+    };
+    (@name $key:ident) => { stringify!($key) };
+    (@name $key:ident $name:literal) => { $name };
+    (@shape $doc:ident, $keys:ident) => { $crate::setting::Shape::Section { doc: $doc, keys: $keys } };
+    (@shape $doc:ident, $keys:ident, $rest:ty) => {
+        $crate::setting::taking_in($doc, $keys, <$rest as $crate::setting::Described>::shape())
     };
     (@text $type:ty) => { "" };
     (@text $type:ty, $default:expr) => {{
         let default: $type = $default;
-        $crate::setting::default_text(&default)
+        // Once in a process, like a text of the source.
+        &*$crate::setting::default_of(&default, stringify!($default)).leak()
     }};
-    (@take $keys:ident, $key:ident) => { $crate::setting::take_required($keys, stringify!($key))? };
-    (@take $keys:ident, $key:ident, $default:expr) => {
-        $crate::setting::take_key($keys, stringify!($key))?.unwrap_or_else(|| $default)
+    (@take $keys:ident, ($name:expr)) => { $crate::setting::take_required($keys, $name)? };
+    (@take $keys:ident, ($name:expr), $default:expr) => {
+        $crate::setting::take_key($keys, $name)?.unwrap_or_else(|| $default)
     };
     (@resume) => { $crate::setting::Resume::Fixed };
     (@resume $resume:ident) => { $crate::setting::Resume::$resume };
@@ -222,13 +235,14 @@ macro_rules! settings {
 ///
 /// One line registers a kind: `Variance(Variance) = "variance",`. After the enum's name stands the trait that
 /// all of them implement, which the enum dereferences to; `default Variance` is the kind where nobody names
-/// one (its struct needs a `Default`).
+/// one (its struct needs a `Default`). `, or name` makes the name of a kind stand for a section that says
+/// nothing else.
 #[macro_export]
 macro_rules! tagged {
     (
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
-        pub enum $name:ident $(: $family:ident)? $(, default $default:ident)? {
+        pub enum $name:ident $(: $family:ident)? $(, default $default:ident)? $(, or $or_name:ident)? {
             $( $(#[doc = $kind_doc:literal])* $kind:ident ( $settings:ty ) = $text:literal, )*
         }
     ) => {
@@ -242,18 +256,47 @@ macro_rules! tagged {
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                $(
+                    let $or_name = self.as_str();
+                    if $crate::setting::is_plain_kind(self, $or_name) {
+                        return serializer.serialize_str($or_name);
+                    }
+                )?
                 let mut keys = serializer.serialize_map(None)?;
-                serde::ser::SerializeMap::serialize_entry(&mut keys, "kind", self.as_str())?;
-                match self {
-                    $( Self::$kind(settings) => $crate::setting::Settings::write_keys(settings, &mut keys)?, )*
-                }
+                $crate::setting::Settings::write_keys(self, &mut keys)?;
                 serde::ser::SerializeMap::end(keys)
+            }
+        }
+
+        impl $crate::setting::Settings for $name {
+            const LEADS: bool = true;
+
+            fn write_keys<M: serde::ser::SerializeMap>(&self, keys: &mut M) -> Result<(), M::Error> {
+                keys.serialize_entry("kind", self.as_str())?;
+                match self {
+                    $( Self::$kind(settings) => $crate::setting::Settings::write_keys(settings, keys), )*
+                }
+            }
+
+            fn take_keys(keys: &mut $crate::setting::Keys) -> Result<Self, String> {
+                let kind: String = $crate::setting::take_required(keys, "kind")?;
+                let settings = match kind.as_str() {
+                    $( $text => <$settings as $crate::setting::Settings>::take_keys(keys).map(Self::$kind), )*
+                    _ => Err(format!("there is no such kind: there are {}", Self::NAMES.join(", "))),
+                };
+                settings.map_err(|error| format!("`{kind}`: {error}"))
+            }
+        }
+
+        impl $crate::setting::Ranged for $name {
+            fn check_ranges(&self) -> Result<(), $crate::setting::OutOfRange> {
+                match self { $( Self::$kind(settings) => settings.check_ranges(), )* }
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let mut keys = $crate::setting::Keys::deserialize(deserializer)?;
+                let mut keys = $crate::tagged!(@keys deserializer $($or_name)?);
                 let kind: String = $crate::setting::take_required(&mut keys, "kind").map_err(serde::de::Error::custom)?;
                 let settings = match kind.as_str() {
                     $( $text => $crate::setting::of_keys(keys).map(Self::$kind), )*
@@ -311,10 +354,18 @@ macro_rules! tagged {
                         $crate::setting::Shape::Choice(vec![$(($text, concat!($($kind_doc, "\n"),*)),)*])
                     },
                 };
-                $crate::setting::Shape::Tagged { doc: concat!($($doc, "\n"),*), common: vec![kind], variants, default }
+                let doc = concat!($($doc, "\n"),*);
+                let shape = $crate::setting::Shape::Tagged { doc, common: vec![kind], variants, default };
+                $(
+                    let $or_name = Box::new(shape);
+                    let shape = $crate::setting::Shape::OrName($or_name);
+                )?
+                shape
             }
         }
     };
+    (@keys $deserializer:ident) => { $crate::setting::Keys::deserialize($deserializer)? };
+    (@keys $deserializer:ident $or_name:ident) => { $crate::setting::keys_or_name($deserializer)? };
     (@family $name:ident [] $($kind:ident($settings:ty) = $text:literal)*) => {};
     (@family $name:ident [$family:ident] $($kind:ident($settings:ty) = $text:literal)*) => {
         $(

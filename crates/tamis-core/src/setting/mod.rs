@@ -19,16 +19,16 @@ mod value;
 
 use std::path::PathBuf;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeMap;
+use serde::{Deserialize as _, Deserializer, Serialize};
 use thiserror::Error;
 
 use crate::figure::shortest;
 
 pub use value::{ModelPlace, Program, TimeSpan};
 
-pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant, doc_text, or_null};
+pub use shape::{Check, Form, KeySpec, PathKind, Resume, Shape, Variant, doc_text, or_null};
 
 /// A type that a configuration key can have, described by its owner.
 ///
@@ -96,6 +96,16 @@ impl<T: Described> Described for Option<T> {
     }
 }
 
+impl Described for [f64; 2] {
+    fn shape() -> Shape {
+        Shape::Tuple(Box::new(Shape::Number), 2)
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        self.to_vec()
+    }
+}
+
 impl<T: Described> Described for Vec<T> {
     fn shape() -> Shape {
         Shape::List(Box::new(T::shape()))
@@ -112,6 +122,9 @@ pub type Keys = serde_json::Map<String, serde_json::Value>;
 /// A struct that [`settings!`](crate::settings) defines, as a part of a mapping: beside its keys there may be
 /// those of another such struct, and the `kind` of a tagged section.
 pub trait Settings: Described {
+    /// Whether its keys stand before those of a struct that takes it in, as a `kind` does.
+    const LEADS: bool = false;
+
     /// Writes its keys.
     ///
     /// # Errors
@@ -202,7 +215,75 @@ pub fn keys_of<T: Described>() -> Vec<KeySpec> {
     }
 }
 
-/// A default as a configuration writes it.
+/// The shape of a struct that takes in the keys of another: of another struct, or of an enum with its `kind`.
+pub fn taking_in(doc: &'static str, mut keys: Vec<KeySpec>, rest: Shape) -> Shape {
+    match rest {
+        Shape::Tagged { mut common, variants, default, .. } => {
+            common.append(&mut keys);
+            Shape::Tagged { doc, common, variants, default }
+        }
+        rest => {
+            if let Shape::Section { keys: mut shared, .. } = rest {
+                keys.append(&mut shared);
+            }
+            Shape::Section { doc, keys }
+        }
+    }
+}
+
+/// Whether a value is what the name of its kind says by itself.
+pub fn is_plain_kind<T: DeserializeOwned + PartialEq>(value: &T, kind: &str) -> bool {
+    serde_json::from_value(serde_json::json!({ "kind": kind })).is_ok_and(|plain: T| plain == *value)
+}
+
+/// The keys of a tagged section, of which a name may stand for its kind.
+///
+/// # Errors
+/// Those of the deserialiser.
+pub fn keys_or_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Keys, D::Error> {
+    match serde_json::Value::deserialize(deserializer)? {
+        serde_json::Value::Object(keys) => Ok(keys),
+        name => Ok(Keys::from_iter([("kind".to_owned(), name)])),
+    }
+}
+
+/// The default of a key as a configuration writes it: of a section the keys that are not at their own defaults.
+///
+/// `written` is the source text of the value: a number is shown as it stands there.
+pub fn default_of<T: Described>(value: &T, written: &str) -> String {
+    let json = serde_json::to_value(value).unwrap_or_default();
+    match json {
+        serde_json::Value::Number(number) if number.is_f64() => {
+            let written = written.trim_end_matches("_f64").replace('_', "");
+            let is_number = written.parse::<f64>().ok() == number.as_f64();
+            if is_number { written } else { json_text(&number.into()) }
+        }
+        // Where nothing is in it, its shape is not asked for, which may hold this very type.
+        serde_json::Value::Object(keys) if !keys.is_empty() => json_text(&changed(keys, &T::shape())),
+        json => json_text(&json),
+    }
+}
+
+/// The keys of a section that are not at their defaults.
+fn changed(keys: Keys, shape: &Shape) -> serde_json::Value {
+    let kind = keys.get("kind").and_then(serde_json::Value::as_str).unwrap_or_default();
+    let specs: Vec<KeySpec> = match shape.without_null() {
+        Shape::Section { keys, .. } => keys.clone(),
+        Shape::Tagged { common, .. } => common.iter().cloned().chain(shape.keys_of_kind(kind)).collect(),
+        _ => return serde_json::Value::Object(keys),
+    };
+    let changed = keys.into_iter().filter_map(|(name, value)| {
+        let spec = specs.iter().find(|spec| spec.name == name)?;
+        let value = match value {
+            serde_json::Value::Object(keys) => changed(keys, &(spec.shape)()),
+            value => value,
+        };
+        (json_text(&value) != spec.default).then_some((name, value))
+    });
+    serde_json::Value::Object(changed.collect())
+}
+
+/// A value as a configuration writes it.
 pub fn default_text<T: Serialize>(value: &T) -> String {
     json_text(&serde_json::to_value(value).unwrap_or_default())
 }
@@ -218,6 +299,7 @@ fn json_text(json: &serde_json::Value) -> String {
             format!("{{{}}}", keys.join(", "))
         }
         Json::String(text) if is_plain(text) => text.clone(),
+        Json::String(text) if text.parse::<f64>().is_ok() => format!("'{text}'"),
         // 0.000001 reads worse than 1e-6.
         Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
             Some(real) if real != 0.0 && (real.abs() < 1e-3 || real.abs() >= 1e5) => format!("{real:e}"),
@@ -231,7 +313,7 @@ fn json_text(json: &serde_json::Value) -> String {
 fn is_plain(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.parse::<f64>().is_err()
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '@'))
         && !matches!(text, "null" | "true" | "false")
 }
 
@@ -368,7 +450,7 @@ mod tests {
         assert_eq!(default_text(&Colour::Green), "dark-green");
         assert_eq!(default_text(&TimeSpan::seconds(30)), "30s");
         assert_eq!(default_text(&Program("python3".into())), "python3");
-        assert_eq!(default_text(&"30"), "\"30\"");
+        assert_eq!(default_text(&"30"), "'30'");
         assert_eq!(default_text(&[Point {}, Point {}]), "[{}, {}]");
         assert_eq!(default_text(&vec![AnyForm::default()]), "[{kind: point}]");
     }

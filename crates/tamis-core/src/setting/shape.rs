@@ -132,8 +132,10 @@ pub enum Shape {
     Text(&'static str),
     /// A file or folder, in the sense that [`PathKind`] says.
     Path(PathKind),
-    /// A number or a text, described in words.
-    NumberOrText(&'static str),
+    /// A number or a text in a form of its own.
+    NumberOrText(Form),
+    /// A text in a form of its own.
+    TextForm(Form),
     /// A length of time, in the forms that [`TimeSpan`](super::TimeSpan) reads.
     TimeSpan,
     /// One of named values, each with its documentation.
@@ -170,6 +172,16 @@ pub enum Shape {
         /// The kind where nobody names one; `None`: it must be named.
         default: Option<&'static str>,
     },
+}
+
+/// A form in which a value is written.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    /// The form in words.
+    pub words: &'static str,
+    /// The value of a text, which may be unquoted, as its type serialises it; `None` where the text has another
+    /// form. Of `{a: b}` the text is `a:b`.
+    pub read: fn(text: &str, is_plain: bool) -> Option<serde_json::Value>,
 }
 
 /// Texts other than a path that a key of paths takes.
@@ -265,7 +277,8 @@ impl Shape {
             Self::Bool => "true or false".to_owned(),
             Self::Integer => "a whole number".to_owned(),
             Self::Number => "a number".to_owned(),
-            Self::Text(what) | Self::NumberOrText(what) => format!("a {what}"),
+            Self::Text(what) => format!("a {what}"),
+            Self::NumberOrText(form) | Self::TextForm(form) => format!("a {}", form.words),
             Self::Path(PathKind::Path) => "a path".to_owned(),
             Self::Path(PathKind::OrCharacters) => "a path, or `char`".to_owned(),
             Self::Path(PathKind::OrModel) => "a path or the name of a model on a hub".to_owned(),

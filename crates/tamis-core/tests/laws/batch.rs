@@ -3,12 +3,12 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::objective::{
-    AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled,
-    DppoKl, DppoTv, Dro, EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator,
-    KlKind, KlTerm, LengthDivisors, LossMasks, Luspo, Normalisers, Objective, PolicyLoss, Reinforce, Sapo,
-    Vespo,
+    AdaptiveEntropy, AdvantageColumn, Aggregation, Columns, EntropyBonus, Importance, KlController,
+    KlEstimator, KlKind, KlTerm, LengthDivisors, LossMasks, Normalisers, Objective,
 };
 use tamis_core::ragged::Ragged;
+
+use crate::registry::policy;
 
 /// One trajectory: per token the mask and the numbers of every column.
 #[derive(Debug, Clone)]
@@ -151,74 +151,6 @@ pub(crate) fn aggregation() -> impl Strategy<Value = Aggregation> {
     ]
 }
 
-fn clip() -> impl Strategy<Value = Clip> {
-    (
-        0.05..0.5_f64,
-        0.05..0.5_f64,
-        prop::option::of(1.5..4.0_f64),
-        prop::option::of(1.1..3.0_f64),
-        prop_oneof![Just(None), Just(Some(20.0)), Just(Some(0.8))],
-    )
-        .prop_map(|(low, high, dual, cap, log_ratio_limit)| Clip {
-            clip_low: low,
-            clip_high: high,
-            dual_clip: dual,
-            delta: cap,
-            log_ratio_limit,
-        })
-}
-
-/// Any policy loss.
-pub(crate) fn policy() -> impl Strategy<Value = PolicyLoss> {
-    let limit = || prop_oneof![Just(None), Just(Some(20.0)), Just(Some(0.8))];
-    let dppo = (0.01..0.3_f64, 0.01..0.3_f64, 1.0..4.0_f64, limit());
-    let gspo = (0.05..0.5_f64, 0.05..0.5_f64, any::<bool>(), prop::option::of(0.3..2.0_f64));
-    let bound = prop_oneof![Just(CispoBound::Relative), Just(CispoBound::Absolute)];
-    let cispo = (bound, 0.05..1.0_f64, 0.05..0.5_f64, 0.2..5.0_f64, limit()).prop_map(
-        |(bound, clip_low, clip_high, max_ratio, log_ratio_limit)| {
-            PolicyLoss::Cispo(Cispo { bound, clip_low, clip_high, max_ratio, log_ratio_limit })
-        },
-    );
-    prop_oneof![
-        4 => clip().prop_map(PolicyLoss::Clip),
-        1 => clip().prop_map(|Clip { clip_low, clip_high, log_ratio_limit, .. }| {
-            PolicyLoss::Luspo(Luspo { clip_low, clip_high, log_ratio_limit })
-        }),
-        2 => gspo.prop_map(|(low, high, token, log_ratio_limit)| {
-            let form = if token { GspoForm::Token } else { GspoForm::Sequence };
-            PolicyLoss::Gspo(Gspo { clip_low: low, clip_high: high, form, log_ratio_limit })
-        }),
-        1 => (clip(), prop::option::of(0.5..2.0_f64))
-            .prop_map(|(Clip { clip_low, clip_high, dual_clip, log_ratio_limit, .. }, weight_cap)| {
-                PolicyLoss::Decoupled(Decoupled { clip_low, clip_high, dual_clip, weight_cap, log_ratio_limit })
-            }),
-        1 => prop_oneof![Just(PolicyLoss::Reinforce(Reinforce {})), Just(PolicyLoss::Gpg(Reinforce {}))],
-        1 => (0.05..0.5_f64, 0.05..0.5_f64, 0.01..1.0_f64).prop_map(|(low, high, share)| {
-            PolicyLoss::ClipCov(ClipCov { clip_low: low, clip_high: high, share, cov_low: -0.3, cov_high: 2.0 })
-        }),
-        1 => (0.01..1.0_f64, 0.0..2.0_f64).prop_map(|(share, coef)| PolicyLoss::KlCov(KlCov { share, cov_coefficient: coef })),
-        2 => (0.0..0.6_f64, 0.0..0.6_f64, prop_oneof![Just(0.0), Just(1e-8)]).prop_map(|(low, high, epsilon)| {
-            PolicyLoss::GeoMean(GeoMean { clip_low: low, clip_high: high, length_epsilon: epsilon, weight_epsilon: epsilon })
-        }),
-        1 => cispo,
-        2 => (0.3..3.0_f64, 0.3..3.0_f64, limit()).prop_map(|(tau_positive, tau_negative, log_ratio_limit)| {
-            PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit })
-        }),
-        1 => dppo.clone().prop_map(|(clip_low, clip_high, max_ratio, log_ratio_limit)| {
-            PolicyLoss::DppoTv(DppoTv { clip_low, clip_high, max_ratio, log_ratio_limit })
-        }),
-        1 => dppo.prop_map(|(clip_low, clip_high, max_ratio, log_ratio_limit)| {
-            PolicyLoss::DppoKl(DppoKl { clip_low, clip_high, max_ratio, log_ratio_limit })
-        }),
-        1 => (0.0..2.0_f64).prop_map(|beta| PolicyLoss::Dro(Dro { beta })),
-        1 => (0.0..4.0_f64, 0.0..4.0_f64, 0.0..4.0_f64, 0.0..4.0_f64).prop_map(
-            |(k_positive, lambda_positive, k_negative, lambda_negative)| {
-                PolicyLoss::Vespo(Vespo { k_positive, lambda_positive, k_negative, lambda_negative })
-            }
-        ),
-    ]
-}
-
 /// Any combination of settings that go together.
 pub(crate) fn objective() -> impl Strategy<Value = Objective> {
     let kind = prop_oneof![Just(KlKind::K1), Just(KlKind::Abs), Just(KlKind::K2), Just(KlKind::K3)];
@@ -249,11 +181,7 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
     (policy(), importance, (aggregation(), divisors), terms, prop_oneof![Just(LossMasks::default()), masks])
         .prop_map(|(policy, importance, (aggregation, divisors), (kl, entropy), masks)| {
             let importance = if policy.has_importance_levels() { importance } else { Importance::Token };
-            let aggregation = if matches!(policy, PolicyLoss::Luspo(_)) {
-                Aggregation::SeqMeanTokenSum
-            } else {
-                aggregation
-            };
+            let aggregation = policy.needed_aggregation().unwrap_or(aggregation);
             Objective { policy, importance, aggregation, divisors, kl, entropy, masks }
         })
 }

@@ -14,4 +14,5 @@ mod edges;
 mod losses;
 mod objective;
 mod recipes;
+mod registry;
 mod settings;

@@ -4,9 +4,9 @@ mod by_hand;
 
 use proptest::prelude::*;
 use tamis_core::objective::{
-    Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, Evaluation,
-    GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
-    Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
+    Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, DppoKl,
+    DppoTv, Evaluation, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind,
+    KlTerm, LossMasks, Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
 };
 
 use crate::batch::{Batch, Gathered, batch, objective};
@@ -30,12 +30,8 @@ fn grpo() -> Objective {
 /// The same settings without anything that is held constant where it is differentiated: the derivative is
 /// that of the value.
 fn without_constants(mut objective: Objective) -> Objective {
-    match &mut objective.policy {
-        PolicyLoss::Gspo(loss) => loss.form = GspoForm::Sequence,
-        PolicyLoss::Cispo(_) | PolicyLoss::DppoTv(_) | PolicyLoss::DppoKl(_) | PolicyLoss::Vespo(_) => {
-            objective.policy = PolicyLoss::Clip(Clip::symmetric(0.2));
-        }
-        _ => {}
+    if objective.policy.is_constant_weight() {
+        objective.policy = PolicyLoss::Clip(Clip::symmetric(0.2));
     }
     if objective.importance == Importance::SequenceToken {
         objective.importance = Importance::Sequence;
@@ -573,11 +569,11 @@ proptest! {
 
     #[test]
     fn on_policy_the_gradient_is_minus_advantage_times_weight(objective in objective(), batch in batch()) {
-        // All but those that read the ratio's own bound as a value (TRL's CISPO) are the policy gradient
-        // where every ratio is 1.
+        // All but those that bound a ratio of 1 (TRL's CISPO) are the policy gradient where every ratio is 1.
         let bounded_below_one = match objective.policy {
             PolicyLoss::Cispo(loss) => loss.bound == CispoBound::Absolute && loss.max_ratio < 1.0,
-            PolicyLoss::GeoMean(loss) => loss.length_epsilon > 0.0,
+            PolicyLoss::DppoTv(DppoTv { max_ratio, .. }) | PolicyLoss::DppoKl(DppoKl { max_ratio, .. }) => max_ratio < 1.0,
+            PolicyLoss::GeoMean(loss) => loss.length_epsilon > 0.0 || loss.weight_epsilon > 0.0,
             PolicyLoss::Decoupled(_) => true,
             _ => false,
         };

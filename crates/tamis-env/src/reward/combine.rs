@@ -74,7 +74,7 @@ impl Rewards {
         }
         let mut names = BTreeSet::new();
         for NamedReward { name, weight, .. } in &functions {
-            let fail = |reason| Err(fault!("reward function name `{name}` {reason}").into());
+            let fail = |reason: &str| Err(fault!("reward function name `{name}` {reason}").into());
             if name.is_empty() {
                 return fail("is empty");
             }
@@ -317,9 +317,9 @@ impl Rewards {
 fn check_outcomes(mut outcomes: Vec<RewardOutcome>, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
     let expected = batch.len();
     if outcomes.len() != expected {
-        let failure =
-            fault!("answers: expected {expected} for {expected} completions, got {}", outcomes.len()).into();
-        return vec![RewardOutcome::Failed(failure); expected];
+        let actual = outcomes.len();
+        let failure = fault!("answers: expected {expected} for {expected} completions, got {actual}");
+        return vec![RewardOutcome::Failed(failure.into()); expected];
     }
     for (outcome, input) in outcomes.iter_mut().zip(batch) {
         if let RewardOutcome::Scored(scores) = outcome {
@@ -338,32 +338,29 @@ fn check_scores(scores: &mut Scores, num_tokens: usize, num_turns: usize) -> Res
     for (name, score) in scores.iter() {
         let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
         if let Some(value) = std::iter::once(&score.value).chain(parts).find(|value| value.is_infinite()) {
-            return Err(fault!("score `{name}` must be finite, got {value}").into());
+            return Err(RewardFailure::not_finite(name, &value.to_string()));
         }
         let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
         if let Some(&value) =
             std::iter::once(&score.value).chain(parts).find(|value| value.abs() > LARGEST_SCORE)
         {
-            return Err(fault!(
-                "score `{name}` must lie within plus and minus {LARGEST_SCORE:e}, got {value:e}"
-            )
-            .into());
+            let bound = format!("within plus and minus {LARGEST_SCORE:e}");
+            return Err(fault!("score `{name}` must lie {bound}, got {value:e}").into());
         }
         if let Some(per_token) = &score.per_token
             && per_token.len() != num_tokens
         {
-            return Err(fault!(
-                "score `{name}` per token: expected {num_tokens} numbers, one for each completion token, got {}",
-                per_token.len()
-            ).into());
+            let actual = per_token.len();
+            let expected = format!("{num_tokens} numbers, one for each completion token");
+            return Err(fault!("score `{name}` per token: expected {expected}, got {actual}").into());
         }
         if let Some(per_turn) = &score.per_turn
             && per_turn.len() != num_turns
         {
-            return Err(fault!(
-                "score `{name}` per turn: expected {num_turns} numbers, one for each turn of the assistant in the completion, got {}",
-                per_turn.len()
-            ).into());
+            let actual = per_turn.len();
+            let expected =
+                format!("{num_turns} numbers, one for each turn of the assistant in the completion");
+            return Err(fault!("score `{name}` per turn: expected {expected}, got {actual}").into());
         }
     }
     scores.retain(|_, score| {

@@ -2,7 +2,6 @@
 
 use std::f64::consts::PI;
 
-use tamis_core::fault;
 use tamis_data::prompt::Prompt;
 
 use super::error::RewardError;
@@ -124,8 +123,7 @@ pub struct Cosine {
 impl Cosine {
     /// `verifier` must answer `acc`.
     pub fn new(verifier: Box<dyn RewardFunction>, schedule: CosineSchedule) -> Result<Self, RewardError> {
-        let fail =
-            |expected, actual: String| Err(fault!("reward `cosine` needs {expected}, got {actual}").into());
+        let fail = |expected, actual: String| Err(RewardError::parameter("cosine", expected, &actual));
         if schedule.max_length == 0 {
             return fail("a max_length of at least 1 token", "0".to_owned());
         }

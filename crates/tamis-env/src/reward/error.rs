@@ -1,5 +1,6 @@
 //! Why rewards cannot be set up, or scoring cannot go on.
 
+use tamis_core::fault;
 use tamis_core::fault::Fault;
 use thiserror::Error;
 
@@ -8,6 +9,9 @@ use super::failure::RewardFailure;
 /// A reward cannot be set up, or scoring cannot go on.
 #[derive(Debug, Error)]
 pub enum RewardError {
+    /// The functions or a parameter of theirs cannot be used.
+    #[error(transparent)]
+    Setup(#[from] Fault),
     /// A pattern is no regular expression.
     #[error(
         "reward `format` cannot use the pattern `{pattern}` (look-around and back-references are not supported)"
@@ -36,12 +40,14 @@ pub enum RewardError {
     /// Whoever waits for the scores does not want them any more.
     #[error("interrupted")]
     Interrupted,
-    /// Anything else.
-    #[error(transparent)]
-    Fault(#[from] Fault),
 }
 
 impl RewardError {
+    /// A parameter is out of range.
+    pub(super) fn parameter(kind: &str, expected: &str, actual: &str) -> Self {
+        fault!("reward `{kind}` needs {expected}, got {actual}").into()
+    }
+
     /// A failure of a function that no later call can mend.
     pub(super) fn fatal(name: &str, failure: &RewardFailure) -> Self {
         match failure {

@@ -2,8 +2,8 @@
 
 use tamis_data::prompt::Prompt;
 
+use super::as_written::as_written;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::gold::as_written;
 use super::settings::{BuildError, RewardContext, RewardSettings};
 
 tamis_core::settings! {

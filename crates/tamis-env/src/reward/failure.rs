@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tamis_core::fault;
 use tamis_core::fault::Fault;
 use thiserror::Error;
 
@@ -11,7 +12,7 @@ pub const LARGEST_SCORE: f64 = 1e100;
 
 /// A failure of one function on one completion. The completion is left without that function's score, as if
 /// it had no answer, and the reason is reported; the failures of [`RewardFailure::is_fatal`] end the run.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 pub enum RewardFailure {
     /// The program cannot be started.
     #[error("cannot start `{program}`: {reason}")]
@@ -37,22 +38,9 @@ pub enum RewardFailure {
         /// Last lines of its standard error.
         stderr: String,
     },
-    /// A line longer than the limit; the process was killed.
-    #[error("an answer is longer than {limit} bytes; the process was killed")]
-    LineTooLong {
-        /// Longest line that is read.
-        limit: usize,
-    },
-    /// A line that is no answer; the process was killed.
-    #[error(
-        "expected one JSON object with `id` and `score` a line, got `{line}`: {reason}; the process was killed"
-    )]
-    Garbage {
-        /// Beginning of the line.
-        line: String,
-        /// The fault.
-        reason: String,
-    },
+    /// An answer that cannot be used.
+    #[error(transparent)]
+    Answer(#[from] Fault),
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {
@@ -80,12 +68,22 @@ pub enum RewardFailure {
     /// Whoever waits for the answer does not want it any more.
     #[error("interrupted")]
     Interrupted,
-    /// Anything else.
-    #[error(transparent)]
-    Fault(#[from] Fault),
 }
 
 impl RewardFailure {
+    /// A line that is no answer; the process was killed.
+    pub(super) fn garbage(line: &str, reason: &str) -> Self {
+        fault!(
+            "expected one JSON object with `id` and `score` a line, got `{line}`: {reason}; the process was killed"
+        )
+        .into()
+    }
+
+    /// A score is infinite.
+    pub(super) fn not_finite(name: &str, value: &str) -> Self {
+        fault!("score `{name}` must be finite, got {value}").into()
+    }
+
     /// Whether no later call can succeed.
     pub fn is_fatal(&self) -> bool {
         matches!(

@@ -16,9 +16,9 @@ use std::sync::LazyLock;
 use regex::Regex;
 use tamis_data::prompt::Prompt;
 
+use super::as_written::as_written;
 use super::boxed::last_chars;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::gold::as_written;
 use super::settings::{BuildError, RewardContext, RewardSettings};
 use crate::rational::canonical_decimal;
 

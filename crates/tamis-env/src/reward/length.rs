@@ -3,7 +3,6 @@
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use tamis_core::fault;
 
 tamis_core::settings! {
     /// The range of [`Length`].
@@ -45,8 +44,7 @@ pub struct Length {
 impl Length {
     /// All in tokens; `min <= max`, `scale` at least 1 (1: anything outside the range scores −1).
     pub fn new(min: u64, max: u64, scale: u64) -> Result<Self, RewardError> {
-        let fail =
-            |expected, actual: String| Err(fault!("reward `length` needs {expected}, got {actual}").into());
+        let fail = |expected, actual: String| Err(RewardError::parameter("length", expected, &actual));
         if min > max {
             return fail("min <= max", format!("min {min}, max {max}"));
         }

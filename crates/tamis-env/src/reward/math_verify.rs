@@ -8,11 +8,11 @@
 use tamis_core::setting::Program;
 use tamis_data::prompt::{Prompt, PromptContent};
 
+use super::as_written::as_written;
 use super::command::{CommandReward, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
-use super::gold::as_written;
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardFile, RewardSettings};
 

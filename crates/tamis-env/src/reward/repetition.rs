@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
-use tamis_core::fault;
 
 tamis_core::settings! {
     /// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's
@@ -22,9 +21,8 @@ tamis_core::settings! {
 
 impl RewardSettings for Repetition {
     fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
-        let fail = |expected, actual: String| {
-            Err(RewardError::from(fault!("reward `repetition` needs {expected}, got {actual}")).into())
-        };
+        let fail =
+            |expected, actual: String| Err(RewardError::parameter("repetition", expected, &actual).into());
         if self.ngram_size == 0 {
             return fail("an ngram_size of at least 1", "0".to_owned());
         }

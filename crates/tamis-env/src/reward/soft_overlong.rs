@@ -12,7 +12,6 @@
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
-use tamis_core::fault;
 
 tamis_core::choice! {
     /// The form of the soft overlong punishment.
@@ -92,9 +91,7 @@ impl SoftOverlong {
     /// `max_length` and `buffer` in tokens; the punishment is multiplied by `factor` (verl's
     /// `penalty_factor`, 1 unless set).
     pub fn new(max_length: u64, buffer: u64, factor: f64, form: OverlongForm) -> Result<Self, RewardError> {
-        let fail = |expected, actual: String| {
-            Err(fault!("reward `soft_overlong` needs {expected}, got {actual}").into())
-        };
+        let fail = |expected, actual: String| Err(RewardError::parameter("soft_overlong", expected, &actual));
         if form == OverlongForm::Verl && buffer == 0 {
             return fail("a buffer of at least 1 token in the form `verl`", buffer.to_string());
         }

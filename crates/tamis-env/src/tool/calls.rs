@@ -19,7 +19,8 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const PYTHON: &str = "<|python_tag|>";
 
-/// The tool calls of an answer in their order, each readable or not; none where the answer calls no tool.
+/// The tool calls of an answer in their order, each readable or not; none if the answer calls no tool. The message of one
+/// that cannot be read is for the model.
 ///
 /// Forms: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them (Hermes, Qwen);
 /// `{"name": ..., "parameters": {...}}` as the whole answer or after `<|python_tag|>`, several with `;` between
@@ -172,11 +173,9 @@ fn arguments_of(value: &Json) -> Option<&Json> {
 }
 
 fn read_call(value: &Json, text: &str) -> Result<ToolCall, Fault> {
-    let form = |fault| {
-        fault!(
-            "the tool call must be an object with \"name\" and \"arguments\": {fault}: {text}",
-            text = beginning(text)
-        )
+    let form = |reason: &str| {
+        let text = beginning(text);
+        fault!("the tool call must be an object with \"name\" and \"arguments\": {reason}: {text}")
     };
     let name =
         value["name"].as_str().filter(|name| !name.is_empty()).ok_or_else(|| form("it has no name"))?;
@@ -194,7 +193,7 @@ fn read_call(value: &Json, text: &str) -> Result<ToolCall, Fault> {
 }
 
 fn json_error(text: &str, reason: &str) -> Fault {
-    fault!("the tool call is not valid JSON: {reason}: {text}", text = beginning(text))
+    fault!("the tool call is not valid JSON: {reason}: {}", beginning(text))
 }
 
 fn beginning(text: &str) -> String {

@@ -15,9 +15,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use support::{FakeHub, Fault, SIGNATURE, commit, git_sha1, sha256};
-use tamis_hub::{
-    DownloadProgress, Extent, FoundModel, Hub, HubError, HubSettings, HubToken, Kind, WantedSplit,
-};
+use tamis_config::locate::{Extent, FoundModel, LocateFailure as Kind, WantedSplit};
+use tamis_hub::{DownloadProgress, Hub, HubError, HubSettings, HubToken};
 
 const MODEL: &str = "models/org/tiny";
 const DATA: &str = "datasets/org/sums";

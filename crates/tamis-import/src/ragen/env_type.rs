@@ -1,7 +1,44 @@
-//! RAGEN's kinds of environment and their `env_config`: what each setting becomes.
+//! RAGEN's kinds of environment with their `env_config`, and its tags: the table `ragen-environments.tsv`.
+//!
+//! A line without a setting begins a kind: ours with settings of ours that RAGEN has no name for, settings that
+//! RAGEN has and nothing says, and something to know about it; or no kind of ours, and what to do instead. A
+//! setting whose name ends in a dot stands for the entries of a mapping. The first of its lines whose `if` holds is
+//! taken, by `; ` beside that:
+//!
+//! | becomes | condition | the setting |
+//! |---|---|---|
+//! | one of ours | | has the same value there |
+//! | one of ours | `words A=B\|C` | has B for A, and its own word for C; other values are refused |
+//! | one of ours | `file`, `complement` | is a file; is 1 without it |
+//! | two of ours | `sides` | is both sides of a room |
+//! | `a=1 b=2` | | sets these |
+//! | `part of a` | | is part of what `a` becomes |
+//! | | | has no effect, for the reason in the note |
+//! | | `unless A\|B`, `never` | is refused unless it has one of these values |
+//! | | `entries A=B\|C=D` | is refused unless its entries are these |
+//! | | `limit`, `symbol`, `legend` | is a limit of actions, a symbol of Sokoban's cells, the words for one |
+
+use std::sync::LazyLock;
 
 use super::symbols;
+use crate::table::columns;
 use crate::translator::quote;
+
+/// The environments that RAGEN has.
+pub(super) struct Environments {
+    pub(super) kinds: Vec<EnvType>,
+    /// Kinds that RAGEN plays and tamis does not, with what to do instead.
+    pub(super) elsewhere: Vec<(&'static str, &'static str)>,
+    pub(super) tags: Vec<Tag>,
+}
+
+/// The tag that RAGEN plays where nobody names another.
+pub(super) const DEFAULT: &str = "CoordSokoban";
+
+/// Settings that RAGEN has called otherwise at another time.
+pub(super) const OTHER_NAMES: &[(&str, &str)] = &[("board_size", "grid_size")];
+
+type Settings = Vec<(&'static str, &'static str)>;
 
 /// A kind of environment.
 pub(super) struct EnvType {
@@ -10,52 +47,32 @@ pub(super) struct EnvType {
     /// Ours.
     pub(super) kind: &'static str,
     /// Settings that RAGEN has and nothing says, where they are not our defaults.
-    pub(super) defaults: &'static [(&'static str, &'static str)],
+    pub(super) defaults: Settings,
     /// Settings of ours that RAGEN has no name for.
-    pub(super) fixed: &'static [(&'static str, &'static str)],
-    /// The settings. A name with `.` at its end stands for the entries of a mapping.
-    pub(super) settings: &'static [(&'static str, Meaning)],
+    pub(super) fixed: Settings,
+    rows: Vec<Row>,
     /// Something to know about it.
     pub(super) remark: Option<&'static str>,
 }
 
-/// What a setting of RAGEN's means.
-#[derive(Clone, Copy)]
-pub(super) enum Meaning {
-    /// One of ours, with the same value.
-    Same(&'static str),
-    /// One of ours, with other words for its values.
-    Words(&'static str, &'static [(&'static str, &'static str)]),
-    /// One of ours that is a file.
-    File(&'static str),
-    /// Nothing, for a reason.
-    NoEffect(&'static str),
-    /// Refused, for a reason, unless it has one of these values.
-    Unless(&'static [&'static str], &'static str),
-    /// Entries of a mapping, which are so here, and refused where they differ, for a reason.
-    Entries(&'static [(&'static str, &'static str)], &'static str),
-    /// A limit of actions.
-    Limit,
-    /// One of the two sides of a room, which are read together; ours, and the other side.
-    Side(&'static str, &'static str),
-    /// Both sides.
-    Sides,
-    /// A symbol of Sokoban's cells.
-    Symbol,
-    /// The words for such a symbol.
-    Legend,
-    /// One of ours, which is 1 without it.
-    Complement(&'static str),
-    /// Difficulty of a Sudoku.
-    Difficulty,
-    /// The name of a bandit's arm.
-    Arm,
+struct Row {
+    setting: &'static str,
+    becomes: &'static str,
+    condition: &'static str,
+    note: &'static str,
 }
 
-use Meaning::{
-    Arm, Complement, Difficulty, Entries, File, Legend, Limit, NoEffect, Same, Side, Sides, Symbol, Unless,
-    Words,
-};
+/// An environment of RAGEN's `envs.yaml`, with the numbers that it gives it.
+pub(super) struct Tag {
+    pub(super) name: &'static str,
+    /// Which environment of RAGEN's it is.
+    pub(super) env_type: &'static str,
+    /// Its `max_actions_per_traj`.
+    pub(super) max_actions: &'static str,
+    pub(super) max_tokens: &'static str,
+    /// Its `env_config`.
+    pub(super) config: Settings,
+}
 
 /// A setting as the run has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,288 +102,126 @@ pub(super) enum Outcome {
     Unknown,
 }
 
-const IS_TEXT: Meaning =
-    Unless(&["text", "null"], "an environment is shown as text: take one that is, such as SimpleSokoban");
-const SO_NAMED: &str = "actions have these names here, and no others";
-const VIEWS: &[(&str, &str)] = &[("grid", "grid"), ("coord", "coord"), ("grid_coord", "grid_coord")];
-const BY_SEED: &str = "RAGEN sets it anew at every start; `run.seed` keys the levels here";
+/// The table.
+pub(super) fn environments() -> &'static Environments {
+    static ENVIRONMENTS: LazyLock<Environments> = LazyLock::new(read);
+    &ENVIRONMENTS
+}
 
-/// Settings that RAGEN has called otherwise at another time.
-pub(super) const OTHER_NAMES: &[(&str, &str)] = &[("board_size", "grid_size")];
+fn read() -> Environments {
+    let table = include_str!("../../tables/ragen-environments.tsv");
+    let (settings, tags) = table.split_once("\n= tags\n").unwrap_or((table, ""));
+    let (mut kinds, mut elsewhere): (Vec<EnvType>, Vec<_>) = (Vec::new(), Vec::new());
+    for [name, setting, becomes, condition, note] in settings.lines().skip(1).map(columns) {
+        match (kinds.last_mut(), setting, becomes) {
+            (_, "", "") => elsewhere.push((name, note)),
+            (_, "", ours) => {
+                let (kind, fixed) = ours.split_once(' ').unwrap_or((ours, ""));
+                let remark = Some(note).filter(|note| !note.is_empty());
+                let (fixed, defaults) = (pairs(fixed), pairs(condition));
+                kinds.push(EnvType { name, kind, defaults, fixed, rows: Vec::new(), remark });
+            }
+            (Some(kind), ..) => kind.rows.push(Row { setting, becomes, condition, note }),
+            (None, ..) => {}
+        }
+    }
+    let tag = |[name, env_type, max_actions, max_tokens, config]: [&'static str; 5]| Tag {
+        name,
+        env_type,
+        max_actions,
+        max_tokens,
+        config: pairs(config),
+    };
+    Environments { kinds, elsewhere, tags: tags.lines().skip(1).map(columns).map(tag).collect() }
+}
 
-/// The kinds that are here, too.
-pub(super) const ENV_TYPES: &[EnvType] = &[
-    EnvType {
-        name: "sokoban",
-        kind: "sokoban",
-        defaults: &[("num_boxes", "3")],
-        fixed: &[],
-        settings: &[
-            ("dim_x", Side("rows", "dim_y")),
-            ("dim_y", Side("columns", "dim_x")),
-            ("dim_room", Sides),
-            ("num_boxes", Same("boxes")),
-            ("max_steps", Same("max_steps")),
-            ("search_depth", Same("search_depth")),
-            ("observation_format", Words("observation", VIEWS)),
-            ("render_mode", IS_TEXT),
-            ("grid_lookup.", Symbol),
-            ("grid_vocab.", Legend),
-            (
-                "action_lookup.",
-                Entries(&[("1", "Up"), ("2", "Down"), ("3", "Left"), ("4", "Right")], SO_NAMED),
-            ),
-            (
-                "min_solution_steps",
-                Unless(
-                    &["null"],
-                    "rooms are not chosen by the length of their solutions: see `environment.search_depth`",
-                ),
-            ),
-            ("max_reset_tries", NoEffect("rooms are not chosen by the length of their solutions")),
-            (
-                "ignore_gym_reward",
-                Unless(
-                    &["False", "false"],
-                    "the rewards are gym-sokoban's; whether a room was solved is `acc`, which filters \
-                     and metrics can look at",
-                ),
-            ),
-            ("success_reward", NoEffect("RAGEN reads it where ignore_gym_reward is on")),
-        ],
-        remark: None,
-    },
-    EnvType {
-        name: "frozen_lake",
-        kind: "frozen_lake",
-        defaults: &[],
-        fixed: &[],
-        settings: &[
-            ("size", Same("size")),
-            ("p", Same("frozen_prob")),
-            ("is_slippery", Same("is_slippery")),
-            ("success_rate", Same("success_rate")),
-            ("observation_format", Words("observation_format", VIEWS)),
-            ("map_seed", NoEffect(BY_SEED)),
-            ("render_mode", IS_TEXT),
-            (
-                "grid_lookup.",
-                Entries(
-                    &[("0", "P"), ("1", "_"), ("2", "O"), ("3", "G"), ("4", "X"), ("5", "√")],
-                    "a lake has these symbols here, and no others",
-                ),
-            ),
-            (
-                "grid_vocab.",
-                Entries(
-                    &[
-                        ("P", "player"),
-                        ("_", "empty"),
-                        ("O", "hole"),
-                        ("G", "goal"),
-                        ("X", "player in hole"),
-                        ("√", "player on goal"),
-                    ],
-                    "a lake has these symbols here, and no others",
-                ),
-            ),
-            (
-                "action_lookup.",
-                Entries(&[("1", "Left"), ("2", "Down"), ("3", "Right"), ("4", "Up")], SO_NAMED),
-            ),
-            ("action_map.", Entries(&[("1", "0"), ("2", "1"), ("3", "2"), ("4", "3")], SO_NAMED)),
-        ],
-        remark: None,
-    },
-    EnvType {
-        name: "bandit",
-        kind: "bandit",
-        defaults: &[],
-        fixed: &[],
-        settings: &[
-            ("split", Words("names", &[("train", "train"), ("test", "test")])),
-            ("lo_arm_score", Same("safe_reward")),
-            ("hi_arm_loscore", Same("miss_reward")),
-            ("hi_arm_hiscore", Same("hit_reward")),
-            ("hi_arm_hiscore_prob", Same("hit_prob")),
-            ("lo_arm_name", Arm),
-            ("hi_arm_name", Arm),
-            ("action_space_start", NoEffect("an arm is chosen by its name")),
-            ("action_lookup", Unless(&["null"], "an arm is chosen by its name")),
-            ("render_mode", IS_TEXT),
-        ],
-        remark: None,
-    },
-    EnvType {
-        name: "countdown",
-        kind: "countdown",
-        defaults: &[],
-        fixed: &[],
-        settings: &[
-            ("train_path", File("file")),
-            ("max_instances", Same("train_size")),
-            ("score", Unless(&["1", "1.0"], "an answer that is right earns 1")),
-            ("format_score", Unless(&["0.1"], "the right numbers with a wrong value earn 0.1")),
-            ("render_mode", IS_TEXT),
-        ],
-        remark: Some("tasks are drawn like those of RAGEN's file; `environment.file` reads them from it"),
-    },
-    EnvType {
-        name: "sudoku",
-        kind: "sudoku",
-        defaults: &[("grid_size", "9"), ("difficulty", "easy")],
-        fixed: &[],
-        settings: &[
-            ("grid_size", Words("size", &[("4", "4x4"), ("9", "9x9")])),
-            ("difficulty", Difficulty),
-            ("max_steps", Limit),
-            ("render_mode", IS_TEXT),
-            ("render_format", NoEffect("a grid is shown as it stands")),
-            (
-                "show_conflicts",
-                NoEffect(
-                    "a number that is not the solution's is not put down: there are no conflicts to show",
-                ),
-            ),
-            (
-                "show_valid_numbers",
-                NoEffect("a grid is shown as it stands, without what is possible in its cells"),
-            ),
-            (
-                "show_candidates",
-                NoEffect("a grid is shown as it stands, without what is possible in its cells"),
-            ),
-            ("correct_placement_score", Unless(&["1", "1.0"], "a number that is right earns 1")),
-            ("invalid_action_score", Unless(&["-0.1"], "what is not put down costs 0.1")),
-            ("completion_bonus", Unless(&["10", "10.0"], "a complete grid earns 10 more")),
-        ],
-        remark: Some("a grid is shown as it stands: RAGEN adds what is possible in each cell"),
-    },
-    EnvType {
-        name: "game_2048",
-        kind: "twenty_forty_eight",
-        defaults: &[],
-        fixed: &[],
-        settings: &[
-            ("size", Same("size")),
-            ("two_prob", Complement("four_prob")),
-            ("use_log_reward", Unless(&["True", "true"], "a merge earns its logarithm")),
-            ("render_mode", IS_TEXT),
-            ("action_lookup", Unless(&["null"], SO_NAMED)),
-            (
-                "action_lookup.",
-                Entries(&[("0", "Up"), ("1", "Right"), ("2", "Down"), ("3", "Left")], SO_NAMED),
-            ),
-        ],
-        remark: None,
-    },
-    EnvType {
-        name: "rubikscube",
-        kind: "rubik_2x2",
-        defaults: &[],
-        fixed: &[("faces", "six"), ("doubles", "false")],
-        settings: &[
-            ("scramble_depth", Same("scramble_moves")),
-            ("max_steps", Limit),
-            ("render_mode", IS_TEXT),
-            ("action_lookup", Unless(&["null"], SO_NAMED)),
-        ],
-        remark: None,
-    },
-];
+/// `a=1 b=2` as pairs.
+fn pairs(text: &'static str) -> Settings {
+    text.split(' ').filter_map(|pair| pair.split_once('=')).collect()
+}
 
 impl EnvType {
-    /// What RAGEN means by a setting, and the part of its name below a mapping's.
-    fn meaning<'n>(&self, name: &'n str) -> Option<(Meaning, &'n str)> {
-        self.settings.iter().find_map(|(known, meaning)| {
-            let below = if known.ends_with('.') { name.strip_prefix(known)? } else { "" };
-            (known.ends_with('.') || *known == name).then_some((*meaning, below))
+    /// The line of a setting among some, and the part of its name below a mapping's.
+    fn row<'n>(&self, name: &'n str, all: &[Setting]) -> Option<(&Row, &'n str)> {
+        let holds = |term: &str| match term
+            .strip_prefix("if ")
+            .map(|term| term.split_once('=').unwrap_or((term, "")))
+        {
+            Some((name, value)) => {
+                all.iter().any(|other| other.name == name && (value.is_empty() || other.value == value))
+            }
+            None => true,
+        };
+        self.rows.iter().find_map(|row| {
+            let below = if row.setting.ends_with('.') { name.strip_prefix(row.setting)? } else { "" };
+            let is_it = row.setting.ends_with('.') || row.setting == name;
+            (is_it && row.condition.split("; ").all(holds)).then_some((row, below))
         })
     }
 
     /// What one of some settings becomes.
     pub(super) fn outcome(&self, setting: &Setting, all: &[Setting]) -> Outcome {
-        let Some((meaning, below)) = self.meaning(&setting.name) else { return Outcome::Unknown };
-        let value = setting.value.as_str();
-        let find = |name: &str| all.iter().find(|other| other.name == name);
-        let one_of = |words: &[&str]| match words.split_last() {
-            Some((last, [])) => format!("it must be {last}"),
-            Some((last, first)) => format!("it must be {} or {last}", first.join(", ")),
-            None => String::new(),
+        let Some((row, below)) = self.row(&setting.name, all) else { return Outcome::Unknown };
+        let (ours, value) = (row.becomes, setting.value.as_str());
+        let form = row.condition.split("; ").find(|term| !term.starts_with("if ")).unwrap_or_default();
+        let (form, words) = form.split_once(' ').unwrap_or((form, ""));
+        let words: Settings =
+            words.split('|').map(|word| word.split_once('=').unwrap_or((word, word))).collect();
+        let is_so = match form {
+            "unless" => words.contains(&(value, value)),
+            "entries" => words.contains(&(below, value)),
+            _ => false,
         };
-        let so_anyway = || Outcome::NoEffect("this is how tamis works without the key".to_owned());
-        match meaning {
-            Same(ours) => Outcome::Set(vec![(ours, value.to_owned())]),
-            Words(ours, words) => match words.iter().find(|(theirs, _)| *theirs == value) {
-                Some((_, word)) => Outcome::Set(vec![(ours, (*word).to_owned())]),
-                None => {
-                    Outcome::Refused(one_of(&words.iter().map(|(theirs, _)| *theirs).collect::<Vec<_>>()))
-                }
+        let set = |value: &str| Outcome::Set(vec![(ours, value.to_owned())]);
+        match form {
+            _ if is_so => Outcome::NoEffect("this is how tamis works without the key".to_owned()),
+            "unless" | "never" | "entries" => Outcome::Refused(row.note.to_owned()),
+            "words" => match words.iter().find(|(theirs, _)| *theirs == value) {
+                Some((_, word)) => set(word),
+                None => Outcome::Refused(one_of(&words)),
             },
-            File(_) if value == "null" => Outcome::NoEffect("null leaves the default".to_owned()),
-            File(ours) => Outcome::Set(vec![(ours, quote(value))]),
-            NoEffect(reason) => Outcome::NoEffect(reason.to_owned()),
-            Unless(allowed, _) if allowed.contains(&value) => so_anyway(),
-            Entries(entries, _) if entries.contains(&(below, value)) => so_anyway(),
-            Unless(_, reason) | Entries(_, reason) => Outcome::Refused(reason.to_owned()),
-            Limit => Outcome::Limit(value.to_owned()),
-            Side(ours, other) => match find(other) {
-                Some(_) => Outcome::Set(vec![(ours, value.to_owned())]),
-                None => Outcome::Refused(format!("RAGEN reads both sides or none: give {other} beside it")),
+            "file" if value == "null" => Outcome::NoEffect("null leaves the default".to_owned()),
+            "file" => set(&quote(value)),
+            "complement" => match value.parse::<f64>() {
+                // Without the rounding 1 - 0.9 is 0.09999999999999998.
+                Ok(prob) => set(&(((1.0 - prob) * 1e12).round() / 1e12).to_string()),
+                Err(_) => Outcome::Refused("it must be a number".to_owned()),
             },
-            Sides if find("dim_x").is_some() && find("dim_y").is_some() => {
-                Outcome::NoEffect("dim_x and dim_y go before it".to_owned())
-            }
-            Sides => {
+            "sides" => {
                 let sides: Vec<&str> = value.trim_matches(['[', ']']).split(',').map(str::trim).collect();
-                match sides[..] {
-                    [rows, columns] => {
-                        Outcome::Set(vec![("rows", rows.to_owned()), ("columns", columns.to_owned())])
+                match (ours.split_once(' '), &sides[..]) {
+                    (Some((first, second)), [rows, columns]) => {
+                        Outcome::Set(vec![(first, (*rows).to_owned()), (second, (*columns).to_owned())])
                     }
                     _ => Outcome::Refused("it must be two numbers, such as [6, 6]".to_owned()),
                 }
             }
-            Symbol => symbols::of_cell(setting, all),
-            Legend => symbols::of_legend(below, value, all),
-            Complement(ours) => match value.parse::<f64>() {
-                // Without the rounding 1 - 0.9 is 0.09999999999999998.
-                Ok(prob) => Outcome::Set(vec![(ours, (((1.0 - prob) * 1e12).round() / 1e12).to_string())]),
-                Err(_) => Outcome::Refused("it must be a number".to_owned()),
+            "limit" => Outcome::Limit(value.to_owned()),
+            "symbol" => symbols::of_cell(setting, all),
+            "legend" => symbols::of_legend(below, value, all),
+            _ if ours.is_empty() => Outcome::NoEffect(row.note.to_owned()),
+            _ => match ours.strip_prefix("part of ") {
+                Some(whole) => Outcome::PartOf(whole.to_owned()),
+                None if ours.contains('=') => Outcome::Set(
+                    pairs(ours).into_iter().map(|(ours, value)| (ours, value.to_owned())).collect(),
+                ),
+                None => set(value),
             },
-            Difficulty => {
-                let is_small = find("grid_size").is_some_and(|size| size.value == "4");
-                match (value, is_small) {
-                    ("easy", true) => Outcome::Set(vec![("empty_cells", "6".to_owned())]),
-                    ("medium", true) => Outcome::Set(vec![("empty_cells", "7".to_owned())]),
-                    ("hard", true) => Outcome::Set(vec![("empty_cells", "10".to_owned())]),
-                    ("easy", false) => Outcome::Set(vec![("empty_cells", "45".to_owned())]),
-                    ("medium", false) => Outcome::Set(vec![("empty_cells", "51".to_owned())]),
-                    ("hard", false) => Outcome::Set(vec![("empty_cells", "57".to_owned())]),
-                    _ => Outcome::Refused(one_of(&["easy", "medium", "hard"])),
-                }
-            }
-            Arm => {
-                let name = |name| find(name).map(|arm| arm.value.as_str());
-                match (name("lo_arm_name"), name("hi_arm_name")) {
-                    (Some("Phoenix"), Some("Dragon")) if setting.name == "lo_arm_name" => {
-                        Outcome::Set(vec![("names", "legend".to_owned())])
-                    }
-                    (Some("Dragon"), Some("Phoenix")) if setting.name == "lo_arm_name" => {
-                        Outcome::Set(vec![("names", "legend".to_owned()), ("is_reversed", "true".to_owned())])
-                    }
-                    (Some("Phoenix"), Some("Dragon")) | (Some("Dragon"), Some("Phoenix")) => {
-                        Outcome::PartOf("lo_arm_name".to_owned())
-                    }
-                    _ => Outcome::Refused(
-                        "the arms are Phoenix and Dragon, both named, or those of `split`".to_owned(),
-                    ),
-                }
-            }
         }
     }
 
     /// The names of its settings.
     pub(super) fn names(&self) -> Vec<&'static str> {
-        self.settings.iter().map(|(name, _)| name.trim_end_matches('.')).collect()
+        let mut names: Vec<_> = self.rows.iter().map(|row| row.setting).collect();
+        names.dedup();
+        names.into_iter().map(|name| name.trim_end_matches('.')).collect()
+    }
+}
+
+fn one_of(words: &[(&str, &str)]) -> String {
+    let names: Vec<&str> = words.iter().map(|(theirs, _)| *theirs).collect();
+    match names.split_last() {
+        Some((last, first)) if !first.is_empty() => format!("it must be {} or {last}", first.join(", ")),
+        _ => format!("it must be {}", names.concat()),
     }
 }

@@ -1,9 +1,8 @@
 //! The environments that a run plays: what `custom_envs` says of each tag.
 
-use super::env_type::{ENV_TYPES, EnvType, OTHER_NAMES, Outcome, Setting};
+use super::env_type::{EnvType, OTHER_NAMES, Outcome, Setting, Tag, environments};
 use super::played::{CUSTOM, FILES, MORE, Place, Played, TRAIN_TAGS, VAL_TAGS, num_more_below, places};
 use super::shares::{self, sizes};
-use super::tags::{ELSEWHERE, TAGS, Tag};
 use crate::key::Rule;
 use crate::owner::Owner;
 use crate::translator::{Translator, quote, show};
@@ -108,7 +107,7 @@ fn name_all(places: &[Place]) -> String {
 
 /// The kind of a tag's environment; refused where there is none here.
 fn find(place: &Place, t: &mut Translator) -> Option<Known> {
-    let tag = TAGS.iter().find(|known| known.name == place.tag);
+    let tag = environments().tags.iter().find(|known| known.name == place.tag);
     let env_type_key = format!("{}env_type", place.custom);
     let Some(env_type) = t.text(&env_type_key).or_else(|| tag.map(|known| known.env_type.to_owned())) else {
         refuse_unknown_tag(place, t);
@@ -185,7 +184,7 @@ fn say_of_others(places: &[Place], reason: &str, t: &mut Translator) {
 
 /// Refuses a tag that nobody defines.
 fn refuse_unknown_tag(place: &Place, t: &mut Translator) {
-    let names: Vec<&'static str> = TAGS.iter().map(|tag| tag.name).collect();
+    let names: Vec<&'static str> = environments().tags.iter().map(|tag| tag.name).collect();
     let tag = &place.tag;
     let meant = suggest::nearest_value(tag, &names).map_or_else(
         || format!("define it by custom_envs.{tag}.env_type and the keys beside that"),
@@ -199,11 +198,11 @@ fn refuse_unknown_tag(place: &Place, t: &mut Translator) {
 
 /// The kind of environment by RAGEN's name; refused where there is none here.
 fn find_type(name: &str, key: &str, place: &Place, t: &mut Translator) -> Option<&'static EnvType> {
-    if let Some(found) = ENV_TYPES.iter().find(|known| known.name == name) {
+    if let Some(found) = environments().kinds.iter().find(|known| known.name == name) {
         return Some(found);
     }
-    let names: Vec<&'static str> = ENV_TYPES.iter().map(|known| known.name).collect();
-    let reason = ELSEWHERE.iter().find(|(known, _)| *known == name).map_or_else(
+    let names: Vec<&'static str> = environments().kinds.iter().map(|known| known.name).collect();
+    let reason = environments().elsewhere.iter().find(|(known, _)| *known == name).map_or_else(
         || {
             let meant = suggest::nearest_value(name, &names).map_or_else(
                 || {
@@ -238,7 +237,7 @@ fn settings(
     let Place { custom, named_by, .. } = place;
     let all = merged(env_type, tag, custom, t);
     let ours_below = |ours: &str| format!("{}.{ours}", place.ours);
-    for (ours, value) in env_type.fixed {
+    for (ours, value) in &env_type.fixed {
         pairs.push((ours_below(ours), (*value).to_owned()));
     }
     let mut limit = None;
@@ -279,7 +278,7 @@ fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Transla
         &start,
         if is_reset { "RAGEN's defaults of the environment are taken" } else { "it is empty" },
     );
-    let of_tag = known.filter(|_| !is_reset).map_or(&[][..], |known| known.config);
+    let of_tag = known.filter(|_| !is_reset).map_or(&[][..], |known| &known.config);
     let mut all: Vec<Setting> = Vec::new();
     let mut put = |name: &str, value: String, key: Option<String>| {
         let name = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name);
@@ -352,7 +351,7 @@ fn words(place: &Place, pairs: &mut Pairs, t: &mut Translator) {
         t.set(&[&key], &ours, &length);
     } else {
         t.no_effect(&key, "null leaves the default");
-        let known = TAGS.iter().find(|known| known.name == place.tag);
+        let known = environments().tags.iter().find(|known| known.name == place.tag);
         let length = known.map(|known| known.max_tokens.to_owned()).or_else(|| t.text(LENGTH));
         pairs.push((ours, length.unwrap_or_else(|| "400".to_owned())));
     }

@@ -1,7 +1,7 @@
 //! RAGEN's own keys; the others are verl's.
 //!
 //! ```text
-//! tags -> played: which environments, if any -> environments: kind and settings of each (env_type, symbols)
+//! tags -> played: which environments, if any -> environments: kind and settings of each (env_type with its table, symbols)
 //! n_groups -> shares: how many levels each environment has
 //! agent_proxy, es_manager -> episodes: turns, actions, rewards; context: what a turn sees
 //! ```
@@ -15,7 +15,6 @@ mod played;
 mod rules;
 mod shares;
 mod symbols;
-mod tags;
 
 pub(super) use episodes::PLAYED_DEFAULTS;
 pub(super) use rules::SIZES;
@@ -74,8 +73,6 @@ const RULES: &[Rule] = &[
     environments::ENVIRONMENT,
     episodes::EPISODES,
     filter::ROLLOUT_FILTER,
-    rules::SHAPINGS,
-    rules::GRADIENT_ANALYSIS,
     rules::BI_LEVEL_GAE,
     rules::SIZES,
 ];

@@ -1,6 +1,6 @@
 //! What a run plays: environments by RAGEN's tags, those of its own, or none.
 
-use super::tags;
+use super::env_type;
 use crate::owner::Owner;
 use crate::translator::{Given, Translator, show};
 use tamis_config::override_argument::Override;
@@ -99,11 +99,11 @@ pub(super) fn places(t: &mut Translator) -> Option<Vec<Place>> {
     if !is_named {
         return None;
     }
-    let trained = train.unwrap_or_else(|| vec![tags::DEFAULT.to_owned()]);
-    if val.is_none() && t.whole && trained != [tags::DEFAULT] {
+    let trained = train.unwrap_or_else(|| vec![env_type::DEFAULT.to_owned()]);
+    if val.is_none() && t.whole && trained != [env_type::DEFAULT] {
         let reason = format!(
             "RAGEN's default is {}, which is not what is trained on: validation plays what training plays",
-            tags::DEFAULT
+            env_type::DEFAULT
         );
         t.absent_without_effect(Owner::Ragen, VAL_TAGS, &reason);
     }

@@ -1,4 +1,4 @@
-//! RAGEN's shapings, gradient analysis, advantages over turns and sizes.
+//! RAGEN's advantages over turns, sizes and defaults.
 
 use super::environments::{ENVIRONMENT, environment};
 use super::played::Played;
@@ -8,89 +8,6 @@ use crate::owner::Owner;
 use crate::shared::critic::{ESTIMATOR, RAGEN_MINI, TURNS, is_over_turns};
 use crate::shared::defaults::{by_source, estimator};
 use crate::translator::Translator;
-
-/// Weights on advantages.
-pub(super) const SHAPINGS: Rule = Rule::new(2, "shapings", shapings);
-
-/// Weights on finished advantages, in the order in which RAGEN multiplies by them. Two of them it applies to
-/// GRPO alone.
-fn shapings(t: &mut Translator) {
-    const SOFT: &str = "algorithm.soft_advantage_reweight";
-    const SCALING: &str = "actor_rollout_ref.actor.filter_loss_scaling";
-    const LENGTHS: [&str; 2] =
-        ["grpo_advantage_length_weight", "actor_rollout_ref.actor.grpo_advantage_length_weight"];
-    const LIST: &str = "objective.shaping";
-    // A whole command of RAGEN that names no estimator takes gae; among keys of ours it is ours that counts,
-    // of which grpo is the default.
-    let is_grpo = t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo");
-    if t.flag(SOFT, false) && is_grpo {
-        t.append(&[SOFT], LIST, "{kind: soft_reweight, ddof: 1, epsilon: 1e-6}");
-        t.remark(SOFT, "a group of one, whose weight is not a number in RAGEN, has weight 0");
-    }
-    match t.text(SCALING).as_deref() {
-        None | Some("none") => t.no_effect(SCALING, "none scales nothing"),
-        Some(by @ ("linear" | "sqrt")) => {
-            t.append(&[SCALING], LIST, &format!("{{kind: filter_loss_scaling, by: {by}}}"));
-            t.remark(
-                SCALING,
-                "the policy term is multiplied, which is the same for losses with the advantage as a factor; RAGEN multiplies the \
-                 advantages",
-            );
-        }
-        // RAGEN takes every other word for none, in silence.
-        Some(_) => t.bad_value(SCALING, "none, linear or sqrt"),
-    }
-    if let Some(length) = LENGTHS.into_iter().find(|key| t.flag(key, false)).filter(|_| is_grpo) {
-        t.append(&[length], LIST, "{kind: length_weight}");
-        t.remark(length, "unscored trajectories are outside the mean length; RAGEN counts them, and adds 1e-6 to each length");
-    }
-    for key in [SOFT].into_iter().chain(LENGTHS) {
-        let is_on = t.flag(key, false);
-        t.no_effect(
-            key,
-            if is_on { "RAGEN does so with the estimator grpo alone" } else { "False weighs nothing" },
-        );
-    }
-}
-
-/// Gradients by reward deviation.
-pub(super) const GRADIENT_ANALYSIS: Rule = Rule::new(2, "gradient analysis", gradient_analysis);
-
-/// Gradients by reward deviation, of the filtered batch.
-fn gradient_analysis(t: &mut Translator) {
-    const MODE: &str = "trainer.gradient_analysis_mode";
-    const EVERY: &str = "trainer.gradient_analysis_every";
-    const ALL_BUCKETS: [&str; 2] =
-        ["trainer.gradient_analysis_num_buckets", "actor_rollout_ref.rollout.gradient_analysis_num_buckets"];
-    const KINDS: [&str; 2] =
-        ["trainer.gradient_analysis_bucket_mode", "actor_rollout_ref.rollout.gradient_analysis_bucket_mode"];
-    const OURS: &str = "train.gradient_analysis";
-    if !t.flag(MODE, false) {
-        for key in [MODE, EVERY].into_iter().chain(ALL_BUCKETS).chain(KINDS) {
-            t.no_effect(key, "without gradient_analysis_mode nothing is measured");
-        }
-        return;
-    }
-    let first = |keys: [&'static str; 2], t: &Translator| {
-        keys.into_iter().find(|key| t.find(key).is_some()).unwrap_or(keys[0])
-    };
-    let (buckets_key, kind_key) = (first(ALL_BUCKETS, t), first(KINDS, t));
-    let every = t.number(EVERY).unwrap_or(50.0);
-    t.set(&[EVERY, MODE], &format!("{OURS}.every"), &every.to_string());
-    t.part_of(MODE, OURS);
-    match t.text(kind_key).as_deref() {
-        None | Some("quantile") => {
-            let buckets = t.number(buckets_key).unwrap_or(6.0);
-            t.set(&[buckets_key, MODE], &format!("{OURS}.buckets"), &buckets.to_string());
-            t.part_of(kind_key, OURS);
-        }
-        Some("fixed_rv") => {
-            t.set(&[kind_key], &format!("{OURS}.edges"), "[0, 1, 2, 3, 4, 5]");
-            t.no_effect(buckets_key, "fixed_rv has six buckets of width 1, the last without an end");
-        }
-        Some(_) => t.bad_value(kind_key, "quantile or fixed_rv"),
-    }
-}
 
 /// GAE over turns: after the estimator.
 pub(super) const BI_LEVEL_GAE: Rule = Rule::new(3, "bi-level gae", bi_level_gae);

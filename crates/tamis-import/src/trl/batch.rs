@@ -63,7 +63,7 @@ fn is_count(value: f64) -> bool {
 pub(super) const BATCH: Rule = Rule::new(2, "batch", batch);
 
 /// TRL counts completions; a step of its generation is ours, one of its optimizer is our mini-batch.
-pub(super) fn batch(t: &mut Translator) {
+pub(crate) fn batch(t: &mut Translator) {
     let Some(key) = t.first_given(&SIZES).or_else(|| t.whole.then(|| DEVICE.to_owned())) else { return };
     if t.text(GENERATION).is_some() && t.text(STEPS).is_some() {
         t.refuse(STEPS, "generation_batch_size is given too, and TRL takes one of them");
@@ -120,7 +120,7 @@ pub(super) fn batch(t: &mut Translator) {
 }
 
 /// A number of TRL's steps, which are updates, in steps of ours.
-pub(super) fn in_steps_of_ours(t: &mut Translator, steps: f64) -> f64 {
+pub(crate) fn in_steps_of_ours(t: &mut Translator, steps: f64) -> f64 {
     (steps / Sizes::of(t).updates_per_step()).ceil()
 }
 

@@ -2,13 +2,12 @@
 //! defaults there; those that older versions had too.
 
 mod batch;
-mod learner;
-mod objective;
 mod optimizer;
 mod rewards;
 mod rules;
 mod servers;
 
+pub(super) use batch::{batch, in_steps_of_ours};
 pub(super) use rules::validates;
 
 use std::sync::LazyLock;
@@ -46,14 +45,9 @@ pub(super) fn table() -> &'static Table {
 
 /// The rules that its rows name and that are no rows.
 const RULES: &[Rule] = &[
-    Rule::new(5, "defaults", rules::defaults),
     batch::BATCH,
     batch::LENGTH,
     batch::INTERVALS,
-    learner::PRECISION,
-    learner::ATTENTION,
-    objective::CLIP,
-    objective::SCALE,
     optimizer::LEARNING_RATE,
     rewards::REWARDS,
     rules::NAMES,

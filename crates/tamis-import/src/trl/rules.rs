@@ -1,9 +1,7 @@
 //! TRL's data, sampling, validation and names.
 
-use super::batch::{batch, in_steps_of_ours};
 use crate::key::Rule;
 use crate::owner::Owner;
-use crate::shared::defaults::same_as_training;
 use crate::shared::run;
 use crate::translator::{Translator, quote};
 use tamis_config::hub_name::{HubName, SplitName};
@@ -224,42 +222,4 @@ fn generation(t: &mut Translator) {
         t.no_effect(field, "generation_kwargs goes before it");
     }
     t.no_effect(KEY, "it is empty");
-}
-
-/// Sets the defaults of a whole configuration that leaves keys out.
-pub(crate) fn defaults(t: &mut Translator) {
-    let owner = Owner::Trl;
-    t.default(owner, "seed", "run.seed", "42");
-    if !t.has_set("data.train_batch_size") {
-        batch(t);
-    }
-    t.default(owner, "weight_decay", "train.optimizer.weight_decay", "0.0");
-    let kind = t.value_of("objective.loss.kind").unwrap_or_else(|| "clip".to_owned());
-    if matches!(kind.as_str(), "clip" | "luspo") {
-        let bounds = [("objective.loss.clip_low", "0.2"), ("objective.loss.clip_high", "0.2")];
-        t.defaults(owner, "epsilon", &[&bounds[..], &[("objective.loss.dual_clip", "null")]].concat());
-    }
-    t.default(owner, "a bound on the log-ratio", "objective.loss.log_ratio_limit", "null");
-    t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
-    t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
-    if validates(t) {
-        let group = t.value_of("rollout.n").unwrap_or_else(|| "8".to_owned());
-        t.default(owner, "num_generations_eval", "validate.n", &group);
-        same_as_training(owner, "", t);
-        t.default(owner, "eval_on_start", "validate.before_train", "false");
-        t.default(owner, "dataset_test_split", "data.val", "PATH/TO/test.jsonl");
-    }
-    let every = in_steps_of_ours(t, 500.0);
-    t.default(owner, "save_steps", "checkpoint.save_freq", &every.to_string());
-    t.default(owner, "save_total_limit", "checkpoint.keep_last", "null");
-    if !t.has_set("train.total_steps") {
-        t.default(owner, "num_train_epochs", "train.total_epochs", "3");
-    }
-    if !t.has_set("data.max_prompt_length") {
-        t.absent_without_effect(
-            owner,
-            "max_prompt_length",
-            "TRL has had no limit since 0.28; here a prompt longer than `data.max_prompt_length` stops the run",
-        );
-    }
 }

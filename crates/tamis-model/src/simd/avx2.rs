@@ -13,8 +13,8 @@ use std::arch::x86_64::{
     _mm256_unpacklo_ps,
 };
 
+use super::lanes::Lanes;
 use super::{Arithmetic, PANEL, Tile};
-use crate::lanes::Lanes;
 
 /// Arithmetic with AVX2 and FMA: of code that is compiled for them.
 pub(crate) struct Avx2;

@@ -16,8 +16,8 @@ use std::arch::x86_64::{
 };
 
 use super::avx2::{greatest_of_halves, sum_halves};
+use super::lanes::Lanes;
 use super::{Arithmetic, PANEL, Tile};
-use crate::lanes::Lanes;
 
 /// Arithmetic with AVX-512: of code that is compiled for it.
 pub(crate) struct Avx512;

@@ -14,9 +14,10 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+pub(crate) mod lanes;
 mod portable;
 
-use crate::lanes::{self, Lanes};
+use self::lanes::Lanes;
 
 /// Columns of a panel: one AVX-512 register, two AVX2 registers, one cache line.
 pub(crate) const PANEL: usize = 16;

@@ -6,13 +6,13 @@ use super::watch::PassWatch;
 use crate::activation;
 use crate::attention::{self, AttentionGroup, Back, Head};
 use crate::floats::Floats;
-use crate::lanes::{LANES, pad};
 use crate::layout::Layer;
 use crate::linear::{self, Flipped};
 use crate::model::Model;
 use crate::norm;
 use crate::product::ChainStart;
 use crate::rotary::{Rotary, rotate, rotate_back, rotate_into};
+use crate::simd::lanes::{LANES, pad};
 use crate::threads::{Parts, Threads};
 
 /// Rows per task of row-wise work, whatever the number of threads.

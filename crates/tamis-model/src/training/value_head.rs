@@ -2,7 +2,7 @@
 
 use super::gradients::Gradients;
 use super::layer::LayerContext;
-use crate::lanes::dot;
+use crate::simd::lanes::dot;
 use crate::simd::multiversion;
 use crate::threads::Parts;
 

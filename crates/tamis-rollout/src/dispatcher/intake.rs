@@ -362,19 +362,7 @@ impl Dispatcher {
     /// Puts a sample into its group.
     pub(super) fn keep_sample(&mut self, group: GroupId, member: u32, sample: Sample) {
         let Some(record) = self.held.get_mut(&group) else { return };
-        let trajectory = Trajectory {
-            versions: sample.version_range(),
-            sample_index: member,
-            loss_mask: sample.loss_mask(),
-            episode: sample.episode,
-            text: format!("{}{}", record.prompt.continued, sample.text),
-            token_ids: sample.token_ids,
-            logprobs: sample.logprobs,
-            entropy: sample.entropy,
-            finish_reason: sample.finish_reason,
-            scores: BTreeMap::new(),
-            reward: f64::NAN,
-        };
+        let trajectory = sample.into_trajectory(member, &record.prompt.continued);
         let trajectories = &mut record.group.trajectories;
         let place = trajectories.partition_point(|other| other.sample_index < member);
         trajectories.insert(place, trajectory);

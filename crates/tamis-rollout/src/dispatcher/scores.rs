@@ -9,7 +9,6 @@ use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::Taken;
 use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
-use crate::episodes::messages_of;
 use crate::record::metric_values;
 use crate::scorer::{ScoreEvent, ScoreRequest};
 
@@ -55,17 +54,11 @@ impl Dispatcher {
         let trajectories = &record.group.trajectories;
         let place = trajectories.binary_search_by_key(&member, |trajectory| trajectory.sample_index).ok()?;
         let trajectory = &trajectories[place];
-        Some(ScoreRequest {
-            member: (group, member),
-            // Where servers sample, a resumed run may have another completion in its place.
-            key: format!("rollout/{}/{member}/{:08x}", group.0, fingerprint(&record.group, &trajectory.text)),
-            prompt: record.prompt.prompt.clone(),
-            completion: trajectory.text.clone(),
-            completion_ids: trajectory.token_ids.clone(),
-            episode: trajectory.episode.as_ref().map(|episode| (episode.clone(), messages_of(episode))),
-            step: record.step,
-            epoch: record.group.epoch,
-        })
+        // If servers sample, a resumed run may have another completion in its place.
+        let key =
+            format!("rollout/{}/{member}/{:08x}", group.0, fingerprint(&record.group, &trajectory.text));
+        let (prompt, epoch) = (record.prompt.prompt.clone(), record.group.epoch);
+        Some(ScoreRequest::new(group, key, prompt, trajectory, record.step, epoch))
     }
 
     pub(super) fn take_score(

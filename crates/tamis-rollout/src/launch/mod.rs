@@ -174,6 +174,34 @@ impl LaunchLimits {
     }
 }
 
+/// Processes that were started for a run, by this process or a launcher. Dropped, they are ended.
+pub trait Launched: Send + Sync {
+    /// Where they answer now. One that was started again may answer elsewhere than before.
+    fn addresses(&self) -> Vec<String>;
+
+    /// Has the one at this place of [`Self::addresses`] ended and started again, as one that ended by itself.
+    fn restart(&self, place: usize);
+
+    /// What became of one that ended and is not started again, with the end of its output.
+    fn ended(&self) -> Option<String>;
+
+    /// What became of one that is lost, if whoever started it reports that apart from [`Self::ended`]; the report may
+    /// come a moment after the loss shows.
+    fn find_end(&self) -> Option<String> {
+        None
+    }
+
+    /// The key that they ask for, if the run drew one.
+    fn key(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether they are down with their launcher, and another one is to start them.
+    fn is_returning(&self) -> bool {
+        false
+    }
+}
+
 /// What became of a process that ended and is not started again.
 type Ended = Arc<Mutex<Option<String>>>;
 
@@ -222,21 +250,20 @@ impl LaunchedServers {
         })?;
         Ok(Some(Self { addresses, is_over, ended, to_restart, watch: Some(watch) }))
     }
+}
 
-    /// Addresses of the servers, as clients write them.
-    pub fn addresses(&self) -> &[String] {
-        &self.addresses
+impl Launched for LaunchedServers {
+    fn addresses(&self) -> Vec<String> {
+        self.addresses.clone()
     }
 
-    /// Has the server at this place of [`Self::addresses`] ended and started again, as one that ended by itself.
-    pub fn restart(&self, place: usize) {
+    fn restart(&self, place: usize) {
         if let Some(server) = self.to_restart.get(place) {
             server.store(true, Ordering::SeqCst);
         }
     }
 
-    /// What became of one that ended and is not started again, with the end of its output.
-    pub fn ended(&self) -> Option<String> {
+    fn ended(&self) -> Option<String> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 /// Name of the file that carries a probe, beside the weights that it is of.
 pub const FILE: &str = "probe.json";
@@ -28,36 +29,15 @@ pub struct Probe {
     pub is_rounded: bool,
 }
 
-/// A probe that cannot be read.
-#[derive(Debug, Error)]
-pub enum ProbeError {
-    /// The file could not be read.
-    #[error("{path}: {source}")]
-    File {
-        /// Path of the file.
-        path: String,
-        /// The underlying error.
-        source: std::io::Error,
-    },
-    /// The file is no probe.
-    #[error("{path} is no probe: {reason}")]
-    NoProbe {
-        /// Path of the file.
-        path: String,
-        /// The reason.
-        reason: String,
-    },
-}
-
 impl Probe {
     /// Reads the probe of a folder of weights; `None` where there is none.
-    pub fn read(folder: &Path) -> Result<Option<Self>, ProbeError> {
+    pub fn read(folder: &Path) -> Result<Option<Self>, Fault> {
         let path = folder.join(FILE);
-        let no_probe = |reason: String| ProbeError::NoProbe { path: path.display().to_string(), reason };
+        let no_probe = |reason: String| fault!("{} is no probe: {reason}", path.display());
         let text = match tamis_file::read(&path, u64::MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(ProbeError::File { path: path.display().to_string(), source }),
+            Err(error) => return Err(fault!("{}: {error}", path.display())),
         };
         let probe: Self = serde_json::from_slice(&text).map_err(|error| no_probe(error.to_string()))?;
         if probe.token_ids.len() < 2 || probe.logprobs.len() + 1 != probe.token_ids.len() {

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::parameters::{ParameterError, extend, refuse_ours};
+use super::parameters::{ParameterError, extend, not_supported, refuse_ours};
 use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, read_json, sse};
 use crate::generator::Sampling;
 
@@ -25,7 +25,7 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
     refuse_ours(sampling, extra, &FREE)?;
     let reason = "OpenAI's interface has no such parameter; if the server takes it all the same, set it under \
                   rollout.server_parameters";
-    let not = |what: String| Err(ParameterError::NotSupported { server: "openai", what, reason });
+    let not = |what: String| Err(not_supported("openai", &what, reason));
     match sampling {
         Sampling { top_k: Some(k), .. } if *k > 0 => not(format!("top_k {k}")),
         Sampling { min_p, .. } if *min_p > 0.0 => not(format!("min_p {min_p}")),
@@ -33,11 +33,10 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
             not(format!("repetition_penalty {repetition_penalty}"))
         }
         Sampling { regex: Some(_), .. } => not("regex".to_owned()),
-        Sampling { stop, .. } if stop.len() > 4 => Err(ParameterError::NotSupported {
-            server: "openai",
-            what: format!("{} stop strings", stop.len()),
-            reason: "OpenAI's interface takes four",
-        }),
+        Sampling { stop, .. } if stop.len() > 4 => {
+            let what = format!("{} stop strings", stop.len());
+            Err(not_supported("openai", &what, "OpenAI's interface takes four"))
+        }
         _ => Ok(()),
     }
 }

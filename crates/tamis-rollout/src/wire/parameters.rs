@@ -1,8 +1,8 @@
 //! Parameters of a request: our sampling in the server's words, and parameters of its own.
 
 use serde_json::{Map, Value};
+use tamis_core::fault;
 use tamis_core::random::Key;
-use thiserror::Error;
 
 use crate::generator::Sampling;
 
@@ -36,39 +36,12 @@ pub struct Ask<'a> {
     pub extra: &'a Map<String, Value>,
 }
 
-/// A setting that a server cannot carry out.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum ParameterError {
-    /// A parameter of the server says what a key of ours says.
-    #[error("server parameter `{name}` is set by {by}; set that instead")]
-    SetByUs {
-        /// The parameter.
-        name: String,
-        /// The place that sets it.
-        by: &'static str,
-    },
-    /// The server has no such thing.
-    #[error("{server} cannot do {what}: {reason}")]
-    NotSupported {
-        /// The kind of server.
-        server: &'static str,
-        /// The parameter asked for.
-        what: String,
-        /// Why not, and what to do instead.
-        reason: &'static str,
-    },
-    /// Log-probabilities of this server are of another distribution than those that are trained on.
-    #[error(
-        "{server} reports log-probabilities {of}, and with {with} these are not those that are trained on"
-    )]
-    OtherLogprobs {
-        /// The kind of server.
-        server: &'static str,
-        /// Of which distribution.
-        of: &'static str,
-        /// The setting that makes the difference.
-        with: String,
-    },
+/// Why a server cannot carry out a setting.
+pub type ParameterError = tamis_core::fault::Fault;
+
+/// The server has no such thing: why not, and what to do instead.
+pub(super) fn not_supported(server: &str, what: &str, reason: &str) -> ParameterError {
+    fault!("{server} cannot do {what}: {reason}")
 }
 
 /// Of which distribution a server's log-probabilities are. Ours are of `softmax(logits / temperature)`,
@@ -199,7 +172,9 @@ pub(super) fn refuse_ours(
             && extra.get(name).is_some_and(|value| sampling.regex.is_some() || is_regex(value))
     });
     let clash = clash.copied().or(form.map(|&name| (name, "rollout.regex")));
-    clash.map_or(Ok(()), |(name, by)| Err(ParameterError::SetByUs { name: name.to_owned(), by }))
+    clash.map_or(Ok(()), |(name, by)| {
+        Err(fault!("server parameter `{name}` is set by {by}; set that instead"))
+    })
 }
 
 /// Adds the members of a map to another.

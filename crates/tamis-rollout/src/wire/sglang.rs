@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::parameters::{ParameterError, extend, refuse_ours};
+use super::parameters::{ParameterError, extend, not_supported, refuse_ours};
 use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, LabelSpan, WireCompletion};
 use crate::generator::{InFlight, Sampling};
 
@@ -14,12 +14,12 @@ const BESIDE: [&str; 4] = ["lora_path", "priority", "custom_logit_processor", "s
 pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
     refuse_ours(sampling, extra, &["repetition_penalty"])?;
     if (sampling.repetition_penalty - 1.0).abs() > 0.0 {
-        return Err(ParameterError::NotSupported {
-            server: "sglang",
-            what: format!("repetition_penalty {}", sampling.repetition_penalty),
-            reason: "it counts the tokens of the completion only, not those of the prompt; if that will do, leave \
-                     rollout.repetition_penalty at 1 and set it under rollout.server_parameters",
-        });
+        return Err(not_supported(
+            "sglang",
+            &format!("repetition_penalty {}", sampling.repetition_penalty),
+            "it counts the tokens of the completion only, not those of the prompt; if that will do, leave \
+             rollout.repetition_penalty at 1 and set it under rollout.server_parameters",
+        ));
     }
     Ok(())
 }

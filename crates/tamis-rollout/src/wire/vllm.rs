@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::parameters::{ParameterError, extend, refuse_ours};
+use super::parameters::{ParameterError, extend, not_supported, refuse_ours};
 use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, LabelSpan, WireCompletion, prometheus};
 use crate::generator::{InFlight, Sampling};
 
@@ -33,11 +33,8 @@ const LOWEST_TEMPERATURE: f64 = 0.01;
 pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
     refuse_ours(sampling, extra, &[])?;
     if sampling.temperature > 0.0 && sampling.temperature < LOWEST_TEMPERATURE {
-        return Err(ParameterError::NotSupported {
-            server: "vllm",
-            what: format!("temperature {}", sampling.temperature),
-            reason: "it samples at 0.01 instead; use 0 for greedy decoding",
-        });
+        let what = format!("temperature {}", sampling.temperature);
+        return Err(not_supported("vllm", &what, "it samples at 0.01 instead; use 0 for greedy decoding"));
     }
     Ok(())
 }

@@ -17,8 +17,8 @@ pub enum MetricSource {
     Verl,
     /// TRL's name and definition.
     Trl,
-    /// The name of the group filter's guide.
-    Guide,
+    /// A name that verl's filter-group log lines use.
+    FilterGroups,
     /// Ours.
     Tamis,
 }
@@ -28,7 +28,7 @@ impl MetricSource {
         match self {
             Self::Verl => "verl",
             Self::Trl => "TRL",
-            Self::Guide => "filter groups guide",
+            Self::FilterGroups => "verl's filter-group log lines",
             Self::Tamis => "tamis",
         }
     }
@@ -152,8 +152,7 @@ pub fn catalogue_markdown() -> String {
 mod tests {
     use super::*;
 
-    /// Every metric that the documents name which tamis follows is there: the guides on filter groups, on
-    /// dynamic sampling and on RAGEN's filter, and TRL's page on GRPO.
+    /// Every metric that other systems log for filter groups, dynamic sampling and GRPO is there.
     #[test]
     fn every_metric_that_the_documents_name_is_there() {
         for name in [

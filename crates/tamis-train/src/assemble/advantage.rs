@@ -27,9 +27,10 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
     let advantage = config.objective.advantage.clone();
     advantage.check()?;
     if let Some(column) = advantage.needs().iter().find(|column| !PROVIDED.contains(column)) {
-        return Err(AssembleError::setting(
+        return Err(AssembleError::at(
+            "objective.advantage.kind",
             format!(
-                "objective.advantage.kind: `{}` needs the column `{}` ({}), which `tamis train` does not provide",
+                "`{}` needs the column `{}` ({}), which `tamis train` does not provide",
                 advantage.name(),
                 column.name(),
                 column.meaning()
@@ -40,9 +41,10 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
     let reads_scores =
         advantage.uses().contains(&Column::Components) || advantage.needs().contains(&Column::Generated);
     if reads_scores && config.objective.kl.place == KlPlace::Reward {
-        return Err(AssembleError::setting(
+        return Err(AssembleError::at(
+            "objective.kl.in",
             format!(
-                "objective.kl.in: reward has no place in `{}`, which reads the rewards before they are summed",
+                "reward has no place in `{}`, which reads the rewards before they are summed",
                 advantage.name()
             ),
             "set objective.kl.in=loss",

@@ -18,6 +18,7 @@ use tamis_config::{
 };
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
+use tamis_core::figure::shortest;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
 use tamis_core::setting::{ModelPlace, OutOfRange};
@@ -147,48 +148,28 @@ impl Checker<'_> {
 
     /// Shows an error of a constructor at the key that it names, otherwise at its section.
     fn report_assembly(&mut self, error: &AssembleError, section: &str) {
-        let setting = match error {
-            AssembleError::Objective(
-                ObjectiveError::Range(OutOfRange { key: setting, .. })
-                | ObjectiveError::Setting { setting, .. },
-            )
-            | AssembleError::Advantage(
-                AdvantageError::Range(OutOfRange { key: setting, .. })
-                | AdvantageError::Setting { setting, .. },
-            )
-            | AssembleError::Correction(
-                CorrectionError::Setting { setting, .. } | CorrectionError::Bounds { setting, .. },
-            ) => Some(*setting),
-            AssembleError::Objective(ObjectiveError::Importance { .. }) => Some("importance"),
-            AssembleError::Objective(ObjectiveError::Aggregation { .. }) => Some("aggregation"),
-            AssembleError::Correction(
-                CorrectionError::Threshold { .. } | CorrectionError::UnknownStatistic { .. },
-            ) => Some("rejections"),
-            _ => None,
-        };
-        let mut keys = setting.map_or_else(Vec::new, |setting| keys_of(section, setting));
-        // A message that begins with its key says it itself.
-        let message = error.to_string();
-        let (key, rest) = message.split_once(": ").unwrap_or_default();
-        let message = if key.starts_with("objective.") {
-            keys.insert(0, key.to_owned());
-            rest.to_owned()
-        } else {
-            message
+        let blamed = Blamed::by(error);
+        let mut keys = blamed.setting.map_or_else(Vec::new, |setting| keys_of(section, setting));
+        let message = match error {
+            AssembleError::At { key, fault } => {
+                keys.insert(0, (*key).to_owned());
+                fault.to_string()
+            }
+            error => error.to_string(),
         };
         keys.push(section.to_owned());
         self.refuse(&keys, &message, error.hint().as_deref());
         // The key that is blamed is the name by which the setting was written.
-        if let (Some(setting), Some(finding)) = (setting, self.found.last_mut())
+        if let (Some(setting), Some(found), Some(finding)) =
+            (blamed.setting, blamed.found, self.found.last_mut())
             && let Problem::Refused { key, message, hint } = &mut *finding.problem
-            && let Some((_, rest)) = message.split_once(&format!(" setting `{setting}` is "))
         {
             hint.get_or_insert_with(|| format!("`tamis config explain {key}` says more"));
             *message = match key.rsplit_once('.') {
                 Some((around, name)) if key != section && name != "kind" => {
-                    format!("it is {}", with_whole_keys(rest, around))
+                    format!("it is {}", with_whole_keys(&found, around))
                 }
-                _ => format!("`{setting}` is {rest}"),
+                _ => format!("`{setting}` is {found}"),
             };
         }
     }
@@ -586,6 +567,36 @@ impl Checker<'_> {
                 &message,
                 Some(hint),
             );
+        }
+    }
+}
+
+/// The setting that an error of a pure object blames.
+#[derive(Default)]
+struct Blamed {
+    setting: Option<&'static str>,
+    /// Its value, and what was expected.
+    found: Option<String>,
+}
+
+impl Blamed {
+    fn by(error: &AssembleError) -> Self {
+        let named = |setting| Self { setting: Some(setting), found: None };
+        match error {
+            AssembleError::Objective(ObjectiveError::Setting { setting, value, expected })
+            | AssembleError::Advantage(AdvantageError::Setting { setting, value, expected })
+            | AssembleError::Correction(CorrectionError::Setting { setting, value, expected }) => {
+                Self { found: Some(format!("{}; expected {expected}", shortest(*value))), ..named(setting) }
+            }
+            AssembleError::Objective(ObjectiveError::Range(OutOfRange { key: setting, .. }))
+            | AssembleError::Advantage(AdvantageError::Range(OutOfRange { key: setting, .. }))
+            | AssembleError::Correction(CorrectionError::Bounds { setting, .. }) => named(setting),
+            AssembleError::Objective(ObjectiveError::Importance { .. }) => named("importance"),
+            AssembleError::Objective(ObjectiveError::Aggregation { .. }) => named("aggregation"),
+            AssembleError::Correction(
+                CorrectionError::Threshold { .. } | CorrectionError::UnknownStatistic { .. },
+            ) => named("rejections"),
+            _ => Self::default(),
         }
     }
 }

@@ -43,7 +43,8 @@ fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptConte
 pub(crate) fn hints(
     config: &Config,
     advantage: &Advantage,
-    (codec, positions): (&Codec, usize),
+    codec: &Codec,
+    positions: usize,
     prompts: &[PreparedPrompt],
     ui: &Console,
     interrupt: &Interrupt,

@@ -5,11 +5,11 @@
 //! files though the hub has moved on.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use tamis_config::locate::{Extent, Locate, LocateError, LocateFailure, WantedSplit};
 use tamis_config::{Config, DataSource, HubName, ModelSource};
 use tamis_core::setting::ModelPlace;
-use tamis_hub::{DownloadProgress, Extent, Hub, HubError, HubSettings, Kind, WantedSplit};
-use tamis_run::log::transfer::Transfer;
 use thiserror::Error;
 
 use super::check_purpose::CheckPurpose;
@@ -28,46 +28,38 @@ pub struct FollowError {
     pub key: String,
     /// The path that it would be, where nothing is.
     pub not_at: Option<PathBuf>,
-    /// The hub's reason.
-    pub reason: Box<HubError>,
+    /// The reason.
+    pub reason: LocateError,
 }
 
 impl FollowError {
     /// What is wrong, without the key.
     pub fn message(&self) -> String {
-        let is_path = matches!(
-            *self.reason,
-            HubError::NoRepository { .. } | HubError::Offline { .. } | HubError::Unreachable { .. }
-        );
-        let path = self.not_at.as_ref().filter(|_| is_path);
+        let path = self.not_at.as_ref().filter(|_| self.reason.may_be_path);
         let path = path.map_or_else(String::new, |path| format!("; and nothing is at {}", path.display()));
-        let cause = std::error::Error::source(&*self.reason);
-        let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-        format!("{}{cause}{path}", self.reason)
+        format!("{}{path}", self.reason)
     }
 
     /// The fix: a path that is near goes before what the hub's reason suggests.
     pub fn hint(&self) -> Option<String> {
         let near = self.not_at.as_deref().and_then(tamis_file::suggest);
-        near.or_else(|| self.reason.hint())
+        near.or_else(|| self.reason.hint.clone())
     }
 }
 
 /// Names of one hub.
 #[derive(Debug)]
 pub struct Names {
-    hub: Hub,
-    told: Told,
+    hub: Arc<dyn Locate>,
     extent: Extent,
     /// What was found, in lines.
     notes: Vec<String>,
 }
 
 impl Names {
-    /// Of the hub that the environment names, with progress on stderr.
-    pub fn of_environment(extent: Extent) -> Self {
-        let hub = Hub::new(HubSettings::from_environment());
-        Self { hub, told: Told(Transfer::on_stderr()), extent, notes: Vec::new() }
+    /// Of a hub, followed so far.
+    pub fn new(hub: Arc<dyn Locate>, extent: Extent) -> Self {
+        Self { hub, extent, notes: Vec::new() }
     }
 
     /// Follows every name that is read for this purpose; a line for each.
@@ -121,7 +113,7 @@ impl Names {
     /// As [`Names::follow`].
     pub fn model(&mut self, key: &str, model: &mut ModelSource) -> Result<(), FollowError> {
         let ModelSource::Hub { name, not_at, folder } = model else { return Ok(()) };
-        let found = self.hub.model(&name.id, name.revision.as_deref(), self.extent, &self.told);
+        let found = self.hub.model(&name.id, name.revision.as_deref(), self.extent);
         let Some(found) = self.answer(key, not_at.as_deref(), found)? else { return Ok(()) };
         name.revision = Some(found.commit);
         *folder = found.folder;
@@ -135,7 +127,7 @@ impl Names {
     pub fn configuration(&self, model: &ModelSource) -> Option<PathBuf> {
         match model {
             ModelSource::Hub { name, folder: None, .. } => {
-                self.hub.model_configuration(&name.id, name.revision.as_deref(), &self.told).ok()
+                self.hub.model_configuration(&name.id, name.revision.as_deref()).ok()
             }
             model => Some(model.folder()),
         }
@@ -163,8 +155,7 @@ impl Names {
             or: usual,
         };
         let repository = &name.repository;
-        let found =
-            self.hub.split(&repository.id, repository.revision.as_deref(), wanted, self.extent, &self.told);
+        let found = self.hub.split(&repository.id, repository.revision.as_deref(), wanted, self.extent);
         let Some(found) = self.answer(key, not_at.as_deref(), found)? else { return Ok(()) };
         name.repository.revision = Some(found.commit);
         name.configuration = Some(found.configuration);
@@ -184,17 +175,13 @@ impl Names {
         &mut self,
         key: &str,
         not_at: Option<&Path>,
-        found: Result<T, HubError>,
+        found: Result<T, LocateError>,
     ) -> Result<Option<T>, FollowError> {
         match found {
             Ok(found) => Ok(Some(found)),
             Err(reason) => {
-                let error = FollowError {
-                    key: key.to_owned(),
-                    not_at: not_at.map(Path::to_owned),
-                    reason: Box::new(reason),
-                };
-                if self.extent == Extent::Look && error.reason.kind() == Kind::Unreachable {
+                let error = FollowError { key: key.to_owned(), not_at: not_at.map(Path::to_owned), reason };
+                if self.extent == Extent::Look && error.reason.failure == LocateFailure::Unreachable {
                     self.notes.push(format!("not checked: {error}"));
                     return Ok(None);
                 }
@@ -253,31 +240,5 @@ pub fn keep_revisions(now: &mut Config, run: &Config) {
                 name.clone_from(of_run);
             }
         }
-    }
-}
-
-/// Progress as a person reads it.
-#[derive(Debug)]
-struct Told(Transfer);
-
-impl DownloadProgress for Told {
-    fn begin(&self, name: &str, bytes: Option<u64>) {
-        self.0.begin(name, bytes);
-    }
-
-    fn at(&self, bytes: u64) {
-        self.0.at(bytes);
-    }
-
-    fn end(&self) {
-        self.0.end();
-    }
-
-    fn say(&self, text: &str) {
-        self.0.say(text);
-    }
-
-    fn warn(&self, text: &str) {
-        self.0.warn(text);
     }
 }

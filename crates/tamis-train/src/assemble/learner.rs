@@ -17,10 +17,10 @@ use super::settings::engine_settings;
 use super::{critic, policy};
 use crate::api_key::{api_key, random_key};
 use crate::checkpoint::{CRITIC, Coverage, SaveError, verify};
-use crate::cluster::Cluster;
 use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::Launcher;
 use crate::learner::torch::{self, TorchProcess};
 use crate::learner::wire::calls::WireSettings;
 use crate::learner::wire::client::WireLearner;
@@ -40,7 +40,7 @@ pub(crate) fn learner(
     checkpoint: Option<&Path>,
     divergence: Divergence,
     codec: &Codec,
-    (disk, run, cluster): (&Disk, &Path, &Cluster),
+    (disk, run, launcher): (&Disk, &Path, &dyn Launcher),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
@@ -51,7 +51,7 @@ pub(crate) fn learner(
             checkpoint,
             has_reference,
             codec,
-            (disk, run, cluster),
+            (disk, run, launcher),
             interrupt,
             ui,
         );
@@ -84,7 +84,7 @@ fn learner_elsewhere(
     checkpoint: Option<&Path>,
     has_reference: bool,
     codec: &Codec,
-    (disk, run, cluster): (&Disk, &Path, &Cluster),
+    (disk, run, launcher): (&Disk, &Path, &dyn Launcher),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
@@ -135,7 +135,7 @@ fn learner_elsewhere(
         // One that the run started ends with it.
         orphan_timeout: (config.learner.orphan_timeout)
             .filter(|_| config.learner.url.is_some())
-            .map(|time| time.as_secs_f64()),
+            .map(|time| time.0.as_secs_f64()),
         generation,
         // Without a checkpoint to go on from what it holds is of no use.
         adopt: (kept.as_deref().filter(|_| checkpoint.is_some()))
@@ -145,7 +145,7 @@ fn learner_elsewhere(
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
         },
     };
-    let opened = open(config, &request, config.learner.url.as_deref(), (run, cluster), interrupt, ui);
+    let opened = open(config, &request, config.learner.url.as_deref(), (run, launcher), interrupt, ui);
     let mut learner =
         if checkpoint.is_some() { opened? } else { opened.map_err(|halt| halt.map(of_named_files))? };
     if samples {
@@ -170,7 +170,7 @@ fn open(
     config: &Config,
     request: &OpenRequest,
     url: Option<&str>,
-    (logs, cluster): (&Path, &Cluster),
+    (logs, launcher): (&Path, &dyn Launcher),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<WireLearner, Halt<RunError>> {
@@ -186,16 +186,16 @@ fn open(
         } else {
             // On a network it asks for a key, which nobody else knows.
             token = (config.cluster.launcher == LauncherKind::Ray).then(random_key).transpose()?;
-            let role = cluster.start_learner(config, token.as_deref(), logs, &say, interrupt);
-            TorchProcess::through(role.map_err(|halt| halt.map(LearnerError::from))?)
+            let started = launcher.start_learner(config, token.as_deref(), logs, &say, interrupt);
+            TorchProcess::through(started.map_err(|halt| halt.map(LearnerError::from))?)
         })
     };
     let started = || process.as_ref().map_or_else(String::new, TorchProcess::address);
     let settings = WireSettings {
         url: url.map_or_else(started, str::to_owned),
         token,
-        timeout: config.learner.timeout,
-        lost_timeout: config.learner.lost_timeout,
+        timeout: config.learner.timeout.0,
+        lost_timeout: config.learner.lost_timeout.0,
         backend: config.learner.backend,
         publish: if config.samples_at_servers() {
             Some(config.publish_mode())
@@ -212,7 +212,7 @@ fn open(
 pub(crate) fn holder_in_torch(
     config: &Config,
     codec: &Codec,
-    place: (&Path, &Cluster),
+    place: (&Path, &dyn Launcher),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {

@@ -76,7 +76,7 @@ pub(crate) fn open(
                     keys: kind,
                     lack: None,
                 };
-                loggers.add(side.open(&mut program, (config, directory), voice));
+                loggers.add(side.open(&mut program, config, directory, voice));
             }
             LoggerKind::Mlflow(settings) => {
                 let side = Side {
@@ -90,7 +90,7 @@ pub(crate) fn open(
                     keys: kind,
                     lack: no_store(settings),
                 };
-                loggers.add(side.open(&mut program, (config, directory), voice));
+                loggers.add(side.open(&mut program, config, directory, voice));
             }
             LoggerKind::Otlp(settings) => {
                 loggers.add(OtlpLogger::start(&settings.endpoint, &run_name(directory), voice.clone()));
@@ -101,13 +101,13 @@ pub(crate) fn open(
 }
 
 /// Whether MLflow chooses the place of the figures itself: a database beside the run.
-pub(crate) fn is_place_open(settings: &MlflowSettings) -> bool {
+pub fn is_place_open(settings: &MlflowSettings) -> bool {
     settings.tracking_uri.is_none()
         && std::env::var_os("MLFLOW_TRACKING_URI").is_none_or(|uri| uri.is_empty())
 }
 
 /// The fix for an MLflow without a database.
-pub(crate) const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http://HOST:PORT`), or install the whole package `mlflow`";
+pub const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http://HOST:PORT`), or install the whole package `mlflow`";
 
 /// Longest time for an interpreter to list its packages: from a cold network disk that takes a while.
 const LONGEST_LOOK: Duration = Duration::from_secs(180);
@@ -150,14 +150,15 @@ impl Side<'_> {
     fn open(
         self,
         program: &mut Option<GuardedFolder>,
-        (config, directory): (&Config, &RunDirectory),
+        config: &Config,
+        directory: &RunDirectory,
         voice: &Console,
     ) -> SideProcessLogger {
         let python = interpreter(self.python, std::env::current_exe().ok().as_deref());
         let command = match &self.lack {
             Some(lack) => Err(lack.clone()),
             None => self
-                .command(&python, program, (config, directory))
+                .command(&python, program, config, directory)
                 .map_err(|error| format!("its program cannot be written: {error}")),
         };
         SideProcessLogger::start(self.settings, command, voice.clone())
@@ -167,7 +168,8 @@ impl Side<'_> {
         &self,
         python: &str,
         program: &mut Option<GuardedFolder>,
-        (config, directory): (&Config, &RunDirectory),
+        config: &Config,
+        directory: &RunDirectory,
     ) -> std::io::Result<Command> {
         let name = self.settings.name;
         let folder = match program {

@@ -12,7 +12,7 @@ pub mod headline;
 pub(crate) mod hints;
 pub mod hub;
 pub(crate) mod learner;
-pub(crate) mod loggers;
+pub mod loggers;
 pub mod memory;
 pub mod objective;
 pub mod places;

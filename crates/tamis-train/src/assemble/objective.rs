@@ -30,9 +30,10 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
         && config.objective.loss.weighs_behaviour()
     {
         let loss = config.objective.loss;
-        return Err(AssembleError::setting(
+        return Err(AssembleError::at(
+            "objective.correction",
             format!(
-                "objective.correction: its weights are those that objective.loss.kind `{loss}` has already: \
+                "its weights are those that objective.loss.kind `{loss}` has already: \
                     every token would be weighted twice"
             ),
             "set objective.loss.kind=clip, or take the weights out of objective.correction",
@@ -40,9 +41,10 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
     }
     if correction.mode == Mode::BypassReinforce && !config.objective.loss.is_plain_gradient() {
         let preset = config.objective.correction.preset.map_or("bypass_pg", |preset| preset.as_str());
-        return Err(AssembleError::setting(
+        return Err(AssembleError::at(
+            "objective.correction.preset",
             format!(
-                "objective.correction.preset: `{preset}` weights the plain policy gradient, and objective.loss.kind is `{}`",
+                "`{preset}` weights the plain policy gradient, and objective.loss.kind is `{}`",
                 config.objective.loss
             ),
             "set objective.loss.kind=reinforce",

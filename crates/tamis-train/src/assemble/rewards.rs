@@ -16,7 +16,7 @@ use tamis_env::reward::{
 use tamis_rollout::asking::ConnectError;
 use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeSetup};
-use tamis_rollout::launch::{LaunchError, Say};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, Say};
 use tamis_rollout::prompt_template::PromptTemplate;
 use tamis_rollout::reward_model::{ModelInput, RewardModel};
 use tamis_run::durable::Disk;
@@ -203,11 +203,12 @@ impl Host<'_> {
         let listener = Arc::clone(context.listener);
         let say: Say = Arc::new(move |message: &str| listener.say(message));
         let restarts = u32::try_from(model.max_restarts).unwrap_or(u32::MAX);
+        let limits = LaunchLimits { restarts, ..LaunchLimits::once(model.startup_timeout.0) };
         let process = TorchProcess::start_reward_model(
             &model.python.display().to_string(),
             &settings,
             log,
-            (model.startup_timeout.0, restarts),
+            limits,
             &say,
             self.interrupt,
         );

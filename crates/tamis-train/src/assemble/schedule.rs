@@ -171,7 +171,7 @@ fn describe_filling(config: &Config) -> String {
         };
     }
     if config.schedule.mode == ScheduleMode::Streaming {
-        let most = match config.schedule.max_num_gen_batches {
+        let most = match config.schedule.max_num_gen_batches.0 {
             RoundLimit::Rounds(limit) => {
                 format!("at most {} prompts a step", limit.saturating_mul(config.gen_batch_size() as u64))
             }
@@ -180,7 +180,7 @@ fn describe_filling(config: &Config) -> String {
         };
         return format!("each dropped group is replaced at once, {most}, {size} groups a step");
     }
-    match config.schedule.max_num_gen_batches {
+    match config.schedule.max_num_gen_batches.0 {
         RoundLimit::Auto => {
             format!("as many rounds a step as the keep rate asks for, {size} groups a step")
         }

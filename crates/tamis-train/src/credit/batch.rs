@@ -1,8 +1,13 @@
 //! The groups of a step.
 
-use tamis_core::group::Group;
+use tamis_core::group::{Group, Trajectory};
+use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
 use tamis_rollout::Record;
+
+use super::members::TrainedMembers;
+use crate::learner::LearnerSequence;
+use crate::learner::micro_batch::sequences;
 
 /// The groups of a step, as they were collected for it.
 #[derive(Debug, Clone)]
@@ -31,20 +36,40 @@ impl StepBatch {
         }
     }
 
-    /// The trained groups \[P\].
-    pub(crate) fn groups(&self) -> Vec<&Group> {
-        self.trained.iter().map(|record| &record.group).collect()
-    }
-
-    /// Their sizes \[P\].
-    pub(crate) fn sizes(&self) -> Vec<usize> {
-        self.trained.iter().map(|record| record.group.trajectories.len()).collect()
-    }
-
     /// Everything whose generation ended in the step, in all of its attempts and before any filter.
     pub(crate) fn generated_records(&self) -> Vec<&Record> {
         let all = self.trained.iter().chain(&self.others).chain(&self.carried_out);
         generated_records(self.report.step, all)
+    }
+}
+
+/// The groups that a step trains on, as its passes and its updates read them.
+pub(crate) struct TrainedGroups<'a> {
+    /// As they were collected, in batch order \[P\].
+    pub(crate) records: &'a [Record],
+    /// The groups \[P\].
+    pub(crate) groups: Vec<&'a Group>,
+    /// Their trajectories as a learner takes them \[B\].
+    pub(crate) sequences: Vec<LearnerSequence<'a>>,
+    /// Rewards as they are compared `[P][G]`; NaN for a member that is not compared.
+    pub(crate) rewards: Ragged<f64>,
+}
+
+impl<'a> TrainedGroups<'a> {
+    /// Of the groups of a batch.
+    pub(crate) fn new(records: &'a [Record], members: &TrainedMembers) -> Self {
+        let groups: Vec<&Group> = records.iter().map(|record| &record.group).collect();
+        Self { records, sequences: sequences(&groups), rewards: members.rewards(&groups), groups }
+    }
+
+    /// Sizes of the groups \[P\].
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        self.groups.iter().map(|group| group.trajectories.len()).collect()
+    }
+
+    /// All of their trajectories \[B\].
+    pub(crate) fn trajectories(&self) -> Vec<&'a Trajectory> {
+        self.groups.iter().flat_map(|group| &group.trajectories).collect()
     }
 }
 

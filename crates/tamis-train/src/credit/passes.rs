@@ -1,17 +1,61 @@
-//! Passes over the trained groups that only some estimators ask for, under the policy as the step begins.
+//! What the networks compute of a step's groups as the step begins: completions to compare with, and forward
+//! passes.
+
+use std::time::Instant;
 
 use tamis_core::advantage::Column;
 use tamis_core::group::Group;
 use tamis_core::ragged::Ragged;
+use tamis_rollout::{PreparedPrompt, Record};
 
+use super::batch::TrainedGroups;
+use super::reference::{known_logprobs, logprobs, reference_column};
+use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
+use crate::error::RunError;
+use crate::interrupt::Halt;
+use crate::learner::critic::values;
 use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
+use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::{Learner, LearnerSequence, Network, Pass};
+use crate::measure::validation::{Validation, sample};
 use crate::workers::Workers;
+use tamis_run::metrics::summary::NumberSummary;
+use tamis_run::metrics::timings::{OLD_LOGPROBS, Timings};
+
+/// What the networks say of the trained groups.
+pub(crate) struct Passes {
+    /// The greedy completion of each prompt, if the estimator compares with it.
+    pub(crate) greedy: Option<Greedy>,
+    /// Log-probabilities under the policy before the step, as far as passes need them.
+    pub(crate) old: OldLogprobs,
+    /// Log-probabilities under the reference `[B][T]`, if there is one.
+    pub(crate) reference: Option<Ragged<f32>>,
+    /// Values of the critic `[B][T]`, if there is one.
+    pub(crate) values: Option<Ragged<f64>>,
+    /// What only some estimators ask for.
+    pub(crate) of_estimator: EstimatorPasses,
+}
+
+/// The greedy completions of a step's prompts; they are not trained on.
+pub(crate) struct Greedy {
+    /// Reward of each \[P\], NaN if it is unscored.
+    pub(crate) rewards: Vec<f64>,
+    /// The same for the metrics.
+    pub(crate) facts: GreedyFacts,
+}
+
+/// Rewards of the greedy completions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct GreedyFacts {
+    pub(crate) mean_reward: Option<f64>,
+    pub(crate) num_completions: usize,
+    pub(crate) mean_length: Option<f64>,
+}
 
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]
-pub(crate) struct Passes {
+pub(crate) struct EstimatorPasses {
     /// Log-probabilities under the policy as the step begins, where an earlier one sampled.
     pub(crate) old_logprobs: Option<Ragged<f64>>,
     /// Entropies in nats.
@@ -22,6 +66,92 @@ pub(crate) struct Passes {
     pub(crate) gold_logprobs: Option<Ragged<f64>>,
 }
 
+/// Runs every pass that the recipe takes over the trained groups of a step.
+pub(crate) fn passes(
+    recipe: &Recipe,
+    workers: &mut Workers,
+    step: u64,
+    trained: &TrainedGroups<'_>,
+    timings: &mut Timings,
+) -> Result<Passes, Halt<RunError>> {
+    let micro_batch = recipe.update.micro_batch;
+    let clock = Instant::now();
+    let greedy = if recipe.needs(Column::GreedyRewards) {
+        let greedy = Greedy::sample(recipe, workers, step, trained.records)?;
+        timings.add("gen_max", clock.elapsed());
+        Some(greedy)
+    } else {
+        None
+    };
+    // Nothing more is sampled until weights are published, and a learner on the servers' GPU may need their
+    // memory: it computes nothing before.
+    workers.sampler.put_to_sleep().map_err(RunError::from)?;
+    let clock = Instant::now();
+    let old = known_logprobs(&mut *workers.learner, &trained.groups, &trained.sequences, micro_batch)?;
+    if old != OldLogprobs::AsSampled {
+        timings.add(OLD_LOGPROBS, clock.elapsed());
+    }
+    let clock = Instant::now();
+    let reference = if recipe.divergence == Divergence::None {
+        None
+    } else {
+        let pass = |groups: &[&Group]| {
+            logprobs(&mut *workers.learner, recipe.reference(), &sequences(groups), micro_batch)
+        };
+        let column = reference_column(trained.records, pass)?;
+        timings.add("ref", clock.elapsed());
+        Some(column)
+    };
+    let clock = Instant::now();
+    let of_estimator = EstimatorPasses::run(recipe, workers, trained)?;
+    if !of_estimator.is_empty() {
+        timings.add("advantage_passes", clock.elapsed());
+    }
+    let clock = Instant::now();
+    let values = if recipe.critic.is_some() {
+        let values = values(&mut *workers.learner, &trained.sequences, micro_batch)?;
+        timings.add("values", clock.elapsed());
+        Some(values)
+    } else {
+        None
+    };
+    Ok(Passes { greedy, old, reference, values, of_estimator })
+}
+
+impl Greedy {
+    /// Samples and scores one greedy completion of each trained prompt.
+    fn sample(
+        recipe: &Recipe,
+        workers: &mut Workers,
+        step: u64,
+        trained: &[Record],
+    ) -> Result<Self, Halt<RunError>> {
+        // Copies come after all that they are copies of, and need no completion of their own.
+        let own: Vec<&Record> = trained.iter().filter(|record| !record.is_copy()).collect();
+        let prompts: Vec<PreparedPrompt> = own.iter().map(|record| record.prompt.clone()).collect();
+        let journal = format!("greedy/{step}");
+        let settings = recipe.greedy();
+        let Validation { prompts: rows, report, .. } =
+            sample(workers.validation_workers(), &prompts, &settings, &journal, step, &mut |_| {})?;
+        let mut rewards: Vec<f64> = rows
+            .iter()
+            .map(|row| {
+                row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN)
+            })
+            .collect();
+        let facts = GreedyFacts {
+            mean_reward: NumberSummary::of(rewards.iter().copied()).map(|summary| summary.mean),
+            num_completions: report.num_prompts - report.num_failed,
+            mean_length: report.mean_length,
+        };
+        for copy in &trained[own.len()..] {
+            let place = own.iter().position(|record| record.group.id == copy.group.id);
+            rewards.push(place.map_or(f64::NAN, |place| rewards[place]));
+        }
+        Ok(Self { rewards, facts })
+    }
+}
+
 /// `Σ π² = Σ e^2z / (Σ e^z)²` from the log-probabilities of one and the same token under the logits z and
 /// under 2z.
 fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
@@ -30,16 +160,16 @@ fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
     if sum > 1.0 { 1.0 } else { sum }
 }
 
-impl Passes {
+impl EstimatorPasses {
     /// Runs the forward passes over the trained groups that the estimator needs beyond the batch.
-    pub(crate) fn run(recipe: &Recipe, workers: &mut Workers, groups: &[&Group]) -> Pass<Self> {
+    pub(crate) fn run(recipe: &Recipe, workers: &mut Workers, trained: &TrainedGroups<'_>) -> Pass<Self> {
+        let TrainedGroups { groups, sequences: plain, .. } = trained;
         let (entropy, squares, gold) = (
             recipe.needs(Column::Entropy),
             recipe.needs(Column::SumPiSquared),
             recipe.needs(Column::GoldLogprobs),
         );
         let mut passes = Self::default();
-        let plain = sequences(groups);
         // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group, or a
         // server did.
         let is_stale = (squares || gold) && (workers.samples_elsewise() || workers.any_is_stale(groups));
@@ -47,9 +177,9 @@ impl Passes {
             scored(&mut *workers.learner, recipe.update.micro_batch, sequences, sharpness)
         };
         if entropy || squares || is_stale {
-            let (logprobs, entropies) = scored(&plain, 1.0)?;
+            let (logprobs, entropies) = scored(plain, 1.0)?;
             if squares {
-                let (sharp, _) = scored(&plain, 2.0)?;
+                let (sharp, _) = scored(plain, 2.0)?;
                 let row = |(logprobs, sharp): (&[f64], &[f64])| -> Vec<f64> {
                     logprobs
                         .iter()
@@ -69,7 +199,7 @@ impl Passes {
                 .iter()
                 .zip(&hints)
                 .flat_map(|(group, hint)| std::iter::repeat_n(hint, group.trajectories.len()))
-                .zip(&plain)
+                .zip(plain)
                 .map(|(hint, sequence)| LearnerSequence {
                     prompt: hint.as_deref().unwrap_or(sequence.prompt),
                     images: sequence.images,

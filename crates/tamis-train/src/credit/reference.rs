@@ -12,6 +12,7 @@ use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
+use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::{Learner, LearnerSequence, Network, Pass};
 
 /// The reference pass before the filter.
@@ -55,53 +56,47 @@ impl Reference for BeforeFilter<'_> {
     fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError> {
         let clock = Instant::now();
         let failed = |error: RunError| DispatchError::Reference { source: Box::new(error) };
-        let logprobs =
-            reference_logprobs(self.learner, self.network, groups, self.micro_batch).and_then(|reference| {
-                Ok((reference, recomputed_logprobs(self.learner, groups, self.micro_batch)?))
+        let sequences = sequences(groups);
+        let passed =
+            logprobs(self.learner, self.network, &sequences, self.micro_batch).and_then(|reference| {
+                Ok((reference, known_logprobs(self.learner, groups, &sequences, self.micro_batch)?))
             });
-        let (logprobs, policy) = match logprobs {
-            Ok(logprobs) => logprobs,
+        let (logprobs, old) = match passed {
+            Ok(passed) => passed,
             Err(Halt::Interrupted) => return Ok(None),
             Err(Halt::Failed(error)) => return Err(failed(RunError::from(error))),
         };
         let rewards = groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward);
-        let penalty = penalty(self.estimator, self.coefficient, groups, policy.as_ref(), &logprobs);
+        let penalty = penalty(self.estimator, self.coefficient, groups, &old, &logprobs);
         let penalty = penalty.map_err(failed)?;
         *self.time += clock.elapsed();
         Ok(Some(ReferencePass { final_rewards: penalty.off(rewards), logprobs }))
     }
 }
 
-/// Log-probabilities of all trajectories under the reference, which is this network, one row each `[B][T]`.
-pub(crate) fn reference_logprobs(
+/// Log-probabilities of sequences under a network, one row each `[B][T]`.
+pub(crate) fn logprobs(
     learner: &mut dyn Learner,
     network: Network,
-    groups: &[&Group],
-    micro_batch: MicroBatch,
-) -> Pass<Ragged<f32>> {
-    let sequences = sequences(groups);
-    let columns = forward_all(learner, network, &sequences, micro_batch, 1.0)?;
-    Ok(rows(&sequences, &columns.logprobs))
-}
-
-/// Log-probabilities of sequences under the policy as the step begins, one row each `[B][T]`.
-pub(crate) fn policy_logprobs(
-    learner: &mut dyn Learner,
     sequences: &[LearnerSequence<'_>],
     micro_batch: MicroBatch,
 ) -> Pass<Ragged<f32>> {
-    let columns = forward_all(learner, Network::Before, sequences, micro_batch, 1.0)?;
+    let columns = forward_all(learner, network, sequences, micro_batch, 1.0)?;
     Ok(rows(sequences, &columns.logprobs))
 }
 
-/// [`policy_logprobs`], where the sampler of one of the groups did not say them.
-pub(crate) fn recomputed_logprobs(
+/// Log-probabilities under the policy as the step begins: those that generation gave, or, if the sampler of
+/// one of the groups gave none, those of a pass.
+pub(crate) fn known_logprobs(
     learner: &mut dyn Learner,
     groups: &[&Group],
+    sequences: &[LearnerSequence<'_>],
     micro_batch: MicroBatch,
-) -> Pass<Option<Ragged<f32>>> {
-    let is_known = groups.iter().flat_map(|group| &group.trajectories).all(Trajectory::has_logprobs);
-    if is_known { Ok(None) } else { policy_logprobs(learner, &sequences(groups), micro_batch).map(Some) }
+) -> Pass<OldLogprobs> {
+    if groups.iter().flat_map(|group| &group.trajectories).all(Trajectory::has_logprobs) {
+        return Ok(OldLogprobs::AsSampled);
+    }
+    logprobs(learner, Network::Before, sequences, micro_batch).map(OldLogprobs::Recomputed)
 }
 
 /// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that
@@ -146,13 +141,12 @@ impl Penalty {
     }
 }
 
-/// KL penalty of some groups' tokens; `policy` stands in for the log-probabilities that the sampler did not
-/// report.
+/// KL penalty of some groups' tokens.
 pub(crate) fn penalty(
     estimator: KlEstimator,
     coefficient: f64,
     groups: &[&Group],
-    policy: Option<&Ragged<f32>>,
+    old: &OldLogprobs,
     reference: &Ragged<f32>,
 ) -> Result<Penalty, RunError> {
     let trajectories: Vec<_> = groups.iter().flat_map(|group| &group.trajectories).collect();
@@ -160,8 +154,7 @@ pub(crate) fn penalty(
         Ragged::from_rows(trajectories.iter().map(|trajectory| vec![0.0; trajectory.token_ids.len()]));
     let mask: Vec<bool> =
         trajectories.iter().flat_map(|trajectory| trajectory.loss_mask.iter().copied()).collect();
-    let sampled = || trajectories.iter().flat_map(|trajectory| trajectory.logprobs.iter().copied()).collect();
-    let old: Vec<f32> = policy.map_or_else(sampled, |policy| policy.values().to_vec());
+    let old: Vec<f32> = old.rows(groups).flatten().copied().collect();
     let penalty = kl::in_reward(estimator, coefficient, &token_scores, &mask, &old, reference.values())?;
     Ok(Penalty {
         of_trajectories: penalty.penalties,

@@ -25,6 +25,14 @@ pub enum AssembleError {
     /// A setting lacks what another one needs, found out only with data and model at hand.
     #[error(transparent)]
     Setting(#[from] Fault),
+    /// The same of a setting that is known by its key.
+    #[error("{key}: {fault}")]
+    At {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        fault: Fault,
+    },
     /// The task cannot be made.
     #[error(transparent)]
     Task(#[from] TaskError),
@@ -84,6 +92,10 @@ impl AssembleError {
         Self::Setting(Fault::new(message, hint))
     }
 
+    pub(crate) fn at(key: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::At { key, fault: Fault::new(message, hint) }
+    }
+
     /// Tells an interruption from a failure: a reward function that does not wait for its program any more
     /// was interrupted.
     pub fn halt(self) -> Halt<Self> {
@@ -107,7 +119,7 @@ impl AssembleError {
         let hint = match self {
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),
             Self::Checksum(error) => return error.hint(),
-            Self::Setting(fault) => fault.hint.as_deref(),
+            Self::Setting(fault) | Self::At { fault, .. } => fault.hint.as_deref(),
             Self::RewardRunner(error) => error.hint(),
             Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),
             Self::Codec(CodecError::TemplateFile { .. }) => {

@@ -7,7 +7,7 @@ use tamis_core::filter::GroupStatistics;
 use tamis_core::objective::{Objective, ObjectiveState};
 use tamis_core::ragged::Ragged;
 
-use crate::learner::update::{TrainingBatch, UpdateSettings, gradient_norm};
+use crate::learner::update::{TrainingBatch, UpdatePlan, gradient_norm};
 use crate::learner::{Learner, LearnerError, Pass};
 
 /// When groups are sorted, and into which buckets.
@@ -103,10 +103,10 @@ impl GradientAnalysis {
     pub fn measure(
         &self,
         learner: &mut dyn Learner,
-        (objective, state): (&Objective, &ObjectiveState),
+        plan: UpdatePlan<'_>,
+        state: &ObjectiveState,
         batch: TrainingBatch<'_>,
         rewards: &Ragged<f64>,
-        settings: &UpdateSettings,
     ) -> Pass<Vec<(String, f64)>> {
         let deviations: Vec<f64> = rewards.rows().map(deviation).collect();
         let places = self
@@ -128,9 +128,10 @@ impl GradientAnalysis {
         for measured in std::iter::once(everything).chain(buckets).filter(|one| !one.places.is_empty()) {
             measured.metrics(&mut metrics);
             for part in [Part::Policy, Part::Kl, Part::Entropy] {
-                let Some((objective, factor)) = part.alone(objective) else { continue };
+                let Some((objective, factor)) = part.alone(plan.objective) else { continue };
+                let plan = UpdatePlan { objective: &objective, ..plan };
                 let batch = TrainingBatch { policy_factor: batch.policy_factor * factor, ..batch };
-                let norm = gradient_norm(learner, (&objective, state), batch, &measured.places, settings)?;
+                let norm = gradient_norm(learner, plan, state, batch, &measured.places)?;
                 metrics
                     .extend(norm.map(|norm| (format!("grad_norm/{}/{}", measured.name, part.name()), norm)));
             }

@@ -6,8 +6,7 @@
 //! `verdict`, in `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
 
 use serde::{Deserialize, Serialize};
-use tamis_core::group::{Group, Trajectory};
-use tamis_core::ragged::Ragged;
+use tamis_core::group::Trajectory;
 
 /// Why a member of a trained group bears no loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,7 +60,7 @@ impl LeftOut {
     }
 
     /// Of one member: whether the filter chose it, whether the shapings kept it. `None`: it is trained on.
-    fn of(member: &Trajectory, is_chosen: bool, is_kept: bool, mask_truncated: bool) -> Option<Self> {
+    pub fn of(member: &Trajectory, is_chosen: bool, is_kept: bool, mask_truncated: bool) -> Option<Self> {
         if !member.is_scored() {
             Some(Self::Unscored)
         } else if !is_chosen {
@@ -75,34 +74,6 @@ impl LeftOut {
         } else {
             None
         }
-    }
-}
-
-/// The reason, for each member of a batch in order, why it is left out \[B\]. `chosen` and `kept` are
-/// `[P][G]`; `None`: all are.
-pub fn select_left_out(
-    groups: &[&Group],
-    chosen: Option<&[Vec<bool>]>,
-    kept: Option<&Ragged<bool>>,
-    mask_truncated: bool,
-) -> Vec<Option<LeftOut>> {
-    let mut all = Vec::with_capacity(groups.iter().map(|group| group.trajectories.len()).sum());
-    for (place, group) in groups.iter().enumerate() {
-        let chosen = chosen.and_then(|chosen| chosen.get(place));
-        for (i, member) in group.trajectories.iter().enumerate() {
-            let is_chosen = chosen.is_none_or(|chosen| chosen.get(i) == Some(&true));
-            let is_kept = kept.is_none_or(|kept| kept.row(place).get(i) == Some(&true));
-            all.push(LeftOut::of(member, is_chosen, is_kept, mask_truncated));
-        }
-    }
-    all
-}
-
-/// Adds what only the updates of the policy know \[B\]: the members that their correction rejected, of those
-/// that were not left out before.
-pub fn reject(left_out: &mut [Option<LeftOut>], rejected: &[bool]) {
-    for (left_out, _) in left_out.iter_mut().zip(rejected).filter(|(_, rejected)| **rejected) {
-        left_out.get_or_insert(LeftOut::Rejected);
     }
 }
 
@@ -126,7 +97,8 @@ mod tests {
     }
 
     use proptest::prelude::*;
-    use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId};
+    use tamis_core::group::{FinishReason, Group, GroupId, PolicyVersion, PromptId};
+    use tamis_core::ragged::Ragged;
 
     use super::*;
     use crate::learner::optimizer_batch::mask_of;
@@ -171,22 +143,22 @@ mod tests {
             member(true, false, vec![false]),
         ];
         let group = group(members);
-        let chosen = [vec![true, false, true, false, true, true]];
-        let kept = Ragged::from_rows([[true, true, true, true, false, true]]);
+        let chosen = [true, false, true, false, true, true];
+        let kept = [true, true, true, true, false, true];
         let names = |mask_truncated| -> Vec<&str> {
-            let all = select_left_out(&[&group], Some(&chosen), Some(&kept), mask_truncated);
-            all.into_iter().map(|left_out| left_out.map_or("trained", LeftOut::name)).collect()
+            let members = group.trajectories.iter().zip(chosen).zip(kept);
+            members
+                .map(|((member, is_chosen), is_kept)| {
+                    LeftOut::of(member, is_chosen, is_kept, mask_truncated).map_or("trained", LeftOut::name)
+                })
+                .collect()
         };
         assert_eq!(names(true), ["trained", "unscored", "truncated", "unchosen", "shaped", "masked"]);
         assert_eq!(names(false)[2], "trained");
-        let mut all = select_left_out(&[&group], Some(&chosen), Some(&kept), true);
-        reject(&mut all, &[true; 6]);
-        let names: Vec<&str> = all.into_iter().flatten().map(LeftOut::name).collect();
-        assert_eq!(names, ["rejected", "unscored", "truncated", "unchosen", "shaped", "masked"]);
     }
 
     proptest! {
-        /// Trained are exactly the members with a token in the loss, and every member has one place.
+        /// Trained are exactly the members with a token in the loss.
         #[test]
         fn what_is_left_out_has_no_token_in_the_loss(
             groups in prop::collection::vec(
@@ -205,10 +177,7 @@ mod tests {
                     group(members.iter().map(|(flags, mask)| member(flags[2], flags[3], mask.clone())).collect())
                 })
                 .collect();
-            let all = select_left_out(&made.iter().collect::<Vec<_>>(), Some(&chosen), Some(&kept), mask_truncated);
-            prop_assert_eq!(all.len(), made.iter().map(|group| group.trajectories.len()).sum::<usize>());
             // As the update masks them: members that are not chosen have no reward there.
-            let mut places = all.iter();
             for (place, group) in made.iter().enumerate() {
                 let mut thinned = group.clone();
                 for (member, chosen) in thinned.trajectories.iter_mut().zip(&chosen[place]) {
@@ -217,8 +186,10 @@ mod tests {
                     }
                 }
                 for (i, mask_t) in mask_of(&thinned, mask_truncated).enumerate() {
+                    let left_out =
+                        LeftOut::of(&group.trajectories[i], chosen[place][i], kept.row(place)[i], mask_truncated);
                     let bears_loss = kept.row(place)[i] && mask_t.contains(&true);
-                    prop_assert_eq!(places.next().unwrap().is_none(), bears_loss);
+                    prop_assert_eq!(left_out.is_none(), bears_loss);
                 }
             }
         }

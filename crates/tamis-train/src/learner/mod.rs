@@ -11,6 +11,7 @@ pub mod learning_rate;
 pub mod left_out;
 pub mod micro_batch;
 mod not_finite;
+pub mod old_logprobs;
 pub(crate) mod optimizer_batch;
 pub mod progress;
 pub mod rank_balance;

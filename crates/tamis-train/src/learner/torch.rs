@@ -1,22 +1,21 @@
 //! The PyTorch learner and the reward models that a run starts, and the learner's settings.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
 use tamis_process::GuardedFolder;
-use tamis_rollout::launch::{LaunchError, LaunchLimits, Say};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, Launched, Say};
 use tamis_rollout::reward_model::ModelProcess;
 
-use crate::cluster::{Role, Started};
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
 use crate::python_program::ModuleProcess;
 
 /// A process of the PyTorch learner or of a reward model; it ends with the value.
 pub struct TorchProcess {
-    launched: Started,
+    launched: Arc<dyn Launched>,
     /// Program and socket of one that this process started.
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
     folder: Option<GuardedFolder>,
@@ -41,14 +40,14 @@ impl TorchProcess {
             settings: None,
             log: logs.join("learner.log"),
             // Another one is not the one that was opened: the run looks after it.
-            limits: LaunchLimits::once(config.startup_timeout),
+            limits: LaunchLimits::once(config.startup_timeout.0),
         };
         Self::launch(process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
     }
 
     /// A learner that a launcher started.
-    pub fn through(role: Role) -> Self {
-        Self { launched: Started::Through(Box::new(role)), folder: None }
+    pub fn through(launched: Arc<dyn Launched>) -> Self {
+        Self { launched, folder: None }
     }
 
     /// Starts the process of a reward model, and waits until the model is loaded; `settings` are those of
@@ -60,12 +59,11 @@ impl TorchProcess {
         python: &str,
         settings: &serde_json::Value,
         log: PathBuf,
-        (startup_timeout, most_restarts): (Duration, u32),
+        limits: LaunchLimits,
         say: &Say,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LaunchError>> {
         let (module, what, settings) = ("tamis.reward", "reward model", Some(settings));
-        let limits = LaunchLimits { restarts: most_restarts, ..LaunchLimits::once(startup_timeout) };
         let process = ModuleProcess { python, module, what, settings, log, limits };
         Self::launch(process, say, interrupt)
     }
@@ -76,7 +74,7 @@ impl TorchProcess {
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LaunchError>> {
         let (launched, folder) = process.launch(say, interrupt)?;
-        Ok(Self { launched: Started::Here(launched), folder: Some(folder) })
+        Ok(Self { launched: Arc::new(launched), folder: Some(folder) })
     }
 
     /// Its address.
@@ -91,20 +89,9 @@ impl TorchProcess {
 
     /// What became of one that is lost, in its launcher's words, which may come a moment after the loss shows.
     pub fn find_end(&self) -> Option<String> {
-        let Started::Through(role) = &self.launched else { return None };
-        let began = Instant::now();
-        loop {
-            let ended = role.ended();
-            if ended.is_some() || began.elapsed() >= NEWS {
-                return ended;
-            }
-            std::thread::sleep(NEWS / 20);
-        }
+        self.launched.find_end()
     }
 }
-
-/// Longest wait for the news of an end.
-const NEWS: Duration = Duration::from_millis(500);
 
 impl ModelProcess for TorchProcess {
     fn ended(&self) -> Option<String> {

@@ -16,6 +16,7 @@ use tamis_core::random::Key;
 
 use crate::interrupt::Halt;
 use crate::learner::micro_batch::{Cut, MicroBatch};
+use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
 use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
 use crate::learner::{Learner, LearnerError, Network, Pass, TokenColumns, Trained};
@@ -53,9 +54,8 @@ pub struct TrainingBatch<'a> {
     pub weights: Option<&'a [f64]>,
     /// Factor of the policy term.
     pub policy_factor: f64,
-    /// Log-probabilities under the policy at the start of the step, one row per trajectory `[B][T]`. `None`:
-    /// those that generation gave.
-    pub old: Option<&'a Ragged<f32>>,
+    /// Log-probabilities under the policy at the start of the step.
+    pub old: &'a OldLogprobs,
     /// Groups, trajectories and tokens that the filter dropped, where they stay in the denominators.
     pub dropped: Option<Normalisers>,
     /// Log-probabilities of the reference, one row per trajectory `[B][T]`.
@@ -260,11 +260,12 @@ fn num_rows(groups: &[&Group]) -> usize {
 /// where they bear no loss.
 pub(crate) fn gradient_norm(
     learner: &mut dyn Learner,
-    (objective, state): (&Objective, &ObjectiveState),
+    plan: UpdatePlan<'_>,
+    state: &ObjectiveState,
     batch: TrainingBatch<'_>,
     places: &[usize],
-    settings: &UpdateSettings,
 ) -> Pass<Option<f64>> {
+    let UpdatePlan { objective, settings, .. } = plan;
     let mut mini = MiniBatch::of(batch, &first_rows(batch.groups), places, settings);
     let corrected = mini.correct(learner, objective, settings)?;
     if mini.batch.live().is_empty() {
@@ -321,7 +322,7 @@ impl<'a> MiniBatch<'a> {
         Self {
             behaviour: members().flat_map(|member| &member.logprobs).copied().collect(),
             is_behaviour_known: members().all(Trajectory::has_logprobs),
-            old: batch.old.map(|column| own.gather(column)),
+            old: batch.old.recomputed().map(|column| own.gather(column)),
             reference: batch.reference.map(|column| own.gather(column)),
             advantages: match batch.advantages {
                 Advantages::PerTrajectory(rows) => {

@@ -113,7 +113,7 @@ impl Example {
             }
             let before = examples.len();
             match games.filter(|(worlds, _)| worlds.is_game(&prompt.prompt)) {
-                Some(games) => Self::play(codec, games, prompt, key, &mut examples)?,
+                Some((worlds, levels)) => Self::play(codec, worlds, levels, prompt, key, &mut examples)?,
                 None => examples.extend(Self::of_answer(codec, prompt)?),
             }
             num_taken += usize::from(examples.len() > before);
@@ -135,7 +135,8 @@ impl Example {
     /// anything. None where the game lists no actions, or no answer has room.
     fn play(
         codec: &Codec,
-        (worlds, levels): (&RunWorlds, &[EnvironmentLevels]),
+        worlds: &RunWorlds,
+        levels: &[EnvironmentLevels],
         prompt: &PreparedPrompt,
         key: Key,
         examples: &mut Vec<Self>,

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tamis_config::ValidateConfig;
 use tamis_core::figure::{fixed, percent};
-use tamis_core::group::{FinishReason, Turn};
+use tamis_core::group::{GroupId, Trajectory, Turn};
 use tamis_core::printable::{cut_middle, cut_start};
 use tamis_core::random::{Key, Purpose};
-use tamis_data::prompt::{Message, PromptContent};
+use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
-use tamis_env::reward::{RewardInput, TrainerState};
+use tamis_env::reward::{Logged, RewardInput};
 use tamis_rollout::{
-    DispatchError, Episodes, Inbox, PreparedPrompt, Prompted, Sample, SamplePurpose, Sampling, Scorer,
-    complete, messages_of,
+    DispatchError, Episodes, Generator, Inbox, PreparedPrompt, Prompted, Sample, SamplePurpose, Sampling,
+    ScoreEvent, ScoreRequest, Scorer, complete,
 };
 
 use crate::interrupt::{Halt, Interrupt, Interrupted};
@@ -170,6 +170,19 @@ pub struct ValidationWorkers<'a> {
     pub interrupt: &'a Interrupt,
 }
 
+/// A held-out prompt with its completions, which are scored.
+struct ValidationGroup<'a> {
+    prompt: &'a PreparedPrompt,
+    /// As a group of it would have them; none if one of them could not be generated.
+    trajectories: Vec<Trajectory>,
+    /// What the reward functions logged of each.
+    logged: Vec<Logged>,
+    /// The answer of each that its majority is counted by, if a reward reads answers.
+    votes: Option<Vec<String>>,
+    /// Why one of them could not be generated.
+    failure: Option<String>,
+}
+
 /// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for
 /// every validation of a run; `progress` hears how many prompts are done.
 pub fn sample(
@@ -181,6 +194,24 @@ pub fn sample(
     progress: &mut dyn FnMut(usize),
 ) -> Result<Validation, Halt<DispatchError>> {
     let ValidationWorkers { mut generator, inbox, scorer, interrupt } = with;
+    let is_interrupted = || interrupt.is_requested();
+    let mut groups = complete_groups(&mut generator, inbox, prompts, settings, &is_interrupted, progress)?;
+    score_groups(scorer, &mut groups, journal, step)?;
+    Ok(Validation {
+        report: report(&groups, settings.num_samples_shown),
+        prompts: groups.iter().map(ValidationGroup::row).collect(),
+        samples: if settings.keeps_samples { sample_rows(groups, step) } else { Vec::new() },
+    })
+}
+
+fn complete_groups<'a>(
+    generator: &mut dyn Generator,
+    inbox: &mut Inbox,
+    prompts: &'a [PreparedPrompt],
+    settings: &ValidationSettings,
+    is_interrupted: &dyn Fn() -> bool,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Vec<ValidationGroup<'a>>, Halt<DispatchError>> {
     let prompted = |prompt: &PreparedPrompt| {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         let keys = (0..settings.n as u64).map(|sample| key.with(sample)).collect();
@@ -193,148 +224,162 @@ pub fn sample(
     };
     let asked: Vec<Prompted> = prompts.iter().map(prompted).collect();
     let sampling = Arc::new(settings.sampling.clone());
-    let completed = complete(
-        &mut generator,
-        inbox,
-        settings.purpose,
-        &asked,
-        &sampling,
-        &|| interrupt.is_requested(),
-        progress,
-    );
+    let completed = complete(generator, inbox, settings.purpose, &asked, &sampling, is_interrupted, progress);
     let completed = completed.map_err(Halt::Failed)?.ok_or(Interrupted)?;
-    let num_failed = completed.iter().filter(|completions| completions.is_err()).count();
-    let first_failure = prompts.iter().zip(&completed).find_map(|(prompt, completions)| {
-        let source = source_of(&prompt.prompt.data_source);
-        completions.as_ref().err().map(|reason| format!("{reason} (of `{source}`)"))
-    });
-    let is_failed: Vec<bool> = completed.iter().map(Result::is_err).collect();
-    let samples: Vec<Vec<Sample>> = completed.into_iter().map(Result::unwrap_or_default).collect();
-    let texts: Vec<Vec<String>> = prompts
-        .iter()
-        .zip(&samples)
-        .map(|(prompt, samples)| {
-            samples.iter().map(|sample| format!("{}{}", prompt.continued, sample.text)).collect()
-        })
-        .collect();
-    let messages: Vec<Vec<Option<Vec<Message>>>> = samples
-        .iter()
-        .map(|samples| samples.iter().map(|sample| sample.episode.as_ref().map(messages_of)).collect())
-        .collect();
-    let mut inputs = Vec::new();
-    let mut keys = Vec::new();
-    for (((prompt, samples), texts), messages) in prompts.iter().zip(&samples).zip(&texts).zip(&messages) {
-        for (i, ((sample, completion), messages)) in samples.iter().zip(texts).zip(messages).enumerate() {
-            inputs.push(RewardInput {
-                prompt: &prompt.prompt,
-                completion,
-                messages: messages.as_deref(),
-                episode: sample.episode.as_ref(),
-                completion_ids: &sample.token_ids,
-                step,
-                epoch: 0,
-                trainer_state: TrainerState::default(),
-            });
-            keys.push(format!("{journal}/{}/{i}", prompt.prompt.id.0));
+    let group = |(prompt, completed): (&'a PreparedPrompt, Result<Vec<Sample>, String>)| {
+        let (samples, failure) = match completed {
+            Ok(samples) => (samples, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        let trajectories = (0..).zip(samples).map(|(i, sample)| sample.into_trajectory(i, &prompt.continued));
+        ValidationGroup {
+            prompt,
+            trajectories: trajectories.collect(),
+            logged: Vec::new(),
+            votes: None,
+            failure,
+        }
+    };
+    Ok(prompts.iter().zip(completed).map(group).collect())
+}
+
+fn score_groups(
+    scorer: &mut Scorer,
+    groups: &mut [ValidationGroup<'_>],
+    journal: &str,
+    step: u64,
+) -> Result<(), Halt<DispatchError>> {
+    let mut requests = Vec::new();
+    for (group, place) in groups.iter().zip(0..) {
+        let prompt = &group.prompt.prompt;
+        for trajectory in &group.trajectories {
+            let key = format!("{journal}/{}/{}", prompt.id.0, trajectory.sample_index);
+            requests.push(ScoreRequest::new(GroupId(place), key, prompt.clone(), trajectory, step, 0));
         }
     }
-    let scored = scorer.score(&inputs, &keys).map_err(|error| Halt::Failed(error.into()))?;
+    let scored = scorer.score(requests).map_err(|error| Halt::Failed(error.into()))?;
     let mut scored = scored.ok_or(Interrupted)?.into_iter();
-    let mut rows = Vec::with_capacity(prompts.len());
-    let mut kept = Vec::new();
-    let mut report = ValidationReport {
-        num_prompts: prompts.len(),
-        num_failed,
-        first_failure,
-        ..ValidationReport::default()
-    };
-    let (mut sum, mut length) = (0.0, 0_usize);
-    let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    let mut is_accuracy = true;
-    let mut left = inputs.as_slice();
-    for (((prompt, samples), texts), is_failed) in prompts.iter().zip(&samples).zip(&texts).zip(is_failed) {
+    for group in groups {
+        let own: Vec<ScoreEvent> = scored.by_ref().take(group.trajectories.len()).collect();
+        let inputs: Vec<RewardInput<'_>> = own.iter().map(|event| event.request.input()).collect();
+        let preds: Vec<Option<String>> =
+            own.iter().map(|event| event.scored.logged.columns.get("pred").cloned()).collect();
+        group.votes = scorer.rewards().votes(&inputs, &preds);
+        for (trajectory, event) in group.trajectories.iter_mut().zip(own) {
+            trajectory.reward = event.scored.reward.value;
+            trajectory.scores = event.scored.scores;
+            group.logged.push(event.scored.logged);
+        }
+    }
+    Ok(())
+}
+
+fn score_of(trajectory: &Trajectory, name: &str) -> Option<f64> {
+    trajectory.scores.get(name).map(|score| score.value)
+}
+
+/// The `acc` of a completion, or its `score` if there is none; NaN if it is unscored.
+fn outcome(trajectory: &Trajectory) -> f64 {
+    score_of(trajectory, "acc").or_else(|| score_of(trajectory, "score")).unwrap_or(f64::NAN)
+}
+
+impl ValidationGroup<'_> {
+    fn source(&self) -> &str {
+        source_of(&self.prompt.prompt.data_source)
+    }
+
+    /// What the figures are computed from.
+    fn row(&self) -> PromptSamples {
+        let num_samples = self.trajectories.len();
         let mut row = PromptSamples {
-            source: source_of(&prompt.prompt.data_source).to_owned(),
-            num_samples: samples.len(),
-            is_failed,
+            source: self.source().to_owned(),
+            num_samples,
+            is_failed: self.failure.is_some(),
+            answers: self.votes.clone(),
             ..PromptSamples::default()
         };
-        let mut outcomes = Vec::with_capacity(samples.len());
-        let mut preds = Vec::with_capacity(samples.len());
-        for (i, ((sample, text), scored)) in samples.iter().zip(texts).zip(scored.by_ref()).enumerate() {
-            let value = |name: &str| scored.scores.get(name).map(|score| score.value);
-            let outcome = value("acc").or_else(|| value("score")).unwrap_or(f64::NAN);
-            if !outcome.is_nan() {
-                is_accuracy &= value("acc").is_some_and(|acc| [0.0, 1.0].contains(&acc));
-                sum += outcome;
-                report.num_scored += 1;
-                outcomes.push(outcome);
-            }
-            length += sample.num_written();
-            if report.shown.len() < settings.num_samples_shown {
-                report.shown.push(Shown {
-                    prompt: String::from(&*prompt.text),
-                    question: question(&prompt.prompt.content),
-                    completion: text.clone(),
-                    turns: sample.episode.as_ref().map_or_else(Vec::new, |episode| episode.turns.clone()),
-                    ground_truth: prompt.prompt.ground_truth.clone().unwrap_or_default(),
-                    is_correct: value("acc").filter(|acc| !acc.is_nan()).map(|acc| acc >= 1.0),
-                });
-            }
-            if settings.keeps_samples {
-                kept.push(SampleRow {
-                    step,
-                    prompt_id: prompt.prompt.id.0,
-                    sample_index: i as u32,
-                    data_source: prompt.prompt.data_source.clone(),
-                    prompt: prompt.text.to_string(),
-                    completion: text.clone(),
-                    ground_truth: prompt.prompt.ground_truth.clone(),
-                    scores: scored.scores.iter().map(|(name, score)| (name.clone(), score.value)).collect(),
-                    logged: scored.logged.columns.clone(),
-                    reward: scored.reward.value,
-                    num_tokens: sample.num_written(),
-                    finish_reason: sample.finish_reason,
-                    episode: sample.episode.clone(),
-                });
-            }
-            for (name, score) in &scored.scores {
-                row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
-                    score.value;
-            }
+        for (i, (trajectory, logged)) in self.trajectories.iter().zip(&self.logged).enumerate() {
+            let mut set = |name: &str, value: f64| {
+                row.scores.entry(name.to_owned()).or_insert_with(|| vec![f64::NAN; num_samples])[i] = value;
+            };
+            trajectory.scores.iter().for_each(|(name, score)| set(name, score.value));
             // What shaping alone gives is no measurement: a completion that no other function answered is
             // unscored.
-            let is_measured = value("score").is_none_or(|score| !score.is_nan());
-            row.scores.entry(REWARD.to_owned()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
-                if is_measured { scored.reward.value } else { f64::NAN };
-            preds.push(scored.logged.columns.get("pred").cloned());
-            for (name, values) in scored.logged.metrics {
-                row.logged.entry(name).or_default().extend(values);
+            let is_measured = score_of(trajectory, "score").is_none_or(|score| !score.is_nan());
+            set(REWARD, if is_measured { trajectory.reward } else { f64::NAN });
+            for (name, values) in &logged.metrics {
+                row.logged.entry(name.clone()).or_default().extend(values);
             }
-            row.lengths.push(sample.num_written());
-            row.episodes.extend(sample.episode.clone());
-            row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
+            row.lengths.push(trajectory.num_written());
+            row.episodes.extend(trajectory.episode.clone());
+            row.num_truncated += usize::from(trajectory.is_truncated());
         }
-        let (own, others) = left.split_at(samples.len());
-        row.answers = scorer.rewards().votes(own, &preds);
-        left = others;
-        if let Some(outcomes) = NumberSummary::of(outcomes) {
-            successes.entry(source_of(&prompt.prompt.data_source)).or_default().push(outcomes.mean);
-        }
-        rows.push(row);
+        row
     }
-    report.accuracy = (report.num_scored > 0).then(|| sum / report.num_scored as f64);
-    let mean = |of_prompts: Vec<f64>| NumberSummary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
-    report.success_by_source =
-        successes.into_iter().map(|(source, of_prompts)| (source.to_owned(), mean(of_prompts))).collect();
-    report.outcome = match (report.num_scored, is_accuracy) {
-        (0, _) => OutcomeKind::Unscored,
-        (_, true) => OutcomeKind::Accuracy,
-        (_, false) => OutcomeKind::Score,
+
+    fn shown(&self, trajectory: &Trajectory) -> Shown {
+        let PreparedPrompt { prompt, text, .. } = self.prompt;
+        Shown {
+            prompt: String::from(&**text),
+            question: question(&prompt.content),
+            completion: trajectory.text.clone(),
+            turns: trajectory.episode.as_ref().map_or_else(Vec::new, |episode| episode.turns.clone()),
+            ground_truth: prompt.ground_truth.clone().unwrap_or_default(),
+            is_correct: score_of(trajectory, "acc").filter(|acc| !acc.is_nan()).map(|acc| acc >= 1.0),
+        }
+    }
+}
+
+fn report(groups: &[ValidationGroup<'_>], num_shown: usize) -> ValidationReport {
+    let all = || groups.iter().flat_map(|group| group.trajectories.iter().map(move |one| (group, one)));
+    let scored = || all().map(|(_, one)| (one, outcome(one))).filter(|(_, outcome)| !outcome.is_nan());
+    let (num_samples, num_scored) = (all().count(), scored().count());
+    let is_verified = |one: &Trajectory| score_of(one, "acc").is_some_and(|acc| [0.0, 1.0].contains(&acc));
+    let mean = |values: Vec<f64>| NumberSummary::of(values).map(|summary| summary.mean);
+    let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for group in groups {
+        let outcomes = group.trajectories.iter().map(outcome).filter(|outcome| !outcome.is_nan());
+        if let Some(mean) = mean(outcomes.collect()) {
+            successes.entry(group.source()).or_default().push(mean);
+        }
+    }
+    let failures = || groups.iter().filter_map(|group| Some((group, group.failure.as_ref()?)));
+    let length: usize = all().map(|(_, one)| one.num_written()).sum();
+    let sum = scored().fold(0.0, |sum, (_, outcome)| sum + outcome);
+    ValidationReport {
+        num_prompts: groups.len(),
+        num_failed: failures().count(),
+        first_failure: failures().next().map(|(group, reason)| format!("{reason} (of `{}`)", group.source())),
+        num_scored,
+        accuracy: (num_scored > 0).then(|| sum / num_scored as f64),
+        success_by_source: successes
+            .into_iter()
+            .map(|(source, of_prompts)| (source.to_owned(), mean(of_prompts).unwrap_or(f64::NAN)))
+            .collect(),
+        outcome: match num_scored {
+            0 => OutcomeKind::Unscored,
+            _ if scored().all(|(one, _)| is_verified(one)) => OutcomeKind::Accuracy,
+            _ => OutcomeKind::Score,
+        },
+        mean_length: (num_samples > 0).then(|| length as f64 / num_samples as f64),
+        shown: all().take(num_shown).map(|(group, one)| group.shown(one)).collect(),
+    }
+}
+
+fn sample_rows(groups: Vec<ValidationGroup<'_>>, step: u64) -> Vec<SampleRow> {
+    let rows = |group: ValidationGroup<'_>| {
+        let PreparedPrompt { prompt, text, .. } = group.prompt.clone();
+        group.trajectories.into_iter().zip(group.logged).map(move |(trajectory, logged)| SampleRow {
+            step,
+            prompt_id: prompt.id.0,
+            data_source: prompt.data_source.clone(),
+            prompt: text.to_string(),
+            ground_truth: prompt.ground_truth.clone(),
+            trajectory,
+            logged: logged.columns,
+        })
     };
-    let num_samples: usize = samples.iter().map(Vec::len).sum();
-    report.mean_length = (num_samples > 0).then(|| length as f64 / num_samples as f64);
-    Ok(Validation { prompts: rows, report, samples: kept })
+    groups.into_iter().flat_map(rows).collect()
 }
 
 /// A figure of a validation, if it has it.
@@ -392,10 +437,10 @@ pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) 
 mod tests {
     use super::*;
     use tamis_core::group::PromptId;
-    use tamis_data::prompt::Prompt;
+    use tamis_data::prompt::{Message, Prompt};
     use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answer, Rewards};
     use tamis_rollout::fake::{FakeGenerator, FakeSettings};
-    use tamis_rollout::{Generator, Plays, SampleRequest};
+    use tamis_rollout::{Plays, SampleRequest};
 
     /// Answers every prompt with its token and the number of the sample.
     fn counts() -> FakeGenerator {

@@ -13,14 +13,12 @@ use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 
 use super::state::RunState;
-use super::updating::Updating;
+use super::updating::{Updating, old_logprobs};
 use crate::assemble::recipe::Recipe;
+use crate::credit::CreditedBatch;
 use crate::credit::batch::StepBatch;
-use crate::credit::members::TrainedMembers;
-use crate::credit::{assign, columns};
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::left_out::select_left_out;
 use crate::learner::update::Updates;
 use crate::workers::Workers;
 use tamis_run::metrics::timings::{Timings, UPDATE};
@@ -67,31 +65,25 @@ impl Early {
         workers.learner.keep()?;
         let part = StepBatch::part(before.step + 1, groups);
         let mut timings = Timings::new();
-        let groups = part.groups();
-        let members = TrainedMembers::of(recipe, &part.trained);
-        let columns = columns(recipe, workers, before.learning.reward_kl, &part, &members, &mut timings)?;
-        let credit = assign(recipe, &before.learning.advantage, &part, &columns, &mut timings)?;
-        let left_out = select_left_out(
-            &groups,
-            members.chosen.as_deref(),
-            credit.shaped.kept.as_ref(),
-            recipe.update.mask_truncated,
-        );
-        let updating =
-            Updating::of(recipe, workers, &part, &left_out, (&columns, &Ragged::default()), &mut timings)?;
+        let learning = &before.learning;
+        let (reward_kl, estimator) = (learning.reward_kl, &learning.advantage);
+        let credited = CreditedBatch::new(recipe, workers, &part, reward_kl, estimator, &mut timings)?;
+        let old = old_logprobs(recipe, workers, &credited, &Ragged::default(), &mut timings)?;
+        let updating = Updating::new(recipe, &credited, old)?;
         let clock = Instant::now();
-        let training = updating.batch(recipe, &groups, &columns, &credit);
+        let training = updating.batch(recipe, &credited);
         let plan = updating.plan(recipe);
-        let mut objective = self.objective.unwrap_or(before.learning.objective);
+        let mut objective = self.objective.unwrap_or(learning.objective);
         self.updates.train_part(&mut *workers.learner, plan, &mut objective, training, self.num_groups)?;
         self.objective = Some(objective);
         timings.add(UPDATE, clock.elapsed());
+        let groups = &credited.trained.groups;
         self.num_groups += groups.len();
-        for row in updating.old_logprobs(&groups) {
+        for row in updating.old.rows(groups) {
             self.old.push_row(row.iter().copied());
         }
         self.timings.append(&timings);
-        if let Some(reference) = &columns.reference {
+        if let Some(reference) = &credited.columns.passes.reference {
             let mut row = 0;
             for group in groups {
                 let rows = row..row + group.trajectories.len();

@@ -3,7 +3,7 @@
 
 use tamis_core::advantage::Advantages;
 use tamis_core::correction::Agreement;
-use tamis_core::group::Group;
+use tamis_core::group::{Group, PromptId};
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
@@ -11,11 +11,14 @@ use tamis_core::schedule::selector::SelectionReport;
 use tamis_rollout::Ignored;
 
 use super::divergence::Diverged;
+use crate::credit::Credit;
 use crate::credit::batch::StepBatch;
-use crate::credit::{GreedyFacts, RewardKlFacts};
+use crate::credit::columns::{CreditColumns, RewardKlFacts};
+use crate::credit::members::TrainedMember;
+use crate::credit::passes::GreedyFacts;
 use crate::learner::critic::CriticReport;
-use crate::learner::left_out::LeftOut;
 use crate::learner::update::UpdateReport;
+use crate::workers::Workers;
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::Timings;
@@ -123,12 +126,17 @@ impl CriticFacts {
 
 impl StepFacts {
     /// Of a step that has not been trained yet.
-    pub(crate) fn of(batch: &StepBatch) -> Self {
+    pub(crate) fn new(batch: &StepBatch, workers: &mut Workers) -> Self {
+        let version = workers.version;
+        let selection = workers.pool.selector_mut().map(|selector| {
+            let trained = batch.trained.iter().map(|record| (record.group.prompt, record.inclusion));
+            selector.report(&trained.collect::<Vec<(PromptId, f64)>>(), version)
+        });
         Self {
             step: batch.report.step,
             report: batch.report,
             num_given_up: batch.num_given_up,
-            selection: SelectionReport::default(),
+            selection: selection.unwrap_or_default(),
             greedy: None,
             reward_kl: None,
             shaping: Vec::new(),
@@ -152,8 +160,29 @@ impl StepFacts {
         }
     }
 
+    /// Takes over what generator and environments noted since the step before.
+    pub(crate) fn note_workers(&mut self, workers: &mut Workers) {
+        self.ignored = workers.dispatcher.inbox().take_ignored();
+        self.server_faults = workers.sampler.take_faults();
+        self.server_faults.extend(workers.dispatcher.inbox().take_faults().by_metric());
+        self.server_faults.extend(workers.plays.take_refused_calls().by_metric());
+        self.warnings.extend(workers.plays.take_warnings());
+    }
+
+    /// Takes over what metrics are made of.
+    pub(crate) fn note_credit(&mut self, columns: CreditColumns, credit: Credit) {
+        self.greedy = columns.passes.greedy.map(|greedy| greedy.facts);
+        if let Some(penalty) = columns.reward_kl {
+            self.reward_kl = Some(penalty.facts);
+            self.final_rewards = Some(penalty.final_rewards);
+        }
+        self.advantages = credit.shaped.advantages;
+        self.shaping = credit.shaped.metrics;
+        self.returns = credit.returns;
+    }
+
     /// Warns of updates that could not be made, and of a batch of whose members none bears loss.
-    pub(crate) fn warn_of_updates(&mut self, left_out: &[Option<LeftOut>]) {
+    pub(crate) fn warn_of_updates(&mut self, members: &[TrainedMember]) {
         let step = self.step;
         let skipped = |num_skipped: usize, num_updates: usize, whose: &str| {
             (num_skipped > 0).then(|| {
@@ -167,8 +196,8 @@ impl StepFacts {
         self.warnings.extend(
             of_critic.and_then(|report| skipped(report.num_skipped, report.num_updates, " of the critic")),
         );
-        if !left_out.is_empty() && left_out.iter().all(Option::is_some) {
-            let (num_members, first) = (left_out.len(), left_out.iter().flatten().next());
+        if !members.is_empty() && members.iter().all(|member| member.left_out.is_some()) {
+            let (num_members, first) = (members.len(), members[0].left_out);
             self.warnings.push(format!(
                 "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned \
                      ({}); train/num_left_out/* counts them by reason",

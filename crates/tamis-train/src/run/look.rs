@@ -11,6 +11,7 @@ use tamis_env::reward::{Listener, Rewards};
 use tamis_model::TransformerConfig;
 use tamis_rollout::PreparedPrompt;
 
+use super::recovery::Standing;
 use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
@@ -19,9 +20,8 @@ use crate::checkpoint::{self, Coverage, SaveError};
 use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::{Launcher, PlanInput};
 use crate::native;
-use crate::plan::machines::Machines;
-use crate::plan::{Misfit, Plan, RunModels};
 use crate::prompts::codec::Codec;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
@@ -55,9 +55,8 @@ pub(super) struct Start {
     pub(super) codec: Codec,
     /// What the run takes of the machines.
     pub(super) resources: Resources,
-    /// Models of a run whose machines are those of a cluster, which is asked for them when its logs have
-    /// begun.
-    pub(super) of_cluster: Option<RunModels>,
+    /// A policy of the native engine, or one that begins with random weights.
+    pub(super) native: Option<TransformerConfig>,
 }
 
 /// What is told of memory and machines at the start.
@@ -68,18 +67,28 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// The lines of a plan.
+    /// Adds the plan of a run.
     ///
     /// # Errors
-    /// Where it cannot be carried out.
-    pub(super) fn of_plan(plan: &Plan) -> Result<Self, RunError> {
-        let joined = |part: fn(&Misfit) -> &str| plan.misfits.iter().map(part).collect::<Vec<_>>().join("\n");
-        if !plan.misfits.is_empty() {
-            let message = joined(|misfit| &misfit.message);
-            return Err(RunError::Plan { message, hint: joined(|misfit| &misfit.hint) });
+    /// If it cannot be carried out.
+    pub(super) fn add_plan(
+        &mut self,
+        launcher: &dyn Launcher,
+        config: &Config,
+        input: PlanInput<'_>,
+        interrupt: &Interrupt,
+    ) -> Result<(), Halt<RunError>> {
+        let plan = match launcher.plan(config, input, interrupt) {
+            Ok(plan) => plan,
+            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
+            Err(Halt::Failed(never)) => match never {},
+        };
+        if let Some((message, hint)) = plan.refusal {
+            return Err(RunError::Plan { message, hint }.into());
         }
-        let warn = |doubt: &Misfit| format!("{}\n  hint: {}", doubt.message, doubt.hint);
-        Ok(Self { lines: plan.lines(), warnings: plan.doubts.iter().map(warn).collect() })
+        self.lines.extend(plan.lines);
+        self.warnings.extend(plan.warnings);
+        Ok(())
     }
 }
 
@@ -87,7 +96,7 @@ impl Start {
     pub(super) fn look(
         given: &ConfigText,
         existing: Option<&RunDirectory>,
-        is_recovery: bool,
+        standing: &Standing,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<RunError>> {
         let config = &given.config;
@@ -149,22 +158,15 @@ impl Start {
             Some(shape)
         };
         // After a loss of the learner what the run has started takes memory.
-        let models = (Plan::is_needed(config) && !is_recovery)
-            .then(|| RunModels::read(config, from, native.as_ref(), |model| Some(model.folder())));
-        let is_on_cluster = config.cluster.launcher == LauncherKind::Ray;
-        if let Some(models) = models.as_ref().filter(|_| !is_on_cluster) {
-            let device = config.learner.device.clone();
-            let machines = interrupt.or_abandon(move || Machines::here(&device))?;
-            let of_plan = Resources::of_plan(&Plan::new(config, models, machines))?;
-            resources.lines.extend(of_plan.lines);
-            resources.warnings.extend(of_plan.warnings);
+        if standing.recovery.is_none() && config.cluster.launcher != LauncherKind::Ray {
+            let input = PlanInput { checkpoint: from, native: native.as_ref(), logs: None };
+            resources.add_plan(&*standing.launcher, config, input, interrupt)?;
         }
         objective::objective(config)?;
         objective::correction(config)?;
         advantage::advantage(config)?;
         advantage::shapings(config)?;
-        let of_cluster = models.filter(|_| is_on_cluster);
-        Ok(Self { state, prompts, codec, resources, of_cluster })
+        Ok(Self { state, prompts, codec, resources, native })
     }
 }
 
@@ -330,7 +332,7 @@ fn memory(
     free: Option<u64>,
 ) -> Result<(String, Option<String>), RunError> {
     use crate::assemble::memory::PROGRAM;
-    use crate::plan::bytes::human;
+    use crate::bytes::human;
     let estimate = crate::assemble::memory::estimate(config, model, critic, lengths);
     let trajectories = crate::assemble::memory::trajectories(config, lengths.num_validation_prompts);
     let at_most = estimate.total().saturating_add(trajectories).saturating_add(PROGRAM);

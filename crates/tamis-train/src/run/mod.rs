@@ -6,6 +6,8 @@
 
 mod attempts;
 mod blame;
+mod close;
+mod collect;
 mod critic;
 mod divergence;
 mod early;
@@ -28,6 +30,7 @@ mod state;
 mod step;
 mod step_details;
 mod step_metrics;
+mod step_record;
 mod untrained;
 mod updating;
 mod watch;

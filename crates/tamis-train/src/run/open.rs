@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::Config;
+use tamis_config::{Config, LauncherKind};
 use tamis_core::early_stop::EarlyStop;
 
 use super::Run;
@@ -22,10 +22,10 @@ use crate::assemble::recipe::Recipe;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::{best_figure, no_pass};
 use crate::assemble::{advantage, loggers, objective};
-use crate::cluster::Cluster;
 use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::NoLauncher;
 use crate::learner::warm_start::Example;
 use crate::prompts::worlds::RunWorlds;
 use crate::workers::listener::RunListener;
@@ -87,7 +87,7 @@ impl Run {
         progress: impl FnOnce(Option<u64>, u64) -> Console,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
-        Self::open_with(disk, begin, progress, interrupt, &mut Standing::default())
+        Self::open_with(disk, begin, progress, interrupt, &mut Standing::new(NoLauncher::make))
     }
 
     /// As [`Run::open_on`], with what stands already.
@@ -101,7 +101,7 @@ impl Run {
         let (given, existing) = settle_differences(begin)?;
         let is_new = existing.is_none();
         let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
-        let start = match Start::look(&given, existing.as_ref(), standing.recovery.is_some(), &interrupt) {
+        let start = match Start::look(&given, existing.as_ref(), standing, &interrupt) {
             Ok(start) => start,
             Err(Halt::Interrupted) => return Ok(Opened::Interrupted(interrupted)),
             Err(Halt::Failed(error)) => return Err(error),
@@ -121,7 +121,7 @@ impl Run {
             Err(halt) => {
                 if is_new {
                     // What stands writes its logs into the folder that goes.
-                    (standing.servers, standing.cluster) = (None, Cluster::default());
+                    standing.end_started();
                     let logs = matches!(halt, Halt::Failed(_)).then(|| keep_logs(disk, &path)).flatten();
                     if disk.remove_folder(&path).is_ok() {
                         let kept = logs.map_or_else(String::new, |logs| {
@@ -174,14 +174,14 @@ impl Run {
         standing: &mut Standing,
     ) -> Result<(Self, Option<Vec<Example>>), Halt<RunError>> {
         let ConfigText { config, notes, places, .. } = given;
-        let Start { state, prompts, codec, resources, of_cluster } = start;
+        let Start { state, prompts, codec, resources, native } = start;
         let of = Preparation {
             config: &config,
             directory: &directory,
             saved: state.as_ref(),
             ui: &ui,
             interrupt: &interrupt,
-            cluster: &standing.cluster,
+            launcher: &*standing.launcher,
         };
         let (_, divergence) = objective::objective(&config)?;
         // What a checkpoint counts on is looked at before anything is cut.
@@ -231,16 +231,16 @@ impl Run {
         let data_crc32 = of.check_prompts(&train)?;
         let base_crc32 = of.check_base()?;
 
-        if let Some(models) = &of_cluster {
-            of.plan_on_cluster(models)?;
+        if standing.recovery.is_none() && config.cluster.launcher == LauncherKind::Ray {
+            of.plan_on_cluster(native.as_ref())?;
         }
         if standing.recovery.is_some() {
             of.make_room(&mut standing.servers)?;
         }
         let mut learner = of.load_learner(&codec, divergence)?;
         let advantage = advantage::advantage(&config)?;
-        let with = (&codec, learner.info().policy.max_positions.unwrap_or(usize::MAX));
-        let hints = hints(&config, &advantage, with, &train, &ui, &interrupt)
+        let positions = learner.info().policy.max_positions.unwrap_or(usize::MAX);
+        let hints = hints(&config, &advantage, &codec, positions, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
         let pool = of.make_pool(train)?;
         ui.say(&format!(
@@ -251,9 +251,9 @@ impl Run {
             learner.info().device,
         ));
         let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
-        let order = of.open_order(&mut dispatcher, (&scorer, worlds.as_deref()), is_longer)?;
+        let order = of.open_order(&mut dispatcher, &scorer, worlds.as_deref(), is_longer)?;
         let (servers, published) =
-            of.connect_servers(&mut *learner, &codec, &dispatcher, (&mut standing.servers, &standing.past))?;
+            of.connect_servers(&mut *learner, &codec, &dispatcher, &mut standing.servers, &standing.past)?;
 
         let plays = of.make_plays(worlds, &dispatcher)?;
         let next_step = of.step() + 1;

@@ -10,6 +10,8 @@ use tamis_core::schedule::selector::PromptSelector;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::environment::kind::World;
 use tamis_env::reward::Listener;
+use tamis_model::TransformerConfig;
+use tamis_rollout::launch::Launched;
 use tamis_rollout::{
     Beginning, DispatchError, Dispatcher, DispatcherSettings, Journalled, OrderLog as _, Plays,
     PreparedPrompt, Record, Scorer, Worlds, metric_values,
@@ -26,13 +28,11 @@ use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::{data, learner, rewards, schedule};
 use crate::checkpoint::sum_of_model;
-use crate::cluster::{Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::{self, Launcher, PlanInput};
 use crate::learner::RunLearner;
 use crate::learner::warm_start::Example;
-use crate::plan::machines::Machines;
-use crate::plan::{Plan, RunModels};
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
 use crate::prompts::worlds::{self, RunWorlds};
@@ -55,7 +55,7 @@ pub(super) struct Preparation<'a> {
     pub(super) saved: Option<&'a (RunState, PathBuf)>,
     pub(super) ui: &'a Console,
     pub(super) interrupt: &'a Interrupt,
-    pub(super) cluster: &'a Cluster,
+    pub(super) launcher: &'a dyn Launcher,
 }
 
 /// The rewards, and the filter that looks at their scores.
@@ -132,18 +132,11 @@ impl Preparation<'_> {
     }
 
     /// Asks the cluster for its machines, says what is to run on them, and refuses what cannot.
-    pub(super) fn plan_on_cluster(&self, models: &RunModels) -> Result<(), Halt<RunError>> {
-        let found = self.cluster.look(self.config, self.directory.path(), self.interrupt);
-        let machines = match found {
-            Ok(machines) if machines.is_empty() => {
-                Machines::Unknown("no node of the cluster has described itself".to_owned())
-            }
-            Ok(machines) => Machines::Known(machines),
-            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
-            // Whatever is wrong shows when something is started; a plan alone ends no run.
-            Err(Halt::Failed(error)) => Machines::Unknown(format!("the machines of the cluster: {error}")),
-        };
-        let resources = Resources::of_plan(&Plan::new(self.config, models, machines))?;
+    pub(super) fn plan_on_cluster(&self, native: Option<&TransformerConfig>) -> Result<(), Halt<RunError>> {
+        let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
+        let input = PlanInput { checkpoint, native, logs: Some(self.directory.path()) };
+        let mut resources = Resources::default();
+        resources.add_plan(self.launcher, self.config, input, self.interrupt)?;
         for line in &resources.lines {
             self.ui.say(line);
         }
@@ -268,8 +261,8 @@ impl Preparation<'_> {
 
     /// Makes room for a learner in place of one that is lost: servers on its GPU may be awake. Those of which one
     /// is given up are ended.
-    pub(super) fn make_room(&self, standing: &mut Option<Arc<Started>>) -> Result<(), Halt<RunError>> {
-        Started::end_used_up(standing);
+    pub(super) fn make_room(&self, standing: &mut Option<Arc<dyn Launched>>) -> Result<(), Halt<RunError>> {
+        launcher::end_used_up(standing);
         servers::put_to_sleep(self.config, standing.as_deref(), self.interrupt, self.ui)
     }
 
@@ -280,7 +273,7 @@ impl Preparation<'_> {
         divergence: Divergence,
     ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
         let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
-        let place = (self.directory.disk(), self.directory.path(), self.cluster);
+        let place = (self.directory.disk(), self.directory.path(), self.launcher);
         learner::learner(self.config, checkpoint, divergence, codec, place, self.interrupt, self.ui)
     }
 
@@ -346,7 +339,8 @@ impl Preparation<'_> {
     pub(super) fn open_order(
         &self,
         dispatcher: &mut Dispatcher,
-        (scorer, worlds): (&Scorer, Option<&RunWorlds>),
+        scorer: &Scorer,
+        worlds: Option<&RunWorlds>,
         is_longer: bool,
     ) -> Result<Option<RecordedOrder>, RunError> {
         // The native engine goes its way once more; servers and rewards from outside do not, and samples that
@@ -410,9 +404,10 @@ impl Preparation<'_> {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         dispatcher: &Dispatcher,
-        (standing, past): (&mut Option<Arc<Started>>, &Pasts),
+        standing: &mut Option<Arc<dyn Launched>>,
+        past: &Pasts,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
-        let Self { config, directory, ui, interrupt, cluster, .. } = *self;
+        let Self { config, directory, ui, interrupt, launcher, .. } = *self;
         let samples = || {
             let from = self.state().and_then(|state| state.samples).unwrap_or(0);
             RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
@@ -440,21 +435,21 @@ impl Preparation<'_> {
             return Ok((Some(RunSampler::NativeWithJournal(generator)), Some(folders)));
         }
         // Servers end with the launcher that started them.
-        Started::end_used_up(standing);
+        launcher::end_used_up(standing);
         if standing.is_none() {
             let launched = servers::launch(
                 config,
                 &folders,
-                (learner, codec, cluster),
+                (learner, codec, launcher),
                 directory.path(),
                 interrupt,
                 ui,
             )?;
-            *standing = launched.map(Arc::new);
+            *standing = launched;
         }
         let launched = standing.clone();
         if let Some(servers) = &launched {
-            servers.await_return(interrupt);
+            launcher::await_return(&**servers, interrupt);
         }
         let known = (codec, learner.info().policy.vocab_size, learner.endpoint());
         let samples = samples()?;

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_config::Config;
-use tamis_rollout::launch::LaunchError;
+use tamis_rollout::launch::{LaunchError, Launched};
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
 use super::start::{ConfigText, RunStart};
 use super::{Opened, Run, RunSummary, Unbegun};
-use crate::cluster::{self, Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::{self, Launcher, MakeLauncher};
 use crate::learner::LearnerError;
 use crate::learner::wire::calls::wait_until_it_answers;
 use crate::workers::servers::Pasts;
@@ -38,18 +38,37 @@ pub enum TrainEnd {
 }
 
 /// What outlives a learner that is lost.
-#[derive(Default)]
 pub(super) struct Standing {
     /// The run directory, once there is one.
     pub(super) run: Option<PathBuf>,
     /// The servers that the run started.
-    pub(super) servers: Option<Arc<Started>>,
+    pub(super) servers: Option<Arc<dyn Launched>>,
     /// What they, or those that the configuration names, were left with.
     pub(super) past: Pasts,
-    /// The launcher, where the configuration has one.
-    pub(super) cluster: Cluster,
+    /// What starts learners and servers elsewhere.
+    pub(super) launcher: Arc<dyn Launcher>,
+    /// Makes another one.
+    make_launcher: MakeLauncher,
     /// The loss that the run goes on from.
     pub(super) recovery: Option<Recovery>,
+}
+
+impl Standing {
+    pub(super) fn new(make_launcher: MakeLauncher) -> Self {
+        Self {
+            run: None,
+            servers: None,
+            past: Pasts::default(),
+            launcher: make_launcher(),
+            make_launcher,
+            recovery: None,
+        }
+    }
+
+    /// Ends all that the run started.
+    pub(super) fn end_started(&mut self) {
+        (self.servers, self.launcher) = (None, (self.make_launcher)());
+    }
 }
 
 /// A loss of the learner, until the run is where it was then.
@@ -111,7 +130,7 @@ impl Losses {
         };
         let is_launchers = match error {
             LaunchError::Refused { .. } => true,
-            LaunchError::Ended { command, .. } => command == cluster::COMMAND,
+            LaunchError::Ended { command, .. } => command == launcher::COMMAND,
             _ => false,
         };
         is_launchers && self.came.is_some_and(|came| came.elapsed() < timeout)
@@ -141,26 +160,27 @@ impl Losses {
 /// Opens a run and trains until it ends. Where its learner is lost, another one is started, or the one at
 /// `learner.url` waited for, `learner.max_restarts` times in a row at most.
 ///
-/// `progress` makes the display, as for [`Run::open`].
+/// `progress` makes the display, as for [`Run::open`]; `make_launcher` what starts learners and servers elsewhere.
 ///
 /// # Errors
 /// As of [`Run::open`] and [`Run::run`]; [`RunError::LostAgain`] where the learner is lost time after time.
 pub fn train(
     mut begin: RunStart,
     progress: impl Fn(Option<u64>, u64) -> Console,
+    make_launcher: MakeLauncher,
     interrupt: &Interrupt,
 ) -> Result<TrainEnd, RunError> {
     let disk = Disk::new();
     let (given, is_new) = (begin.config().clone(), matches!(begin, RunStart::New(_)));
     let most = given.config.learner.max_restarts;
-    let (mut standing, mut losses, mut console) = (Standing::default(), Losses::default(), None);
+    let (mut standing, mut losses, mut console) = (Standing::new(make_launcher), Losses::default(), None);
     loop {
         let show = |total, done| console.get_or_insert_with(|| progress(total, done)).clone();
         let (lost_at, error) = match attempt(&disk, begin, show, interrupt, &mut standing) {
             Ok(trained) => return Ok(trained),
             Err(lost) => *lost,
         };
-        let timeout = given.config.learner.startup_timeout;
+        let timeout = given.config.learner.startup_timeout.0;
         let is_launchers = losses.is_of_launcher(&error, timeout);
         if !is_launchers && !may_go_on(&error, &losses) {
             return Err(error);
@@ -232,7 +252,7 @@ fn may_go_on(error: &RunError, losses: &Losses) -> bool {
             | LearnerError::Launch(LaunchError::Ended { by_signal: true, .. }),
         ) => true,
         // A launcher that was killed while it started servers has taken the learner with it.
-        RunError::Launch(LaunchError::Ended { command, by_signal: true, .. }) => command == cluster::COMMAND,
+        RunError::Launch(LaunchError::Ended { command, by_signal: true, .. }) => command == launcher::COMMAND,
         // One that cannot be started at all, or was never there, is no loss.
         RunError::Learner(LearnerError::Launch(_) | LearnerError::Lost { .. }) => losses.num() > 0,
         _ => false,
@@ -247,7 +267,7 @@ fn wait(
     ui: &Console,
     interrupt: &Interrupt,
 ) -> Result<bool, Halt<LearnerError>> {
-    let timeout = config.learner.startup_timeout;
+    let timeout = config.learner.startup_timeout.0;
     match &config.learner.url {
         None => ui.say(&format!("another learner is started: {again}")),
         Some(url) => ui.say(&format!(
@@ -315,7 +335,7 @@ mod tests {
         };
         assert!(!of(&losses, refused(), long), "nothing was lost: it is an error of the run");
         losses.add(4, "a".to_owned());
-        assert!(of(&losses, refused(), long) && of(&losses, ended(cluster::COMMAND), long));
+        assert!(of(&losses, refused(), long) && of(&losses, ended(launcher::COMMAND), long));
         assert!(losses.is_of_launcher(&RunError::Launch(refused()), long));
         assert!(!of(&losses, ended("rank 0"), long), "a rank that ends is a loss");
         assert!(!of(&losses, refused(), Duration::ZERO), "it was waited for");

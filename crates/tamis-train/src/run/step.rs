@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tamis_core::correction::Agreement;
-use tamis_core::group::{Group, PromptId};
+use tamis_core::group::Group;
 use tamis_core::objective::ObjectiveState;
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{
@@ -13,18 +13,18 @@ use tamis_rollout::{
 use super::divergence::{POLICY_RATE, find_divergence, gives_numbers};
 use super::early::Early;
 use super::facts::{CriticFacts, StepFacts};
-use super::state::{CriticState, RunState, ScheduleState};
-use super::updating::Updating;
+use super::state::{CriticState, LearningState, RunState, ScheduleState};
+use super::updating::{Updating, old_logprobs};
 use super::watch::Warnings;
 use crate::assemble::recipe::Recipe;
 use crate::credit::batch::{StepBatch, generated_records};
-use crate::credit::members::{TrainedMember, TrainedMembers, count_left_out, of_trajectories};
+use crate::credit::columns::CreditColumns;
+use crate::credit::members::{TrainedMember, TrainedMembers};
 use crate::credit::reference::BeforeFilter;
-use crate::credit::{Credit, CreditColumns, assign, columns};
+use crate::credit::{Credit, CreditedBatch};
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::critic::{CriticBatch, update_critic};
-use crate::learner::left_out::{LeftOut, reject, select_left_out};
 use crate::learner::update::UpdateReport;
 use crate::measure::batch_metrics::num_tokens;
 use crate::measure::uniform_groups::warn_of_uniform_groups;
@@ -87,56 +87,80 @@ pub(crate) fn step(
     early: Early,
 ) -> Result<Step, Halt<RunError>> {
     batch.report.accounting.check()?;
-    let mut facts = StepFacts::of(&batch);
+    let mut facts = StepFacts::new(&batch, workers);
     facts.timings.append(&early.timings);
-    if let Some(selector) = workers.pool.selector_mut() {
-        let trained: Vec<(PromptId, f64)> =
-            batch.trained.iter().map(|record| (record.group.prompt, record.inclusion)).collect();
-        facts.selection = selector.report(&trained, workers.version);
-    }
-    let groups = batch.groups();
-    let members = TrainedMembers::of(recipe, &batch.trained);
-    let mut learning = before.learning.clone();
-    if recipe.tells_uniform_groups() {
-        let rewards = members.rewards(&groups);
-        let kept = rewards.rows().zip(&batch.trained).filter(|(_, record)| record.is_trained());
-        let kept = Ragged::from_rows(kept.map(|(row, _)| row));
-        facts.uniform_groups = warn_of_uniform_groups(facts.step, &kept, &recipe.sieve.remedy());
-    }
-
-    let reward_kl = before.learning.reward_kl;
-    let columns = columns(recipe, workers, reward_kl, &batch, &members, &mut facts.timings)?;
-    let credit = assign(recipe, &before.learning.advantage, &batch, &columns, &mut facts.timings)?;
-    (facts.greedy, facts.reward_kl) = (columns.greedy_facts, columns.kl_facts);
-    let mut left_out = select_left_out(
-        &groups,
-        members.chosen.as_deref(),
-        credit.shaped.kept.as_ref(),
-        recipe.update.mask_truncated,
-    );
-    let trains_critic = train_critic(recipe, workers, &groups, &members, &columns, &credit, &mut facts)?;
-    let updated = train_policy(
-        recipe,
-        workers,
-        (before, early),
-        (&batch, &members, &left_out),
-        &columns,
-        &credit,
-        &mut facts,
-    )?;
+    let (reward_kl, estimator) = (before.learning.reward_kl, &before.learning.advantage);
+    let credited = CreditedBatch::new(recipe, workers, &batch, reward_kl, estimator, &mut facts.timings)?;
+    facts.uniform_groups = find_uniform_groups(recipe, &credited);
+    let trains_critic = train_critic(recipe, workers, &credited, &mut facts)?;
+    let updated = train_policy(recipe, workers, before, early, &credited, &mut facts)?;
     facts.diverged = find_divergence(&mut *workers.learner, POLICY_RATE)?;
     if facts.diverged.is_none() {
         facts.gives_numbers = gives_numbers(recipe, &mut *workers.learner, &batch.trained)?;
     }
-    let mut publication = None;
-    if let Some((report, objective)) = updated {
-        // Weights that are not trained are not published anew: what they sampled is still theirs.
-        if facts.diverged.is_none() {
-            publication = Some(workers.next_publication()?);
-        }
-        reject(&mut left_out, &report.rejected);
+    // Weights that are not trained are not published anew: what they sampled is still theirs.
+    let is_news = updated.is_some() && facts.diverged.is_none();
+    let publication = if is_news { Some(workers.next_publication()?) } else { None };
+
+    let CreditedBatch { trained, mut members, columns, credit, .. } = credited;
+    let learning = learn(&before.learning, updated, &mut members, &columns, &credit, &mut facts);
+    let without_loss = members.count_left_out(&batch.trained);
+    facts.report.leave_out(without_loss);
+    facts.report.accounting.check()?;
+    facts.warn_of_updates(members.all());
+    workers.dispatcher.note_trained(without_loss)?;
+    let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
+    facts.note_workers(workers);
+    let members = members.with_advantages(&credit.shaped.advantages, &trained.groups);
+    facts.note_credit(columns, credit);
+    let generated: Vec<&Group> = batch.generated_records().into_iter().map(|record| &record.group).collect();
+    let after = RunState {
+        step: facts.step,
+        version: workers.version,
+        critic: before
+            .critic
+            .map(|critic| CriticState { version: critic.version + u64::from(trains_critic) }),
+        num_tokens: before.num_tokens + num_tokens(&generated) as u64,
+        schedule: ScheduleState::of(&workers.dispatcher, &workers.pool),
+        learning,
+        ..before.clone()
+    };
+    let trained = batch.trained.into_iter().zip(members);
+    let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
+    Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts, lost })
+}
+
+/// Warns of trained groups whose members all have the same reward, if that is news.
+fn find_uniform_groups(recipe: &Recipe, credited: &CreditedBatch<'_>) -> Option<String> {
+    if !recipe.tells_uniform_groups() {
+        return None;
+    }
+    let kept = credited.trained.rewards.rows().zip(credited.trained.records);
+    let kept = Ragged::from_rows(kept.filter(|(_, record)| record.is_trained()).map(|(row, _)| row));
+    warn_of_uniform_groups(credited.batch.report.step, &kept, &recipe.sieve.remedy())
+}
+
+/// What the policy's updates of a step did.
+struct Updated {
+    report: UpdateReport,
+    /// The objective's state after them.
+    objective: ObjectiveState,
+}
+
+/// What was learned: the states after the step's updates, whose rejected members bear no loss.
+fn learn(
+    before: &LearningState,
+    updated: Option<Updated>,
+    members: &mut TrainedMembers,
+    columns: &CreditColumns,
+    credit: &Credit,
+    facts: &mut StepFacts,
+) -> LearningState {
+    let mut learning = before.clone();
+    if let Some(Updated { report, objective }) = updated {
+        members.reject(&report.rejected);
         learning.objective = objective;
-        learning.untrained = learning.untrained.after(report.skipped.len(), left_out.iter().flatten().next());
+        learning.untrained = learning.untrained.after(report.skipped.len(), members.first_left_out());
         facts.most_skipped = most_in_a_row(&mut learning.skipped_updates, &report.skipped);
         facts.update = Some(report);
     }
@@ -145,49 +169,10 @@ pub(crate) fn step(
             most_in_a_row(&mut learning.skipped_critic_updates, &critic.report.skipped);
     }
     learning.advantage = credit.state.clone();
-    learning.reward_kl = columns.reward_kl;
-
-    let without_loss = count_left_out(&batch.trained, &left_out);
-    facts.report.leave_out(without_loss);
-    facts.report.accounting.check()?;
-    facts.warn_of_updates(&left_out);
-    workers.dispatcher.note_trained(without_loss)?;
-    let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
-    let advantages = of_trajectories(&credit.shaped.advantages, &groups);
-    let fates = members.fates(&groups, &left_out, &advantages);
-    facts.ignored = workers.dispatcher.inbox().take_ignored();
-    facts.server_faults = workers.sampler.take_faults();
-    facts.server_faults.extend(workers.dispatcher.inbox().take_faults().by_metric());
-    facts.server_faults.extend(workers.plays.take_refused_calls().by_metric());
-    facts.warnings.extend(workers.plays.take_warnings());
-    facts.advantages = credit.shaped.advantages;
-    facts.returns = credit.returns;
-    facts.final_rewards = columns.final_rewards;
-    facts.shaping = credit.shaped.metrics;
-    let generated: Vec<&Group> = batch.generated_records().into_iter().map(|record| &record.group).collect();
-    let after = RunState {
-        format: RunState::FORMAT,
-        step: facts.step,
-        version: workers.version,
-        critic: before
-            .critic
-            .map(|critic| CriticState { version: critic.version + u64::from(trains_critic) }),
-        data_crc32: before.data_crc32,
-        base_crc32: before.base_crc32,
-        num_tokens: before.num_tokens + num_tokens(&generated) as u64,
-        schedule: ScheduleState::of(&workers.dispatcher, &workers.pool),
-        learning,
-        validation: before.validation.clone(),
-        early_stop: before.early_stop.clone(),
-        logs: before.logs.clone(),
-        journal: before.journal,
-        samples: before.samples,
-        episodes: before.episodes,
-        order: before.order,
-    };
-    let trained = batch.trained.into_iter().zip(fates);
-    let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
-    Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts, lost })
+    if let Some(penalty) = &columns.reward_kl {
+        learning.reward_kl = Some(penalty.next);
+    }
+    learning
 }
 
 /// Has the generator sample by new weights, where there are some. Groups that end meanwhile settle as ever.
@@ -235,66 +220,62 @@ fn publish(
     Ok(lost)
 }
 
-/// Trains the critic on the step's returns, where there are some; whether it did.
+/// Trains the critic on the step's returns, if there are some; whether it did.
 fn train_critic(
     recipe: &Recipe,
     workers: &mut Workers,
-    groups: &[&Group],
-    members: &TrainedMembers,
-    columns: &CreditColumns,
-    credit: &Credit,
+    credited: &CreditedBatch<'_>,
     facts: &mut StepFacts,
 ) -> Result<bool, Halt<RunError>> {
-    let (Some(plan), Some(old), Some(returns)) = (recipe.critic, &columns.values, &credit.returns) else {
+    let CreditedBatch { trained, members, columns, credit, .. } = credited;
+    let (Some(plan), Some(old), Some(returns)) = (recipe.critic, &columns.passes.values, &credit.returns)
+    else {
         return Ok(false);
     };
     let clock = Instant::now();
     let learning_rate = plan.learning_rate.rate(facts.step - 1, recipe.planned_steps());
     let mut settings = plan.settings;
     settings.shuffle = settings.shuffle.map(|key| key.with(facts.step));
-    let compared = members.comparison_mask(groups);
-    let batch = CriticBatch { groups, old, returns, kept: Some(&compared) };
+    let compared = members.comparison_mask(&trained.groups);
+    let batch = CriticBatch { groups: &trained.groups, old, returns, kept: Some(&compared) };
     let report = update_critic(&mut *workers.learner, batch, &settings, learning_rate)?;
     facts.timings.add("update_critic", clock.elapsed());
-    facts.critic = Some(CriticFacts::of(report, learning_rate, groups, &compared, old, returns));
+    facts.critic = Some(CriticFacts::of(report, learning_rate, &trained.groups, &compared, old, returns));
     Ok(true)
 }
 
-/// Trains the policy on what was not trained on early, where the step is not one of the critic alone: what
-/// the updates of the step did, and the objective's state after them.
+/// Trains the policy on what was not trained on early; `None` if the step is one of the critic only.
 fn train_policy(
     recipe: &Recipe,
     workers: &mut Workers,
-    (before, early): (&RunState, Early),
-    (batch, members, left_out): (&StepBatch, &TrainedMembers, &[Option<LeftOut>]),
-    columns: &CreditColumns,
-    credit: &Credit,
+    before: &RunState,
+    early: Early,
+    credited: &CreditedBatch<'_>,
     facts: &mut StepFacts,
-) -> Result<Option<(UpdateReport, ObjectiveState)>, Halt<RunError>> {
-    let groups = batch.groups();
-    let updating = Updating::of(recipe, workers, batch, left_out, (columns, &early.old), &mut facts.timings)?;
-    if let Some(old) = updating.old.as_ref().filter(|_| workers.samples_elsewise()) {
-        facts.agreement = agreement(&groups, old);
+) -> Result<Option<Updated>, Halt<RunError>> {
+    let old = old_logprobs(recipe, workers, credited, &early.old, &mut facts.timings)?;
+    let updating = Updating::new(recipe, credited, old)?;
+    if let Some(old) = updating.old.recomputed().filter(|_| workers.samples_elsewise()) {
+        facts.agreement = agreement(&credited.trained.groups, old);
     }
     if !recipe.trains_policy(facts.step) {
         return Ok(None);
     }
     facts.learning_rate = updating.learning_rate;
-    let training = updating.batch(recipe, &groups, columns, credit);
+    let training = updating.batch(recipe, credited);
     let mut objective = early.objective.unwrap_or(before.learning.objective);
     if let Some(analysis) = recipe.gradient_analysis.as_ref().filter(|analysis| analysis.is_due(facts.step)) {
         let clock = Instant::now();
-        let rewards = members.rewards(&groups);
-        let objective = (&recipe.objective, &objective);
-        let settings = &updating.settings;
-        facts.gradients = analysis.measure(&mut *workers.learner, objective, training, &rewards, settings)?;
+        let rewards = &credited.trained.rewards;
+        let plan = updating.plan(recipe);
+        facts.gradients = analysis.measure(&mut *workers.learner, plan, &objective, training, rewards)?;
         facts.timings.add("gradient_analysis", clock.elapsed());
     }
     let clock = Instant::now();
     let (learner, plan) = (&mut *workers.learner, updating.plan(recipe));
     let report = early.updates.train(learner, plan, &mut objective, training, early.num_groups)?;
     facts.timings.add(UPDATE, clock.elapsed());
-    Ok(Some((report, objective)))
+    Ok(Some(Updated { report, objective }))
 }
 
 /// Difference between the sampler's log-probabilities and the learner's; tokens for which servers gave

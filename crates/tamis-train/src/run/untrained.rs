@@ -21,9 +21,9 @@ pub struct Untrained {
 impl Untrained {
     /// After a step of the policy that made so many updates, left-out ones included; `reason` is why its
     /// first left-out trajectory bears no loss.
-    pub(super) fn after(self, num_updates: usize, reason: Option<&LeftOut>) -> Self {
+    pub(super) fn after(self, num_updates: usize, reason: Option<LeftOut>) -> Self {
         match num_updates {
-            0 => Self { steps: self.steps.saturating_add(1), reason: reason.copied() },
+            0 => Self { steps: self.steps.saturating_add(1), reason },
             _ => Self::default(),
         }
     }

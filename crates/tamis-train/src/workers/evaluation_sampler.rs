@@ -7,6 +7,7 @@ use tamis_config::Config;
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::fleet::Fleet;
+use tamis_rollout::launch::Launched;
 use tamis_rollout::server::OtherLogprobs;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -14,9 +15,9 @@ use tamis_run::log::progress::Console;
 use super::published::PublishedFolders;
 use super::servers::{How, connect_fleet, launch, publish_to};
 use crate::assemble::settings::validation_settings;
-use crate::cluster::{Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::Launcher;
 use crate::learner::RunLearner;
 use crate::prompts::codec::Codec;
 
@@ -37,7 +38,7 @@ pub(crate) enum EvaluationSampler {
         fleet: Box<Fleet>,
         /// Those of them that were started for it.
         #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<Arc<Started>>,
+        launched: Option<Arc<dyn Launched>>,
         /// Folders in which the checkpoint was published; `None` where servers sample by weights of their
         /// own.
         folders: Option<Box<PublishedFolders>>,
@@ -50,7 +51,7 @@ impl EvaluationSampler {
     pub(crate) fn new(
         config: &Config,
         learner: Option<Box<dyn RunLearner>>,
-        (codec, cluster): (&Codec, Cluster),
+        (codec, launcher): (&Codec, &dyn Launcher),
         folder: &Path,
         interrupt: &Interrupt,
         ui: &Console,
@@ -72,8 +73,7 @@ impl EvaluationSampler {
         // What is evaluated is a checkpoint's whole weights.
         let folders = PublishedFolders::of(&Disk::new(), folder, config).of_whole_weights();
         let begin = || {
-            let launched = launch(config, &folders, (&mut *learner, codec, &cluster), folder, interrupt, ui)?;
-            let launched = launched.map(Arc::new);
+            let launched = launch(config, &folders, (&mut *learner, codec, launcher), folder, interrupt, ui)?;
             let known = (codec, learner.info().policy.vocab_size);
             let fleet = connect_fleet(config, launched.as_ref(), known, how, Some(&folders), interrupt, ui);
             if interrupt.is_requested() {

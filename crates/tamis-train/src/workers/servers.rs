@@ -13,7 +13,7 @@ use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings, Moves};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Transport as _};
 use tamis_rollout::launch::{
-    LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess, free_ports,
+    LaunchError, LaunchLimits, Launched, LaunchedServers, Place, Say, ServerProcess, free_ports,
 };
 use tamis_rollout::server::{
     GRACE, OpenAi, OpenAiServer, OtherLogprobs, Past, Protocol as _, Restart, Sender, Server, ServerSettings,
@@ -29,11 +29,11 @@ use super::samples::RecordedSamples;
 use crate::api_key::api_key;
 use crate::assemble::objective;
 use crate::assemble::settings::sampling;
-use crate::cluster::{Cluster, Started};
 use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
+use crate::launcher::{Launcher, ServersToStart};
 use crate::learner::{LearnerEndpoint, RunLearner};
 use crate::prompts::codec::Codec;
 use tamis_run::log::progress::Console;
@@ -68,7 +68,7 @@ pub(crate) enum RunSampler {
         sleeps: bool,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<Arc<Started>>,
+        launched: Option<Arc<dyn Launched>>,
     },
 }
 
@@ -186,11 +186,11 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
 pub(crate) fn launch(
     config: &Config,
     folders: &PublishedFolders,
-    (learner, codec, cluster): (&mut dyn RunLearner, &Codec, &Cluster),
+    (learner, codec, launcher): (&mut dyn RunLearner, &Codec, &dyn Launcher),
     folder: &Path,
     interrupt: &Interrupt,
     ui: &Console,
-) -> Result<Option<Started>, Halt<RunError>> {
+) -> Result<Option<Arc<dyn Launched>>, Halt<RunError>> {
     let rollout = &config.rollout;
     let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.servers.is_empty()) else {
         return Ok(None);
@@ -202,16 +202,17 @@ pub(crate) fn launch(
     };
     let begin = |model: &Path| {
         if config.cluster.launcher == LauncherKind::None {
-            return launch_here(config, launch, (folders, model), &logs, interrupt, say);
+            return launch_here(config, launch, folders, model, &logs, interrupt, say);
         }
         let mut command = ServerCommand::new(rollout, folders.intake, model, ("{host}", "{port}"));
         command.ask_for_key(rollout);
         let key = match named_key(config).map_err(RunError::from)? {
             Some(key) => key,
-            None => cluster.server_key().map_err(RunError::from)?,
+            None => launcher.server_key().map_err(RunError::from)?,
         };
-        let role = cluster.start_servers(config, (launch, &command, key), folder, &say, interrupt);
-        Ok(Started::Through(Box::new(role.map_err(|halt| halt.map(RunError::from))?)))
+        let servers = ServersToStart { launch, command: &command, key };
+        let started = launcher.start_servers(config, servers, folder, &say, interrupt);
+        started.map_err(|halt| halt.map(RunError::from))
     };
     let model = folders.write_start(learner, codec)?;
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
@@ -232,11 +233,12 @@ fn named_key(config: &Config) -> Result<Option<String>, Fault> {
 fn launch_here(
     config: &Config,
     launch: &LaunchConfig,
-    (folders, model): (&PublishedFolders, &Path),
+    folders: &PublishedFolders,
+    model: &Path,
     logs: &Path,
     interrupt: &Interrupt,
     say: Say,
-) -> Result<Started, Halt<RunError>> {
+) -> Result<Arc<dyn Launched>, Halt<RunError>> {
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
     let mut processes = Vec::with_capacity(launch.replicas);
     let ports = free_ports(launch.replicas).map_err(|source| {
@@ -257,9 +259,9 @@ fn launch_here(
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }
-    let limits = LaunchLimits::of_servers(launch.startup_timeout, launch.lost_timeout);
+    let limits = LaunchLimits::of_servers(launch.startup_timeout.0, launch.lost_timeout.map(|limit| limit.0));
     match LaunchedServers::start(processes, limits, &interrupt.flag(), say) {
-        Ok(Some(servers)) => Ok(Started::Here(servers)),
+        Ok(Some(servers)) => Ok(Arc::new(servers)),
         Ok(None) => Err(Halt::Interrupted),
         Err(error) => Err(Halt::Failed(error.into())),
     }
@@ -299,7 +301,7 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
 pub(crate) fn connect(
     config: &Config,
-    (launched, past): (Option<Arc<Started>>, Pasts),
+    (launched, past): (Option<Arc<dyn Launched>>, Pasts),
     (codec, vocabulary, learner): (&Codec, usize, Option<LearnerEndpoint>),
     folders: &PublishedFolders,
     (samples, begin): (RecordedSamples, Beginning),
@@ -310,7 +312,7 @@ pub(crate) fn connect(
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
     let sends = learner.filter(|_| folders.intake == Intake::Transfer).map(|learner| {
         let launched = launched.as_ref().map(Arc::downgrade);
-        Sends { learner, launched, times: (config.publish.timeout, GRACE), past }
+        Sends { learner, launched, times: (config.publish.timeout.0, GRACE), past }
     });
     let sampling = &sampling(config);
     let how = How { sampling, other_logprobs, sends };
@@ -351,7 +353,7 @@ pub(super) struct Sends {
     /// Who sends.
     learner: LearnerEndpoint,
     /// Servers that can be started again.
-    launched: Option<Weak<Started>>,
+    launched: Option<Weak<dyn Launched>>,
     /// Longest time of a publication, and for a server to take itself back from one.
     times: (Duration, Duration),
     /// By the place of the server, which another may come to take.
@@ -383,7 +385,7 @@ impl Sends {
 /// As [`connect`].
 pub(super) fn connect_fleet(
     config: &Config,
-    launched: Option<&Arc<Started>>,
+    launched: Option<&Arc<dyn Launched>>,
     (codec, vocabulary): (&Codec, usize),
     how: How<'_>,
     folders: Option<&PublishedFolders>,
@@ -423,9 +425,9 @@ pub(super) fn connect_fleet(
         end_token_ids: codec.end_token_ids().to_vec(),
         image_token_id: codec.image_token_id(),
         extra: extra.clone(),
-        answer_timeout: rollout.server_timeout,
-        check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
-        publish_timeout: rollout.server_timeout,
+        answer_timeout: rollout.server_timeout.0,
+        check_timeout: rollout.server_startup_timeout.0.min(CHECK_TIMEOUT),
+        publish_timeout: rollout.server_timeout.0,
         pause_grace: PAUSE_GRACE,
         sleep_level: u8::try_from(rollout.sleep_level).unwrap_or_default(),
         nonce: format!("{:x}-{:x}", since.as_nanos(), std::process::id()),
@@ -474,9 +476,9 @@ pub(super) fn connect_fleet(
     });
     let settings = FleetSettings {
         max_in_flight: rollout.max_in_flight,
-        busy_timeout: rollout.server_timeout,
-        start_timeout: rollout.server_startup_timeout,
-        give_up_after: rollout.server_lost_timeout,
+        busy_timeout: rollout.server_timeout.0,
+        start_timeout: rollout.server_startup_timeout.0,
+        give_up_after: rollout.server_lost_timeout.map(|limit| limit.0),
         ..FleetSettings::default()
     };
     let say = {
@@ -488,8 +490,8 @@ pub(super) fn connect_fleet(
 }
 
 /// The key that servers are asked with: the one that the run drew for those that it started, or the one named.
-fn key_of(config: &Config, launched: Option<&Started>) -> Result<Option<String>, Fault> {
-    match launched.and_then(Started::key) {
+fn key_of(config: &Config, launched: Option<&dyn Launched>) -> Result<Option<String>, Fault> {
+    match launched.and_then(Launched::key) {
         Some(drawn) => Ok(Some(drawn.to_owned())),
         None => named_key(config),
     }
@@ -502,7 +504,7 @@ fn key_of(config: &Config, launched: Option<&Started>) -> Result<Option<String>,
 /// Where an address or the key is wrong.
 pub(crate) fn put_to_sleep(
     config: &Config,
-    launched: Option<&Started>,
+    launched: Option<&dyn Launched>,
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<(), Halt<RunError>> {
@@ -530,7 +532,7 @@ pub(crate) fn put_to_sleep(
     let (bell, mut asked) = (Bell::default(), Vec::with_capacity(urls.len()));
     for (url, address) in urls.iter().zip(addresses) {
         let mut line = client.line(address, key.as_deref(), bell.clone()).map_err(refused)?;
-        line.send(0, sleep(level), rollout.server_timeout);
+        line.send(0, sleep(level), rollout.server_timeout.0);
         asked.push((url, line));
     }
     while !asked.is_empty() {
@@ -589,7 +591,7 @@ mod tests {
             tensor_parallel,
             args: Vec::new(),
             command: Vec::new(),
-            startup_timeout: Duration::from_secs(1),
+            startup_timeout: tamis_core::setting::TimeSpan::seconds(1),
             lost_timeout: None,
         };
         visible_gpus(&launch, visible).map_err(|error| error.to_string())

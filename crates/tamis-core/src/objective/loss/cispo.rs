@@ -65,6 +65,10 @@ impl Loss for Cispo {
         true
     }
 
+    fn is_constant_weight(&self) -> bool {
+        true
+    }
+
     fn log_ratio_limits(&self) -> (f64, f64) {
         limits(self.log_ratio_limit)
     }

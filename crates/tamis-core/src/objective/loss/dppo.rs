@@ -97,6 +97,10 @@ fn truncated(token: &Token, is_held: bool, max_ratio: f64) -> TokenLoss {
 }
 
 impl Loss for DppoTv {
+    fn is_constant_weight(&self) -> bool {
+        true
+    }
+
     fn log_ratio_limits(&self) -> (f64, f64) {
         limits(self.log_ratio_limit)
     }
@@ -112,6 +116,10 @@ impl Loss for DppoTv {
 }
 
 impl Loss for DppoKl {
+    fn is_constant_weight(&self) -> bool {
+        true
+    }
+
     fn log_ratio_limits(&self) -> (f64, f64) {
         limits(self.log_ratio_limit)
     }

@@ -71,6 +71,12 @@ pub trait Loss: Ranged {
         false
     }
 
+    /// Whether a weight of its formula is held constant where it is differentiated, so that its derivative is not
+    /// that of its value.
+    fn is_constant_weight(&self) -> bool {
+        false
+    }
+
     /// Whether the weights of a trajectory's tokens are multiplied into one weight.
     fn multiplies_weights(&self) -> bool {
         false

@@ -64,6 +64,10 @@ settings! {
 }
 
 impl Loss for Gspo {
+    fn is_constant_weight(&self) -> bool {
+        self.form == GspoForm::Token
+    }
+
     fn importance(&self, _setting: Importance) -> Importance {
         match self.form {
             GspoForm::Sequence => Importance::Sequence,

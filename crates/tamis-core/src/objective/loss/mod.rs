@@ -163,6 +163,12 @@ impl PolicyLoss {
         self.loss().is_plain_gradient()
     }
 
+    /// Whether a weight of its formula is held constant where it is differentiated, so that its derivative is not
+    /// that of its value.
+    pub fn is_constant_weight(&self) -> bool {
+        self.loss().is_constant_weight()
+    }
+
     /// The level that it works on with a setting: the setting itself, or the loss's own.
     pub fn importance(&self, setting: Importance) -> Importance {
         self.loss().importance(setting)

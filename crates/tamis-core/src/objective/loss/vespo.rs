@@ -72,6 +72,10 @@ impl Loss for Vespo {
         Importance::Token
     }
 
+    fn is_constant_weight(&self) -> bool {
+        true
+    }
+
     fn multiplies_weights(&self) -> bool {
         true
     }

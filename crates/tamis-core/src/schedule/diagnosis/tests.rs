@@ -36,9 +36,9 @@ fn keys(diagnosis: &Diagnosis) -> Vec<String> {
     diagnosis.recommendations.iter().map(|advice| format!("{} {}", advice.setting, advice.change)).collect()
 }
 
-/// Problem 1 of the guide: the limit of 15 is reached, batch 1024, n = 8.
+/// The limit of 15 rounds is reached, batch 1024, n = 8.
 #[test]
-fn the_guides_first_problem() {
+fn a_limit_that_is_reached() {
     let mut tally = Tally::default();
     add(&mut tally, 14_360, 8, 0, false);
     add(&mut tally, 100, 8, 8, false);

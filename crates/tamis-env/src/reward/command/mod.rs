@@ -32,7 +32,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
-use tamis_core::fault;
 use tamis_data::prompt::Prompt;
 
 pub use self::config::CommandConfig;
@@ -89,8 +88,7 @@ impl CommandReward {
         printed: Option<Arc<Printed>>,
         config: CommandConfig,
     ) -> Result<Self, RewardError> {
-        let fail =
-            |expected, actual: &str| Err(fault!("reward `command` needs {expected}, got {actual}").into());
+        let fail = |expected, actual| Err(RewardError::parameter("command", expected, actual));
         if config.argv.first().is_none_or(String::is_empty) {
             return fail("a program in argv", "none");
         }
@@ -380,7 +378,7 @@ impl RewardFunction for CommandReward {
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let Some(truth) = &prompt.ground_truth else { return Vec::new() };
         let short = super::gsm8k::gold(truth);
-        let short = super::gold::as_written(&short);
+        let short = super::as_written::as_written(&short);
         let mut forms = vec![
             truth.clone(),
             format!("#### {short}"),

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tamis_core::fault;
 use tamis_process::{ChildSettings, Errors, Line, LineChild, Lines, Reach};
 
 use super::config::CommandConfig;
@@ -116,8 +117,8 @@ impl Process {
             let (id, reply) = protocol::answer(&line)?;
             let Some(row) = owed.remove(&id) else {
                 let reason = format!("no completion with id {id} is waiting for an answer");
-                let line = line.chars().take(120).collect();
-                return Err(RewardFailure::Garbage { line, reason });
+                let line: String = line.chars().take(120).collect();
+                return Err(RewardFailure::garbage(&line, &reason));
             };
             answered(row, reply);
             self.has_answered = true;
@@ -167,7 +168,10 @@ impl Process {
                 Ok(Output::Line(line)) if line.trim().is_empty() => {}
                 Ok(Output::Line(line)) => return Ok(line),
                 Ok(Output::TooLong) => {
-                    return Err(RewardFailure::LineTooLong { limit: config.max_line_bytes });
+                    let limit = config.max_line_bytes;
+                    return Err(
+                        fault!("an answer is longer than {limit} bytes; the process was killed").into()
+                    );
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {

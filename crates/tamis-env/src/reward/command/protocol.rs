@@ -146,9 +146,9 @@ pub(super) fn introduction(line: &str) -> Result<FunctionIntroduction, RewardFai
     struct Introduced {
         introduction: FunctionIntroduction,
     }
-    let garbage = |error: serde_json::Error| RewardFailure::Garbage {
-        line: excerpt(line),
-        reason: format!("it should introduce its function ({error})"),
+    let garbage = |error: serde_json::Error| {
+        let reason = format!("it should introduce its function ({error})");
+        RewardFailure::garbage(&excerpt(line), &reason)
     };
     serde_json::from_str(line).map(|introduced: Introduced| introduced.introduction).map_err(garbage)
 }
@@ -156,30 +156,29 @@ pub(super) fn introduction(line: &str) -> Result<FunctionIntroduction, RewardFai
 /// The id and content of an answer line.
 ///
 /// # Errors
-/// [`RewardFailure::Garbage`] where the line does not say whose answer it is.
+/// The line does not say whose answer it is.
 pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
-    let garbage = |reason: String| RewardFailure::Garbage { line: excerpt(line), reason };
+    let garbage = |reason: &str| RewardFailure::garbage(&excerpt(line), reason);
     let value: Value = match serde_json::from_str(line) {
         Ok(value) => value,
         Err(error) => match serde_json::from_str(&repair(line)) {
             Ok(value) => value,
-            Err(_) => return Err(garbage(format!("not JSON ({error})"))),
+            Err(_) => return Err(garbage(&format!("not JSON ({error})"))),
         },
     };
-    let Value::Object(answer) = value else { return Err(garbage("not an object".to_owned())) };
+    let Value::Object(answer) = value else { return Err(garbage("not an object")) };
     let Some(id) = answer.get("id").and_then(Value::as_u64) else {
-        return Err(garbage("no `id`".to_owned()));
+        return Err(garbage("no `id`"));
     };
-    let unusable =
-        |reason: String| fault!("its answer is not usable: {reason}; it answered `{}`", excerpt(line)).into();
+    let unusable = |reason: String| {
+        RewardFailure::from(fault!("its answer is not usable: {reason}; it answered `{}`", excerpt(line)))
+    };
     let read = outcome(&answer).and_then(|outcome| Ok(Reply { outcome, logged: read_logged(&answer)? }));
     let failed = |failure| Reply { outcome: RewardOutcome::Failed(failure), logged: Logged::default() };
     Ok((
         id,
         read.unwrap_or_else(|problem| match problem {
-            Problem::Infinite(name, value) => {
-                failed(fault!("score `{name}` must be finite, got {value}").into())
-            }
+            Problem::Infinite(name, value) => failed(RewardFailure::not_finite(&name, &value)),
             Problem::Shape(reason) => failed(unusable(reason)),
         }),
     ))

@@ -246,12 +246,12 @@ pub const CATALOGUE: &[Section] = &[
             \n\
             A figure of the last four is left out where it is 0.",
         metrics: &[
-            guide("train/num_gen_batches", "rounds", "Generation rounds of the step."),
-            guide("train/filter_rate", "share",
+            filter_groups("train/num_gen_batches", "rounds", "Generation rounds of the step."),
+            filter_groups("train/filter_rate", "share",
                 "Share of the step's generated groups that the filter dropped."),
-            guide("train/mean_metric_std", "",
+            filter_groups("train/mean_metric_std", "",
                 "Mean over all generated groups of the metric's deviation within the group (ddof 0)."),
-            guide("train/num_kept_prompts", "groups",
+            filter_groups("train/num_kept_prompts", "groups",
                 "Groups kept by the filter, before the batch was cut to size."),
             tamis("dynamic_sampling/num_gen_batches", "rounds",
                 "Generation rounds.").alias_of("train/num_gen_batches"),
@@ -417,7 +417,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("rollout/in_group_reward_std", "",
                 "Mean over all generated groups of the reward's deviation within the group (ddof 1), as in \
                  RAGEN."),
-            guide("train/in_group_reward_std", "",
+            filter_groups("train/in_group_reward_std", "",
                 "Mean deviation of the reward within a group.").alias_of("rollout/in_group_reward_std"),
             tamis("reward_log/{name}", "",
                 "Mean of what reward functions logged as `name` (TRL's `log_metric`) for generated \
@@ -592,9 +592,9 @@ const fn trl(pattern: &'static str, unit: &'static str, meaning: &'static str) -
     metric(MetricSource::Trl, pattern, unit, meaning)
 }
 
-/// A metric with the name of the group filter's guide.
-const fn guide(pattern: &'static str, unit: &'static str, meaning: &'static str) -> Definition {
-    metric(MetricSource::Guide, pattern, unit, meaning)
+/// A metric with a name of verl's filter-group log lines.
+const fn filter_groups(pattern: &'static str, unit: &'static str, meaning: &'static str) -> Definition {
+    metric(MetricSource::FilterGroups, pattern, unit, meaning)
 }
 
 /// A metric of tamis alone.

@@ -128,7 +128,7 @@ fn groups_weigh_in_the_loss_by_their_weights() {
                 kept: None,
                 weights,
                 policy_factor: 1.0,
-                old: None,
+                old: &OldLogprobs::AsSampled,
                 dropped: None,
                 reference: None,
             };
@@ -175,7 +175,7 @@ fn members_without_an_advantage_pass_apart() {
         kept: None,
         weights: None,
         policy_factor: 1.0,
-        old: None,
+        old: &OldLogprobs::AsSampled,
         dropped: None,
         reference: None,
     };
@@ -239,7 +239,7 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
                 kept: None,
                 weights: None,
                 policy_factor,
-                old: None,
+                old: &OldLogprobs::AsSampled,
                 dropped: None,
                 reference: None,
             };
@@ -306,7 +306,8 @@ proptest! {
             .collect();
         let groups: Vec<&Group> = groups.iter().collect();
         let members: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
-        let old = Ragged::from_rows(members.iter().map(|member| vec![-0.5_f32; member.token_ids.len()]));
+        let rows = Ragged::from_rows(members.iter().map(|member| vec![-0.5_f32; member.token_ids.len()]));
+        let old = OldLogprobs::Recomputed(rows);
         let advantages = Advantages::PerTrajectory(Ragged::from_rows(
             groups.iter().map(|group| vec![1.0; group.trajectories.len()]),
         ));
@@ -316,7 +317,7 @@ proptest! {
             kept: None,
             weights: None,
             policy_factor: 1.0,
-            old: Some(&old),
+            old: &old,
             dropped: None,
             reference: None,
         };

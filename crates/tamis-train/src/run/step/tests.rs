@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::interrupt::Interrupt;
+use crate::learner::left_out::LeftOut;
 use crate::learner::{RunLearner, SaveContent};
 use crate::run::early::Early;
 use crate::run::step_metrics::StepMetrics;
@@ -315,7 +316,8 @@ fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() 
     let rewards = |groups: &[&Group]| -> Vec<f64> {
         groups.iter().flat_map(|group| &group.trajectories).map(|one| one.reward).collect()
     };
-    let before = rewards(&given.groups());
+    let trained: Vec<&Group> = given.trained.iter().map(|record| &record.group).collect();
+    let before = rewards(&trained);
     let step = one_step(&mut run, given).expect("a step");
     assert_eq!(rewards(&step.groups()), before);
     assert!(before.iter().all(|reward| !reward.is_nan()));

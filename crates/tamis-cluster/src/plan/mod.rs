@@ -1,0 +1,603 @@
+//! The plan of a run before anything is loaded: which machines it has, what runs on them, and the bytes that each GPU
+//! (or each machine, if PyTorch is on a CPU) keeps of parameters.
+//!
+//! ```text
+//! configuration ─┐
+//! model_sizes ───┼─> Plan ─> `lines` for a person, problems that refuse a run, doubts that warn of it
+//! machines ──────┘    memory
+//! ```
+//!
+//! What a micro-batch takes on top is not estimated. The native engine's memory is `assemble::memory` of the kernel.
+
+mod lines;
+pub mod machines;
+pub mod memory;
+pub mod model_sizes;
+pub mod program;
+pub mod table;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tamis_config::{
+    BackendKind, Config, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, ModelSource, PublishMode,
+};
+
+use tamis_model::TransformerConfig;
+use tamis_train::launcher::RunPlan;
+
+use machines::{Gpu, Machine, Machines};
+use memory::{Kept, MemoryPart, Options, RankMemory, ServerMemory};
+use model_sizes::ModelSizes;
+use tamis_train::bytes::human;
+
+/// A GPU with less is one that PyTorch may leave alone: a display's, where its build is one for CPUs.
+const LEAST_TO_TRAIN_ON: u64 = 16 << 30;
+
+/// Memory in use by others on a GPU below which nothing is said of it.
+const UNNOTICED: u64 = 1 << 29;
+
+/// Sizes of the models of a run, as far as their files say them.
+#[derive(Debug, Clone, Default)]
+pub struct RunModels {
+    /// The policy.
+    pub policy: Option<ModelSizes>,
+    /// The reference, where it is another model than the policy as it begins.
+    pub reference: Option<ModelSizes>,
+    /// The critic, where it is another model than the policy's layers.
+    pub critic: Option<ModelSizes>,
+}
+
+/// Something that cannot be, and its fix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Misfit {
+    /// The keys that it is about, the likeliest first.
+    pub keys: Vec<String>,
+    /// A sentence with the numbers.
+    pub message: String,
+    /// The settings to change.
+    pub hint: String,
+}
+
+/// What computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// GPUs.
+    Gpu,
+    /// Processor cores.
+    Cpu,
+}
+
+/// The ranks of a learner in PyTorch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LearnerPlan {
+    /// Machines.
+    pub machines: usize,
+    /// Ranks on each; `None` where that depends on GPUs that nobody has looked at.
+    pub ranks_per_machine: Option<usize>,
+    /// What they compute on.
+    pub device: Device,
+    /// Its GPUs on each machine, where it is known which.
+    pub gpus: Option<Vec<String>>,
+    /// Tokens of the largest micro-batch of a rank; a wave has one for each rank.
+    pub tokens: u64,
+    /// What each rank keeps of parameters; `None` where the model's sizes or the number of ranks are not known.
+    pub memory: Option<RankMemory>,
+    /// Memory of each of its GPUs, or of each machine without; `None` where it is not known.
+    pub capacity: Option<u64>,
+}
+
+/// The servers that a run starts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServersPlan {
+    /// Their engine, or the key that has their command.
+    pub engine: &'static str,
+    /// Number of them.
+    pub replicas: usize,
+    /// GPUs of each.
+    pub tensor_parallel: usize,
+    /// All of their GPUs, where it is known which.
+    pub gpus: Option<Vec<String>>,
+    /// They are on the learner's GPUs.
+    pub shares: bool,
+    /// Memory on each GPU; `None` where the model's sizes are not known, or the command is the user's own.
+    pub memory: Option<ServerMemory>,
+    /// Whether none of the machines has a GPU.
+    pub on_cpu: bool,
+    /// Memory of each of their GPUs; `None` where it is not known.
+    pub capacity: Option<u64>,
+}
+
+/// Who runs where, and the memory that it takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The machines.
+    pub machines: Machines,
+    /// The learner in PyTorch that the run starts.
+    pub learner: Option<LearnerPlan>,
+    /// Where the learner runs already (`learner.url`).
+    pub learner_url: Option<String>,
+    /// The servers that the run starts.
+    pub servers: Option<ServersPlan>,
+    /// What cannot be.
+    pub misfits: Vec<Misfit>,
+    /// What may not be, in sentences with their hints.
+    pub doubts: Vec<Misfit>,
+}
+
+impl RunModels {
+    /// The models that a configuration names, by the files that are here; the policy from a checkpoint where the
+    /// run goes on from one. `native` is a policy of
+    /// random weights; `folder_of` gives the folder of a model that is named.
+    pub fn read(
+        config: &Config,
+        checkpoint: Option<&Path>,
+        native: Option<&TransformerConfig>,
+        folder_of: impl Fn(&ModelSource) -> Option<PathBuf>,
+    ) -> Self {
+        let read = |model: &Option<ModelSource>| ModelSizes::read(&folder_of(model.as_ref()?)?);
+        let policy = read(&config.model.path).or_else(|| ModelSizes::read(checkpoint?));
+        Self {
+            policy: policy.or_else(|| native.map(ModelSizes::of_native)),
+            reference: read(&config.model.reference),
+            critic: read(&config.critic.model.path),
+        }
+    }
+}
+
+impl Plan {
+    /// Whether there is anything to plan: a run of the native engine alone is one process.
+    pub fn is_needed(config: &Config) -> bool {
+        config.learns_elsewhere() || config.launches_servers()
+    }
+
+    /// The plan of a configuration on these machines.
+    pub fn new(config: &Config, models: &RunModels, machines: Machines) -> Self {
+        let starts = config.learner.backend == LearnerBackend::Torch && config.learner.url.is_none();
+        let num_machines = machines.known().len();
+        let is_one_of_many = num_machines > 1 && !Self::is_on_ray(config);
+        let mut plan = Self {
+            machines: if is_one_of_many { machines.first_alone() } else { machines },
+            learner: None,
+            learner_url: config.learner.url.clone(),
+            servers: None,
+            misfits: Vec::new(),
+            doubts: Vec::new(),
+        };
+        plan.learner = starts.then(|| plan.learner(config, models));
+        plan.servers = config.launches_servers().then(|| plan.servers(config, models));
+        if is_one_of_many {
+            plan.doubts.push(Misfit {
+                keys: vec!["cluster.launcher".to_owned()],
+                message: format!(
+                    "`cluster.launcher: {}` starts all on one machine: the first of the {num_machines} is planned for, \
+                     and the others stay idle",
+                    config.cluster.launcher
+                ),
+                hint: "set `cluster.launcher: ray`, or name one machine (--machines 8x80GiB)".to_owned(),
+            });
+        }
+        plan.check_counts(config);
+        plan.check_learner(config);
+        plan.check_servers(config);
+        plan
+    }
+
+    /// As a run prints it.
+    pub fn for_run(&self) -> RunPlan {
+        let joined = |part: fn(&Misfit) -> &str| self.misfits.iter().map(part).collect::<Vec<_>>().join("\n");
+        let refusal = (!self.misfits.is_empty())
+            .then(|| (joined(|misfit| &misfit.message), joined(|misfit| &misfit.hint)));
+        let warn = |doubt: &Misfit| format!("{}\n  hint: {}", doubt.message, doubt.hint);
+        RunPlan { lines: self.lines(), warnings: self.doubts.iter().map(warn).collect(), refusal }
+    }
+
+    fn is_on_ray(config: &Config) -> bool {
+        config.cluster.launcher == LauncherKind::Ray
+    }
+
+    /// Whether servers are put onto the learner's GPUs: asked for, or because without a launcher both begin
+    /// with the first one.
+    fn shares_gpus(config: &Config) -> bool {
+        config.cluster.colocate || config.cluster.launcher == LauncherKind::None
+    }
+
+    fn learner(&self, config: &Config, models: &RunModels) -> LearnerPlan {
+        let learner = &config.learner;
+        let known = self.machines.known();
+        let has_gpus = known.iter().any(|machine| !machine.gpus.is_empty());
+        let is_unknown = matches!(self.machines, Machines::Unknown(_));
+        let device = match learner.device.as_str() {
+            "cpu" => Device::Cpu,
+            "auto" if !has_gpus && !is_unknown => Device::Cpu,
+            _ => Device::Gpu,
+        };
+        let servers = if Self::shares_gpus(config) { 0 } else { config.num_server_gpus() };
+        let ranks_per_machine = match (config.cluster.launcher, learner.gpus_per_node, device) {
+            (LauncherKind::Local | LauncherKind::Ray, Some(each), _) => Some(each),
+            (LauncherKind::None, _, _) | (_, None, Device::Cpu) => Some(1),
+            (_, None, Device::Gpu) => share_out(known, learner.nodes, servers),
+        };
+        let gpus = match (config.cluster.launcher, known) {
+            (LauncherKind::Local, [here]) if device == Device::Gpu => {
+                ranks_per_machine.map(|count| ids(here.gpus.iter().take(count)))
+            }
+            (LauncherKind::None, [here]) if device == Device::Gpu => {
+                let number = learner.device.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                Some(ids(here.gpus.iter().skip(number.unwrap_or(0)).take(1)))
+            }
+            _ => None,
+        };
+        let ranks = ranks_per_machine.map(|each| (each * learner.nodes) as u64);
+        let tokens = micro_batch_tokens(config, ranks.unwrap_or(1));
+        let capacity = match device {
+            Device::Gpu => fewest_of_best(known, ranks.unwrap_or(1) as usize),
+            Device::Cpu => known.iter().filter_map(|machine| machine.memory).max(),
+        };
+        let memory = models.policy.as_ref().zip(ranks).map(|(policy, ranks)| {
+            // An adapter's is the policy without it, unless another is named.
+            let has_reference = config.objective.kl.place != KlPlace::None
+                && (learner.lora.is_none() || config.model.reference.is_some());
+            let reference = models.reference.as_ref().or(Some(policy)).filter(|_| has_reference);
+            let critic = config.has_critic().then(|| match &models.critic {
+                // A language model gets a value head in place of its own.
+                Some(critic) => critic.as_critic(),
+                None => policy.as_critic(),
+            });
+            let adapter = learner.lora.as_ref();
+            let kept = Kept {
+                ranks,
+                rounds: computes_in_bf16(config, device),
+                adapter: adapter.map(|lora| policy.adapter(lora.rank as u64, lora.targets.as_deref())),
+                offloads_reference: learner.offload_reference && device == Device::Gpu,
+                sends_weights: config.samples_at_servers() && config.publish_mode() == PublishMode::Nccl,
+            };
+            RankMemory::new(policy, reference, critic.as_ref(), kept)
+        });
+        LearnerPlan { machines: learner.nodes, ranks_per_machine, device, gpus, tokens, memory, capacity }
+    }
+
+    fn servers(&self, config: &Config, models: &RunModels) -> ServersPlan {
+        let launch = config.rollout.launch.as_ref();
+        let (replicas, tensor_parallel) =
+            launch.map_or((0, 1), |launch| (launch.replicas, launch.tensor_parallel));
+        let shares = Self::shares_gpus(config)
+            && self.learner.as_ref().is_some_and(|learner| learner.device == Device::Gpu);
+        let known = self.machines.known();
+        let here = match known {
+            [here] if !Self::is_on_ray(config) => Some(here),
+            _ => None,
+        };
+        // Without a launcher servers have the first GPUs, whoever else is there.
+        let before = match &self.learner {
+            Some(learner) if !Self::shares_gpus(config) && learner.device == Device::Gpu => {
+                learner.ranks_per_machine
+            }
+            _ => Some(0),
+        };
+        let gpus = here
+            .zip(before)
+            .map(|(here, before)| ids(here.gpus.iter().skip(before).take(config.num_server_gpus())));
+        let capacity = fewest_of_best(known, config.num_server_gpus());
+        let of_learner = self.learner.as_ref().and_then(|learner| learner.gpus.as_ref());
+        let shares = match (&gpus, of_learner) {
+            (Some(ours), Some(theirs)) => shares && ours.iter().any(|id| theirs.contains(id)),
+            _ => shares,
+        };
+        // Of a command of the user's own nothing is known.
+        let is_own = launch.is_some_and(|launch| !launch.command.is_empty());
+        let sizes = models.policy.as_ref().filter(|_| !is_own);
+        let memory = sizes.map(|sizes| ServerMemory::new(config, sizes, self.published_bytes(config)));
+        ServersPlan {
+            engine: match config.rollout.backend {
+                _ if is_own => "`rollout.launch.command`",
+                BackendKind::Sglang => "SGLang",
+                _ => "vLLM",
+            },
+            replicas,
+            tensor_parallel,
+            gpus: gpus.filter(|ids| !ids.is_empty()),
+            shares,
+            memory,
+            on_cpu: !known.is_empty() && known.iter().all(|machine| machine.gpus.is_empty()),
+            capacity,
+        }
+    }
+
+    /// Bytes of a weight as PyTorch publishes it, in the number format that it computes in; `None` where the
+    /// model says what servers hold.
+    fn published_bytes(&self, config: &Config) -> Option<u64> {
+        let learner = self.learner.as_ref()?;
+        Some(if computes_in_bf16(config, learner.device) { 2 } else { 4 })
+    }
+
+    /// Looks whether there are as many GPUs as are asked for, together on machines as the launcher needs them. On
+    /// machines that somebody named it refuses what finds no room; otherwise it doubts it: what starts processes
+    /// refuses it, or waits, for a cluster may grow.
+    fn check_counts(&mut self, config: &Config) {
+        if matches!(self.machines, Machines::Unknown(_)) {
+            return;
+        }
+        let machines = self.machines.known();
+        let is_certain =
+            matches!(self.machines, Machines::Named(_)) && config.cluster.launcher != LauncherKind::None;
+        let total: usize = machines.iter().map(Machine::num_gpus).sum();
+        let is_own = config.rollout.launch.as_ref().is_some_and(|launch| !launch.command.is_empty());
+        // A command of one's own may need none, as may servers where no machine has any.
+        let servers = self.servers.as_ref().filter(|_| !is_own);
+        let (num_servers, of_server) =
+            servers.map_or((0, 1), |plan| (plan.replicas, plan.tensor_parallel.max(1)));
+        let of_servers = num_servers * of_server;
+        let apart = if of_server > 1 {
+            format!(" ({of_server} for each, which are on one machine)")
+        } else {
+            String::new()
+        };
+        let found = if let Some(learner) = &self.learner {
+            let (ranks, at_least) = match (learner.device, learner.ranks_per_machine) {
+                (Device::Cpu, _) => (0, ""),
+                (Device::Gpu, Some(each)) => (each, ""),
+                (Device::Gpu, None) => (1, "at least "),
+            };
+            let shares = servers.is_some_and(|plan| plan.shares);
+            let fit = match config.cluster.launcher {
+                // Both begin with the first GPU.
+                LauncherKind::None => (total >= ranks && !machines.is_empty()).then_some(total / of_server),
+                _ => num_servers_that_fit(machines, (learner.machines, ranks), of_server, shares),
+            };
+            if learner.device == Device::Cpu && total == 0 || fit.is_some_and(|fit| fit >= num_servers) {
+                return;
+            }
+            let on_each = if learner.machines > 1 {
+                format!(" ({ranks} on each of {} machines)", learner.machines)
+            } else {
+                String::new()
+            };
+            let more = if shares { "of them" } else { "more" };
+            let of_servers = if of_servers > 0 {
+                format!(", and the servers {of_servers} {more}{apart}")
+            } else {
+                String::new()
+            };
+            let there: Vec<String> = machines
+                .iter()
+                .map(|machine| format!("{} of {}", machine.num_gpus(), machine.name))
+                .collect();
+            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+            let room =
+                fit.map_or_else(String::new, |fit| format!(", with room for {fit} of {num_servers} servers"));
+            Misfit {
+                keys: vec!["learner.gpus_per_node".to_owned(), "rollout.launch".to_owned()],
+                message: format!(
+                    "the learner is to have {at_least}{}{on_each}{of_servers}; there are {there}{room}",
+                    lines::counted(ranks * learner.machines, "GPU")
+                ),
+                hint: format!(
+                    "lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or \
+                     `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: \
+                     true`); {}",
+                    if config.cluster.launcher == LauncherKind::Ray && !is_certain {
+                        "or add nodes: the launcher waits for them (`learner.startup_timeout`)"
+                    } else {
+                        "see what `CUDA_VISIBLE_DEVICES` names"
+                    }
+                ),
+            }
+        } else {
+            let fit: usize = machines.iter().map(|machine| machine.num_gpus() / of_server).sum();
+            if total == 0 || fit >= num_servers {
+                return;
+            }
+            Misfit {
+                keys: vec!["rollout.launch".to_owned()],
+                message: format!("the servers are to have {of_servers} GPUs{apart}; there are {total}"),
+                hint: "lower `rollout.launch.replicas` or `rollout.launch.tensor_parallel`".to_owned(),
+            }
+        };
+        if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
+    }
+
+    /// Refuses a learner that keeps more of parameters than there is room for. If it may compute on something else than
+    /// what was looked at it is no more than a doubt.
+    fn check_learner(&mut self, config: &Config) {
+        let Some(plan) = &self.learner else { return };
+        let (Some(memory), Some(capacity)) = (&plan.memory, plan.capacity) else { return };
+        let (each, whose) = match plan.device {
+            Device::Gpu => (1, "GPU"),
+            Device::Cpu => (plan.ranks_per_machine.unwrap_or(1) as u64, "machine"),
+        };
+        let least = each * memory.total();
+        if least > capacity {
+            let mut ways = Vec::new();
+            if memory.has("reference") && plan.device == Device::Gpu {
+                ways.push("`learner.offload_reference: true`");
+            }
+            if config.learner.lora.is_none() {
+                ways.push("an adapter (`learner.lora: {rank: 32, alpha: 32}`)");
+            }
+            if plan.device == Device::Gpu {
+                ways.push("more GPUs (`learner.gpus_per_node`, `learner.nodes`)");
+            }
+            ways.push("a smaller model");
+            if memory.has("critic") {
+                ways.push("a smaller critic (`critic.model.path`)");
+            }
+            let is_certain = match plan.device {
+                Device::Gpu => config.learner.device != "auto" || capacity >= LEAST_TO_TRAIN_ON,
+                Device::Cpu => config.learner.device == "cpu" && !Self::is_on_ray(config),
+            };
+            let found = Misfit {
+                keys: vec!["learner.gpus_per_node".to_owned(), "model.path".to_owned()],
+                message: format!(
+                    "the learner needs {} on each {whose} before a token is computed, and has {}: {}",
+                    human(least),
+                    human(capacity),
+                    parts(&memory.parts)
+                ),
+                hint: format!("what takes less: {}", ways.join(", ")),
+            };
+            if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
+        }
+        let others: Vec<String> = (self.machines.known().iter())
+            .flat_map(|machine| machine.gpus.iter().map(move |gpu| (machine, gpu)))
+            .filter(|(_, gpu)| gpu.used > UNNOTICED)
+            .map(|(machine, gpu)| {
+                format!("GPU {} of {} has {} in use", gpu.id, machine.name, human(gpu.used))
+            })
+            .collect();
+        if !others.is_empty() {
+            self.doubts.push(Misfit {
+                keys: vec!["learner.device".to_owned()],
+                message: format!("{} by other processes", others.join(", ")),
+                hint: "end them (`nvidia-smi` lists them), or name other GPUs by `CUDA_VISIBLE_DEVICES`"
+                    .to_owned(),
+            });
+        }
+    }
+
+    /// Doubts servers whose weights or cache may find no room: what an engine takes is known by about.
+    fn check_servers(&mut self, config: &Config) {
+        let Some(plan) = &self.servers else { return };
+        let Some(memory) = &plan.memory else { return };
+        let keys = || vec!["rollout.launch".to_owned()];
+        let Options { share: option, length, .. } = Options::of(config);
+        let trajectory = (config.data.max_prompt_length + config.max_completion_length()) as u64;
+        if let Some(most) = memory.max_length.filter(|&most| most < trajectory) {
+            self.doubts.push(Misfit {
+                keys: keys(),
+                message: format!(
+                    "servers take sequences of at most {most} tokens ({length}), and a prompt with its answer may have \
+                     {trajectory}"
+                ),
+                hint: format!("raise `{length}` (`rollout.launch.args`), or lower `rollout.max_response_length`"),
+            });
+        }
+        let (Some(capacity), Some(weights)) = (plan.capacity, memory.weights) else { return };
+        let taken = memory.taken(capacity);
+        if weights > taken {
+            self.doubts.push(Misfit {
+                keys: keys(),
+                message: format!(
+                    "a server needs {} on each of its GPUs for its weights, and has {} ({option} {})",
+                    human(weights),
+                    human(taken),
+                    memory.share
+                ),
+                hint: "raise `rollout.launch.tensor_parallel`, or take a smaller model".to_owned(),
+            });
+            return;
+        }
+        let learner = self.learner.as_ref().filter(|_| plan.shares);
+        let Some(resident) = learner.and_then(|learner| learner.memory.as_ref()) else { return };
+        // What the learner holds while servers sample: weights and moments, of a critic, too.
+        let held = |part: &MemoryPart| match part.name {
+            "gradients" => 0,
+            "critic" => part.bytes / 4 * 3,
+            _ => part.bytes,
+        };
+        let held: u64 = resident.parts.iter().map(held).sum();
+        let room = capacity.saturating_sub(held);
+        if taken > room {
+            let share = (room as f64 / capacity as f64 * 100.0).floor() / 100.0;
+            self.doubts.push(Misfit {
+                keys: keys(),
+                message: format!(
+                    "servers share the learner's GPUs: each takes {} ({option} {}), the learner holds {} all the time, \
+                     and a GPU has {}",
+                    human(taken),
+                    memory.share,
+                    human(held),
+                    human(capacity)
+                ),
+                hint: format!(
+                    "give them `{option} {share}` (`rollout.launch.args`){}, or GPUs of their own",
+                    if weights > room { " (their model would not fit: more GPUs, or an adapter)" } else { "" }
+                ),
+            });
+            return;
+        }
+        if config.rollout.sleep_level == 0 && resident.total() + taken > capacity {
+            self.doubts.push(Misfit {
+                keys: vec!["rollout.sleep_level".to_owned(), "cluster.colocate".to_owned()],
+                message: format!(
+                    "the learner needs {} beside the {} of a server that stays awake, and a GPU has {}",
+                    human(resident.total()),
+                    human(taken),
+                    human(capacity)
+                ),
+                hint: "set `rollout.sleep_level: 1` (vLLM), or give them GPUs of their own".to_owned(),
+            });
+        }
+    }
+}
+
+fn computes_in_bf16(config: &Config, device: Device) -> bool {
+    match config.learner.dtype {
+        LearnerDtype::Auto => device == Device::Gpu,
+        LearnerDtype::Bf16 => true,
+        LearnerDtype::F32 => false,
+    }
+}
+
+/// `weights 1.0 GiB, gradients 512.0 MiB`.
+fn parts(parts: &[MemoryPart]) -> String {
+    parts.iter().map(|part| format!("{} {}", part.name, human(part.bytes))).collect::<Vec<_>>().join(", ")
+}
+
+fn ids<'a>(gpus: impl Iterator<Item = &'a Gpu>) -> Vec<String> {
+    gpus.map(|gpu| gpu.id.clone()).collect()
+}
+
+/// The memory of the smallest of so many GPUs, the largest that there are; of all where there are fewer.
+fn fewest_of_best(machines: &[Machine], count: usize) -> Option<u64> {
+    let mut all: Vec<u64> = machines.iter().flat_map(|machine| &machine.gpus).map(|gpu| gpu.memory).collect();
+    all.sort_unstable_by(|left, right| right.cmp(left));
+    all.get(count.clamp(1, all.len().max(1)) - 1).copied()
+}
+
+/// Ranks of each machine where nobody says how many: all GPUs that no server needs, as many on each machine that
+/// has some (`decide` in `python/tamis/cluster/on_ray.py`). `None` where so many machines are not known: a launcher waits
+/// for them.
+fn share_out(machines: &[Machine], num_machines: usize, servers: usize) -> Option<usize> {
+    let mut counts: Vec<usize> = machines.iter().map(Machine::num_gpus).filter(|&count| count > 0).collect();
+    counts.sort_unstable_by(|left, right| right.cmp(left));
+    let total: usize = counts.iter().sum();
+    let fewest = *counts.get(..num_machines)?.last()?;
+    Some(fewest.min(total.saturating_sub(servers) / num_machines).max(1))
+}
+
+/// Servers that find room, each with its GPUs on one machine: on those of a learner with so many ranks on each of so many
+/// machines where they share them, otherwise beside it. `None` where the learner itself finds none.
+fn num_servers_that_fit(
+    machines: &[Machine],
+    (num_machines, ranks): (usize, usize),
+    of_server: usize,
+    shares: bool,
+) -> Option<usize> {
+    let counts = machines.iter().map(Machine::num_gpus);
+    // Servers for which a machine has no room where it has ranks, of each that is large enough for those.
+    let mut lost: Vec<usize> = (counts.clone().filter(|&count| count >= ranks))
+        .map(|count| count / of_server - (count - ranks) / of_server)
+        .collect();
+    lost.sort_unstable();
+    let lost: usize = lost.get(..num_machines)?.iter().sum();
+    let all: usize = counts.map(|count| count / of_server).sum();
+    Some(if shares { num_machines * (ranks / of_server) } else { all - lost })
+}
+
+/// Tokens of the largest micro-batch of one of these ranks: what the configuration allows, unless its part of a
+/// mini-batch has fewer; a longer trajectory passes alone.
+fn micro_batch_tokens(config: &Config, ranks: u64) -> u64 {
+    let (prompt, response) = (config.data.max_prompt_length as u64, config.max_completion_length() as u64);
+    let group = prompt + config.rollout.n as u64 * response;
+    let allowed = match config.train.micro_batch_size {
+        Some(sequences) => sequences as u64 * (prompt + response),
+        None => config.micro_batch_tokens(None) as u64,
+    };
+    let groups = config.mini_batch_size() as u64;
+    allowed.min(groups.div_ceil(ranks).saturating_mul(group)).max(prompt + response)
+}
+
+#[cfg(test)]
+mod tests;

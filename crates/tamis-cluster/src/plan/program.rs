@@ -1,0 +1,3 @@
+//! What a program prints, within a time.
+
+pub use tamis_process::{ProgramError, ask};

@@ -1,0 +1,106 @@
+//! The table of what fits where: what is kept of models that people train, over ranks.
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+
+use super::memory::{Kept, RankMemory};
+use super::model_sizes::ModelSizes;
+
+/// Rank of the adapters.
+const RANK: u64 = 32;
+
+/// Numbers of ranks that share everything out.
+const RANKS: [u64; 5] = [1, 2, 4, 8, 16];
+
+/// Sizes as their `config.json` has them: width, feed-forward width, layers, heads, key heads, vocabulary.
+const MODELS: [(&str, [u64; 6], bool); 7] = [
+    ("Qwen2.5-0.5B", [896, 4864, 24, 14, 2, 151_936], true),
+    ("Qwen2.5-1.5B", [1536, 8960, 28, 12, 2, 151_936], true),
+    ("Qwen2.5-3B", [2048, 11_008, 36, 16, 2, 151_936], true),
+    ("Qwen2.5-7B", [3584, 18_944, 28, 28, 4, 152_064], false),
+    ("Qwen2.5-14B", [5120, 13_824, 48, 40, 8, 152_064], false),
+    ("Qwen2.5-32B", [5120, 27_648, 64, 40, 8, 152_064], false),
+    ("Qwen2.5-72B", [8192, 29_568, 80, 64, 8, 152_064], false),
+];
+
+fn models() -> Vec<(&'static str, ModelSizes)> {
+    let dense = MODELS.iter().filter_map(|&(name, [d, f, layers, heads, kv, vocab], is_tied)| {
+        let config = json!({
+            "model_type": "qwen2", "hidden_size": d, "intermediate_size": f, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocab,
+            "tie_word_embeddings": is_tied,
+        });
+        Some((name, ModelSizes::of_config(&config)?))
+    });
+    let mixture = json!({
+        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+        "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": false,
+    });
+    let mixture = ModelSizes::of_config(&mixture).map(|sizes| ("Qwen3-30B-A3B", sizes));
+    dense.chain(mixture).collect()
+}
+
+/// GiB of what each rank keeps.
+fn kept(sizes: &ModelSizes, has_adapter: bool, ranks: u64) -> f64 {
+    // An adapter on all linear layers.
+    let adapter = has_adapter.then(|| sizes.adapter(RANK, None));
+    let kept = Kept { ranks, rounds: true, adapter, offloads_reference: false, sends_weights: false };
+    RankMemory::new(sizes, None, None, kept).total() as f64 / f64::from(1 << 30)
+}
+
+/// The page of the table (the source of docs/what-fits.md).
+pub fn markdown() -> String {
+    let mut text = String::from(
+        "# What fits where\n\n\
+         GiB that each GPU keeps of parameters, gradients and AdamW's moments if a learner in PyTorch computes in \
+         `bf16`,\nwithout a reference and a critic. A GPU needs more than that: activations and logits of a \
+         micro-batch, a layer at a\ntime of the whole model, CUDA and NCCL. None of those is estimated; \
+         `model.recompute_activations: true` and smaller\nmicro-batches lower them.\n\n\
+         | kept for each parameter | bytes |\n|---|---|\n\
+         | weights that learn | 4; 6 on one rank, which also holds them rounded |\n\
+         | weights that do not learn: below an adapter, the reference | 2 (4 in `f32`) |\n\
+         | gradients | 4 |\n| AdamW's moments | 8 |\n\n\
+         Ranks share all of it out. For a model of yours, with a reference, a critic or servers on the same \
+         GPUs:\n\n```\ntamis config check run.yaml --plan --machines 2x8x80GiB\n```\n\n\
+         It counts parameters from the headers of the model's tensors, and compares with the memory that \
+         `nvidia-smi` reports.\nThe page is printed by `tamis config fits`.\n\n",
+    );
+    let headings: Vec<String> =
+        RANKS.iter().map(|&ranks| format!("{ranks} GPU{}", if ranks == 1 { "" } else { "s" })).collect();
+    let _ = writeln!(text, "| model | parameters | learns | {} |", headings.join(" | "));
+    let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(RANKS.len()));
+    for (name, sizes) in models() {
+        for (learns, has_adapter) in [("all", false), ("LoRA 32", true)] {
+            let cells: Vec<String> =
+                RANKS.iter().map(|&ranks| format!("{:.1}", kept(&sizes, has_adapter, ranks))).collect();
+            let billions = sizes.num_parameters as f64 / 1e9;
+            let _ = writeln!(text, "| {name} | {billions:.2} B | {learns} | {} |", cells.join(" | "));
+        }
+    }
+    text.push_str(
+        "\nServers need GPUs of their own beside these, or the same ones in turns (`cluster.colocate`, [many GPUs \
+         and many\nmachines](cluster.md)); a server holds 2 bytes a parameter, over its `tensor_parallel` GPUs, and \
+         its cache.\n",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_a_7b_model() {
+        let models = models();
+        let (_, seven) = models.iter().find(|(name, _)| *name == "Qwen2.5-7B").expect("there");
+        // 18 bytes of 7,615,616,512 parameters; 16 over eight ranks.
+        assert!((kept(seven, false, 1) - 127.66).abs() < 0.01, "{}", kept(seven, false, 1));
+        assert!((kept(seven, false, 8) - 14.18).abs() < 0.01, "{}", kept(seven, false, 8));
+        // The rounded weights, and 18 bytes of the adapter.
+        let adapter = seven.adapter(RANK, None) as f64;
+        let expected = (2.0 * 7_615_616_512.0 + 18.0 * adapter) / f64::from(1 << 30);
+        assert!((kept(seven, true, 1) - expected).abs() < 1e-6);
+    }
+}

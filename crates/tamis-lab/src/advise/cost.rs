@@ -1,0 +1,319 @@
+//! What a batch costs in each mode, how large a round should be, and where the limit on rounds belongs.
+
+use serde::Serialize;
+use tamis_core::schedule::yields::limit_for_pass_rate;
+
+use super::keep_rate::Estimate;
+use super::plan::{Plan, SCREENED};
+use crate::cost::generated_per_kept;
+use crate::cost::rounds::{Rounds, below, deficit, filling_round, granularity};
+
+/// Probability with which one round of the size that is recommended fills the batch.
+const FILLED: f64 = 0.9;
+/// Share of steps that may meet the limit on rounds when the keep rate has fallen to half.
+const EXCEEDED: f64 = 1e-3;
+/// A limit above this is none.
+const MOST_ROUNDS: u64 = 200;
+
+/// A way to fill a batch, and what it costs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModeCost {
+    /// Its name: `no_filter`, `rounds`, `filling_round`, `deficit`, `carried`, `screened`.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub what: String,
+    /// Rounds of a step.
+    pub rounds: Option<Estimate>,
+    /// Groups generated for each trained one whose members differ.
+    pub generated_per_kept: Estimate,
+    /// Trajectories generated for a step, where it is known how many a group has.
+    pub trajectories: Option<Estimate>,
+    /// Completion tokens generated for a step, where lengths are known.
+    pub tokens: Option<Estimate>,
+    /// Groups of the batch whose members differ.
+    pub with_signal: f64,
+}
+
+/// A size of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RoundAdvice {
+    /// Prompts of a round.
+    pub gen_batch_size: usize,
+    /// Probability that one fills the batch.
+    pub fills: f64,
+    /// Groups generated for each that is trained on, the surplus thrown away.
+    pub generated_per_kept: f64,
+}
+
+/// A limit on rounds, and how often it is met.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LimitAdvice {
+    /// Prompts of a round.
+    pub gen_batch_size: usize,
+    /// The limit.
+    pub max_num_gen_batches: u64,
+    /// Probability that a step meets it with an unfilled batch.
+    pub exceeded: f64,
+    /// The same at half of the keep rate.
+    pub exceeded_at_half: f64,
+}
+
+impl LimitAdvice {
+    fn of(rounds: Rounds, limit: u64) -> Self {
+        let half = Rounds { keep: rounds.keep / 2.0, ..rounds };
+        Self {
+            gen_batch_size: rounds.generated,
+            max_num_gen_batches: limit,
+            exceeded: rounds.more_than(limit),
+            exceeded_at_half: half.more_than(limit),
+        }
+    }
+}
+
+/// What a batch costs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Costs {
+    /// Each mode.
+    pub modes: Vec<ModeCost>,
+    /// The round that is recommended, for groups of the size that is ([`Advice::group_size`](super::Advice), otherwise the
+    /// plan's).
+    pub round: Option<RoundAdvice>,
+    /// The limit that is recommended for that round.
+    pub limit: Option<LimitAdvice>,
+    /// The limit of the run as it stands.
+    pub planned_limit: Option<LimitAdvice>,
+    /// The range usual for the limit at this pass rate.
+    #[serde(rename = "guide_limit")]
+    pub usual_limit: Option<(u64, u64)>,
+}
+
+/// What costs follow from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CostBasis {
+    /// Keep rate of groups of the plan's n; where it is not known, groups that end early are all that has a cost.
+    pub keep: Option<Estimate>,
+    /// Keep rate of groups of the plan's first members, where groups end with these: so many of the prompts
+    /// that are drawn come to a kept group.
+    pub keep_first: Option<Estimate>,
+    /// Mean tokens of a completion.
+    pub tokens: Option<f64>,
+    /// Share of completions that are right.
+    pub pass_rate: Option<f64>,
+}
+
+impl CostBasis {
+    /// Of a keep rate alone.
+    pub fn new(keep: Estimate) -> Self {
+        Self { keep: Some(keep), keep_first: None, tokens: None, pass_rate: None }
+    }
+}
+
+impl Costs {
+    /// Of keep rates, under the plan's batch and n.
+    pub fn of(basis: CostBasis, plan: &Plan) -> Self {
+        let CostBasis { keep, keep_first, tokens, pass_rate } = basis;
+        let train = plan.train_batch_size;
+        let tokens = tokens.filter(|_| plan.n > 0);
+        let of = |generated: usize| move |keep: f64| Rounds { train, generated, keep };
+        let mode =
+            |name, what: String, rounds: Option<Estimate>, cost: Option<Estimate>, with_signal: f64| {
+                let generated_per_kept = cost?;
+                let scale = |by: f64| {
+                    let of = |end: f64| end * with_signal * by;
+                    Estimate {
+                        value: of(generated_per_kept.value),
+                        low: generated_per_kept.low.map(of),
+                        high: generated_per_kept.high.map(of),
+                    }
+                };
+                let trajectories = (plan.n > 0).then(|| scale(plan.n as f64));
+                let tokens = tokens.map(|tokens| scale(plan.n as f64 * tokens));
+                Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
+            };
+        let all = train as f64;
+        let screened = plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(
+            |(first, keep)| {
+                let cost = keep.map(|keep| generated_per_kept(plan.n, first, keep));
+                mode(SCREENED, format!("streaming with screen_first: {first}"), None, cost, all)
+            },
+        );
+        let usual_limit = pass_rate.and_then(limit_for_pass_rate);
+        let planned = plan.gen_batch_size;
+        // Of the prompts that a step draws so many fill its batch: where groups end with their first members,
+        // those whose first members differ.
+        let of_prompts = if plan.screens() { keep_first } else { keep };
+        let planned_limit = of_prompts
+            .zip(plan.max_num_gen_batches)
+            .map(|(keep, limit)| LimitAdvice::of(of(planned)(keep.value), limit));
+        let Some(keep) = keep else {
+            let modes = screened.into_iter().collect();
+            return Self { modes, round: None, limit: None, planned_limit, usual_limit };
+        };
+        let grain = granularity(train);
+        let filling = |keep: Estimate| {
+            let size = filling_round(train, keep.value, FILLED, grain)?;
+            Some(RoundAdvice {
+                gen_batch_size: size,
+                fills: 1.0 - below(size, keep.value, train),
+                generated_per_kept: of(size)(keep.value).cost()?,
+            })
+        };
+        let round = of_prompts.and_then(filling);
+        let inverse = keep.map(|keep| (keep > 0.0).then(|| 1.0 / keep));
+        let of_rounds = |size: usize| {
+            let (rounds, cost) =
+                (keep.map(|keep| of(size)(keep).mean()), keep.map(|keep| of(size)(keep).cost()));
+            (rounds, cost)
+        };
+        // Without a filter a batch is one round of its own size, whatever of it teaches.
+        let modes = [
+            mode(
+                "no_filter",
+                "no filter: all groups are trained on".to_owned(),
+                Some(Estimate::exact(1.0)),
+                inverse,
+                all * keep.value,
+            )
+            .map(|mode| ModeCost {
+                trajectories: mode.trajectories.map(|all| Estimate::exact(all.value)),
+                tokens: mode.tokens.map(|tokens| Estimate::exact(tokens.value)),
+                ..mode
+            }),
+            {
+                let (rounds, cost) = of_rounds(planned);
+                mode("rounds", format!("rounds of {planned}, surplus thrown away"), rounds, cost, all)
+            },
+            filling(keep).filter(|round| round.gen_batch_size != planned).and_then(|round| {
+                let (rounds, cost) = of_rounds(round.gen_batch_size);
+                let what = format!("rounds of {}, surplus thrown away", round.gen_batch_size);
+                mode("filling_round", what, rounds, cost, all)
+            }),
+            {
+                let by = |keep: f64| deficit(train, keep, plan.margin, plan.granularity.unwrap_or(1));
+                let rounds = keep.map(|keep| by(keep).map(|(rounds, _)| rounds));
+                let cost = keep.map(|keep| by(keep).map(|(_, cost)| cost));
+                mode("deficit", "rounds of what the batch lacks (deficit)".to_owned(), rounds, cost, all)
+            },
+            mode("carried", "any mode with surplus: carry, and streaming".to_owned(), None, inverse, all),
+            screened,
+        ];
+        let limit = round.zip(of_prompts).and_then(|(round, keep)| {
+            let half = of(round.gen_batch_size)(keep.value / 2.0);
+            let limit = half.exceeded_with(EXCEEDED, MOST_ROUNDS)?;
+            Some(LimitAdvice::of(of(round.gen_batch_size)(keep.value), limit))
+        });
+        Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, usual_limit }
+    }
+
+    /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which is none,
+    /// where it would be very high.
+    pub(super) fn limit_of_whole_batches(keep: f64, train: usize) -> u64 {
+        let half = Rounds { train, generated: train, keep: keep / 2.0 };
+        half.exceeded_with(EXCEEDED, MOST_ROUNDS).unwrap_or(0)
+    }
+
+    /// A mode by its name.
+    pub fn mode(&self, name: &str) -> Option<&ModeCost> {
+        self.modes.iter().find(|mode| mode.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_end_with_their_first_members() {
+        let plan = Plan { n: 8, screen_first: Some(2), ..Plan::default() };
+        let first = Estimate { value: 0.1, low: Some(0.05), high: Some(0.2) };
+        let basis = CostBasis { keep_first: Some(first), ..CostBasis::new(Estimate::exact(0.25)) };
+        let cost = Costs::of(basis, &plan).mode("screened").unwrap().generated_per_kept;
+        // Ten groups begun with two members, of which one goes on to eight.
+        assert_eq!((cost.value, cost.low, cost.high), (26.0 / 8.0, Some(16.0 / 8.0), Some(46.0 / 8.0)));
+        assert_eq!(Costs::of(basis, &Plan { screen_first: None, ..plan }).mode("screened"), None);
+    }
+
+    /// A batch of 64 of prompts of which a quarter is kept whole, and a tenth with two first members: 400 of
+    /// 640 prompts fill it nearly always by the one, and about never by the other.
+    #[test]
+    fn limits_of_groups_that_end_early_go_by_their_first_members() {
+        let screened = Plan {
+            n: 8,
+            screen_first: Some(2),
+            mode: Some("screened"),
+            gen_batch_size: 40,
+            max_num_gen_batches: Some(10),
+            ..Plan::default()
+        };
+        let basis =
+            CostBasis { keep_first: Some(Estimate::exact(0.1)), ..CostBasis::new(Estimate::exact(0.25)) };
+        let of = |basis, plan: &Plan| Costs::of(basis, plan);
+        let early = of(basis, &screened);
+        assert!(early.planned_limit.unwrap().exceeded > 0.99, "{early:?}");
+        let whole = of(basis, &Plan { mode: Some("carried"), ..screened.clone() });
+        assert!(whole.planned_limit.unwrap().exceeded < 1e-3, "{whole:?}");
+        // A round fills the batch where so many first members differ; rounds of whole groups cost what they
+        // did.
+        let [early_round, whole_round] = [&early, &whole].map(|costs| costs.round.unwrap().gen_batch_size);
+        assert!(early_round > 640 && whole_round < 400, "{early_round} {whole_round}");
+        assert!(early.limit.unwrap().exceeded_at_half <= EXCEEDED);
+        assert_eq!(early.mode("filling_round"), whole.mode("filling_round"));
+        // Whole groups are not known to be kept more often.
+        let alone = of(CostBasis { keep: None, ..basis }, &screened);
+        assert_eq!((alone.planned_limit, alone.round), (early.planned_limit, None));
+    }
+
+    #[test]
+    fn a_batch_at_a_keep_rate_of_a_half() {
+        let plan = Plan {
+            n: 8,
+            train_batch_size: 64,
+            gen_batch_size: 64,
+            max_num_gen_batches: Some(2),
+            ..Plan::default()
+        };
+        let keep = Estimate { value: 0.5, low: Some(0.45), high: Some(0.55) };
+        let basis = CostBasis { tokens: Some(100.0), pass_rate: Some(0.3), ..CostBasis::new(keep) };
+        let costs = Costs::of(basis, &plan);
+        let of = |name| costs.mode(name).unwrap();
+        // Half of the first 128 prompts are enough half the time.
+        let rounds = of("rounds");
+        assert!((2.4..2.6).contains(&rounds.rounds.unwrap().value), "{rounds:?}");
+        assert_eq!(rounds.generated_per_kept, rounds.rounds.unwrap());
+        assert!((rounds.trajectories.unwrap().value - rounds.generated_per_kept.value * 512.0).abs() < 1e-9);
+        assert!((rounds.tokens.unwrap().value - 100.0 * rounds.trajectories.unwrap().value).abs() < 1e-6);
+        let carried = of("carried").generated_per_kept;
+        assert_eq!((carried.value, carried.low, carried.high), (2.0, Some(1.0 / 0.55), Some(1.0 / 0.45)));
+        assert!(of("deficit").generated_per_kept.value < of("filling_round").generated_per_kept.value);
+        assert_eq!((of("no_filter").trajectories.unwrap().value, of("no_filter").with_signal), (512.0, 32.0));
+        let round = costs.round.unwrap();
+        assert!(
+            round.fills >= 0.9 && round.gen_batch_size.is_multiple_of(8) && round.gen_batch_size < 160,
+            "{round:?}"
+        );
+        let limit = costs.limit.unwrap();
+        assert!(limit.exceeded_at_half <= 1e-3 && limit.exceeded < 1e-9, "{limit:?}");
+        // Two rounds of 64 are too few every other time.
+        assert!((0.4..0.6).contains(&costs.planned_limit.unwrap().exceeded));
+        assert_eq!(costs.usual_limit, Some((10, 15)));
+    }
+
+    #[test]
+    fn nothing_that_is_kept_costs_nothing_that_can_be_told() {
+        let plan = Plan { n: 4, ..Plan::default() };
+        let none = Estimate { value: 0.0, low: Some(0.0), high: Some(0.1) };
+        let costs = Costs::of(CostBasis::new(none), &plan);
+        assert_eq!((costs.modes.len(), costs.round, costs.limit), (0, None, None));
+        let all = Costs::of(CostBasis::new(Estimate::exact(1.0)), &plan);
+        assert!(all.modes.iter().all(|mode| (mode.generated_per_kept.value - 1.0).abs() < 1e-12), "{all:?}");
+        assert_eq!(all.round.unwrap().gen_batch_size, 64);
+        // How many members a group has is not known, and no limit is needed where it would be very high.
+        let basis = CostBasis { tokens: Some(10.0), ..CostBasis::new(Estimate::exact(0.5)) };
+        let unknown = Costs::of(basis, &Plan::default());
+        assert!(unknown.modes.iter().all(|mode| (mode.trajectories, mode.tokens) == (None, None)));
+        assert_eq!(
+            (Costs::limit_of_whole_batches(0.5, 64) > 1, Costs::limit_of_whole_batches(1e-4, 64)),
+            (true, 0)
+        );
+    }
+}

@@ -1,0 +1,560 @@
+//! Keep rates of groups of other sizes than those that were sampled.
+//!
+//! A group of n members says of every m ≤ n, without a model, with what probability m of its members differ:
+//! one less the share of m-subsets that are all alike, 1 - Σ C(c, m) / C(n, m) over the values and their
+//! counts c. The mean over groups is unbiased for the keep rate at m. Beyond n the pass rates of the prompts
+//! are taken to be Beta, fitted by moments, and the change from n to m by that fit is added to what was
+//! counted at n.
+
+use serde::Serialize;
+use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::Tally;
+use tamis_core::schedule::yields::PassRateSpread;
+
+/// Resamples of an interval: so many, and of very many prompts fewer, so that so many draws are made in all.
+const RESAMPLES: u64 = 400;
+const FEWEST: u64 = 100;
+const DRAWS: u64 = 8_000_000;
+/// Probability outside of an interval, half on each side.
+const OUTSIDE: f64 = 0.1;
+/// Groups of at least m that make the keep rate at m a count.
+const COUNTED: usize = 20;
+
+/// A number and the interval in which it lies with 90 %, where that can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The number.
+    pub value: f64,
+    /// The lower end.
+    pub low: Option<f64>,
+    /// The upper end.
+    pub high: Option<f64>,
+}
+
+impl Estimate {
+    /// A number without an interval.
+    pub fn exact(value: f64) -> Self {
+        Self { value, low: None, high: None }
+    }
+
+    /// Under a function that falls or rises all the way; `None` where it has no value at the number.
+    pub(super) fn map(self, of: impl Fn(f64) -> Option<f64>) -> Option<Self> {
+        let ends = [self.low.and_then(&of), self.high.and_then(&of)];
+        let (low, high) = match ends {
+            [Some(one), Some(other)] => (Some(one.min(other)), Some(one.max(other))),
+            _ => (None, None),
+        };
+        Some(Self { value: of(self.value)?, low, high })
+    }
+}
+
+/// Where a keep rate is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeepRateSource {
+    /// The groups themselves, or subsets of them.
+    Counted,
+    /// The Beta distribution that fits them.
+    Fitted,
+    /// The groups at their own size: larger ones are kept at least as often.
+    AtLeast,
+}
+
+/// The share of groups of n that are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct KeepRate {
+    /// Members of a group.
+    pub n: usize,
+    /// Share whose members differ.
+    pub rate: Estimate,
+    /// Where it is from.
+    pub source: KeepRateSource,
+}
+
+/// Members of a group by value: how many have each. Equal values count together, whatever they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Counts {
+    /// Number of the prompt.
+    pub prompt: usize,
+    /// So many groups it counts for: one over the probability with which its prompt was taken.
+    pub weight: f64,
+    /// How many members have each value, of two values or more in no order.
+    pub by_value: Vec<usize>,
+    /// Members that are correct; `None` where the values do not say.
+    pub correct: Option<usize>,
+}
+
+impl Counts {
+    /// Of one group's scored values; `None` of no value. `top` is the value that is correct, where there is
+    /// one.
+    pub fn of(prompt: usize, values: &[f64], top: Option<f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let mut by_value: Vec<usize> = Vec::new();
+        let mut last = f64::NAN;
+        for value in &sorted {
+            match by_value.last_mut().filter(|_| last >= *value) {
+                Some(count) => *count += 1,
+                None => by_value.push(1),
+            }
+            last = *value;
+        }
+        let correct = top.map(|top| sorted.iter().filter(|value| **value >= top).count());
+        (!sorted.is_empty()).then_some(Self { prompt, weight: 1.0, by_value, correct })
+    }
+
+    /// Members.
+    pub fn n(&self) -> usize {
+        self.by_value.iter().sum()
+    }
+
+    /// Probability that m of the members, taken at random, are not all alike; 0 for m below 2, `None` beyond
+    /// the group's size.
+    pub fn mixed(&self, m: usize) -> Option<f64> {
+        let n = self.n();
+        if m > n {
+            return None;
+        }
+        if m < 2 {
+            return Some(0.0);
+        }
+        let alike = |count: usize| -> f64 {
+            (0..m).map(|i| count.saturating_sub(i) as f64 / (n - i) as f64).product()
+        };
+        Some((1.0 - self.by_value.iter().map(|count| alike(*count)).sum::<f64>()).max(0.0))
+    }
+}
+
+/// Weighted sums of one size of groups.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct MixedSum {
+    weight: f64,
+    mixed: f64,
+}
+
+/// Weighted sums over members.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct MemberSum {
+    all: f64,
+    correct: f64,
+}
+
+/// Weighted sums over groups of two members or more: of c/n, and of c(c - 1)/(n(n - 1)).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct PairSum {
+    weight: f64,
+    rates: f64,
+    squares: f64,
+}
+
+/// Sums over groups from which everything else follows.
+#[derive(Debug, Clone, PartialEq)]
+struct Sums {
+    /// Of each size up to the common one: weights of groups of at least the common one, and the weighted sum
+    /// of their probabilities to be mixed. Of each larger one: weights of groups that have so many, and the
+    /// sum of what they gain over the size before.
+    mixed: Vec<MixedSum>,
+    /// Members of groups with an outcome.
+    members: MemberSum,
+    /// Groups of two such members or more.
+    num_pairs: u64,
+    pairs: PairSum,
+}
+
+impl Sums {
+    fn new(sizes: &[usize]) -> Self {
+        Self {
+            mixed: vec![MixedSum::default(); sizes.len()],
+            members: MemberSum::default(),
+            num_pairs: 0,
+            pairs: PairSum::default(),
+        }
+    }
+
+    fn add_group(&mut self, sizes: &[usize], common: usize, group: &Counts) {
+        let (mut before, weight) = (0.0, group.weight);
+        for (sum, size) in self.mixed.iter_mut().zip(sizes) {
+            let Some(mixed) = group.mixed(*size).filter(|_| group.n() >= common) else { break };
+            sum.weight += weight;
+            sum.mixed += weight * if *size > common { mixed - before } else { mixed };
+            before = mixed;
+        }
+        if let Some(correct) = group.correct {
+            let (n, c) = (group.n() as f64, correct as f64);
+            self.members.all += weight * n;
+            self.members.correct += weight * c;
+            if n > 1.0 {
+                let square = c * (c - 1.0) / (n * (n - 1.0));
+                self.num_pairs += 1;
+                self.pairs.weight += weight;
+                self.pairs.rates += weight * c / n;
+                self.pairs.squares += weight * square;
+            }
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, of) in self.mixed.iter_mut().zip(&other.mixed) {
+            sum.weight += of.weight;
+            sum.mixed += of.mixed;
+        }
+        self.members.all += other.members.all;
+        self.members.correct += other.members.correct;
+        self.num_pairs += other.num_pairs;
+        self.pairs.weight += other.pairs.weight;
+        self.pairs.rates += other.pairs.rates;
+        self.pairs.squares += other.pairs.squares;
+    }
+
+    fn fit(&self) -> Option<PassRateSpread> {
+        let PairSum { weight, rates, squares } = self.pairs;
+        // Means of weighted groups, as of so many that weigh alike.
+        let each = self.num_pairs as f64 / weight;
+        PassRateSpread::fit(&Tally {
+            paired_groups: self.num_pairs,
+            pass_rates: rates * each,
+            pairs_correct: squares * each,
+            ..Tally::default()
+        })
+    }
+
+    fn pass_rate(&self) -> Option<f64> {
+        let MemberSum { all, correct } = self.members;
+        (all > 0.0).then(|| correct / all)
+    }
+
+    /// The same groups say it of every size up to the common one; beyond it those that are large enough say how
+    /// much more is kept, so that other prompts among them change no keep rate.
+    fn counted(&self, sizes: &[usize], common: usize, place: usize) -> Option<f64> {
+        let of = |place: usize| {
+            self.mixed.get(place).filter(|sum| sum.weight > 0.0).map(|sum| sum.mixed / sum.weight)
+        };
+        let first = sizes.iter().position(|size| *size >= common)?.min(place);
+        (first + 1..=place).try_fold(of(first)?, |sum, place| Some((sum + of(place)?).min(1.0)))
+    }
+
+    /// The keep rate at a size: counted where enough groups have as many members, otherwise from the largest
+    /// size that is, on by the fit.
+    fn rate(
+        &self,
+        sizes: &[usize],
+        common: usize,
+        place: usize,
+        anchor: Option<usize>,
+    ) -> Option<(f64, KeepRateSource)> {
+        let anchor = anchor?;
+        if place <= anchor {
+            return Some((self.counted(sizes, common, place)?, KeepRateSource::Counted));
+        }
+        let at = self.counted(sizes, common, anchor)?;
+        let Some(fit) = self.fit() else { return Some((at, KeepRateSource::AtLeast)) };
+        let more = fit.keep_probability(sizes[place]) - fit.keep_probability(sizes[anchor]);
+        // Keep rates are concave in the size, so that the last increment bounds all that follow.
+        let most = match anchor.checked_sub(1).and_then(|before| self.counted(sizes, common, before)) {
+            Some(before) => {
+                let a_member = (at - before) / (sizes[anchor] - sizes[anchor - 1]) as f64;
+                a_member.max(0.0) * (sizes[place] - sizes[anchor]) as f64
+            }
+            None => 1.0,
+        };
+        Some(((at + more.clamp(0.0, most)).min(1.0), KeepRateSource::Fitted))
+    }
+}
+
+/// Keep rates at several sizes, and the distribution of pass rates that was fitted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeepRates {
+    /// Keep rates, by size.
+    pub rates: Vec<KeepRate>,
+    /// Mean over prompts' groups of the share that is correct.
+    pub pass_rate: Option<Estimate>,
+    /// The fit to pass rates.
+    pub spread: Option<PassRateSpread>,
+}
+
+impl KeepRates {
+    /// Of groups, at the sizes that are asked for. Intervals are of resampled prompts, with all of their
+    /// groups.
+    pub fn of(groups: &[Counts], wanted: &[usize]) -> Self {
+        let mut sizes: Vec<usize> = wanted.iter().copied().filter(|size| *size > 1).collect();
+        let enough = COUNTED.min(groups.len());
+        // The largest size that enough groups have, and the one before it, for the bound beyond it.
+        let mut own: Vec<usize> = groups.iter().map(Counts::n).collect();
+        own.sort_unstable();
+        let largest = own.iter().rev().nth(enough.saturating_sub(1)).copied().unwrap_or(0);
+        // Half of the groups or more have as many.
+        let common = own.get(own.len().saturating_sub(1) / 2).copied().unwrap_or(0).min(largest);
+        sizes.extend([largest, largest.saturating_sub(1), common].into_iter().filter(|size| *size > 1));
+        sizes.sort_unstable();
+        sizes.dedup();
+        let anchor = sizes.iter().position(|size| *size == largest);
+
+        let mut prompts: std::collections::BTreeMap<usize, Sums> = std::collections::BTreeMap::new();
+        for group in groups {
+            prompts.entry(group.prompt).or_insert_with(|| Sums::new(&sizes)).add_group(&sizes, common, group);
+        }
+        let prompts: Vec<Sums> = prompts.into_values().collect();
+        let mut all = Sums::new(&sizes);
+        for sums in &prompts {
+            all.add(sums);
+        }
+        let resamples: Vec<Sums> = if prompts.len() < 2 {
+            Vec::new()
+        } else {
+            let key = Key::new(0, Purpose::Bootstrap);
+            let resample = |number| {
+                let key = key.with(number);
+                let mut sums = Sums::new(&sizes);
+                for draw in 0..prompts.len() as u64 {
+                    sums.add(&prompts[key.below(draw, prompts.len() as u64) as usize]);
+                }
+                sums
+            };
+            let number = (DRAWS / prompts.len() as u64).clamp(FEWEST, RESAMPLES);
+            (0..number).map(resample).collect()
+        };
+        let interval = |value: f64, of: &dyn Fn(&Sums) -> Option<f64>| {
+            let mut found: Vec<f64> = resamples.iter().filter_map(of).collect();
+            found.sort_by(f64::total_cmp);
+            let at = |share: f64| {
+                found.get((share * found.len().saturating_sub(1) as f64).round() as usize).copied()
+            };
+            widen(Estimate { value, low: at(OUTSIDE / 2.0), high: at(1.0 - OUTSIDE / 2.0) }, prompts.len())
+        };
+        let rates = wanted
+            .iter()
+            .filter_map(|size| {
+                let place = sizes.binary_search(size).ok()?;
+                let (value, source) = all.rate(&sizes, common, place, anchor)?;
+                let of = |sums: &Sums| sums.rate(&sizes, common, place, anchor).map(|(rate, _)| rate);
+                Some(KeepRate { n: *size, rate: interval(value, &of), source })
+            })
+            .collect();
+        let pass_rate = all.pass_rate().map(|rate| interval(rate, &Sums::pass_rate));
+        Self { rates, pass_rate, spread: all.fit() }
+    }
+
+    /// The keep rate at a size that was asked for.
+    pub fn at(&self, n: usize) -> Option<KeepRate> {
+        self.rates.iter().find(|rate| rate.n == n).copied()
+    }
+}
+
+/// Where no group differs from the others, resampling shows no spread: then the interval is that of a share
+/// of which none, or all, of so many were seen.
+fn widen(estimate: Estimate, count: usize) -> Estimate {
+    if count < 2 {
+        return Estimate { low: None, high: None, ..estimate };
+    }
+    let seen = (OUTSIDE / 2.0).powf(1.0 / count as f64);
+    match estimate.value {
+        value if value <= 1e-12 => Estimate { low: Some(0.0), high: Some(1.0 - seen), value },
+        value if value >= 1.0 - 1e-12 => Estimate { low: Some(seen), high: Some(1.0), value },
+        // Every resample came to the same.
+        _ if estimate.low >= estimate.high => Estimate { low: None, high: None, ..estimate },
+        _ => estimate,
+    }
+}
+
+/// The keep rate of steps, of which so many groups were judged and so many kept; the interval is of resampled
+/// steps, and at least that of as many groups that are drawn alike.
+pub(super) fn of_steps(steps: &[(u64, u64)]) -> Estimate {
+    let sums = |steps: &mut dyn Iterator<Item = (u64, u64)>| {
+        steps.fold((0.0, 0.0), |sum, step| (sum.0 + step.0 as f64, sum.1 + step.1 as f64))
+    };
+    let (judged, kept) = sums(&mut steps.iter().copied());
+    let value = kept / judged;
+    let key = Key::new(1, Purpose::Bootstrap);
+    let resample = |number| {
+        let key = key.with(number);
+        let draw = |draw| steps[key.below(draw, steps.len() as u64) as usize];
+        let (judged, kept) = sums(&mut (0..steps.len() as u64).map(draw));
+        kept / judged
+    };
+    let mut found: Vec<f64> = (0..RESAMPLES).map(resample).filter(|rate| rate.is_finite()).collect();
+    found.sort_by(f64::total_cmp);
+    let at = |share: f64| found.get((share * found.len().saturating_sub(1) as f64).round() as usize).copied();
+    // 1.645 deviations on each side leave a tenth outside.
+    let apart = 1.645 * (value * (1.0 - value) / judged).sqrt();
+    let low = at(OUTSIDE / 2.0).map(|low| low.min(value - apart).max(0.0));
+    let high = at(1.0 - OUTSIDE / 2.0).map(|high| high.max(value + apart).min(1.0));
+    widen(Estimate { value, low, high }, judged as usize)
+}
+
+/// The Beta distribution with a mean at which groups of n are kept so often; the nearest that there is.
+pub fn spread_of(mean: f64, keep: f64, n: usize) -> Option<PassRateSpread> {
+    if !(0.0..=1.0).contains(&mean) || n < 2 {
+        return None;
+    }
+    let of = |total: f64| PassRateSpread::Beta { a: mean * total, b: (1.0 - mean) * total };
+    // With the same mean, the more alike the prompts are, the more groups differ.
+    let (mut low, mut high) = (1e-4_f64.ln(), 1e4_f64.ln());
+    if keep >= of(high.exp()).keep_probability(n) {
+        return Some(PassRateSpread::Equal(mean));
+    }
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if of(middle.exp()).keep_probability(n) < keep { low = middle } else { high = middle }
+    }
+    Some(of(low.exp()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::schedule::yields::keep_probability;
+
+    use super::*;
+
+    fn counts(groups: &[(usize, usize)]) -> Vec<Counts> {
+        let of = |(prompt, &(correct, n)): (usize, &(usize, usize))| {
+            let values: Vec<f64> = (0..n).map(|member| f64::from(u8::from(member < correct))).collect();
+            Counts::of(prompt, &values, Some(1.0)).unwrap()
+        };
+        groups.iter().enumerate().map(of).collect()
+    }
+
+    /// Groups of n whose prompts' pass rates are `rate`.
+    fn sampled(number: usize, n: usize, rate: impl Fn(f64) -> f64) -> Vec<Counts> {
+        let key = Key::new(11, Purpose::Task);
+        let of = |group: u64| {
+            let p = rate(key.with(1).uniform(group));
+            ((0..n as u64).filter(|member| key.with(2).with(group).uniform(*member) < p).count(), n)
+        };
+        counts(&(0..number as u64).map(of).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn subsets_by_hand() {
+        // Of 1, 1, 0, 0: two of six pairs are alike, and no three are.
+        let group = counts(&[(2, 4)]).remove(0);
+        assert_eq!(group.mixed(1), Some(0.0));
+        assert!((group.mixed(2).unwrap() - 4.0 / 6.0).abs() < 1e-15);
+        assert_eq!((group.mixed(3), group.mixed(4), group.mixed(5)), (Some(1.0), Some(1.0), None));
+        // Whatever the values are.
+        let three = Counts::of(0, &[0.5, -1.0, 0.5, 2.5, f64::NAN], None).unwrap();
+        assert_eq!((three.by_value.clone(), three.correct), (vec![1, 2, 1], None));
+        assert!((three.mixed(2).unwrap() - 5.0 / 6.0).abs() < 1e-15);
+        assert_eq!(Counts::of(0, &[f64::NAN], None), None);
+        assert_eq!(Counts::of(0, &[0.25; 5], None).unwrap().mixed(5), Some(0.0));
+    }
+
+    /// Uniform pass rates keep 1 - 2/(m + 1): counted below 8, fitted above, and both within their intervals.
+    #[test]
+    fn uniform_pass_rates_have_the_keep_rates_of_the_closed_form() {
+        let groups = sampled(4000, 8, |u| u);
+        let found = KeepRates::of(&groups, &[2, 4, 8, 16, 32]);
+        for rate in &found.rates {
+            let expected = 1.0 - 2.0 / (rate.n as f64 + 1.0);
+            assert!((rate.rate.value - expected).abs() < 0.02, "{rate:?} instead of {expected}");
+            assert!(rate.rate.low < Some(expected) && rate.rate.high > Some(expected), "{rate:?}");
+            let counted = if rate.n <= 8 { KeepRateSource::Counted } else { KeepRateSource::Fitted };
+            assert_eq!(rate.source, counted);
+        }
+        let pass_rate = found.pass_rate.unwrap();
+        assert!(pass_rate.low < Some(0.5) && pass_rate.high > Some(0.5) && pass_rate.high < Some(0.52));
+    }
+
+    /// A half of prompts that are never solved, and a half at 1/2: no Beta, and the naive formula of the mean
+    /// is far off.
+    #[test]
+    fn below_n_no_distribution_is_assumed() {
+        let groups = sampled(4000, 8, |u| if u < 0.5 { 0.0 } else { 0.5 });
+        let found = KeepRates::of(&groups, &[2, 4, 16]);
+        for n in [2, 4, 16] {
+            let expected = 0.5 * keep_probability(0.5, n);
+            let rate = found.at(n).unwrap().rate.value;
+            assert!((rate - expected).abs() < 0.03, "{n}: {rate} instead of {expected}");
+        }
+        // What was counted bounds the fit: between 7 and 8 members nearly nothing is gained.
+        assert!((found.at(16).unwrap().rate.value - keep_probability(0.25, 16)).abs() > 0.4);
+    }
+
+    #[test]
+    fn few_groups_and_groups_that_are_all_alike() {
+        assert_eq!(KeepRates::of(&[], &[2, 4]).rates, []);
+        let one = KeepRates::of(&counts(&[(1, 4)]), &[4, 8]);
+        assert_eq!(one.at(4).unwrap().rate, Estimate::exact(1.0));
+        let alike = KeepRates::of(&counts(&[(0, 4); 30]), &[2, 4, 8]);
+        for rate in &alike.rates {
+            // 30 prompts none of which was kept: at most 1 - 0.05^(1/30).
+            assert_eq!((rate.rate.value, rate.rate.low), (0.0, Some(0.0)));
+            assert!((rate.rate.high.unwrap() - 0.0950).abs() < 1e-3, "{rate:?}");
+        }
+        // Groups of one say nothing of any size.
+        let single = KeepRates::of(&counts(&[(1, 1), (0, 1), (1, 1)]), &[2, 4]);
+        assert_eq!((single.rates.len(), single.spread), (0, None));
+        assert!((single.pass_rate.unwrap().value - 2.0 / 3.0).abs() < 1e-15);
+        // Not binary: beyond their size a bound is all there is.
+        let shaped: Vec<Counts> =
+            (0..30).filter_map(|i| Counts::of(i, &[0.1 * i as f64, 3.0], None)).collect();
+        let found = KeepRates::of(&shaped, &[2, 4]);
+        assert_eq!(
+            found.rates.iter().map(|rate| rate.source).collect::<Vec<_>>(),
+            [KeepRateSource::Counted, KeepRateSource::AtLeast]
+        );
+    }
+
+    #[test]
+    fn groups_of_mixed_sizes_count_where_they_are_large_enough() {
+        let mut groups = sampled(500, 4, |u| u);
+        groups.extend(
+            sampled(500, 8, |u| u).into_iter().map(|group| Counts { prompt: group.prompt + 500, ..group }),
+        );
+        let found = KeepRates::of(&groups, &[4, 8, 16]);
+        assert!((found.at(4).unwrap().rate.value - 0.6).abs() < 0.04);
+        assert_eq!(
+            (found.at(8).unwrap().source, found.at(16).unwrap().source),
+            (KeepRateSource::Counted, KeepRateSource::Fitted)
+        );
+        // A few large groups of hard prompts lower no keep rate.
+        let mut few = sampled(200, 4, |u| 0.3 + 0.4 * u);
+        few.extend((0..25).map(|group| Counts {
+            prompt: 200 + group,
+            ..counts(&[(usize::from(group == 0), 8)]).remove(0)
+        }));
+        let found = KeepRates::of(&few, &[2, 4, 8]);
+        let rates: Vec<f64> = found.rates.iter().map(|rate| rate.rate.value).collect();
+        assert!(rates[1] > 0.7 && rates.is_sorted(), "{rates:?}");
+    }
+
+    /// Prompts of which every other one is at 1/2 and is always taken, and the others at 1/16, of which one
+    /// in eight is.
+    #[test]
+    fn groups_that_were_chosen_say_what_the_data_are_by_their_weights() {
+        let all = sampled(8000, 8, |u| if u < 0.5 { 0.5 } else { 1.0 / 16.0 });
+        let key = Key::new(11, Purpose::Task);
+        let chosen: Vec<Counts> = all
+            .iter()
+            .filter_map(|group| {
+                let at = group.prompt as u64;
+                let inclusion = if key.with(1).uniform(at) < 0.5 { 1.0 } else { 0.125 };
+                let is_taken = key.with(3).uniform(at) < inclusion;
+                is_taken.then(|| Counts { weight: 1.0 / inclusion, ..group.clone() })
+            })
+            .collect();
+        let blind: Vec<Counts> = chosen.iter().map(|group| Counts { weight: 1.0, ..group.clone() }).collect();
+        let [all, chosen, blind] = [&all, &chosen, &blind].map(|groups| KeepRates::of(groups, &[4, 8, 16]));
+        for n in [4, 8, 16] {
+            let [all, chosen, blind] = [&all, &chosen, &blind].map(|found| found.at(n).unwrap().rate.value);
+            assert!((all - chosen).abs() < 0.03 && blind > all + 0.1, "{n}: {all} {chosen} {blind}");
+        }
+        let [all, chosen, blind] = [all, chosen, blind].map(|found| found.pass_rate.unwrap().value);
+        assert!((all - chosen).abs() < 0.02 && blind > all + 0.1, "{all} {chosen} {blind}");
+    }
+
+    #[test]
+    fn where_resamples_are_all_alike_there_is_no_interval() {
+        let same = KeepRates::of(&counts(&[(4, 8); 40]), &[2, 8]);
+        assert_eq!((same.rates[0].rate.low, same.rates[0].rate.high), (None, None), "{same:?}");
+        assert!(same.rates[1].rate.low.is_some());
+    }
+
+    #[test]
+    fn a_mean_and_a_keep_rate_give_the_spread() {
+        let of = PassRateSpread::Beta { a: 0.3, b: 0.9 };
+        let found = spread_of(0.25, of.keep_probability(8), 8).unwrap();
+        assert!((found.keep_probability(16) - of.keep_probability(16)).abs() < 1e-6);
+        assert_eq!(spread_of(0.5, 1.0, 8), Some(PassRateSpread::Equal(0.5)));
+        assert_eq!(spread_of(0.5, 0.9, 1), None);
+    }
+}

@@ -1,0 +1,629 @@
+//! `tamis advise` reads rollouts, a run or a log, and recommends settings for a run with a group filter.
+//!
+//! ```text
+//! rollouts, run, log -> Evidence (read.rs, rows.rs)     configuration -> Plan (plan.rs)
+//!                          -> keep_rate.rs: pass rates, keep rates by n, intervals
+//!                          -> cost.rs: rounds, cost by mode, size of a round, limit
+//!                          -> metric.rs, finding.rs: metric, verifier, diversity, truncation
+//!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
+//! training data -> data_column.rs: what pass rates in it say at a run's start
+//! ```
+//!
+//! [`advise`] is a pure function of evidence and plan. The model of cost is [`crate::cost`], which `tamis simulate`
+//! uses too.
+
+mod cost;
+mod data_column;
+mod evidence;
+mod filled;
+mod finding;
+mod gold;
+mod histogram;
+mod keep_rate;
+mod lines;
+mod metric;
+mod plan;
+mod read;
+mod rows;
+mod text;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tamis_core::figure::percent;
+use tamis_core::schedule::yields::{PassRateSpread, Screening};
+
+pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
+pub use data_column::start_lines_of_data;
+pub use evidence::{Evidence, FilledSteps, Group, Groups, LoggedCounts, Member, Sampled, Scale};
+pub(crate) use finding::of_pass_rates;
+pub use finding::{Finding, Weight};
+pub use gold::shows_gold;
+pub use histogram::{Bin, Spread};
+pub use keep_rate::{Counts, Estimate, KeepRate, KeepRateSource, KeepRates, spread_of};
+pub use lines::ConfigLines;
+pub use metric::{MetricAdvice, metrics};
+pub use plan::Plan;
+pub(crate) use read::read_groups;
+pub use read::{EvidenceSource, read};
+
+use finding::{count, is_kept_alone, of_choice, of_counts, of_groups};
+use lines::Values;
+use plan::SCREENED;
+
+/// Members of a group at which keep rates are told.
+const SIZES: [usize; 5] = [2, 4, 8, 16, 32];
+/// Members that a group may begin with.
+const FIRSTS: [usize; 8] = [2, 3, 4, 6, 8, 12, 16, 24];
+/// Pass rate above which filtering is not advised.
+const SOLVED: f64 = 0.8;
+/// So many times as many trajectories for a kept group may larger groups cost.
+const DEARER: f64 = 1.2;
+/// What a bound on the keep rate of whole groups leaves open.
+const WHOLE_GROUPS: &str = "whether to filter, and what whole groups cost: all that is known of these is that they are kept at least as often";
+/// Keep rate from which on nearly nothing is dropped, and below which a kept group is dear.
+const NEARLY_ALL: f64 = 0.95;
+const DEAR: f64 = 0.25;
+
+/// Groups that ended with their first members because these were alike: of others more is known than of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Screened {
+    /// The first members, where it is known how many they are.
+    pub first: Option<usize>,
+    /// Groups that ended with them, where it is known how many they are.
+    pub groups: Option<u64>,
+}
+
+/// What the evidence is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sample {
+    /// Rollouts, or counts alone.
+    pub kind: EvidenceSource,
+    /// Groups.
+    pub groups: u64,
+    /// Prompts, where groups have one.
+    pub prompts: Option<usize>,
+    /// Trajectories, where they are known.
+    pub trajectories: Option<usize>,
+    /// Groups by their number of members.
+    pub sizes: BTreeMap<usize, u64>,
+    /// Whether groups ended with their first members; then figures are those of the first members of every group.
+    pub screened: Option<Screened>,
+    /// The steps that they are of.
+    pub steps: Option<(u64, u64)>,
+    /// The number that says what is correct.
+    pub outcome: Option<String>,
+    /// Mean completion tokens, and of those of groups whose members differ.
+    pub mean_tokens: Option<f64>,
+    /// See [`Self::mean_tokens`].
+    pub mean_tokens_kept: Option<f64>,
+}
+
+/// Whether to filter.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FilterAdvice {
+    /// Whether; `None` where something is to be looked at first.
+    pub filter: Option<bool>,
+    /// Why, the weightiest first.
+    pub reasons: Vec<String>,
+}
+
+/// Whether groups should begin with some of their members (`schedule.screen_first`).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ScreeningAdvice {
+    /// With as many as are planned.
+    pub planned: Option<Screening>,
+    /// With as many as cost least.
+    pub best: Option<Screening>,
+}
+
+impl ScreeningAdvice {
+    /// For groups of n, with so many first members planned, of the keep rates that are known.
+    fn of(n: usize, planned: Option<usize>, rates: &[KeepRate]) -> Option<Self> {
+        let is_known = |rate: &&KeepRate| rate.source != KeepRateSource::AtLeast;
+        let keep = |m: usize| Some(rates.iter().filter(is_known).find(|rate| rate.n == m)?.rate.value);
+        let advice = Self {
+            planned: planned.and_then(|first| Screening::with(n, first, keep)),
+            best: Screening::best(n, keep).filter(Screening::pays),
+        };
+        (advice.planned.is_some() || advice.best.is_some()).then_some(advice)
+    }
+
+    /// What becomes of the first members that are planned; `None` where none are.
+    fn of_planned(&self) -> Option<PlannedScreening> {
+        let planned = self.planned?;
+        let saves = |best: &Screening| best.cost <= (1.0 - Screening::LEAST_SAVED) * planned.cost;
+        Some(match self.best.filter(saves) {
+            Some(best) => PlannedScreening::Other(best),
+            None if planned.cost > planned.whole => PlannedScreening::LeftOut,
+            None => PlannedScreening::Kept,
+        })
+    }
+}
+
+/// What is advised of first members that are planned.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum PlannedScreening {
+    /// They cost less than whole groups.
+    Kept,
+    /// Another number of them costs clearly less.
+    Other(Screening),
+    /// Whole groups cost less.
+    LeftOut,
+}
+
+/// Everything that is advised.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Advice {
+    /// What was read.
+    pub source: String,
+    /// What it holds.
+    pub sample: Sample,
+    /// The settings that advice is for.
+    pub plan: Plan,
+    /// Share of trajectories that are correct.
+    pub pass_rate: Option<Estimate>,
+    /// Groups by the share of their members that are correct.
+    pub histogram: Vec<Bin>,
+    /// The distribution of pass rates over prompts behind them.
+    pub spread: Option<Spread>,
+    /// Keep rates by size of group.
+    pub keep_rates: Vec<KeepRate>,
+    /// Keep rate at the plan's size, by which costs go: where the run goes on choosing prompts, that of the
+    /// chosen ones.
+    pub keep_rate: Option<Estimate>,
+    /// The first members of groups that ended with them, and the keep rate of so many.
+    #[serde(skip)]
+    pub keep_first: Option<(usize, Estimate)>,
+    /// What a batch costs.
+    pub costs: Option<Costs>,
+    /// Size of a group that is recommended, with the reason, where it is not the plan's.
+    pub group_size: Option<(usize, String)>,
+    /// Whether groups of that size should begin with some of their members; `None` where they should not and do not.
+    pub screening: Option<ScreeningAdvice>,
+    /// Numbers that a filter could look at.
+    pub metrics: Vec<MetricAdvice>,
+    /// Whether to filter.
+    pub filter: FilterAdvice,
+    /// What to look at.
+    pub findings: Vec<Finding>,
+    /// What cannot be said from what was read.
+    pub unknown: Vec<String>,
+    /// Lines of configuration.
+    pub lines: Vec<ConfigLines>,
+}
+
+/// What is computed alike of rollouts and logs.
+struct Rates {
+    keep_rates: Vec<KeepRate>,
+    /// Those by which costs go, of members that groups may begin with too.
+    cost_rates: Vec<KeepRate>,
+    keep: Option<Estimate>,
+    pass_rate: Option<Estimate>,
+    spread: Option<PassRateSpread>,
+    /// The smaller and the larger value of the outcome, where it has two.
+    values: Option<(f64, f64)>,
+    /// Whether the groups are those that a filter kept.
+    is_kept_alone: bool,
+}
+
+/// The sizes at which keep rates are told.
+fn sizes_with(others: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    let mut sizes: Vec<usize> = SIZES.into_iter().chain(others).filter(|n| *n > 1).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Advice from evidence, for a plan.
+pub fn advise(source: &str, evidence: &Evidence, plan: &Plan) -> Advice {
+    match evidence {
+        Evidence::Groups(groups) => of_rollouts(source, groups, plan),
+        Evidence::Counts(counts) => of_log(source, counts, plan),
+    }
+}
+
+fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
+    let plan = Plan { n: if plan.n > 0 { plan.n } else { groups.size() }, ..plan.clone() };
+    let top = groups.top();
+    let unbiased = groups.unbiased();
+    let counted = unbiased.counts(groups.outcome, groups.larger());
+    let firsts = groups.first_members.into_iter().chain(plan.screen_first);
+    let sizes = sizes_with(firsts.chain([plan.n]));
+    let firsts = FIRSTS.into_iter().filter(|first| *first < plan.n);
+    let all_sizes = sizes_with(firsts.chain(sizes.iter().copied()));
+    let found = KeepRates::of(&counted, &all_sizes);
+    let is_kept_alone = is_kept_alone(groups, &plan);
+    let all_rates = if is_kept_alone { Vec::new() } else { found.rates };
+    let told = all_rates.iter().filter(|rate| sizes.contains(&rate.n)).copied().collect();
+    // What a run costs that goes on choosing is what those came to that it chose.
+    let goes_on_choosing = groups.are_chosen() && plan.chooses_prompts && !is_kept_alone;
+    let cost_rates = if goes_on_choosing {
+        let as_chosen: Vec<Counts> = counted.iter().cloned().map(|of| Counts { weight: 1.0, ..of }).collect();
+        KeepRates::of(&as_chosen, &all_sizes).rates
+    } else {
+        all_rates
+    };
+    let at_plan = cost_rates.iter().find(|rate| rate.n == plan.n).copied();
+    // Of whole groups a bound is no rate to count costs by.
+    let is_bound =
+        at_plan.is_some_and(|rate| groups.first_members.is_some() && rate.source == KeepRateSource::AtLeast);
+    let rates = Rates {
+        keep_rates: told,
+        cost_rates,
+        keep: at_plan.map(|rate| rate.rate).filter(|_| !is_bound),
+        pass_rate: found.pass_rate.filter(|_| top.is_some()),
+        spread: found.spread.filter(|_| top.is_some() && !is_kept_alone),
+        values: match groups.scale(groups.outcome) {
+            Scale::Binary { low, top } => Some((low, top)),
+            Scale::Constant(_) | Scale::Many | Scale::None => None,
+        },
+        is_kept_alone,
+    };
+    let (mut findings, changes) = of_groups(groups, &plan);
+    if groups.are_chosen() {
+        findings.push(of_choice(rates.keep.filter(|_| goes_on_choosing)));
+    }
+    let tokens = unbiased.mean_tokens();
+    let sample = Sample {
+        kind: EvidenceSource::Rollouts,
+        groups: groups.groups.len() as u64,
+        prompts: Some(groups.num_prompts()),
+        trajectories: Some(groups.num_trajectories()),
+        sizes: groups.sizes(),
+        screened: groups.first_members.map(|first| Screened {
+            first: Some(first),
+            groups: Some(groups.groups.iter().filter(|group| group.is_screened).count() as u64),
+        }),
+        steps: groups.steps,
+        outcome: Some(groups.outcome_name().to_owned()),
+        mean_tokens: tokens.map(|(all, _)| all),
+        mean_tokens_kept: tokens.and_then(|(_, kept)| kept),
+    };
+    let mut unknown = Vec::new();
+    if tokens.is_none() {
+        unknown.push("cost in tokens: no row says how long its completion is".to_owned());
+    }
+    if groups.groups.iter().flat_map(|group| &group.members).all(|member| member.is_truncated.is_none()) {
+        unknown.push("truncation: no row has a `finish_reason`".to_owned());
+    }
+    if groups.groups.iter().flat_map(|group| &group.members).all(|member| member.shows_gold.is_none()) {
+        unknown.push(
+            "right-looking answers among wrong ones: completions or gold answers are not in the file"
+                .to_owned(),
+        );
+    }
+    if is_bound {
+        unknown.push(format!(
+            "{WHOLE_GROUPS}: beyond the first members there is no fit to `{}`",
+            groups.outcome_name()
+        ));
+    }
+    unknown.push("entropy: rollouts do not hold it; texts that repeat stand in for it".to_owned());
+    let histogram = if top.is_some() { histogram::bins(&counted) } else { Vec::new() };
+    finish(source, sample, plan, rates, histogram, metrics(&unbiased), (findings, changes), unknown)
+}
+
+fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
+    let mut plan = plan.clone();
+    if let Some(size) = counts.train_batch_size.filter(|_| !plan.is_batch_known) {
+        (plan.train_batch_size, plan.is_batch_known) = (size, true);
+        if !plan.is_round_known {
+            plan.gen_batch_size = counts.gen_batch_size.unwrap_or(size);
+        }
+    }
+    // Groups as they were counted, which are not always those that are planned: where they ended with their first members,
+    // so many were judged.
+    let size = counts.sampled.n.unwrap_or(plan.n);
+    let own = if counts.is_screened { counts.first_members.unwrap_or(0) } else { size };
+    plan.n = if plan.n > 0 { plan.n } else { size };
+    plan.screen_first = plan.screen_first.or(counts.first_members.filter(|_| counts.is_screened));
+    // Its members are then those of groups that went on, more than of others.
+    let pass_rate = counts.pass_rate.filter(|_| !counts.is_screened);
+    let counted = match counts.sums() {
+        _ if counts.of_filled.is_some() => counts.of_filled.map(|filled| filled.keep_rate),
+        (0, _) => counts.keep_rate.map(Estimate::exact),
+        _ => Some(keep_rate::of_steps(&counts.steps)),
+    };
+    let known = own > 1;
+    let fit = |keep: f64| pass_rate.filter(|_| known).and_then(|rate| spread_of(rate, keep, own));
+    let spread = counted.and_then(|keep| fit(keep.value));
+    let mut keep_rates: Vec<KeepRate> = Vec::new();
+    if let Some(counted) = counted.filter(|_| known) {
+        let sizes = sizes_with([own, plan.n]);
+        keep_rates.extend(sizes.into_iter().filter_map(|n| {
+            let fitted = || counted.map(|keep| Some(fit(keep)?.keep_probability(n)));
+            let (rate, source) = match fitted().filter(|_| n != own) {
+                Some(rate) => (rate, KeepRateSource::Fitted),
+                None if n == own => (counted, KeepRateSource::Counted),
+                // Without a pass rate all that is known is that larger groups are kept as often.
+                None if n == plan.n && n > own => (counted, KeepRateSource::AtLeast),
+                None => return None,
+            };
+            Some(KeepRate { n, rate, source })
+        }));
+    }
+    if let Some(counted) = counted.filter(|_| counts.is_screened && !known && plan.n > 1) {
+        keep_rates.push(KeepRate { n: plan.n, rate: counted, source: KeepRateSource::AtLeast });
+    }
+    // Of whole groups a bound is no rate to count costs by.
+    let is_bound = |rate: &&KeepRate| counts.is_screened && rate.source == KeepRateSource::AtLeast;
+    let keep = if known || counts.is_screened {
+        keep_rates.iter().find(|rate| rate.n == plan.n).filter(|rate| !is_bound(rate)).map(|rate| rate.rate)
+    } else {
+        counted
+    };
+    let mut unknown = vec![
+        "the histogram of pass rates, the metric to choose, texts and the verifier: counts say nothing of single groups".to_owned(),
+        "cost in tokens: counts have no lengths of groups".to_owned(),
+    ];
+    if counts.is_screened {
+        let why = "groups that went on after their first members have more members in it than others";
+        unknown.push(format!("the pass rate: {why}"));
+        if keep.is_none() {
+            unknown.push(WHOLE_GROUPS.to_owned());
+        }
+        if !known {
+            unknown.push("keep rates by size: the log does not say with how many members groups were begun (`rollout.n=8 schedule.screen_first=3` behind it does)".to_owned());
+        }
+    } else if !known {
+        unknown.push("keep rates at other sizes: the log does not say how large groups are (`rollout.n=8` behind it does)".to_owned());
+    } else if spread.is_none() {
+        unknown
+            .push("keep rates at other sizes: the log has no pass rate of all generated groups".to_owned());
+    }
+    if counts.steps.is_empty() {
+        unknown.push("intervals: the log gives a mean filter rate, and no groups".to_owned());
+    }
+    if counts.entropy.is_none() {
+        unknown.push("entropy: the log does not have it".to_owned());
+    }
+    let (judged, _) = counts.sums();
+    let sample = Sample {
+        kind: EvidenceSource::Log,
+        groups: judged,
+        prompts: None,
+        trajectories: None,
+        sizes: BTreeMap::new(),
+        screened: counts.is_screened.then(|| Screened {
+            first: counts.first_members,
+            groups: counts.dropped_by.get("screened").copied(),
+        }),
+        steps: counts.range,
+        outcome: plan.metric.clone(),
+        mean_tokens: None,
+        mean_tokens_kept: None,
+    };
+    let rates = Rates {
+        cost_rates: keep_rates.clone(),
+        keep_rates,
+        keep,
+        pass_rate: pass_rate.map(Estimate::exact),
+        spread,
+        values: Some((0.0, 1.0)),
+        is_kept_alone: false,
+    };
+    finish(source, sample, plan.clone(), rates, Vec::new(), Vec::new(), of_counts(counts, &plan), unknown)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of one page")]
+fn finish(
+    source: &str,
+    sample: Sample,
+    plan: Plan,
+    rates: Rates,
+    histogram: Vec<Bin>,
+    metrics: Vec<MetricAdvice>,
+    (findings, changes): (Vec<Finding>, finding::Changes),
+    mut unknown: Vec<String>,
+) -> Advice {
+    let Rates { keep_rates, cost_rates, keep, pass_rate, spread, values, is_kept_alone } = rates;
+    if !plan.is_batch_known {
+        unknown.push(format!(
+            "the size of a batch: {} groups are an example, which lines leave out (`data.train_batch_size=N` behind the file says it)",
+            plan.train_batch_size
+        ));
+    }
+    let keep = keep.filter(|keep| keep.value.is_finite());
+    let keep_at = |n: usize| cost_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate);
+    let basis = |keep: Option<Estimate>| CostBasis {
+        keep,
+        keep_first: plan.screen_first.and_then(keep_at),
+        tokens: sample.mean_tokens,
+        pass_rate: pass_rate.map(|rate| rate.value),
+    };
+    let costs = Some(Costs::of(basis(keep), &plan)).filter(|costs| keep.is_some() || !costs.modes.is_empty());
+    let mut filter = filter_advice(keep, pass_rate, &histogram, &plan, is_kept_alone);
+    let group_size = match keep.filter(|_| filter.filter == Some(true)) {
+        Some(keep) => match larger_groups(keep, &cost_rates, &plan) {
+            Some(LargerGroups::Worth(n, why)) => Some((n, why)),
+            Some(LargerGroups::Dearer(what)) => {
+                filter.reasons.push(what);
+                None
+            }
+            None => None,
+        },
+        None => None,
+    };
+    let n = group_size.as_ref().map_or(plan.n, |(n, _)| *n);
+    let is_for_screening = filter.filter == Some(true) && plan.other_filter.is_none();
+    let screening =
+        is_for_screening.then(|| ScreeningAdvice::of(n, plan.screen_first, &cost_rates)).flatten();
+    // Lines are for the groups that are recommended.
+    let screen_first = match screening.as_ref().and_then(ScreeningAdvice::of_planned) {
+        Some(PlannedScreening::Other(best)) => Some(best.first),
+        Some(PlannedScreening::LeftOut) => None,
+        Some(PlannedScreening::Kept) | None => plan.screen_first,
+    };
+    let there = if n == plan.n { keep } else { keep_at(n).or(keep) }.map(|keep| {
+        let mode = if screen_first.is_some() { Some(SCREENED) } else { None };
+        let basis = CostBasis { keep_first: screen_first.and_then(keep_at), ..basis(Some(keep)) };
+        (keep, Costs::of(basis, &Plan { n, mode, screen_first, ..plan.clone() }))
+    });
+    // The round and the limit that are told are those of the lines.
+    let costs = costs.map(|costs| match &there {
+        Some((_, there)) => Costs { round: there.round, limit: there.limit, ..costs },
+        None => costs,
+    });
+    let outcome = sample.outcome.clone().or_else(|| plan.metric.clone()).unwrap_or_default();
+    let lines = match &there {
+        Some((keep, costs)) if n > 1 && keep.value > 0.0 => {
+            let filters = filter.filter.unwrap_or(true);
+            let keep = keep.value;
+            Values { plan: &plan, n, keep, costs, changes, outcome: &outcome, values, filters, screen_first }
+                .lines()
+        }
+        _ => Vec::new(),
+    };
+    Advice {
+        source: source.to_owned(),
+        pass_rate,
+        histogram,
+        spread: spread.and_then(Spread::of),
+        keep_first: sample.screened.and_then(|screened| Some((screened.first?, keep_at(screened.first?)?))),
+        sample,
+        keep_rates,
+        keep_rate: keep,
+        costs,
+        group_size,
+        screening,
+        metrics,
+        filter,
+        findings,
+        unknown,
+        lines,
+        plan,
+    }
+}
+
+/// Whether to filter, and why.
+fn filter_advice(
+    keep: Option<Estimate>,
+    pass_rate: Option<Estimate>,
+    histogram: &[Bin],
+    plan: &Plan,
+    is_kept_alone: bool,
+) -> FilterAdvice {
+    let mut reasons = Vec::new();
+    let because = |filter, reason: &str| FilterAdvice { filter, reasons: vec![reason.to_owned()] };
+    if plan.n == 1 {
+        return because(
+            Some(false),
+            "a group of one member never differs from itself: nothing would be kept; `rollout.n` of 4 or more has something to compare",
+        );
+    }
+    if is_kept_alone {
+        return because(
+            None,
+            "the groups seem to be those that a filter kept: how many it drops is not known",
+        );
+    }
+    let Some(keep) = keep else {
+        return because(None, "it is not known how often the members of a group differ");
+    };
+    let times = |keep: f64| tamis_core::figure::fixed(1.0 / keep, 2);
+    if keep.value <= 0.0 {
+        let most = keep
+            .high
+            .map_or_else(String::new, |high| format!(" (at most {} of groups differ)", percent(high)));
+        reasons.push(format!(
+            "no group has members that differ{most}: nothing would be kept, and nothing is learnt without a filter either"
+        ));
+        return FilterAdvice { filter: None, reasons };
+    }
+    let solved = histogram.iter().find(|bin| bin.is_all).map(|bin| bin.share);
+    let mut use_filter = true;
+    if plan.has_critic {
+        use_filter = false;
+        reasons.push("where generated tokens are the limit: there is a critic, advantages do not come from differences within a group, and a uniform group teaches it".to_owned());
+        reasons.push("yes where steps are the limit: PPO on FrozenLake gained as much from a filter as GRPO at equal training batches (43.9 to 54.9 % success), and lost at equal generated tokens (40.5 to 31.9 %; docs/claims.md)".to_owned());
+    }
+    if let Some(rate) = pass_rate.filter(|rate| rate.value > SOLVED) {
+        use_filter = false;
+        let all = solved
+            .map_or_else(String::new, |share| format!(", {} of groups are all correct", percent(share)));
+        reasons.push(format!(
+            "{} of the completions are correct{all}: a batch of kept groups costs {} times its size; harder prompts are worth more",
+            percent(rate.value),
+            times(keep.value)
+        ));
+    }
+    if keep.value >= NEARLY_ALL {
+        reasons.push(format!(
+            "{} of groups are kept anyway: a filter costs little and changes little",
+            percent(keep.value)
+        ));
+    } else if use_filter && keep.value < DEAR {
+        reasons.push(format!(
+            "{} of groups differ within, so without a filter {} of a batch teaches nothing",
+            percent(keep.value),
+            percent(1.0 - keep.value)
+        ));
+        let ways = if plan.chooses_prompts {
+            "larger groups or easier prompts"
+        } else {
+            "larger groups, easier prompts or `schedule.selector: {kind: posterior}`"
+        };
+        reasons.push(format!(
+            "it is dear: {} groups are generated for each; {ways} come first where computing time is short",
+            times(keep.value)
+        ));
+    } else if use_filter {
+        reasons.push(format!(
+            "{} of groups differ within, so without a filter {} of a batch teaches nothing; a batch of kept ones costs {} times its size",
+            percent(keep.value),
+            percent(1.0 - keep.value),
+            times(keep.value)
+        ));
+    }
+    if use_filter && keep.value < NEARLY_ALL {
+        reasons.push(format!(
+            "where computing time is short, leave it off: a batch of {} then holds about {} that differ, at the cost of one round",
+            count(plan.train_batch_size, "group"),
+            tamis_core::figure::fixed(plan.train_batch_size as f64 * keep.value, 0)
+        ));
+    }
+    FilterAdvice { filter: Some(use_filter), reasons }
+}
+
+/// What larger groups than the plan's come to.
+enum LargerGroups {
+    /// So many members are advised, and why.
+    Worth(usize, String),
+    /// They keep more, and cost more: what there is to say of them.
+    Dearer(String),
+}
+
+/// Larger groups, where the plan's keep too few and larger ones keep clearly more.
+fn larger_groups(keep: Estimate, rates: &[KeepRate], plan: &Plan) -> Option<LargerGroups> {
+    if plan.n < 2 || keep.value >= DEAR || keep.value <= 0.0 {
+        return None;
+    }
+    let cost = |n: usize, keep: f64| n as f64 / keep;
+    let own = cost(plan.n, keep.value);
+    let is_dearer = |rate: &KeepRate| cost(rate.n, rate.rate.value) > DEARER * own;
+    // Twice as many members that keep hardly more groups are no help.
+    let is_better = |rate: &&KeepRate| {
+        rate.n > plan.n && rate.source != KeepRateSource::AtLeast && rate.rate.value > 1.2 * keep.value
+    };
+    let better: Vec<&KeepRate> = rates.iter().filter(is_better).collect();
+    let worth: Vec<&KeepRate> = better.iter().copied().filter(|rate| !is_dearer(rate)).collect();
+    let is_enough = |rate: &&&KeepRate| rate.rate.value >= DEAR;
+    let best = |of: &[&KeepRate]| of.iter().find(is_enough).or(of.last()).map(|rate| **rate);
+    let says = |rate: KeepRate| {
+        format!(
+            "about {} of groups instead of {}; {} trajectories for each that is kept instead of {}",
+            percent(rate.rate.value),
+            percent(keep.value),
+            tamis_core::figure::fixed(cost(rate.n, rate.rate.value), 0),
+            tamis_core::figure::fixed(own, 0)
+        )
+    };
+    if let Some(rate) = best(&worth) {
+        return Some(LargerGroups::Worth(rate.n, format!("keeps {}", says(rate))));
+    }
+    best(&better).map(|rate| LargerGroups::Dearer(format!("groups of {} keep {}", rate.n, says(rate))))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! The settings of the run that advice is for.
+
+use serde::Serialize;
+use tamis_config::{Config, Loaded, SaveRollouts, ScheduleMode, SurplusKind};
+use tamis_core::filter::Scope;
+use tamis_core::schedule::RoundLimit;
+use tamis_core::schedule::selector::Selector;
+
+/// Groups of a batch that nobody chose.
+const BATCH: usize = 64;
+/// The mode of groups that end with their first members where these are alike.
+pub(super) const SCREENED: &str = "screened";
+
+/// Settings of the run, as far as they are known.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// Members of a group.
+    pub n: usize,
+    /// Groups of a training batch.
+    pub train_batch_size: usize,
+    /// Prompts of a generation round.
+    pub gen_batch_size: usize,
+    /// Whether somebody said how large the batch is; otherwise it is an example.
+    pub is_batch_known: bool,
+    /// Whether somebody said how large a round is.
+    #[serde(skip)]
+    pub is_round_known: bool,
+    /// The number that the filter looks at, where the run has a filter.
+    pub metric: Option<String>,
+    /// Whether there is a filter; `None` where nobody said.
+    pub has_filter: Option<bool>,
+    /// Name of what the run does in [`Costs::modes`](super::Costs::modes); `None` where nobody said.
+    pub mode: Option<&'static str>,
+    /// The schedule's mode, where somebody chose it.
+    #[serde(skip)]
+    pub schedule: Option<ScheduleMode>,
+    /// Greatest age of a carried group, where somebody chose it.
+    #[serde(skip)]
+    pub max_lag: Option<usize>,
+    /// Members with which a group is begun that ends where they are alike.
+    pub screen_first: Option<usize>,
+    /// Limit on rounds.
+    pub max_num_gen_batches: Option<u64>,
+    /// Sampling temperature.
+    pub temperature: Option<f64>,
+    /// Limit of a completion in tokens.
+    pub max_response_length: Option<usize>,
+    /// Whether there is a critic.
+    pub has_critic: bool,
+    /// Whether servers sample.
+    pub samples_at_servers: bool,
+    /// Margin of a round with `schedule.mode: deficit`.
+    #[serde(skip)]
+    pub margin: f64,
+    /// Multiple of its rounds; `None`: one.
+    #[serde(skip)]
+    pub granularity: Option<usize>,
+    /// Whether rounds are started before those before them are judged.
+    #[serde(skip)]
+    pub overlaps_rounds: bool,
+    /// Whether prompts are chosen by what they came to before.
+    #[serde(skip)]
+    pub chooses_prompts: bool,
+    /// Name of a filter that judges otherwise than by whether members differ.
+    #[serde(skip)]
+    pub other_filter: Option<String>,
+    /// Whether only trained trajectories are written.
+    #[serde(skip)]
+    pub saves_kept_alone: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            n: 0,
+            train_batch_size: BATCH,
+            gen_batch_size: BATCH,
+            is_batch_known: false,
+            is_round_known: false,
+            metric: None,
+            has_filter: None,
+            mode: None,
+            schedule: None,
+            max_lag: None,
+            screen_first: None,
+            max_num_gen_batches: None,
+            temperature: None,
+            max_response_length: None,
+            has_critic: false,
+            samples_at_servers: false,
+            margin: 1.0,
+            granularity: None,
+            overlaps_rounds: false,
+            chooses_prompts: false,
+            other_filter: None,
+            saves_kept_alone: false,
+        }
+    }
+}
+
+fn mode(config: &Config) -> &'static str {
+    let schedule = &config.schedule;
+    match schedule.mode {
+        _ if config.filter.is_none() => "no_filter",
+        ScheduleMode::Rounds if !schedule.refill => "no_filter",
+        ScheduleMode::Streaming if schedule.screen_first.is_some() => SCREENED,
+        _ if schedule.surplus == SurplusKind::Carry => "carried",
+        ScheduleMode::Rounds => "rounds",
+        ScheduleMode::Deficit => "deficit",
+        ScheduleMode::Streaming => "carried",
+    }
+}
+
+impl Plan {
+    /// Of a run's configuration: `is_given` says of a key whether somebody set it.
+    pub fn of(config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
+        let filter = config.filter.as_ref();
+        let batch = config.data.train_batch_size;
+        let is_plain = |kind: &tamis_core::filter::GroupFilter| {
+            kind.scope() != Scope::Pool && kind.to_string() == "variance"
+        };
+        let given = |key: &str, value: f64| is_given(key).then_some(value);
+        Self {
+            n: if is_given("rollout.n") { config.rollout.n } else { 0 },
+            train_batch_size: batch,
+            gen_batch_size: config.data.gen_batch_size.unwrap_or(batch),
+            is_batch_known: is_given("data.train_batch_size"),
+            is_round_known: is_given("data.gen_batch_size"),
+            metric: filter.and_then(|filter| filter.metric.clone()),
+            has_filter: is_given("filter").then_some(filter.is_some()),
+            mode: is_given("schedule.mode").then(|| mode(config)),
+            schedule: is_given("schedule.mode").then_some(config.schedule.mode),
+            max_lag: config.schedule.max_lag,
+            screen_first: config.schedule.screen_first,
+            max_num_gen_batches: match config.schedule.max_num_gen_batches.0 {
+                RoundLimit::Rounds(rounds) if is_given("schedule.max_num_gen_batches") => Some(rounds),
+                _ => None,
+            },
+            temperature: given("rollout.temperature", config.rollout.temperature),
+            max_response_length: is_given("rollout.max_response_length")
+                .then_some(config.rollout.max_response_length),
+            has_critic: config.has_critic(),
+            samples_at_servers: config.samples_at_servers(),
+            margin: config.schedule.margin,
+            granularity: config.schedule.granularity.filter(|_| is_given("schedule.granularity")),
+            overlaps_rounds: config.schedule.rounds_in_flight.is_some_and(|rounds| rounds > 1),
+            chooses_prompts: !matches!(config.schedule.selector, Selector::Shuffle(_)),
+            other_filter: filter
+                .filter(|filter| !is_plain(&filter.kind))
+                .map(|filter| filter.kind.to_string()),
+            saves_kept_alone: config.rollout.save == SaveRollouts::Kept,
+        }
+    }
+
+    /// Whether groups end with their first members where these are alike, as far as is known.
+    pub(super) fn screens(&self) -> bool {
+        self.screen_first.is_some() && self.mode.is_none_or(|mode| mode == SCREENED)
+    }
+
+    /// Of what somebody wrote: what nobody set is not known.
+    pub fn of_layers(loaded: &Loaded) -> Self {
+        Self::of(&loaded.config, |key| loaded.place(key).is_some())
+    }
+
+    /// Of a run, whose values are all in force.
+    pub fn of_run(config: &Config) -> Self {
+        Self::of(config, |_| true)
+    }
+}

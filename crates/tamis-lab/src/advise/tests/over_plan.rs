@@ -1,0 +1,267 @@
+//! Advice over what is planned already: lines that a configuration takes, first members, chosen prompts.
+
+use std::fmt::Write as _;
+
+use super::*;
+
+fn file(name: &str, text: &str) -> Arc<Source> {
+    Source::new(SourceKind::File(name.into()), text.to_owned())
+}
+
+/// Groups of 8 of prompts with these pass rates.
+fn sampled(rate: &dyn Fn(f64) -> f64) -> Groups {
+    let key = tamis_core::random::Key::new(8, tamis_core::random::Purpose::Task);
+    let of = |prompt: u64| {
+        let rate = rate(key.uniform(prompt));
+        ((0..8).filter(|member| key.with(prompt).uniform(*member) < rate).count(), 8)
+    };
+    Groups::of_counts(&(0..2000).map(of).collect::<Vec<_>>())
+}
+
+fn unlike() -> Groups {
+    sampled(&|u| if u < 0.3 { 0.4 } else { 0.0 })
+}
+
+/// What the lines of tamis make of a configuration that they are put over.
+fn over(run: &str, groups: &Groups, at_servers: bool) -> Config {
+    let run = file("run.yaml", run);
+    let own =
+        load_sources_to_show(std::slice::from_ref(&run), &[]).unwrap_or_else(|errors| panic!("{errors}"));
+    let advice = advice(groups, &Plan { samples_at_servers: at_servers, ..Plan::of_layers(&own) });
+    let text = lines(&advice, "tamis").join("\n") + "\n";
+    let lines = file("advice.yaml", &text);
+    load_sources_to_show(&[run, lines], &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}")).config
+}
+
+#[test]
+fn lines_go_with_what_is_planned() {
+    use tamis_config::ScheduleMode::Streaming;
+    let screened = |first: usize| {
+        format!(
+            "data: {{train_batch_size: 64}}\nfilter: {{kind: variance}}\nrollout: {{n: 8}}\nschedule: {{mode: streaming, screen_first: {first}, rounds_in_flight: 4}}\n"
+        )
+    };
+    // What would be refused.
+    let rounds = file("rounds.yaml", "schedule: {mode: deficit}\n");
+    let errors = load_sources_to_show(&[file("run.yaml", &screened(3)), rounds], &[]).unwrap_err();
+    assert!(errors.to_string().contains("begun whole") && errors.to_string().contains("rounds_in_flight"));
+
+    for at_servers in [false, true] {
+        // As many as are planned, or as many as cost least, or none.
+        let config = over(&screened(3), &unlike(), at_servers);
+        assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(3)));
+        let best = advice(&unlike(), &Plan::default()).screening.unwrap().best.unwrap();
+        let config = over(&screened(7), &unlike(), at_servers);
+        assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(best.first)));
+        let config = over(&screened(2), &sampled(&|_| 0.05), at_servers);
+        assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, None));
+        // Where filtering is advised against.
+        let config = over(&screened(3), &sampled(&|u| 0.8 + 0.2 * u), at_servers);
+        assert_eq!((config.filter.is_none(), config.schedule.screen_first), (true, None));
+        // A filter of another kind with keys of its own.
+        let pool = "filter: {kind: top_p, p: 0.9}\nschedule: {max_num_gen_batches: 3}\n";
+        assert_eq!(over(pool, &unlike(), at_servers).filter.unwrap().kind.to_string(), "variance");
+    }
+}
+
+/// Round and limit are in prompts, of which as many are kept as have first members that differ.
+#[test]
+fn round_and_limit_of_lines_go_by_first_members() {
+    let plan = Plan {
+        n: 8,
+        screen_first: Some(3),
+        mode: Some("screened"),
+        is_batch_known: true,
+        gen_batch_size: 64,
+        max_num_gen_batches: Some(5),
+        ..Plan::default()
+    };
+    let found = advice(&unlike(), &plan);
+    let at = |n| found.keep_rates.iter().find(|rate| rate.n == n).unwrap().rate.value;
+    let costs = found.costs.as_ref().unwrap();
+    let round = costs.round.unwrap().gen_batch_size as f64;
+    // 64 of them, and one deviation and more beside.
+    assert!((1.05..1.4).contains(&(round * at(3) / 64.0)), "{round}");
+    assert!(lines(&found, "tamis")[0].contains(&format!("gen_batch_size: {round}")), "{found}");
+    // 320 prompts hold enough groups that differ, not enough whose first three do: what a run says at its
+    // start.
+    assert!((70.0..110.0).contains(&(320.0 * at(8))) && 320.0 * at(3) < 72.0, "{} {}", at(8), at(3));
+    let whole = Plan { screen_first: None, mode: Some("carried"), ..plan };
+    let warns = |advice: &Advice| advice.start_lines().iter().any(|line| line.contains("will be too few"));
+    assert!(warns(&found) && !warns(&advice(&unlike(), &whole)), "{:?}", found.start_lines());
+}
+
+#[test]
+fn what_saves_little_is_not_left_out() {
+    let found = advice(&unlike(), &Plan { screen_first: Some(3), ..Plan::default() });
+    let said = |planned: Screening, best| {
+        let screening = Some(ScreeningAdvice { planned: Some(planned), best });
+        let text = Advice { screening, ..found.clone() }.to_string();
+        text.lines().find(|line| line.starts_with("first ones")).unwrap().to_owned()
+    };
+    let with = |first, cost| Screening { first, cost, whole: 1.77 };
+    assert!(said(with(4, 1.72), None).contains("1.77: it saves little"), "{}", said(with(4, 1.72), None));
+    assert!(said(with(4, 1.78), None).ends_with("1.77: leave it out"));
+    // A twentieth less is worth another number, as it is worth whole groups.
+    assert!(said(with(4, 1.60), Some(with(3, 1.55))).ends_with("whole groups 1.77"));
+    assert!(said(with(4, 1.60), Some(with(3, 1.50))).contains("with 3 first members it is 1.50"));
+}
+
+/// Scores of many values have no fit: what goes beyond the first members is a bound, and no rate.
+#[test]
+fn first_members_of_many_values_say_nothing_of_whole_groups() {
+    let (_, mut screened) = ended_early(3);
+    for (number, member) in screened.groups.iter_mut().flat_map(|group| &mut group.members).enumerate() {
+        member.scores[0] *= 1.0 + (number % 2) as f64;
+    }
+    let plan = Plan { screen_first: Some(3), max_num_gen_batches: Some(4), ..Plan::default() };
+    let found = advice(&screened, &plan);
+    let eight = found.keep_rates.iter().find(|rate| rate.n == 8).unwrap();
+    assert_eq!((eight.source, found.plan.n), (KeepRateSource::AtLeast, 8));
+    assert_eq!((found.keep_rate, found.filter.filter, found.lines.len()), (None, None, 0), "{found}");
+    let costs = found.costs.as_ref().unwrap();
+    assert_eq!(costs.modes.iter().map(|mode| mode.name).collect::<Vec<_>>(), ["screened"]);
+    assert!(costs.round.is_none() && costs.planned_limit.is_some(), "{costs:?}");
+    let text = found.to_string();
+    assert!(
+        text.contains("they are kept at least as often: beyond the first members there is no fit"),
+        "{text}"
+    );
+    assert!(text.contains("`acc` keeps "), "{text}");
+}
+
+/// Rows of 400 prompts of which every other one is solved half of the time and always taken, and the others
+/// never, and taken one time in four.
+fn chosen() -> String {
+    let mut rows = String::new();
+    for prompt in 0..400 {
+        let q = if prompt % 2 == 0 { 1.0 } else { 0.25 };
+        for member in (0..4).filter(|_| prompt % 2 == 0 || prompt % 8 == 1) {
+            let acc = u8::from(prompt % 2 == 0 && member % 2 == 0);
+            let _ = writeln!(
+                rows,
+                "{{\"prompt_id\": {prompt}, \"group_id\": {prompt}, \"acc\": {acc}, \"inclusion\": {q}}}"
+            );
+        }
+    }
+    rows
+}
+
+#[test]
+fn chosen_prompts_count_for_those_that_were_passed_over() {
+    let of = |plan: &Plan| read_of(&[("rows.jsonl", chosen())], "rows.jsonl", plan);
+    let found = of(&Plan::default());
+    // Of the data a half is kept, of 250 groups 200 are.
+    assert_eq!(found.sample.groups, 250);
+    assert!((found.keep_rate.unwrap().value - 0.5).abs() < 1e-12, "{found}");
+    assert!((found.pass_rate.unwrap().value - 0.25).abs() < 1e-12, "{found}");
+    let bin = |range: &str| found.histogram.iter().find(|bin| bin.range == range).unwrap();
+    assert_eq!((bin("none").groups, bin("none").share, bin("up to 1/2").share), (50, 0.5, 0.5));
+    assert!((found.metrics[0].keep_rate - 0.5).abs() < 1e-12);
+    // It is no score.
+    assert_eq!(found.metrics.iter().map(|metric| metric.name.as_str()).collect::<Vec<_>>(), ["acc"]);
+    assert!(found.to_string().contains("a group counts 1/q times, so that rates are those of the data\n"));
+    // A run that goes on choosing costs what its choice does.
+    let choosing = of(&Plan { chooses_prompts: true, mode: Some("carried"), ..Plan::default() });
+    let four = choosing.keep_rates.iter().find(|rate| rate.n == 4).unwrap();
+    assert!((four.rate.value - 0.5).abs() < 1e-12 && (choosing.keep_rate.unwrap().value - 0.8).abs() < 1e-12);
+    let cost = choosing.costs.as_ref().unwrap().mode("carried").unwrap().generated_per_kept.value;
+    assert!((cost - 1.25).abs() < 1e-12, "{cost}");
+    assert!(choosing.to_string().contains("of the chosen ones 80.0% are kept"), "{choosing}");
+    // What is planned already is not advised.
+    let dear = |chooses_prompts| {
+        let groups = sampled(&|u| if u < 0.1 { 0.5 } else { 0.0 });
+        advice(&groups, &Plan { chooses_prompts, ..Plan::default() }).filter.reasons.concat()
+    };
+    assert!(dear(false).contains("selector: {kind: posterior}` come first"), "{}", dear(false));
+    assert!(dear(true).contains("larger groups or easier prompts come first"), "{}", dear(true));
+    assert!(choosing.start_lines()[0].contains("80.0% of 250 groups"), "{:?}", choosing.start_lines());
+}
+
+/// Groups that only their prompt's text names are told by the place and the words.
+#[test]
+fn right_looking_answers_are_told_where_they_are() {
+    let row = |question: &str, output: &str, acc: u8| {
+        format!(
+            "{{\"input\": \"system\\nYou are helpful.\\nuser\\n{question}\\nassistant\\n\", \"output\": \"{output}\", \"gts\": \"42\", \"score\": {acc}}}\n"
+        )
+    };
+    let mut rows = String::new();
+    for question in ["What is six times seven, if you please, my friend?", "40 + 2 = ?"] {
+        rows += &(row(question, "#### 41", 0) + &row(question, "#### 42", 0));
+    }
+    rows += &(row("Other?", "#### 42", 1) + &row("Other?", "#### 41", 0));
+    let found = read_of(&[("7.jsonl", rows)], "7.jsonl", &Plan::default());
+    let text = &found.findings.iter().find(|finding| finding.topic == "verifier").unwrap().text;
+    assert!(
+        text.ends_with(
+            "(7.jsonl:1 \"What is six times seven, if you please, ...\", 7.jsonl:3 \"40 + 2 = ?\")"
+        ),
+        "{text}"
+    );
+}
+
+/// What is said of steps that are not there is what is wrong with them.
+#[test]
+fn steps_that_are_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    let of = |rows: &str, metric: Option<&str>| {
+        std::fs::write(&path, rows).unwrap();
+        read(&path, Some("10..50".parse().unwrap()), metric, &Plan::default()).unwrap_err()
+    };
+    let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
+    let other = row(", \"step\": 5") + &row(", \"step\": 7");
+    let torn = "{\"uid\": \"b\", \"ac";
+    for rows in [other.clone(), other.clone() + &row(""), other.clone() + torn] {
+        for metric in [None, Some("acc")] {
+            let refused = of(&rows, metric);
+            assert!(refused.to_string().ends_with("no group is in it, of the steps that --steps asks for"));
+            assert!(
+                refused.kind() == crate::FaultKind::Usage
+                    && refused.hint().unwrap().starts_with("steps 5 to 7 are there")
+            );
+        }
+    }
+    assert!(of(&row(", \"step\": 9"), None).hint().unwrap().starts_with("step 9 is there"));
+    assert!(of(&row(""), Some("acc")).to_string().ends_with("no row says of which step it is"));
+    assert!(of(torn, None).to_string().ends_with("none of its 1 rows says which group it is of"));
+    assert!(of("", Some("acc")).to_string().ends_with("no group is in it"));
+    // Files are of steps, too.
+    std::fs::write(&path, "").unwrap();
+    for step in [3, 4] {
+        std::fs::write(folder.path().join(format!("{step}.jsonl")), row("")).unwrap();
+    }
+    std::fs::remove_file(&path).unwrap();
+    let refused = read(folder.path(), Some("10..50".parse().unwrap()), None, &Plan::default()).unwrap_err();
+    assert!(refused.hint().unwrap().starts_with("steps 3 to 4 are there"), "{refused}");
+}
+
+/// Only what nobody chose is chosen.
+#[test]
+fn a_planned_schedule_stays() {
+    use tamis_config::ScheduleMode::{Deficit, Streaming};
+    use tamis_config::SurplusKind;
+    let run = |schedule: &str| {
+        format!("data: {{train_batch_size: 64}}\nfilter: {{kind: variance}}\nrollout: {{n: 8}}\n{schedule}")
+    };
+    let streaming = run("schedule: {mode: streaming, surplus: carry, max_lag: 2}\n");
+    let groups = sampled(&|u| u);
+    for at_servers in [false, true] {
+        let schedule = over(&streaming, &groups, at_servers).schedule;
+        assert_eq!((schedule.mode, schedule.max_lag), (Streaming, Some(2)));
+    }
+    // What is chosen on-policy stays so, and rounds are refilled by what is missing.
+    for at_servers in [false, true] {
+        for chosen in ["mode: rounds", "mode: deficit", "mode: rounds, refill: false"] {
+            let schedule = over(&run(&format!("schedule: {{{chosen}}}\n")), &groups, at_servers).schedule;
+            assert_eq!((schedule.mode, schedule.max_lag, schedule.refill), (Deficit, None, true), "{chosen}");
+        }
+        let discards = run("schedule: {mode: streaming, surplus: discard}\n");
+        assert_eq!(over(&discards, &groups, at_servers).schedule.surplus, SurplusKind::Discard);
+    }
+    let schedule = over(&run(""), &groups, false).schedule;
+    assert_eq!((schedule.mode, schedule.max_lag), (Deficit, None));
+    let schedule = over(&run(""), &groups, true).schedule;
+    assert_eq!((schedule.mode, schedule.max_lag), (Streaming, Some(1)));
+}

@@ -1,0 +1,245 @@
+//! Compares runs with a baseline at equal steps, tokens and time, as mean and spread over seeds.
+//!
+//! ```text
+//! metrics.jsonl -> Series -> (metric, measure) of each run -> Summary of each variant -> table, CSV, page of charts
+//!   series.rs                measure.rs                       here                      table.rs         page.rs
+//! ```
+
+pub mod measure;
+pub mod page;
+pub mod series;
+pub mod table;
+
+use std::path::{Path, PathBuf};
+
+use crate::{Fault, names};
+use measure::{Choice, Measure, Over, Summary, area, curve, value_at};
+use series::{Series, metrics_of};
+
+/// Runs that differ in their seeds alone.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// Its name.
+    pub name: String,
+    /// Name of the variant that it is compared with; its own for a baseline.
+    pub baseline: String,
+    /// Its runs: run directories, or files of metrics.
+    pub runs: Vec<PathBuf>,
+}
+
+/// A variant with its runs' metrics.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Name of the variant that it is compared with.
+    pub baseline: String,
+    /// The metrics of its runs that have a step.
+    pub series: Vec<Series>,
+}
+
+impl Comparison {
+    /// The metric of the runs whose name is nearest to one that none has, where one is near.
+    pub fn nearest_metric(&self, name: &str) -> Option<&str> {
+        let all = self.variants.iter().flat_map(|variant| &variant.series).flat_map(Series::names);
+        all.map(|known| (strsim::jaro_winkler(known, name), known))
+            .filter(|(similarity, _)| *similarity > 0.75)
+            .max_by(|one, other| one.0.total_cmp(&other.0))
+            .map(|(_, known)| known)
+    }
+}
+
+impl Measured {
+    /// Whether others are compared with it.
+    pub fn is_baseline(&self) -> bool {
+        self.name == self.baseline
+    }
+}
+
+/// One number of one variant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cell {
+    /// Over its runs; `None` where none has it.
+    pub summary: Option<Summary>,
+    /// Its mean less that of the baseline; `None` for a baseline.
+    pub difference: Option<f64>,
+}
+
+/// The numbers of one metric.
+#[derive(Debug, Clone)]
+pub struct MetricTable {
+    /// The metric.
+    pub choice: Choice,
+    /// Its names in the runs.
+    pub names: Vec<String>,
+    /// For each variant, a cell for each of [`Measure::ALL`].
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// A whole comparison.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// The variants that have a run with a step, in order.
+    pub variants: Vec<Measured>,
+    /// A table for each metric that there is.
+    pub tables: Vec<MetricTable>,
+    /// Steps, tokens and seconds that all runs have.
+    pub limits: [Option<f64>; 3],
+    /// What the reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Reads the runs and compares them. Runs that are not begun are left out, and that is noted.
+///
+/// # Errors
+/// A file that is no file of metrics.
+pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, Fault> {
+    let mut notes = Vec::new();
+    let mut measured = Vec::new();
+    let mut lasts: Vec<(u64, String)> = Vec::new();
+    for variant in variants {
+        let mut series = Vec::new();
+        for run in &variant.runs {
+            let found = Series::read(run);
+            let file = metrics_of(run).display().to_string();
+            notes.extend(found.as_ref().ok().and_then(|found| found.left_out(&file)));
+            match found {
+                // A validation before the first step is none.
+                Ok(found) if found.rows.iter().all(|row| row.step == 0) => {
+                    notes.push(format!("{} has no step yet", run.display()));
+                }
+                Ok(found) => {
+                    lasts.extend(found.rows.last().map(|row| (row.step, run.display().to_string())));
+                    series.push(found);
+                }
+                Err(error) if error.is_not_found() => {
+                    notes.push(format!("{} has no metrics yet", run.display()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if !series.is_empty() {
+            let (name, baseline) = (variant.name.clone(), variant.baseline.clone());
+            measured.push(Measured { name, baseline, series });
+        }
+    }
+    let (shortest, longest) = (lasts.iter().min(), lasts.iter().max());
+    if let (Some((least, name)), Some((most, _))) = (shortest, longest)
+        && least < most
+    {
+        notes.push(format!(
+            "{name} has {least} steps, of {most}: what is compared at equal cost ends where it does"
+        ));
+    }
+    let all = || measured.iter().flat_map(|variant| &variant.series);
+    let limits = Over::ALL.map(|over| {
+        let last = |series: &Series| over.of(series.rows.last()?);
+        let lasts: Option<Vec<f64>> = all().map(last).collect();
+        lasts.and_then(|lasts| lasts.into_iter().reduce(f64::min))
+    });
+    let mut counted: Vec<&str> = all().filter_map(|series| series.tokens_by).collect();
+    counted.sort_unstable();
+    counted.dedup();
+    if counted.len() > 1 {
+        notes.push(format!(
+            "tokens are counted by different metrics ({}): compare at equal tokens with care",
+            counted.join(", ")
+        ));
+    } else if counted == ["perf/total_num_tokens"] {
+        notes.push(
+            "tokens are those trained on (`perf/total_num_tokens`): what was dropped is not counted"
+                .to_owned(),
+        );
+    }
+    let choices = if metrics.is_empty() {
+        vec![Choice::Validation, Choice::Reward]
+    } else {
+        metrics.iter().cloned().map(Choice::Named).collect()
+    };
+    let mut tables = Vec::new();
+    for choice in choices {
+        let mut names: Vec<String> = all().filter_map(|series| choice.name(series)).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() {
+            if let Choice::Named(name) = &choice {
+                notes.push(format!("no run has the metric `{name}`"));
+            }
+            continue;
+        }
+        if names.len() > 1 {
+            notes.push(format!("{} stands under different names: {}", choice.title(), names.join(", ")));
+        }
+        let rows = cells(&measured, &choice, limits);
+        tables.push(MetricTable { choice, names, rows });
+    }
+    Ok(Comparison { variants: measured, tables, limits, notes })
+}
+
+fn cells(variants: &[Measured], choice: &Choice, limits: [Option<f64>; 3]) -> Vec<Vec<Cell>> {
+    let summary = |variant: &Measured, measure: Measure| {
+        // A mean of some seeds alone would be another number than that of all.
+        let of = |series: &Series| Some(number(series, &choice.name(series)?, measure, limits));
+        let values: Option<Vec<f64>> = variant.series.iter().filter_map(of).collect();
+        Summary::of(&values?)
+    };
+    let row = |variant: &Measured| {
+        let base = variants.iter().find(|other| other.name == variant.baseline && !variant.is_baseline());
+        let cell = |measure: Measure| {
+            let own = summary(variant, measure);
+            let of_base = base.and_then(|base| summary(base, measure));
+            let difference = own.zip(of_base).map(|(own, base)| own.mean - base.mean);
+            Cell { summary: own, difference }
+        };
+        Measure::ALL.map(cell).to_vec()
+    };
+    variants.iter().map(row).collect()
+}
+
+fn number(series: &Series, name: &str, measure: Measure, limits: [Option<f64>; 3]) -> Option<f64> {
+    let steps = curve(series, name, Over::Steps);
+    match measure {
+        Measure::Last => steps.last().map(|(_, value)| *value),
+        Measure::Best => steps.iter().map(|(_, value)| *value).reduce(f64::max),
+        Measure::Area => area(&steps, limits[0]?),
+        Measure::At(over) => {
+            let limit = Over::ALL.iter().zip(limits).find(|(known, _)| **known == over)?.1?;
+            value_at(&curve(series, name, over), limit)
+        }
+    }
+}
+
+/// The variants of some run directories or files of metrics: those of one folder whose names end in `seed1`, `seed2`, ...
+/// are runs of one, and the first is the baseline. Variants of one name get the folder around them in front.
+pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
+    let mut found: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
+    for path in paths {
+        let variant = without_seed(path);
+        match found.iter_mut().find(|(known, _)| *known == variant) {
+            Some((_, runs)) => runs.push(path.clone()),
+            None => found.push((variant, vec![path.clone()])),
+        }
+    }
+    let (folders, runs): (Vec<PathBuf>, Vec<Vec<PathBuf>>) = found.into_iter().unzip();
+    let names = names::apart(&folders);
+    let baseline = names.first().cloned().unwrap_or_default();
+    let of = |(name, runs)| Variant { name, baseline: baseline.clone(), runs };
+    names.into_iter().zip(runs).map(of).collect()
+}
+
+/// Where a run is, without the seed in its name: for a file of metrics in a run directory the directory, for any other
+/// the file without its suffix.
+fn without_seed(path: &Path) -> PathBuf {
+    let is_metrics = path.file_name().is_some_and(|name| name == tamis_run::directory::METRICS);
+    let named = if is_metrics { path.parent().filter(|parent| parent.file_name().is_some()) } else { None };
+    let named = named.unwrap_or(path);
+    let name = if named.is_dir() { named.file_name() } else { named.file_stem() };
+    let Some(name) = name.map(|name| name.to_string_lossy().into_owned()) else { return named.to_owned() };
+    let without = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let stem = without.strip_suffix("seed").filter(|_| without.len() < name.len());
+    let stem = stem.map(|stem| stem.trim_end_matches(['_', '-'])).filter(|stem| !stem.is_empty());
+    named.with_file_name(stem.unwrap_or(&name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,469 @@
+//! The metric and the groups of rollout files, as flat columns.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use tamis_data::records::{DataRecord, RecordError, Records, RowPlace, lookup};
+use tamis_data::rollouts::find_metric;
+
+use super::layout::GroupLayout;
+use super::repeated::{name_prompts, split_prompts};
+use crate::Fault;
+
+/// The metric of every trajectory and the group of every row.
+#[derive(Debug, Default)]
+pub(super) struct RolloutColumns {
+    pub(super) metric: String,
+    /// Group of each row \[file\]\[row\], and which of its members it is; `None` where the row holds them
+    /// all.
+    rows: Vec<Vec<(usize, Option<usize>)>>,
+    /// The metric of each group's trajectories \[P\]\[G\], in row order.
+    groups: Vec<Vec<f64>>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl RolloutColumns {
+    /// All metrics, groups concatenated, and where groups begin and the last ends.
+    pub(super) fn flat(&self) -> (Vec<f64>, Vec<usize>) {
+        let mut metric = Vec::with_capacity(self.groups.iter().map(Vec::len).sum());
+        let mut offsets = Vec::with_capacity(self.groups.len() + 1);
+        offsets.push(0);
+        for group in &self.groups {
+            metric.extend(group);
+            offsets.push(metric.len());
+        }
+        (metric, offsets)
+    }
+
+    /// The metric of each group's trajectories \[P\]\[G\].
+    pub(super) fn groups(&self) -> &[Vec<f64>] {
+        &self.groups
+    }
+
+    /// The group of a row, and which of its members it is; `None` where the row holds them all.
+    pub(super) fn group_of(&self, file: usize, row: u64) -> Option<(usize, Option<usize>)> {
+        self.rows.get(file)?.get(usize::try_from(row).ok()?).copied()
+    }
+
+    /// The first file in which a row holds a whole group.
+    pub(super) fn file_of_whole_groups(&self) -> Option<usize> {
+        self.rows.iter().position(|rows| rows.iter().any(|(_, member)| member.is_none()))
+    }
+
+    pub(super) fn num_rows(&self) -> usize {
+        self.rows.iter().map(Vec::len).sum()
+    }
+}
+
+/// Columns of the rows read so far, to say what there is instead of a column that there is not.
+const ROWS_LISTED: usize = 100;
+
+/// Reads the columns that the layout names.
+pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutColumns, Fault> {
+    let mut columns = RolloutColumns {
+        metric: match layout {
+            GroupLayout::Long { metric, .. } => metric.clone(),
+            GroupLayout::Wide { metrics } if metrics.is_empty() => {
+                return Err(Fault::usage("the wide layout needs at least one metric column"));
+            }
+            GroupLayout::Wide { metrics } => metrics.join(", "),
+        },
+        ..RolloutColumns::default()
+    };
+    if inputs.is_empty() {
+        return Err(Fault::usage("no rollout file was given"));
+    }
+    for file in inputs {
+        let mut seen = BTreeSet::new();
+        let rows = match layout {
+            GroupLayout::Long { group_by, metric } if group_by.is_empty() && holds_lists(file, metric)? => {
+                lists(file, metric, &mut columns.groups, &mut seen)?
+            }
+            GroupLayout::Long { group_by, metric } => {
+                let (rows, warnings) = long(file, group_by, metric, &mut columns.groups, &mut seen)?;
+                columns.warnings.extend(warnings);
+                rows
+            }
+            GroupLayout::Wide { metrics } => wide(file, metrics, &mut columns.groups, &mut seen)?,
+        };
+        if rows.is_empty() {
+            return Err(Fault::failed(format!("{} has no rows", file.display())));
+        }
+        let asked: &[String] = match layout {
+            GroupLayout::Long { metric, .. } => std::slice::from_ref(metric),
+            GroupLayout::Wide { metrics } => metrics,
+        };
+        let absent: Vec<String> = asked.iter().filter(|metric| !seen.contains(*metric)).cloned().collect();
+        if !absent.is_empty() {
+            return Err(missing(file, &absent, &[], true));
+        }
+        columns.rows.push(rows);
+    }
+    Ok(columns)
+}
+
+/// The columns of the first rows of a file, nested ones by their path.
+fn listed(file: &Path) -> Vec<String> {
+    fn note(columns: &mut Vec<String>, prefix: &str, values: &Map<String, Value>, depth: usize) {
+        for (name, value) in values {
+            let path = format!("{prefix}{name}");
+            match value {
+                Value::Object(inner) if depth < 3 && !inner.is_empty() => {
+                    note(columns, &format!("{path}."), inner, depth + 1);
+                }
+                _ if !columns.contains(&path) => columns.push(path),
+                _ => {}
+            }
+        }
+    }
+    let mut columns = Vec::new();
+    for record in Records::open(file).into_iter().flatten().take(ROWS_LISTED).map_while(Result::ok) {
+        note(&mut columns, "", &record.values, 0);
+    }
+    columns
+}
+
+fn nearest(columns: &[String], column: &str) -> Option<String> {
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    columns
+        .iter()
+        .map(|name| {
+            let whole = strsim::jaro_winkler(column, name);
+            (whole.max(strsim::jaro_winkler(&last(column), &last(name)) - 0.05), name)
+        })
+        .filter(|(similarity, _)| *similarity > 0.78)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name.clone())
+}
+
+/// The error of metrics that no row has, and of group columns that the first row does not have.
+fn missing(file: &Path, metrics: &[String], groups: &[String], has_any_group: bool) -> Fault {
+    let columns = listed(file);
+    let absent = |role: &str, column: &String| match nearest(&columns, column) {
+        Some(name) => format!("no {role} column `{column}` (did you mean `{name}`?)"),
+        None => format!("no {role} column `{column}`"),
+    };
+    let metrics = metrics.iter().map(|metric| absent("metric", metric));
+    let mut all: Vec<String> = metrics.chain(groups.iter().map(|group| absent("group", group))).collect();
+    if !has_any_group {
+        let known = list_names(&GroupLayout::GROUP_COLUMNS);
+        all.push(format!("no column that is known to name the group ({known})"));
+    }
+    let (file, there) = (file.display(), list_names(&columns));
+    let fault = Fault::usage(format!("{file} has {}; it has {there}", all.join(" and ")));
+    if has_any_group {
+        return fault;
+    }
+    // If nothing but the prompt says what belongs together (verl's own dumps), the prompt does.
+    let prompt =
+        ["prompt", "input", "question"].into_iter().find(|name| columns.iter().any(|column| column == name));
+    fault.with_hint(prompt.map_or_else(
+        || {
+            "name it with `--group COLUMN`; where each row holds a whole group, give `--metric` \
+                         once for each of its columns"
+                .to_owned()
+        },
+        |prompt| {
+            format!(
+                "name it with `--group COLUMN`; `--group {prompt}` puts rows of the same {prompt} together"
+            )
+        },
+    ))
+}
+
+/// The error of group columns that the first row does not have, together with the metric, if no row has that
+/// either.
+fn no_group(file: &Path, first: &DataRecord, groups: &[String], metric: &String, rest: Records) -> Fault {
+    let has_metric = metric_value(&first.values, metric).is_some()
+        || rest.map_while(Result::ok).any(|record| metric_value(&record.values, metric).is_some());
+    let metrics = if has_metric { &[] } else { std::slice::from_ref(metric) };
+    missing(file, metrics, groups, !groups.is_empty())
+}
+
+/// Opens a file with the columns that name groups and hold metrics.
+fn open(file: &Path, groups: &[String], metrics: &[String]) -> Result<Records, RecordError> {
+    /// What [`find_metric`] looks at beside a metric's own column.
+    const OF_OURS: [&str; 4] = ["metric", "metric_value", "verdict", "reward"];
+    Records::open_with(file, |column| {
+        let leads_to = |path: &String| {
+            path.strip_prefix(column.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let is_score = |metric: &String| {
+            let score = metric.strip_prefix("scores.");
+            score.is_some_and(|score| {
+                column.name == score || column.name.strip_prefix("score_") == Some(score)
+            })
+        };
+        groups.iter().chain(metrics).any(leads_to)
+            || metrics.iter().any(is_score)
+            || OF_OURS.contains(&column.name)
+            || groups.is_empty() && GroupLayout::GROUP_COLUMNS.contains(&column.name)
+            || column.name == "loss_mask" && metrics.iter().any(|metric| metric == "length")
+    })
+}
+
+/// For each row its group, and its place in the values of the group where it has one.
+type GroupOfRow = Vec<(usize, Option<usize>)>;
+
+/// One row a trajectory: the group of each row, and what a person should know about the ids.
+fn long(
+    file: &Path,
+    group_by: &[String],
+    metric: &String,
+    groups: &mut Vec<Vec<f64>>,
+    seen: &mut BTreeSet<String>,
+) -> Result<(GroupOfRow, Vec<String>), Fault> {
+    let mut rows = Vec::new();
+    let mut spellings: BTreeMap<String, Spellings> = BTreeMap::new();
+    let mut by_key: HashMap<String, usize> = HashMap::new();
+    let mut inferred: Vec<String> = Vec::new();
+    let mut records = open(file, group_by, std::slice::from_ref(metric))?;
+    while let Some(record) = records.next() {
+        let record = record?;
+        if group_by.is_empty() && inferred.is_empty() {
+            let known = GroupLayout::GROUP_COLUMNS.iter().find(|name| lookup(&record.values, name).is_some());
+            match known {
+                Some(name) => inferred.push((*name).to_owned()),
+                None => return Err(no_group(file, &record, &[], metric, records)),
+            }
+        }
+        let columns = if group_by.is_empty() { &inferred } else { group_by };
+        if rows.is_empty() {
+            let is_absent = |column: &&String| lookup(&record.values, column).is_none();
+            let absent: Vec<String> = columns.iter().filter(is_absent).cloned().collect();
+            if !absent.is_empty() {
+                return Err(no_group(file, &record, &absent, metric, records));
+            }
+        }
+        let mut key = String::new();
+        for column in columns {
+            match lookup(&record.values, column) {
+                None | Some(Value::Null) => {
+                    let message = format!("{}: no value in the group column `{column}`", record.place);
+                    let hint = "a row without a group cannot be judged; take such rows out first";
+                    return Err(Fault::failed(message).with_hint(hint));
+                }
+                Some(value) => {
+                    if let Some(number) = inexact(value) {
+                        let message = format!(
+                            "{}: the group column `{column}` holds a number with more digits than are read ({number:e})",
+                            record.place
+                        );
+                        return Err(Fault::failed(message).with_hint(
+                            "its last digits would be lost and groups merged; write such ids as text",
+                        ));
+                    }
+                    match spellings.get_mut(column) {
+                        Some(known) => known.note(value),
+                        None => spellings.entry(column.clone()).or_default().note(value),
+                    }
+                    key.push_str(&value.to_string());
+                }
+            }
+            key.push('\n');
+        }
+        let value = number(&record, metric, seen)?;
+        let next = by_key.len();
+        rows.push((*by_key.entry(key).or_insert(next), value));
+    }
+    let mut warnings: Vec<String> =
+        spellings.iter().filter_map(|(column, spellings)| spellings.warning(file, column)).collect();
+    let mut keys: Vec<usize> = rows.iter().map(|(key, _)| *key).collect();
+    let columns = if group_by.is_empty() { &inferred } else { group_by };
+    if name_prompts(columns) {
+        let warning = split_prompts(&mut keys).warning(&columns.join("`, `"));
+        warnings.extend(warning.map(|warning| format!("{}: {warning}", file.display())));
+    }
+    let first = groups.len();
+    let rows = keys.into_iter().zip(rows).map(|(key, (_, value))| {
+        let group = first + key;
+        if groups.len() <= group {
+            groups.resize_with(group + 1, Vec::new);
+        }
+        groups[group].push(value);
+        (group, Some(groups[group].len() - 1))
+    });
+    Ok((rows.collect(), warnings))
+}
+
+/// Spellings of the ids in one column: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
+#[derive(Debug, Default)]
+struct Spellings {
+    /// For each number the ways in which it was written.
+    by_number: HashMap<i128, BTreeSet<String>>,
+}
+
+impl Spellings {
+    fn note(&mut self, value: &Value) {
+        /// From here on doubles skip integers, and two ids would be one.
+        const FIRST_SKIPPED: f64 = 9_007_199_254_740_992.0;
+        let whole =
+            |number: f64| (number.fract() == 0.0 && number.abs() < FIRST_SKIPPED).then_some(number as i128);
+        let number = match value {
+            Value::Number(number) => number
+                .as_i64()
+                .map(i128::from)
+                .or_else(|| number.as_u64().map(i128::from))
+                .or_else(|| whole(number.as_f64()?)),
+            Value::String(text) => {
+                let text = text.trim();
+                text.parse()
+                    .ok()
+                    // An id with an exponent (`1e5`, as in a hash) is a text.
+                    .or_else(|| whole(text.parse().ok().filter(|_| !text.contains(['e', 'E']))?))
+            }
+            _ => None,
+        };
+        if let Some(number) = number {
+            self.by_number.entry(number).or_default().insert(value.to_string());
+        }
+    }
+
+    fn warning(&self, file: &Path, column: &str) -> Option<String> {
+        let several = self.by_number.iter().filter(|(_, written)| written.len() > 1);
+        let (_, written) = several.clone().min_by_key(|(number, _)| **number)?;
+        let written: Vec<String> = written.iter().map(|written| format!("`{written}`")).collect();
+        Some(format!(
+            "{}: {} ids in column `{column}` are written in more than one way, such as {}: each way is a \
+                 group of its own; write them all as numbers or all as text",
+            file.display(),
+            several.count(),
+            written.join(" and ")
+        ))
+    }
+}
+
+/// One row a group.
+fn wide(
+    file: &Path,
+    metrics: &[String],
+    groups: &mut Vec<Vec<f64>>,
+    seen: &mut BTreeSet<String>,
+) -> Result<Vec<(usize, Option<usize>)>, Fault> {
+    let mut rows = Vec::new();
+    for record in open(file, &[], metrics)? {
+        let record = record?;
+        let members: Result<Vec<f64>, _> =
+            metrics.iter().map(|metric| number(&record, metric, seen)).collect();
+        rows.push((groups.len(), None));
+        groups.push(members?);
+    }
+    Ok(rows)
+}
+
+/// Whether the metric of the first row is a list, so that each row is a group.
+fn holds_lists(file: &Path, metric: &String) -> Result<bool, Fault> {
+    let first = open(file, &[], std::slice::from_ref(metric))?.next().transpose()?;
+    Ok(first.is_some_and(|record| matches!(lookup(&record.values, metric), Some(Value::Array(_)))))
+}
+
+/// One row a group, its members in a list.
+fn lists(
+    file: &Path,
+    metric: &String,
+    groups: &mut Vec<Vec<f64>>,
+    seen: &mut BTreeSet<String>,
+) -> Result<Vec<(usize, Option<usize>)>, Fault> {
+    let mut rows = Vec::new();
+    seen.insert(metric.to_owned());
+    for record in open(file, &[], std::slice::from_ref(metric))? {
+        let record = record?;
+        let not_a_list = |actual: String| {
+            let place = &record.place;
+            Fault::failed(format!(
+                "{place}: `{metric}` must be a list of numbers, as in the first row, got {actual}"
+            ))
+        };
+        let members = match lookup(&record.values, metric) {
+            Some(Value::Array(members)) if members.is_empty() => {
+                return Err(not_a_list("an empty one".to_owned()));
+            }
+            Some(Value::Array(members)) => members,
+            Some(other) => return Err(not_a_list(describe(other))),
+            None => return Err(not_a_list("nothing".to_owned())),
+        };
+        let members = members.iter().enumerate().map(|(place, member)| {
+            as_number(member)
+                .ok_or_else(|| not_a_number(&record.place, &format!("{metric}[{place}]"), member))
+        });
+        let members: Result<Vec<f64>, _> = members.collect();
+        rows.push((groups.len(), None));
+        groups.push(members?);
+    }
+    Ok(rows)
+}
+
+/// The value of a metric in a row: of the column with its name, otherwise as rollouts of tamis hold it. A
+/// column that is called as a number of tamis (a reward's) is not meant.
+fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
+    let column = || lookup(row, metric).map(Cow::Borrowed);
+    if matches!(metric, "length" | "entropy" | "seq_reward") {
+        find_metric(row, metric).or_else(column)
+    } else {
+        column().or_else(|| find_metric(row, metric))
+    }
+}
+
+/// A metric's number in a row: NaN where null or not there.
+fn number(record: &DataRecord, column: &str, seen: &mut BTreeSet<String>) -> Result<f64, Fault> {
+    let Some(value) = metric_value(&record.values, column) else { return Ok(f64::NAN) };
+    if !seen.contains(column) {
+        seen.insert(column.to_owned());
+    }
+    as_number(&value).ok_or_else(|| not_a_number(&record.place, column, &value))
+}
+
+fn not_a_number(place: &RowPlace, column: &str, value: &Value) -> Fault {
+    let actual = describe(value);
+    Fault::failed(format!("{place}: `{column}` must be a number, true, false or null, got {actual}"))
+}
+
+/// A number or flag; NaN for null.
+fn as_number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Null => Some(f64::NAN),
+        Value::Bool(value) => Some(f64::from(u8::from(*value))),
+        Value::Number(number) => Some(number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// A number in a value that stands for more than one integer: one that 64 bits do not hold is read as the
+/// nearest double.
+fn inexact(value: &Value) -> Option<f64> {
+    /// From 2^53 on, doubles skip integers.
+    const FIRST_SKIPPED: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().filter(|number| number.abs() >= FIRST_SKIPPED)
+        }
+        Value::Array(values) => values.iter().find_map(inexact),
+        Value::Object(values) => values.values().find_map(inexact),
+        _ => None,
+    }
+}
+
+/// Description of a value, for messages.
+fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) | Value::Number(_) => format!("the single value {value}"),
+        Value::String(text) => format!("the text {:?}", text.chars().take(20).collect::<String>()),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(inner) => {
+            let inside: Vec<&String> = inner.keys().take(10).collect();
+            format!("an object with {}", list_names(&inside))
+        }
+    }
+}
+
+fn list_names(names: &[impl AsRef<str>]) -> String {
+    const MOST: usize = 40;
+    let mut text: Vec<String> = names.iter().take(MOST).map(|name| format!("`{}`", name.as_ref())).collect();
+    if names.len() > MOST {
+        text.push(format!("and {} more", names.len() - MOST));
+    }
+    text.join(", ")
+}

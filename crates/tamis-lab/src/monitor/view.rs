@@ -1,0 +1,210 @@
+//! Draws as much as fits into the terminal, the most important first.
+//!
+//! A small terminal shows only lines. From [`WIDE`] columns and [`TALL`] lines on there are charts and a table of the
+//! last steps. Colours only repeat what words say.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
+use tamis_core::figure::percent;
+use tamis_core::printable::one_line;
+
+use super::summary::{Course, PastStep, RunState};
+use super::{WatchedRun, text};
+
+const WIDE: u16 = 80;
+const TALL: u16 = 24;
+/// Columns of the names on the left.
+const NAMES: usize = 11;
+/// What a bar of a sparkline is counted in.
+const FULL: f64 = 1000.0;
+
+/// With or without colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// With colours.
+    Coloured,
+    /// Without.
+    Plain,
+}
+
+impl Look {
+    fn colour(self, colour: Color) -> Style {
+        match self {
+            Self::Coloured => Style::new().fg(colour),
+            Self::Plain => Style::new(),
+        }
+    }
+
+    fn of(self, state: RunState) -> Style {
+        let colour = match state {
+            RunState::Running => Color::Green,
+            RunState::Failed => Color::Red,
+            RunState::StoppedEarly | RunState::Unfinished => Color::Yellow,
+            RunState::Finished | RunState::Unknown => Color::Cyan,
+        };
+        self.colour(colour).add_modifier(Modifier::BOLD)
+    }
+
+    fn of_message(self, name: &str) -> Style {
+        match name {
+            "error" => self.colour(Color::Red),
+            "warning" => self.colour(Color::Yellow),
+            _ => Style::new(),
+        }
+    }
+}
+
+/// Draws a summary.
+pub(super) fn draw(frame: &mut Frame<'_>, summary: &WatchedRun, look: Look) {
+    let area = frame.area();
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]).areas(area);
+    draw_head(frame, head, summary, look);
+    if area.width >= WIDE && area.height >= TALL {
+        draw_wide(frame, body, summary, look);
+    } else {
+        let lines = small_lines(summary, body, look);
+        frame.render_widget(Paragraph::new(lines), body);
+    }
+    let keys = Line::from("q quits, r looks now").style(look.colour(Color::DarkGray));
+    frame.render_widget(keys, foot);
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look) {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let path = one_line(&summary.path);
+    // Of a long path the end is what tells.
+    let room = usize::from(area.width);
+    let hidden = path.chars().count().saturating_sub(room);
+    let shown: String = if hidden == 0 {
+        path
+    } else {
+        std::iter::once('…').chain(path.chars().skip(hidden + 1)).collect()
+    };
+    let lines = vec![
+        Line::from(Span::styled(shown, bold)),
+        Line::from(Span::styled(text::headline(summary), look.of(summary.state))),
+    ];
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn batches(summary: &WatchedRun) -> Vec<Line<'static>> {
+    text::batch_lines(&summary.batch_figures).into_iter().map(Line::from).collect()
+}
+
+fn named(name: &str, said: &str, style: Style) -> Line<'static> {
+    Line::from(Span::styled(format!("{name:<NAMES$}{}", one_line(said)), style))
+}
+
+/// Lines for a small terminal: what ended the run, the figures of the batches, then as much as there is room for.
+fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    let messages = text::messages(summary);
+    let (errors, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(|(name, _)| *name == "error");
+    lines.extend(errors.iter().take(1).map(|(name, said)| named(name, said, look.of_message(name))));
+    lines.extend(batches(summary));
+    let room = usize::from(area.width);
+    for (name, course, shown) in courses(summary) {
+        let figures = format!("{} → {} ", shown(course.first), shown(course.last));
+        let spark = text::spark(&course.values, room.saturating_sub(NAMES + figures.chars().count()));
+        lines.push(named(name, &format!("{figures}{spark}"), look.colour(Color::Cyan)));
+    }
+    // The step in the making comes before what is known of all.
+    let rows = text::rows(summary);
+    let of = |wanted: &'static str| rows.iter().filter(move |(name, _)| *name == wanted);
+    for wanted in ["now", "dropped", "groups", "refill", "lag", "time", "validation", "update"] {
+        lines.extend(of(wanted).map(|(name, said)| named(name, said, Style::new())));
+    }
+    lines.extend(
+        others
+            .iter()
+            .chain(errors.iter().skip(1))
+            .map(|(name, said)| named(name, said, look.of_message(name))),
+    );
+    lines
+}
+
+type Shown = fn(f64) -> String;
+
+fn courses(summary: &WatchedRun) -> Vec<(&'static str, &Course, Shown)> {
+    let reward = summary.reward.as_ref().map(|course| ("reward", course, text::plain as Shown));
+    let rate = summary.pass_rate.as_ref().map(|course| ("pass rate", course, percent as Shown));
+    reward.into_iter().chain(rate).collect()
+}
+
+fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look) {
+    let rows: Vec<Line<'static>> = text::rows(summary)
+        .into_iter()
+        .filter(|(name, _)| !["reward", "pass rate"].contains(name))
+        .map(|(name, said)| named(name, &said, Style::new()))
+        .collect();
+    let messages: Vec<Line<'static>> = text::messages(summary)
+        .into_iter()
+        .map(|(name, said)| named(name, &said, look.of_message(name)))
+        .collect();
+    let most = usize::from(area.height / 4).max(1);
+    let num_messages = messages.len().min(most);
+    let (num_rows, num_messages) = (rows.len() as u16, num_messages as u16);
+    let [top, middle, bottom, last] = Layout::vertical([
+        Constraint::Length(6),
+        Constraint::Length(num_rows),
+        Constraint::Fill(1),
+        Constraint::Length(num_messages),
+    ])
+    .areas(area);
+    let [left, right] = Layout::horizontal([Constraint::Length(36), Constraint::Fill(1)]).areas(top);
+    frame.render_widget(Paragraph::new(batches(summary)).block(Block::bordered().title("Batches")), left);
+    let courses = courses(summary);
+    let charts = Layout::horizontal(vec![Constraint::Fill(1); courses.len().max(1)]).split(right);
+    for ((name, course, shown), area) in courses.iter().zip(charts.iter()) {
+        draw_chart(frame, *area, (*name, *course, *shown), look);
+    }
+    frame.render_widget(Paragraph::new(rows), middle);
+    draw_steps(frame, bottom, summary);
+    // The last that was said is what counts.
+    let messages: Vec<Line<'static>> = messages.into_iter().rev().take(most).rev().collect();
+    frame.render_widget(Paragraph::new(messages), last);
+}
+
+fn draw_chart(frame: &mut Frame<'_>, area: Rect, chart: (&str, &Course, Shown), look: Look) {
+    let (name, course, shown) = chart;
+    let title = format!("{name} {} → {}, {}", shown(course.first), shown(course.last), course.over);
+    let block = Block::bordered().title(title);
+    let columns = text::columns(&course.values, usize::from(block.inner(area).width));
+    // The least value is a low bar, not none.
+    let bars: Vec<u64> =
+        text::shares(&columns).into_iter().map(|share| (FULL * (0.1 + 0.9 * share)) as u64).collect();
+    let chart = Sparkline::default().block(block).data(bars).max(FULL as u64).style(look.colour(Color::Cyan));
+    frame.render_widget(chart, area);
+}
+
+/// The last steps, as many as there is room for, the newest at the top.
+fn draw_steps(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun) {
+    if area.height < 3 || summary.history.is_empty() {
+        return;
+    }
+    let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let figure = |value: Option<f64>, shown: Shown| value.map_or_else(|| "-".to_owned(), shown);
+    let row = |point: &PastStep| {
+        Row::new([
+            point.step.to_string(),
+            point.batches.to_string(),
+            count(point.kept),
+            count(point.dropped),
+            figure(point.reward, text::plain),
+            figure(point.pass_rate, percent),
+            figure(point.seconds, text::time),
+        ])
+    };
+    let names = ["step", "batches", "kept", "dropped", "reward", "pass rate", "time"];
+    let table = Table::new(summary.history.iter().rev().map(row), [Constraint::Length(10); 7])
+        .header(Row::new(names).style(Style::new().add_modifier(Modifier::BOLD)))
+        .block(Block::bordered().title("Last steps"));
+    frame.render_widget(table, area);
+}
+
+#[cfg(test)]
+mod tests;

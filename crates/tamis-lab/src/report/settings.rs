@@ -1,0 +1,162 @@
+//! The settings of a run, each with where it came from, and where runs differ.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::tree::{Node, Value};
+use tamis_config::yaml::parse;
+
+/// One value of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) value: String,
+    /// Where it came from, as the run noted it; empty where it did not.
+    pub(crate) origin: String,
+}
+
+impl Setting {
+    /// Whether somebody chose it, in a file, on the command line or by a preset.
+    pub(crate) fn is_chosen(&self) -> bool {
+        !self.origin.is_empty() && self.origin != "default" && !self.origin.contains(" follows ")
+    }
+}
+
+/// All values of a configuration by dotted key.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Settings(pub(crate) BTreeMap<String, Setting>);
+
+impl Settings {
+    /// Of the `config.yaml` of a run.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        let text =
+            tamis_file::read_text(path, tamis_file::MAX_CONFIGURATION).map_err(|error| error.to_string())?;
+        Self::parse(path, text)
+    }
+
+    fn parse(path: &Path, text: String) -> Result<Self, String> {
+        let source = Source::new(SourceKind::RunFile(path.to_owned()), text);
+        let tree = parse(&source).map_err(|found| {
+            found
+                .first()
+                .map_or_else(|| "it is no YAML".to_owned(), |first| first.to_string().trim().to_owned())
+        })?;
+        let lines: Vec<&str> = source.text.lines().collect();
+        let mut settings = BTreeMap::new();
+        collect(&tree, "", &lines, &mut settings);
+        Ok(Self(settings))
+    }
+
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(|setting| setting.value.as_str())
+    }
+
+    /// A whole number.
+    pub(crate) fn number(&self, key: &str) -> Option<u64> {
+        self.get(key)?.parse().ok()
+    }
+}
+
+/// Puts the values below a node under their keys. What stands in one line is one value.
+fn collect(node: &Node, key: &str, lines: &[&str], into: &mut BTreeMap<String, Setting>) {
+    let join = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
+    match &node.value {
+        Value::Map(entries) if !entries.is_empty() => {
+            for entry in entries {
+                collect(&entry.node, &join(&entry.key), lines, into);
+            }
+        }
+        Value::List(items) if items.iter().any(|item| !matches!(item.value, Value::Scalar { .. })) => {
+            for (place, item) in items.iter().enumerate() {
+                collect(item, &join(&place.to_string()), lines, into);
+            }
+        }
+        _ => {
+            let origin = origin(node, lines).to_owned();
+            into.insert(key.to_owned(), Setting { value: text(node), origin });
+        }
+    }
+}
+
+fn text(node: &Node) -> String {
+    if node.is_null() {
+        return "null".to_owned();
+    }
+    match &node.value {
+        Value::Scalar { text, .. } => text.clone(),
+        Value::List(items) => format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(", ")),
+        Value::Map(_) => "{}".to_owned(),
+    }
+}
+
+/// The comment behind a value, or in the line above it.
+fn origin<'a>(node: &Node, lines: &[&'a str]) -> &'a str {
+    let number = node.origin.line.saturating_sub(1);
+    let line = lines.get(number).copied().unwrap_or_default();
+    let behind = node.origin.column.saturating_sub(1) + node.origin.length;
+    let rest = line.char_indices().nth(behind).map_or("", |(at, _)| line.get(at..).unwrap_or_default());
+    if let Some((_, comment)) = rest.split_once("  # ") {
+        return comment.trim();
+    }
+    let above = number.checked_sub(1).and_then(|above| lines.get(above)).map_or("", |line| line.trim());
+    above.strip_prefix("# ").unwrap_or_default()
+}
+
+/// The keys in which runs differ, in order, with the setting of each. Where a run is and its name are left
+/// out.
+pub(crate) fn differences<'a>(runs: &[&'a Settings]) -> Vec<(&'a str, Vec<Option<&'a Setting>>)> {
+    let mut keys: Vec<&str> = runs.iter().flat_map(|run| run.0.keys()).map(String::as_str).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let of = |key: &'a str| (key, runs.iter().map(|run| run.0.get(key)).collect::<Vec<_>>());
+    let value = |setting: Option<&'a Setting>| setting.map(|setting| setting.value.as_str());
+    keys.into_iter()
+        .filter(|key| !["run.name", "run.dir"].contains(key))
+        .map(of)
+        .filter(|(_, settings)| settings.windows(2).any(|pair| value(pair[0]) != value(pair[1])))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Settings {
+        Settings::parse(Path::new("config.yaml"), text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn values_with_their_origins() {
+        let settings = parsed(
+            "run:\n  name: \"a # b\"  # my.yaml:3\n  seed: 1  # default\n# command line: reward=[...]\nreward:\n  - {kind: number, weight: 2}  # my.yaml:9\ndata:\n  # a/long/path:7\n  train: [x, y]\nempty:\n",
+        );
+        let shown =
+            |key: &str| settings.0.get(key).map(|setting| (setting.value.as_str(), setting.origin.as_str()));
+        assert_eq!(shown("run.name"), Some(("a # b", "my.yaml:3")));
+        assert_eq!(shown("run.seed"), Some(("1", "default")));
+        assert_eq!(shown("reward.0.kind"), Some(("number", "my.yaml:9")));
+        assert_eq!(shown("data.train"), Some(("[x, y]", "a/long/path:7")));
+        assert_eq!(shown("empty"), Some(("null", "")));
+        assert!(settings.0["run.name"].is_chosen() && !settings.0["run.seed"].is_chosen());
+        assert_eq!(settings.number("run.seed"), Some(1));
+    }
+
+    #[test]
+    fn differences_of_runs() {
+        let one = parsed("run: {name: a, seed: 1}\nx: 1\n");
+        let other = parsed("run: {name: b, seed: 2}\nx: 1\ny: 2\n");
+        let found = differences(&[&one, &other]);
+        assert_eq!(found.iter().map(|(key, _)| *key).collect::<Vec<_>>(), ["run.seed", "y"]);
+        assert_eq!(found[1].1[0], None);
+        assert!(differences(&[&one]).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_configuration() {
+        assert!(Settings::parse(Path::new("config.yaml"), "a: [".to_owned()).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! Schedules of rollout groups on a virtual clock: what each costs, how long it takes and what it trains on,
+//! before a GPU is rented.
+//!
+//! ```text
+//! simulate.* -> World (world.rs): pass rates (pass_rates.rs), lengths (completion.rs), servers (fleet.rs)
+//! policies   -> a scheduling machine and a selector of tamis-core each (policy.rs, prompt_order.rs); verl's default
+//!               trainer has a buffer of its own (machine.rs, replay_buffer.rs)
+//! both       -> a run (driver.rs), event by event, of which is measured (measure.rs) what a table and a page show
+//! ```
+//!
+//! The scheduling machine and the selector are those of a real run; only their surroundings are made up. Every
+//! random number is keyed by prompt and visit, so all policies get the same prompts and the same completions.
+
+mod bound;
+mod completion;
+mod driver;
+mod facts;
+mod fleet;
+mod lognormal;
+mod machine;
+mod measure;
+pub mod page;
+mod pass_rates;
+mod policy;
+mod prompt_order;
+mod replay_buffer;
+mod rollout_rates;
+mod simulation;
+mod table;
+mod window;
+mod world;
+
+pub use bound::{LowerBound, NoBound};
+pub use completion::{Completion, Completions};
+pub use facts::Fact;
+pub use measure::PolicyResult;
+pub use pass_rates::Population;
+pub use simulation::{Simulation, SimulationProgress, simulate, simulate_in, simulate_watched};
+pub use world::World;

@@ -1,0 +1,356 @@
+//! All policies in one world.
+
+use serde::{Serialize, Serializer};
+use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
+use tamis_core::figure::fixed;
+use tamis_core::schedule::selector::Selector;
+use tamis_core::schedule::{ScheduleError, SettingsError, Surplus};
+
+use crate::Fault;
+use crate::simulate::bound::{LowerBound, NoBound};
+use crate::simulate::driver::{self, Played, Span};
+use crate::simulate::facts::{Fact, facts, left_at_default};
+use crate::simulate::measure::PolicyResult;
+use crate::simulate::policy::{Policy, filter_of, max_in_flight, policy};
+use crate::simulate::world::{MOST_IN_FLIGHT, World};
+
+/// Steps below which numbers say little.
+const FEW_STEPS: u64 = 10;
+/// Passes over the data below which what choosing prompts spares hardly shows.
+const FEW_PASSES: f64 = 2.0;
+
+/// What the policies came to. As JSON it is `{"policies": [...], "seed", "groups", "bound"}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Simulation {
+    /// The policies, in the order that was asked for.
+    pub policies: Vec<PolicyResult>,
+    /// Seed of whatever was random.
+    pub seed: u64,
+    /// Groups that each policy was to train on, those before the first that is measured included.
+    pub groups: u64,
+    /// Steps in which it was to.
+    #[serde(skip)]
+    pub steps: u64,
+    /// The least that is possible without choosing prompts; as JSON `null` if there is no bound.
+    #[serde(serialize_with = "bound_or_null")]
+    pub bound: Result<LowerBound, NoBound>,
+    /// Policies that this world cannot have, with the reason.
+    #[serde(skip)]
+    pub left_out: Vec<(SimulatedPolicy, String)>,
+    /// Policies that choose prompts by what these came to before.
+    #[serde(skip)]
+    pub choosing: Vec<SimulatedPolicy>,
+    /// Prompts of the rollouts that pass rates are of, where these stand for the whole data.
+    #[serde(skip)]
+    pub sampled_prompts: Option<usize>,
+    /// What a person should know of the world and of policies in it, whatever these come to.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+    /// The world, in words.
+    #[serde(skip)]
+    pub world: Vec<Fact>,
+    /// The first step that is measured of a policy that comes to its last.
+    #[serde(skip)]
+    pub first_measured: u64,
+    /// Keys of the world that nobody set, or sections of them.
+    #[serde(skip)]
+    pub defaults: Vec<String>,
+}
+
+fn bound_or_null<S: Serializer>(
+    bound: &Result<LowerBound, NoBound>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    bound.ok().serialize(serializer)
+}
+
+/// How far a simulation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SimulationProgress {
+    /// The policy that is played.
+    pub policy: SimulatedPolicy,
+    /// Steps that it has trained.
+    pub steps: u64,
+    /// Of so many.
+    pub of: u64,
+    /// Groups that it has started.
+    pub groups: u64,
+}
+
+/// Simulates the policies of a configuration.
+///
+/// # Errors
+/// Pass rates that cannot be read, settings of a policy that contradict themselves.
+pub fn simulate(config: &Config) -> Result<Simulation, Fault> {
+    simulate_watched(config, &mut |_| {})
+}
+
+/// As [`simulate`]; `watch` is told again and again how far it is.
+///
+/// # Errors
+/// As there.
+pub fn simulate_watched(
+    config: &Config,
+    watch: &mut dyn FnMut(SimulationProgress),
+) -> Result<Simulation, Fault> {
+    let keys = keys_of(config);
+    let world = World::new(config, &keys)?;
+    let (names, are_all) = match &keys.policies[..] {
+        [] => (SimulatedPolicy::ALL, true),
+        named => (named, false),
+    };
+    play_all(&world, config, names, are_all, watch)
+}
+
+/// Simulates policies in a world.
+///
+/// # Errors
+/// Settings of a policy that contradict themselves.
+pub fn simulate_in(world: &World, config: &Config, names: &[SimulatedPolicy]) -> Result<Simulation, Fault> {
+    play_all(world, config, names, false, &mut |_| {})
+}
+
+/// Plays policies; those that this world cannot have may be left out.
+fn play_all(
+    world: &World,
+    config: &Config,
+    names: &[SimulatedPolicy],
+    leaves_out: bool,
+    watch: &mut dyn FnMut(SimulationProgress),
+) -> Result<Simulation, Fault> {
+    let (mut ready, mut left_out) = (Vec::new(), Vec::new());
+    let mut notes = world.population.warnings().to_vec();
+    if let Some(lengths) =
+        world.population.lengths().filter(|_| keys_of(config).length == SimulateConfig::default().length)
+    {
+        notes.push(format!(
+            "rollouts of `simulate.pass_rate.path` say how long completions are, and those here are as `simulate.length` \
+             has them by default: `{lengths}` has theirs"
+        ));
+    }
+    let mut max_lag = 0;
+    for &name in names {
+        match checked(name, config, world) {
+            Ok(policy) => {
+                if let Surplus::Carry { max_lag: lag } = policy.machine.settings().surplus {
+                    max_lag = max_lag.max(lag);
+                }
+                if name == SimulatedPolicy::Screening && policy.machine.settings().screen_first.is_none() {
+                    notes.push(whole_groups(config));
+                }
+                ready.push((name, policy));
+            }
+            Err(Refused { reason: Some(reason), .. }) if leaves_out => left_out.push((name, reason)),
+            Err(refused) => return Err(refused.fault),
+        }
+    }
+    let is_choosing = |policy: &Policy| !matches!(policy.selector, Selector::Shuffle(_));
+    let choosing = ready.iter().filter(|(_, policy)| is_choosing(policy)).map(|(name, _)| *name).collect();
+    let stands_for_all =
+        matches!(&keys_of(config).pass_rate, PassRates::Rollouts(rollouts) if rollouts.prompts.is_none());
+    let policies = ready
+        .into_iter()
+        .map(|(name, policy)| play(name, policy, config, world, watch))
+        .collect::<Result<_, _>>()?;
+    Ok(Simulation {
+        policies,
+        seed: world.seed,
+        groups: world.steps * world.train_batch_size as u64,
+        steps: world.steps,
+        bound: LowerBound::new(world, filter_of(config), max_lag),
+        left_out,
+        notes,
+        choosing,
+        sampled_prompts: stands_for_all.then(|| world.population.len()),
+        world: facts(config, world),
+        first_measured: world.warm_up + 1,
+        defaults: Vec::new(),
+    })
+}
+
+/// Why `screening` begins its groups whole.
+fn whole_groups(config: &Config) -> String {
+    let filter = filter_of(config);
+    let why = if filter.is_certain(0.0, f64::MAX) {
+        format!("groups of {} have no fewer first members that could differ", config.rollout.n)
+    } else {
+        format!("first members do not tell what the filter `{filter}` says of a whole group")
+    };
+    format!("the policy `screening` is `streaming_carry` here: {why}")
+}
+
+/// A policy that cannot be played.
+struct Refused {
+    fault: Fault,
+    /// Why it is left out, if others can be played.
+    reason: Option<String>,
+}
+
+/// The settings of a policy contradict themselves.
+fn contradiction(name: SimulatedPolicy, source: ScheduleError) -> Fault {
+    let hint = if is_pool(&source) {
+        "name policies that have rounds with `simulate.policies`, such as `verl`, `nemo_rl`, `rounds_carry` and \
+         `deficit`; an empty list takes all that have"
+            .to_owned()
+    } else {
+        format!("name other policies than `{name}` with `simulate.policies`, or change its settings")
+    };
+    Fault::usage(format!("the policy `{name}` cannot be simulated")).with_hint(hint).with_source(source)
+}
+
+fn is_pool(error: &ScheduleError) -> bool {
+    matches!(error, ScheduleError::Settings(SettingsError::PoolFilter { .. }))
+}
+
+/// The policy of a name, if the world can have it.
+fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, Refused> {
+    let members = world.completions.group_size();
+    let groups = max_in_flight(name, config, world);
+    if groups.saturating_mul(members) > MOST_IN_FLIGHT {
+        let message = format!(
+            "the policy `{name}` has {groups} groups of {members} in flight, and a simulation at most {MOST_IN_FLIGHT} \
+             completions"
+        );
+        let keys = match name {
+            SimulatedPolicy::PrimeRl => "`simulate.servers.slots` or `simulate.servers.count`",
+            SimulatedPolicy::Configured => "`schedule.rounds_in_flight`",
+            _ => "`rollout.n`",
+        };
+        let hint = format!("lower {keys}, or name other policies than `{name}` with `simulate.policies`");
+        return Err(Refused { fault: Fault::usage(&message).with_hint(hint), reason: Some(message) });
+    }
+    policy(name, config, world).map_err(|source| {
+        let reason = is_pool(&source).then(|| source.to_string());
+        Refused { fault: contradiction(name, source), reason }
+    })
+}
+
+/// Plays a policy to its end. Where that comes early, the numbers are those of the steps that there are: it is played
+/// again, up to the last of them.
+fn play(
+    name: SimulatedPolicy,
+    policy: Policy,
+    config: &Config,
+    world: &World,
+    watch: &mut dyn FnMut(SimulationProgress),
+) -> Result<PolicyResult, Fault> {
+    let failed = |source| contradiction(name, source);
+    let of = world.steps;
+    let mut tell = |steps, groups| watch(SimulationProgress { policy: name, steps, of, groups });
+    let span = Span { steps: of, warm_up: world.warm_up };
+    let Played { result, ended } = driver::run(name, policy, world, span, &mut tell).map_err(failed)?;
+    let Some(why) = ended else { return Ok(result) };
+    let steps = result.steps;
+    let again = checked(name, config, world).map_err(|refused| refused.fault)?;
+    let span = Span { steps, warm_up: steps / 2 };
+    let Played { result, .. } = driver::run(name, again, world, span, &mut tell).map_err(failed)?;
+    Ok(PolicyResult { ended: Some(why), ..result })
+}
+
+impl Simulation {
+    /// What whoever reads the numbers must know, in whole sentences.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.notes.clone();
+        if self.steps < FEW_STEPS {
+            warnings.push(format!(
+                "{} of {} groups: the second half of so few steps says little, for servers have hardly filled and \
+                 chance is large; raise `simulate.groups`",
+                if self.steps == 1 { "one step".to_owned() } else { format!("{} steps", self.steps) },
+                self.groups / self.steps.max(1)
+            ));
+        }
+        warnings.extend(self.warn_of_passes());
+        let mut reasons: Vec<&str> = Vec::new();
+        for (_, reason) in &self.left_out {
+            if !reasons.contains(&&**reason) {
+                reasons.push(reason);
+            }
+        }
+        for reason in reasons {
+            let names: Vec<String> = self
+                .left_out
+                .iter()
+                .filter(|(_, why)| why == reason)
+                .map(|(name, _)| format!("`{name}`"))
+                .collect();
+            warnings.push(format!("left out: {}: {reason}", names.join(", ")));
+        }
+        for policy in &self.policies {
+            if let Some(why) = &policy.ended {
+                let PolicyResult { name, steps, .. } = policy;
+                let numbers = if *steps == 0 { "it has no numbers" } else { "its numbers are of these" };
+                warnings.push(format!(
+                    "the policy `{name}` ended after {steps} of {} steps, and {numbers}: {why}",
+                    self.steps
+                ));
+            }
+        }
+        warnings
+    }
+
+    /// The same, knowing which keys somebody set: those of the world that nobody did are named.
+    #[must_use]
+    pub fn with_defaults(self, config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
+        Self { defaults: left_at_default(config, is_given), ..self }
+    }
+
+    /// What is to know of what nobody set, where there is any.
+    pub(crate) fn of_defaults(&self) -> Option<String> {
+        let names: Vec<String> = self.defaults.iter().map(|name| format!("`{name}`")).collect();
+        (!names.is_empty())
+            .then(|| format!("Left at their defaults, which measure nothing of yours: {}.", names.join(", ")))
+    }
+
+    /// The steps that the lower bound is of, where those of a policy that ended early are others.
+    pub(crate) fn steps_of_bound(&self) -> String {
+        if self.policies.iter().all(|policy| policy.ended.is_none()) {
+            return String::new();
+        }
+        format!(
+            " over steps {} to {}, which are not those of a policy that ended early",
+            self.first_measured, self.steps
+        )
+    }
+
+    /// What makes the numbers of policies that choose prompts those of another size of the data.
+    fn warn_of_passes(&self) -> Vec<String> {
+        let choosing = || self.policies.iter().filter(|policy| self.choosing.contains(&policy.name));
+        let list = |policies: Vec<&PolicyResult>| {
+            let each: Vec<String> = policies
+                .iter()
+                .map(|policy| format!("`{}` ({})", policy.name, fixed(policy.passes, 1)))
+                .collect();
+            each.join(", ")
+        };
+        let mut warnings = Vec::new();
+        let few: Vec<&PolicyResult> = choosing().filter(|policy| policy.passes < FEW_PASSES).collect();
+        if !few.is_empty() {
+            warnings.push(format!(
+                "fewer than {FEW_PASSES} passes over the data: {}; prompts are chosen by what they came to in passes \
+                 before, and in so few that spares little: raise `simulate.groups` to what your run trains on",
+                list(few)
+            ));
+        }
+        if let Some(prompts) = self.sampled_prompts
+            && !self.choosing.is_empty()
+        {
+            warnings.push(format!(
+                "the {prompts} prompts of the rollouts stand for all of the data, with so many passes over them: {}; \
+                 of more prompts fewer are known, and choosing spares less: say with `simulate.pass_rate.prompts` how \
+                 many your data have",
+                list(choosing().collect())
+            ));
+        }
+        warnings
+    }
+
+    /// Whether no policy came to its last step.
+    pub fn all_ended(&self) -> bool {
+        self.policies.iter().all(|policy| policy.ended.is_some())
+    }
+}
+
+/// The keys under `simulate`, or their defaults.
+pub(crate) fn keys_of(config: &Config) -> SimulateConfig {
+    config.simulate.clone().unwrap_or_default()
+}

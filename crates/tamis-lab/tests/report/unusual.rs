@@ -1,0 +1,266 @@
+//! Runs that lack something: each has a page, or an error that says what is missing.
+
+use std::path::PathBuf;
+
+use tamis_lab::FaultKind;
+use tamis_lab::report::{PageOptions, page};
+
+use crate::fixture::{made, run, try_made};
+
+fn notes(runs: &[PathBuf]) -> String {
+    made(runs).notes.into_iter().map(|(_, note)| note + "\n").collect()
+}
+
+fn refusal(path: PathBuf) -> String {
+    let shown = path.display().to_string();
+    let error = try_made(&[path]).unwrap_err();
+    assert_eq!(error.kind(), FaultKind::Usage);
+    format!("{error}\nhint: {}", error.hint().unwrap_or_default()).replace(&shown, "RUN")
+}
+
+#[test]
+fn what_is_no_run_is_refused_with_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    insta::assert_snapshot!(refusal(empty), @r"
+    RUN is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor a `rollouts` folder in it
+    hint: name the folder that a run printed at its start
+    ");
+    run(folder.path(), "sums", 1);
+    let around = refusal(folder.path().to_owned());
+    assert!(around.ends_with("hint: there are runs in it: did you mean `RUN/sums`?"), "{around}");
+    let misspelt = refusal(folder.path().join("sumz"));
+    assert!(
+        misspelt.contains("there is no file or folder RUN") && misspelt.contains("did you mean"),
+        "{misspelt}"
+    );
+    let same = folder.path().join("sums");
+    let twice = try_made(&[same.clone(), same]).unwrap_err().to_string();
+    assert!(twice.ends_with("sums is given twice"), "{twice}");
+    assert!(try_made(&[]).unwrap_err().hint().is_some());
+}
+
+#[test]
+fn a_run_without_rollouts_metrics_or_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 3);
+    std::fs::remove_dir_all(path.join("rollouts")).unwrap();
+    assert!(notes(std::slice::from_ref(&path)).starts_with("there are no rollout files in"));
+    let html = made(std::slice::from_ref(&path)).html;
+    assert!(!html.contains("id=\"samples\"") && html.contains("id=\"account\""));
+    std::fs::remove_file(path.join("metrics.jsonl")).unwrap();
+    let found = notes(std::slice::from_ref(&path));
+    assert!(found.contains("there is no `metrics.jsonl` yet"), "{found}");
+    assert!(made(std::slice::from_ref(&path)).html.contains("unfinished, 0 of 3 steps"));
+    let other = run(folder.path(), "other", 2);
+    std::fs::remove_file(other.join("config.yaml")).unwrap();
+    std::fs::remove_file(other.join("metrics.jsonl")).unwrap();
+    let html = made(&[other]).html;
+    assert!(
+        html.contains("id=\"samples\"") && html.contains("Pass rates of groups"),
+        "rollouts alone have a page"
+    );
+}
+
+#[test]
+fn a_file_of_metrics_is_a_run_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 3).join("metrics.jsonl");
+    let page = made(&[path]);
+    assert_eq!(page.num_steps, 3);
+    assert!(page.notes[0].1.starts_with("this is a file of metrics"));
+}
+
+#[test]
+fn unfinished_torn_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 4);
+    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    let last = metrics.trim_end().rfind('\n').unwrap() + 30;
+    std::fs::write(path.join("metrics.jsonl"), &metrics[..last]).unwrap();
+    std::fs::write(path.join("run.superseded.log"), "x").unwrap();
+    let found = notes(std::slice::from_ref(&path));
+    assert!(
+        found.contains("the last line of `metrics.jsonl` is not whole")
+            && found.contains("the run was resumed"),
+        "{found}"
+    );
+    let html = made(&[path]).html;
+    assert!(html.contains("unfinished, 3 of 4 steps"));
+}
+
+#[test]
+fn a_rollout_file_that_is_damaged_is_left_out_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 4);
+    let file = path.join("rollouts/step_2.parquet");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let page = made(&[path]);
+    assert_eq!(page.num_trajectories, 12);
+    assert!(
+        page.notes.iter().any(|(_, note)| note.contains("step_2.parquet` cannot be read and is left out")),
+        "{:?}",
+        page.notes
+    );
+}
+
+#[test]
+fn one_step_and_a_step_without_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 1);
+    let page = made(std::slice::from_ref(&path));
+    assert!(
+        !page.html.contains("NaN") && !page.html.contains("inf\""),
+        "a number that is none is in the page"
+    );
+    crate::fixture::write_rollouts(&path, 1, &[]);
+    let page = made(&[path]);
+    assert_eq!(page.num_trajectories, 0);
+}
+
+#[test]
+fn some_steps_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 9);
+    let options = |steps: &str, num_samples| PageOptions {
+        runs: vec![path.clone()],
+        steps: steps.parse().unwrap(),
+        num_samples: Some(num_samples),
+        title: Some("Mine & yours".to_owned()),
+    };
+    let found = page(&options("3..5", 2)).unwrap();
+    assert_eq!((found.num_steps, found.num_trajectories), (3, 12));
+    assert!(found.html.contains("<h1>Mine &amp; yours</h1>") && found.html.contains("steps 3 to 5"));
+    assert_eq!(found.html.matches("<article class=\"group\"").count(), 2);
+    assert!(!page(&options("3..5", 0)).unwrap().html.contains("id=\"samples\""));
+    let error = page(&options("20..", 2)).unwrap_err();
+    assert!(
+        error.to_string().contains("no run has one of the steps from 20 on that `--steps` asks for"),
+        "{error}"
+    );
+    assert!(error.to_string().ends_with("has steps up to 9"), "{error}");
+}
+
+#[test]
+fn an_error_that_ended_a_run_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 2);
+    let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
+    std::fs::write(path.join("config.yaml"), settings.replace("total_steps: 2", "total_steps: 9")).unwrap();
+    std::fs::write(
+        path.join("run.log"),
+        "2026-11-26T12:00:00.000Z info begins\n2026-11-26T12:01:00.000Z error the disk is <full>\n",
+    )
+    .unwrap();
+    let html = made(&[path]).html;
+    assert!(html.contains("ended with an error, 2 of 9 steps"));
+    assert!(html.contains("<pre>the disk is &lt;full&gt;</pre>") && html.contains("2026-11-26 12:01 UTC"));
+}
+
+#[test]
+fn what_does_not_add_up_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 2);
+    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    std::fs::write(
+        path.join("metrics.jsonl"),
+        metrics.replacen("\"groups/trained\":1", "\"groups/trained\":5", 1),
+    )
+    .unwrap();
+    let html = made(&[path]).html;
+    assert!(html.contains("✗ groups do not add up: 4 came in, and 8 are accounted for."));
+}
+
+/// A group that is carried through several steps came in once.
+#[test]
+fn what_is_carried_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |step: u64, carried_in: u64, generated: u64, trained: u64, carried_out: u64| {
+        format!(
+            "{{\"step\":{step},\"groups/carried_in\":{carried_in},\"groups/generated\":{generated},\"groups/trained\":{trained},\"groups/carried_out\":{carried_out}}}\n"
+        )
+    };
+    let rows = [row(1, 0, 9, 4, 5), row(2, 5, 3, 4, 4), row(3, 4, 1, 4, 1)].concat();
+    let path = folder.path().join("metrics.jsonl");
+    std::fs::write(&path, rows).unwrap();
+    let html = made(&[path]).html;
+    assert!(html.contains("✓ groups add up: 13 came in"), "13 = 12 trained + 1 carried out");
+    assert!(!html.contains("carried in"), "nothing was carried into the run");
+}
+
+/// Copies of trained groups were not generated: they are no share of what was.
+#[test]
+fn copies_are_no_share_of_the_generated() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = [("generated", 16), ("trained", 4), ("dropped", 12), ("duplicated", 8)];
+    let places = places
+        .map(|(place, count)| format!("\"groups/{place}\":{count},\"trajectories/{place}\":{}", 2 * count));
+    let path = folder.path().join("metrics.jsonl");
+    std::fs::write(&path, format!("{{\"step\":1,{}}}\n", places.join(","))).unwrap();
+    let html = made(&[path]).html;
+    let account =
+        html.split_once("id=\"account\"").and_then(|(_, rest)| rest.split_once("</table>")).unwrap().0;
+    assert!(html.contains("✓ trajectories add up: 32 came in"), "{html}");
+    let shares: Vec<&str> = account.split("<td>").filter(|cell| cell.contains('%')).collect();
+    assert_eq!(shares.len(), 3, "generated, trained and dropped: {account}");
+    assert!(account.contains("duplicated") && !account.contains("50.0%"), "{account}");
+}
+
+#[test]
+fn rollouts_beyond_the_metrics_are_no_contradiction() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 3);
+    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    let end = metrics.find("{\"step\":3").unwrap_or(metrics.len() / 2);
+    std::fs::write(path.join("metrics.jsonl"), &metrics[..end]).unwrap();
+    let html = made(std::slice::from_ref(&path)).html;
+    assert!(html.contains("The rollout files hold 12 trajectories") && !html.contains("that have both"));
+    // A run that died in its first step has files alone.
+    std::fs::remove_file(path.join("metrics.jsonl")).unwrap();
+    let html = made(&[path]).html;
+    assert!(html.contains("do not count where groups and trajectories ended"));
+    assert!(html.contains("The rollout files hold 12 trajectories"));
+}
+
+#[test]
+fn how_a_run_ended_is_read_from_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 2);
+    let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
+    std::fs::write(path.join("config.yaml"), settings.replace("total_steps: 2", "total_steps: 9")).unwrap();
+    assert!(made(std::slice::from_ref(&path)).html.contains("unfinished, 2 of 9 steps"));
+    let line = format!("2026-11-26T12:00:00.000Z info {}\n", tamis_run::log::run_log::end::FINISHED);
+    std::fs::write(path.join("run.log"), line).unwrap();
+    let html = made(std::slice::from_ref(&path)).html;
+    assert!(html.contains("finished, 2 of 9 steps") && !html.contains("unfinished"));
+    // An early stop is one, whichever steps are shown.
+    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    let stopped = metrics.trim_end().trim_end_matches('}').to_owned() + ",\"train/early_stopped\":1}\n";
+    std::fs::write(path.join("metrics.jsonl"), stopped).unwrap();
+    let first = PageOptions { runs: vec![path], steps: "1".parse().unwrap(), num_samples: None, title: None };
+    assert!(page(&first).unwrap().html.contains("stopped early"));
+}
+
+#[test]
+fn what_is_not_finite_is_marked_and_gaps_stay_gaps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "sums", 9);
+    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    let lines: Vec<String> = metrics
+        .lines()
+        .enumerate()
+        .map(|(place, line)| match place {
+            2 => line.replace("\"actor/grad_norm\":1.5", "\"actor/grad_norm\":\"Infinity\""),
+            5 | 6 => line.replace("\"actor/grad_norm\":1.5", "\"actor/grad_norm\":null"),
+            _ => line.to_owned(),
+        })
+        .collect();
+    std::fs::write(path.join("metrics.jsonl"), lines.join("\n") + "\n").unwrap();
+    let html = made(&[path]).html;
+    let chart = html.split("<h3>Gradient norm</h3>").nth(1).unwrap().split("</figure>").next().unwrap();
+    assert!(chart.contains("class=\"mark\"") && chart.contains("<td>∞"), "{chart}");
+    let path = chart.split("class=\"line\" d=\"").nth(2).unwrap().split('"').next().unwrap();
+    assert_eq!(path.matches('M').count(), 2, "the line breaks where values are missing: {path}");
+}

@@ -1,0 +1,228 @@
+//! How a run is brought to its end: what is saved, said and returned.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tamis_core::schedule::{Accounting, Diagnosis, PassedOver, RunEnd};
+use tamis_rollout::Collected;
+
+use super::blame::blame_environment;
+use super::{Ending, Run, RunSummary};
+use crate::error::RunError;
+use crate::interrupt::Halt;
+use tamis_run::directory::RunDirectoryError;
+use tamis_run::log::RunEnding;
+use tamis_run::log::run_log::{LineKind, end as log_end};
+
+impl Run {
+    /// Saves the state of a run that was interrupted or lost its servers.
+    pub(super) fn save_if_stopped(
+        &mut self,
+        ending: Result<Ending, Halt<RunError>>,
+    ) -> Result<Ending, RunError> {
+        for warning in std::mem::take(&mut self.workers.unsaid) {
+            self.recorder.progress.warn(&warning);
+        }
+        match ending {
+            Err(Halt::Interrupted) => self.save_interrupted(),
+            // They may come back: what was trained is kept, and a resume goes on.
+            Err(Halt::Failed(error)) if error.is_lost_fleet() => {
+                self.save_interrupted()?;
+                Err(error)
+            }
+            Err(Halt::Failed(error)) => Err(match error.not_finite_sample() {
+                Some(place) => self.logits_error(place, self.state.step),
+                None => error,
+            }),
+            Ok(ending) => Ok(ending),
+        }
+    }
+
+    /// Closes the logs of a run that has come to its end.
+    pub(super) fn close(&mut self, ending: Result<Ending, RunError>) -> Result<RunSummary, RunError> {
+        let of_loggers = match &ending {
+            Ok(Ending::Interrupted) => RunEnding::Interrupted,
+            Ok(Ending::Finished(_) | Ending::StoppedEarly(_)) => RunEnding::Finished,
+            Err(_) => RunEnding::Failed,
+        };
+        self.recorder.loggers.close(of_loggers);
+        self.recorder.progress.finish();
+        let ending = match ending {
+            Ok(ending) => ending,
+            Err(error) => {
+                let error = self.check_present_after(&error).map_or_else(RunError::from, |()| error);
+                self.note_failure(&error);
+                return Err(error);
+            }
+        };
+        let how = match &ending {
+            Ending::Finished(_) => log_end::FINISHED,
+            Ending::StoppedEarly(_) => log_end::STOPPED_EARLY,
+            Ending::Interrupted => log_end::INTERRUPTED,
+        };
+        self.recorder.progress.note(LineKind::Info, how);
+        Ok(RunSummary {
+            ending,
+            steps: self.state.step,
+            run: self.recorder.directory.path().to_owned(),
+            checkpoint: self.recorder.saved.map(|step| self.recorder.directory.checkpoint(step)),
+            before: self.state.validation.before.take(),
+            after: self.state.validation.latest.take().map(|(_, report)| report),
+        })
+    }
+
+    /// Whether the run directory is there after an error, of which its removal may be the reason. A folder
+    /// that is being removed loses its files one by one, so where one was not found this waits up to two
+    /// seconds for the rest to go.
+    fn check_present_after(&self, error: &RunError) -> Result<(), RunDirectoryError> {
+        let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+        let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        let num_looks = if causes.any(|cause| cause.downcast_ref().is_some_and(is_missing)) { 40 } else { 0 };
+        for _ in 0..num_looks {
+            self.recorder.directory.check_present()?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.recorder.directory.check_present()
+    }
+
+    /// Writes an error into the run log; the command line prints it.
+    pub(super) fn note_failure(&self, error: &dyn std::error::Error) {
+        let mut text = format!("the run ends with an error: {error}");
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let _ = write!(text, "\n  caused by: {cause}");
+            source = cause.source();
+        }
+        self.recorder.progress.note(LineKind::Error, &text);
+    }
+
+    /// Ends a run that has all of its steps, or whose data ended.
+    pub(super) fn end_as_planned(
+        &mut self,
+        why: RunEnd,
+        collected: &Collected,
+    ) -> Result<Ending, Halt<RunError>> {
+        if !collected.others.is_empty() {
+            self.recorder.progress.say(&collected.report.to_string());
+        }
+        self.write_untrained(self.state.step + 1, collected)?;
+        self.finish()?;
+        self.check_learned()?;
+        Ok(Ending::Finished(why))
+    }
+
+    /// The error of a run that stops for want of signal, which is saved.
+    pub(super) fn stop_without_signal(
+        &mut self,
+        mut diagnosis: Box<Diagnosis>,
+        collected: &Collected,
+    ) -> Result<RunError, Halt<RunError>> {
+        let step = self.state.step + 1;
+        self.write_untrained(step, collected)?;
+        self.finish()?;
+        // There is no signal because there are no rewards: that is the news.
+        let rounds = u32::try_from(collected.report.rounds.max(1)).unwrap_or(u32::MAX);
+        let health = self.workers.dispatcher.reward_health();
+        if let Some(missing) = health.missing_for(rounds, self.workers.scorer.rewards()) {
+            return Ok(self.fail_without_rewards(step, missing));
+        }
+        let faults = self.workers.dispatcher.inbox().take_faults();
+        blame_environment(&mut diagnosis, faults, &self.recipe.config);
+        if let Some(selector) = self.workers.pool.selector() {
+            diagnosis.note_passed_over(PassedOver {
+                selector: selector.settings().to_string(),
+                considered: selector.state().num_considered,
+                skipped: selector.state().num_skipped,
+            });
+        }
+        Ok(RunError::Stopped { diagnosis, run: self.recorder.directory.path().to_owned() })
+    }
+
+    /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is
+    /// done again by a resume.
+    fn save_interrupted(&mut self) -> Result<Ending, RunError> {
+        self.workers.learner.restore()?;
+        // Weights of a step that came to no end are those of no state.
+        if self.recorder.saved != Some(self.state.step) && !self.workers.learner.progress().has_moved() {
+            self.save()?;
+        }
+        Ok(Ending::Interrupted)
+    }
+
+    /// The last validation and checkpoint, where they have not been made.
+    pub(super) fn finish(&mut self) -> Result<(), Halt<RunError>> {
+        let totals = self.workers.dispatcher.machine().totals();
+        totals.check()?;
+        self.recorder.progress.say(&format_accounting(totals));
+        self.last_measurement()?;
+        let steps = self.state.step;
+        self.tell_untrained_policy(steps);
+        self.tell_skipped_updates();
+        if self.recorder.saved != Some(steps) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint of the state.
+    pub(super) fn save(&mut self) -> Result<(), RunError> {
+        // Of a step that is not complete nothing is saved.
+        self.workers.learner.restore()?;
+        self.check_logits()?;
+        self.state = self.recorder.save(&self.state, &mut self.workers)?;
+        Ok(())
+    }
+}
+
+/// The accounting of the whole run's groups, in one line.
+fn format_accounting(totals: &Accounting) -> String {
+    let [(_, generated), (_, carried_in), (_, in_flight_in), places @ .., (_, duplicated)] = totals.places();
+    let went: Vec<String> = places
+        .into_iter()
+        .filter(|(_, count)| count.groups > 0)
+        .map(|(place, count)| format!("{} {}", count.groups, place.replace('_', " ")))
+        .collect();
+    let went = if went.is_empty() { "0".to_owned() } else { went.join(" + ") };
+    // Nothing is carried into a run.
+    let come = generated.groups + carried_in.groups + in_flight_in.groups;
+    let mut account = format!("groups of the run: {come} generated = {went}");
+    if totals.left_out.trajectories > 0 {
+        let _ = write!(
+            account,
+            "; {} trajectories of trained groups left out of the loss",
+            totals.left_out.trajectories
+        );
+    }
+    if duplicated.groups > 0 {
+        let _ = write!(account, "; {} times a copy of a trained group was trained on", duplicated.groups);
+    }
+    account
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::schedule::{Count, Members, Spent};
+
+    use super::*;
+
+    #[test]
+    fn the_groups_of_a_run_in_one_line() {
+        assert_eq!(format_accounting(&Accounting::default()), "groups of the run: 0 generated = 0");
+        let mut totals = Accounting {
+            generated: Count::of(10, 4, Spent::on_answer(100)),
+            trained: Count::of(4, 4, Spent::on_answer(40)),
+            dropped: Count::of(5, 4, Spent::on_answer(50)),
+            surplus: Count::of(1, 4, Spent::on_answer(10)),
+            ..Accounting::default()
+        };
+        assert_eq!(
+            format_accounting(&totals),
+            "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus"
+        );
+        totals.leave_out(Members { trajectories: 7, spent: Spent { tokens: 20, turns: 7 } });
+        assert_eq!(
+            format_accounting(&totals),
+            "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus; 7 trajectories of trained groups left out of the loss"
+        );
+    }
+}
