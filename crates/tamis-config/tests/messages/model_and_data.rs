@@ -2,11 +2,10 @@
 
 use insta::assert_snapshot;
 
-use crate::{raw, show_errors};
+use crate::show_errors;
 
 #[test]
 fn model_and_data() {
-    let end = "train.total_steps=9";
     assert_snapshot!(show_errors("model: {init: {}}", &[]), @r#"
 error: `model.path` and `model.init` are both set
  --> run.yaml:1:9

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::{raw, show_errors};
+use crate::show_errors;
 
 #[test]
 fn rewards() {

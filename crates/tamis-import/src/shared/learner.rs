@@ -5,8 +5,8 @@ use tamis_config::tree::Value;
 
 const BACKEND: &str = "learner.backend";
 
-/// The layers that have an adapter, as YAML; `None` if the value of the key names none. Without a value they are
-/// those of `default`.
+/// The layers that have an adapter, as YAML; `None` if the value of the key names none. Without a value they
+/// are those of `default`.
 pub(crate) fn layers(key: &str, default: &str, t: &Translator) -> Option<String> {
     let is_name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
     let Some(given) = t.find(key).filter(|given| !given.node.is_null()) else {

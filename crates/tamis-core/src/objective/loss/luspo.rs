@@ -31,9 +31,9 @@ settings! {
     #[derive(Copy)]
     pub struct Luspo {
         /// How far the trajectory's ratio may fall below 1 where the advantage is negative.
-        clip_low: f64 = 2e-3, Between(0.0, 1.0);
+        clip_low: f64 = 0.002, Between(0.0, 1.0);
         /// How far the trajectory's ratio may rise above 1 where the advantage is positive.
-        clip_high: f64 = 2.5e-3, NonNegative;
+        clip_high: f64 = 0.0025, NonNegative;
         /// Bound on the mean of `logp - old` over the trajectory, with derivative 0 beyond it. Null: none, as
         /// TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
