@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 use tamis_config::Loaded;
-use tamis_core::fault::Fault;
 use tamis_core::printable::lines;
 use tamis_lab::compare::{Comparison, Variant, compare, variants_of};
 use tamis_lab::sweep::plan::{PlanOptions, SweepPlan};

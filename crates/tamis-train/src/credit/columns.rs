@@ -1,7 +1,6 @@
 //! The columns that an estimator reads of a step's groups.
 
 use tamis_core::advantage::{AdvantageBatch, Column, Component, Generated, GeneratedStatistics};
-use tamis_core::fault::Fault;
 use tamis_core::group::{Score, Trajectory};
 use tamis_core::objective::KlState;
 use tamis_core::ragged::Ragged;
