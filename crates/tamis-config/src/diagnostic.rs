@@ -116,9 +116,6 @@ pub enum Problem {
         /// The value expected.
         condition: String,
     },
-    /// A file that holds something else than sections.
-    #[error("a configuration is a mapping of sections")]
-    NotAMapping,
     /// A key that has no default and is not there.
     #[error("`{key}` is missing: it is one of {}", allowed.join(", "))]
     MissingKey {
@@ -145,30 +142,6 @@ pub enum Problem {
         /// The fix, where one is known.
         hint: Option<String>,
     },
-    /// An argument that is no override.
-    #[error("`{argument}` is not an override")]
-    MalformedOverride {
-        /// The argument.
-        argument: String,
-    },
-    /// A value for a key that goes back to its default.
-    #[error("`~{key}` resets a key to its default, and `={value}` gives it a value")]
-    ResetWithValue {
-        /// The key.
-        key: String,
-        /// The value given.
-        value: String,
-    },
-    /// An override of an item that a list does not have.
-    #[error("`{key}` has no item {index}: it has {length}, counted from 0")]
-    NoSuchItem {
-        /// The list.
-        key: String,
-        /// Number of items.
-        length: usize,
-        /// The item that was named.
-        index: usize,
-    },
     /// A setting that the run would be refused for.
     #[error("`{key}`: {message}")]
     Refused {
@@ -179,28 +152,11 @@ pub enum Problem {
         /// The fix, if it is known.
         hint: Option<String>,
     },
-    /// A path that stands for one, as examples have it.
-    #[error("`{key}` is `{path}`, a placeholder")]
-    Placeholder {
-        /// The key.
-        key: String,
-        /// The path.
-        path: String,
-    },
     /// A YAML tag.
     #[error("`{tag}` is a YAML tag, and tags are not supported: every key has a fixed type")]
     Tag {
         /// The tag as it is written.
         tag: String,
-    },
-    /// A file that is no UTF-8.
-    #[error("the file is {}", if *is_utf16 { "UTF-16, not UTF-8".to_owned() } else { format!("not UTF-8: \
-        byte {byte} is no part of a character") })]
-    NotUtf8 {
-        /// The first byte that is none, from 0.
-        byte: usize,
-        /// Whether it begins with the mark of UTF-16.
-        is_utf16: bool,
     },
     /// Settings that break a rule between them, or a key of another system that cannot be followed.
     #[error("{message}")]
@@ -269,24 +225,9 @@ impl Problem {
                 Some(format!("`{value}` has no keys: it is a value itself"))
             }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
-            Self::NotAMapping => Some("for example: `rollout: {n: 8}`".to_owned()),
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
-            Self::MalformedOverride { .. } => {
-                Some("write `key=value`, `+key=value` to add to a list, or `~key` for the default".to_owned())
-            }
-            Self::ResetWithValue { key, value } => {
-                Some(format!("write `~{key}` for the default, or `{key}={value}` for that value"))
-            }
-            Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
             Self::Refused { hint, .. } | Self::Unreadable { hint, .. } => hint.clone(),
-            Self::Placeholder { .. } => Some("replace it with the path of your own".to_owned()),
             Self::Tag { .. } => Some("remove the tag; put a text in quotes".to_owned()),
-            Self::NotUtf8 { is_utf16: true, .. } => {
-                Some("save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`)".to_owned())
-            }
-            Self::NotUtf8 { .. } => {
-                Some("save the file as UTF-8 (`iconv -f LATIN1 -t UTF-8` if it is Latin-1)".to_owned())
-            }
             Self::Rule { hint, .. } => Some(hint.clone()),
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {
                 Some(format!("`tamis config explain {}` says what switches it off", explained(key)))

@@ -73,7 +73,10 @@ impl Override {
             length: length.max(1),
         };
         let malformed = || {
-            let problem = Problem::MalformedOverride { argument: argument.to_owned() };
+            let problem = Problem::rule(
+                format!("`{argument}` is not an override"),
+                "write `key=value`, `+key=value` to add to a list, or `~key` for the default",
+            );
             Diagnostic::error(problem, Some(at(1, argument.chars().count())))
         };
         let body = argument.trim_start_matches('+');
@@ -84,7 +87,10 @@ impl Override {
             if let Some(value) = value {
                 // Hydra removes the key only where it has that value; here it would go back to its default
                 // whatever it has.
-                let problem = Problem::ResetWithValue { key: path, value: value.to_owned() };
+                let problem = Problem::rule(
+                    format!("`~{path}` resets a key to its default, and `={value}` gives it a value"),
+                    format!("write `~{path}` for the default, or `{path}={value}` for that value"),
+                );
                 return Err(Diagnostic::error(problem, Some(at(1, argument.chars().count()))));
             }
             let origin = at(num_plus + 2, key.trim().chars().count());

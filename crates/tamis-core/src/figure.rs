@@ -24,6 +24,17 @@ pub fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
+/// A share in percent with one digit, or three below 0.1%; `-` for a share of nothing (NaN).
+///
+/// ```
+/// use tamis_core::figure::percent;
+/// assert_eq!([0.646, 1.0, 0.0, 0.000_51, f64::NAN].map(percent), ["64.6%", "100.0%", "0.0%", "0.051%", "-"]);
+/// ```
+pub fn percent(share: f64) -> String {
+    let digits = if share > 0.0 && share < 0.001 { 3 } else { 1 };
+    if share.is_nan() { "-".to_owned() } else { format!("{}%", fixed(100.0 * share, digits)) }
+}
+
 /// With all the digits that tell it from every other number, and no more; from 1e9 on and below 1e-7 in
 /// scientific form, where that is shorter.
 ///

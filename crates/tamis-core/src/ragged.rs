@@ -1,7 +1,8 @@
 //! Ragged arrays: rows of different lengths, flat and never padded.
 
+use crate::fault;
+use crate::fault::Fault;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 /// B rows over one flat vector: row i is `values[offsets[i]..offsets[i + 1]]`.
 ///
@@ -17,49 +18,19 @@ pub struct Ragged<T> {
     offsets: Vec<usize>,
 }
 
-/// A flat vector and its offsets do not fit together.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum RaggedError {
-    /// The lengths do not sum to the number of values.
-    #[error("expected {expected} values for the given row lengths, got {actual}")]
-    Length {
-        /// Sum of the lengths.
-        expected: usize,
-        /// Number of values given.
-        actual: usize,
-    },
-}
-
-/// Flat columns and the offsets of their rows do not fit together.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ColumnError {
-    /// A column of the wrong length.
-    #[error("column `{column}` has {actual} values, expected {expected}")]
-    Length {
-        /// Name of the column.
-        column: &'static str,
-        /// Values that the offsets, or the other columns, imply.
-        expected: usize,
-        /// Values that it has.
-        actual: usize,
-    },
-    /// Offsets go backwards.
-    #[error("offsets of trajectory {row} go backwards")]
-    Offsets {
-        /// The trajectory.
-        row: usize,
-    },
-}
-
-/// `Ok` where a column has as many values as expected, otherwise [`ColumnError::Length`].
-pub(crate) fn check_length(column: &'static str, expected: usize, actual: usize) -> Result<(), ColumnError> {
-    if expected == actual { Ok(()) } else { Err(ColumnError::Length { column, expected, actual }) }
+/// `Ok` where a column has as many values as expected, otherwise an error with both.
+pub(crate) fn check_length(column: &'static str, expected: usize, actual: usize) -> Result<(), Fault> {
+    if expected == actual {
+        Ok(())
+    } else {
+        Err(fault!("column `{column}` has {actual} values, expected {expected}"))
+    }
 }
 
 /// Tokens between the first offset and the last; fails where a trajectory ends before its start.
-pub(crate) fn num_tokens(offsets: &[usize]) -> Result<usize, ColumnError> {
+pub(crate) fn num_tokens(offsets: &[usize]) -> Result<usize, Fault> {
     if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
-        return Err(ColumnError::Offsets { row });
+        return Err(fault!("offsets of trajectory {row} go backwards"));
     }
     Ok(match (offsets.first(), offsets.last()) {
         (Some(first), Some(last)) => last - first,
@@ -93,10 +64,13 @@ impl<T> Ragged<T> {
     }
 
     /// Wraps a flat vector cut at the given lengths; fails where they do not sum to its length.
-    pub fn from_lengths(values: Vec<T>, lengths: &[usize]) -> Result<Self, RaggedError> {
+    pub fn from_lengths(values: Vec<T>, lengths: &[usize]) -> Result<Self, Fault> {
         let expected: usize = lengths.iter().sum();
         if expected != values.len() {
-            return Err(RaggedError::Length { expected, actual: values.len() });
+            return Err(fault!(
+                "expected {expected} values for the given row lengths, got {actual}",
+                actual = values.len()
+            ));
         }
         let mut offsets = Vec::with_capacity(lengths.len() + 1);
         offsets.push(0);
@@ -158,7 +132,7 @@ mod tests {
     fn lengths_must_sum_to_the_values() {
         assert_eq!(
             Ragged::from_lengths(vec![1, 2, 3], &[2, 2]),
-            Err(RaggedError::Length { expected: 4, actual: 3 })
+            Err(fault!("expected 4 values for the given row lengths, got 3"))
         );
         let ragged = Ragged::from_lengths(vec![1, 2, 3], &[0, 3]).unwrap();
         assert_eq!(ragged.rows().map(<[_]>::len).collect::<Vec<_>>(), [0, 3]);

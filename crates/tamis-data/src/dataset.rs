@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tamis_core::choice;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use thiserror::Error;
 
 use crate::data_record::kind;
-use crate::image::{IMAGE_COLUMNS, ImageColumn, ImageFault, ImagePlaces, PromptImage};
+use crate::image::{IMAGE_COLUMNS, ImageColumn, ImagePlaces, PromptImage};
 use crate::message::MessageFault;
 use crate::prompt::{Message, Prompt, PromptContent, message_parts};
 use crate::records::{DataRecord, RecordError, Records, RowFault, RowPlace, lookup};
@@ -110,15 +112,6 @@ pub enum PromptFault {
     /// The row cannot be read.
     #[error(transparent)]
     Row(RowFault),
-    /// There is no column for the prompt.
-    #[error(
-        "expected a column `prompt` (text or messages), `question` or `problem`, but the row has {columns}; \
-             name it with data.columns.prompt"
-    )]
-    NoPrompt {
-        /// Columns of the row.
-        columns: String,
-    },
     /// A configured column is not there.
     #[error("expected a column `{column}` (data.columns.{option}), but the row has {columns}")]
     NoColumn {
@@ -128,42 +121,6 @@ pub enum PromptFault {
         column: String,
         /// Columns of the row.
         columns: String,
-    },
-    /// The prompt is neither text nor messages.
-    #[error("`{column}` must be text or a list of messages, got {actual}")]
-    PromptKind {
-        /// The column.
-        column: String,
-        /// The value found.
-        actual: &'static str,
-    },
-    /// The prompt has no content.
-    #[error("`{column}` is empty")]
-    EmptyPrompt {
-        /// The column.
-        column: String,
-    },
-    /// A message is not one.
-    #[error(
-        "message {index} of `{column}` must be an object with `role` as text and `content` as text, a list of text parts or null, got {actual}"
-    )]
-    Message {
-        /// The column.
-        column: String,
-        /// Index of the row, from 0.
-        index: usize,
-        /// The value found.
-        actual: String,
-    },
-    /// A message holds something other than text.
-    #[error("message {index} of `{column}` holds {what}, but only text is supported")]
-    NotText {
-        /// The column.
-        column: String,
-        /// Index of the row, from 0.
-        index: usize,
-        /// A content block's type.
-        what: String,
     },
     /// A column that must be text holds bytes that are none.
     #[error(
@@ -175,47 +132,9 @@ pub enum PromptFault {
         /// The column.
         column: String,
     },
-    /// A column beside the prompt holds bytes.
-    #[error(
-        "`{column}` holds bytes that are no text (not UTF-8), and every column of a row goes to reward \
-             functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the \
-             column out of the file"
-    )]
-    BinaryColumn {
-        /// The column.
-        column: String,
-    },
-    /// An image cannot be had.
-    #[error("image {number} of `{column}`: {fault}")]
-    Image {
-        /// The column.
-        column: String,
-        /// Its place in the column, from 1.
-        number: usize,
-        /// The reason.
-        fault: ImageFault,
-    },
-    /// Images and the places for them are not as many.
-    #[error(
-        "`{column}` has {num_places} `<image>` for {num_images} images; write one for each, or none: then they go \
-             before the text of the user's first message, which must be there"
-    )]
-    ImagePlaces {
-        /// The prompt's column.
-        column: String,
-        /// Placeholders in it.
-        num_places: usize,
-        /// Images of the row.
-        num_images: usize,
-    },
-    /// The data source is no text.
-    #[error("`{column}` must be text, got {actual}")]
-    DataSource {
-        /// The column.
-        column: String,
-        /// The value found.
-        actual: &'static str,
-    },
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 /// A dataset could not be read.
@@ -232,29 +151,18 @@ pub enum DatasetError {
         /// The reason.
         fault: PromptFault,
     },
-    /// The column that was named for images is nowhere.
-    #[error(
-        "no row has the column `{column}` that data.columns.images names for images; correct the name, or take the setting out"
-    )]
-    NoImages {
-        /// The column.
-        column: String,
-    },
-    /// No file was named.
-    #[error("no data file is named")]
-    NoFiles,
-    /// The files hold no prompt.
-    #[error("no prompts in {}{}", list(files), skipped_note(*num_skipped))]
-    Empty {
-        /// The files.
-        files: Vec<PathBuf>,
-        /// Rows skipped as broken.
-        num_skipped: usize,
-    },
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 fn list(files: &[PathBuf]) -> String {
     files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The files hold no prompt.
+pub fn no_prompts(files: &[PathBuf], num_skipped: usize) -> Fault {
+    fault!("no prompts in {}{}", list(files), skipped_note(num_skipped))
 }
 
 fn skipped_note(num_skipped: usize) -> String {
@@ -274,7 +182,7 @@ impl Dataset {
     /// and all, from 0 (blank lines do not count).
     pub fn read<P: AsRef<Path>>(files: &[P], options: &ReadOptions) -> Result<Self, DatasetError> {
         if files.is_empty() {
-            return Err(DatasetError::NoFiles);
+            return Err(fault!("no data file is named").into());
         }
         let mut dataset = Self::default();
         for file in files {
@@ -284,13 +192,11 @@ impl Dataset {
             && !dataset.prompts.is_empty()
             && dataset.prompts.iter().all(|prompt| lookup(&prompt.columns, column).is_none())
         {
-            return Err(DatasetError::NoImages { column: column.clone() });
+            return Err(fault!("no row has the column `{column}` that data.columns.images names for images; correct the name, or take the setting out").into());
         }
         if dataset.prompts.is_empty() {
-            return Err(DatasetError::Empty {
-                files: files.iter().map(|file| file.as_ref().to_owned()).collect(),
-                num_skipped: dataset.skipped.len(),
-            });
+            let files: Vec<PathBuf> = files.iter().map(|file| file.as_ref().to_owned()).collect();
+            return Err(no_prompts(&files, dataset.skipped.len()).into());
         }
         Ok(dataset)
     }
@@ -465,7 +371,8 @@ fn to_prompt(
     let columns = &options.columns;
     configured("prompt", &columns.prompt)?;
     let (column, value) =
-        columns.prompt_of(row).ok_or_else(|| PromptFault::NoPrompt { columns: names(row) })?;
+        columns.prompt_of(row).ok_or_else(|| fault!("expected a column `prompt` (text or messages), `question` or `problem`, but the row has {columns}; \
+             name it with data.columns.prompt", columns = names(row)))?;
     text("prompt", column)?;
     let image_column = options.images.as_ref().and_then(|places| Some((places, columns.images_of(row)?)));
     let content = to_content(column, value, image_column.is_some())?;
@@ -498,7 +405,7 @@ fn to_prompt(
             source.clone()
         }
         Some(other) => {
-            return Err(PromptFault::DataSource { column: source_column.to_owned(), actual: kind(other) });
+            return Err(fault!("`{source_column}` must be text, got {actual}", actual = kind(other)).into());
         }
     };
     let mut images = Vec::new();
@@ -510,11 +417,9 @@ fn to_prompt(
             is_binary: record.binary.iter().any(|path| path == name),
         };
         let had_bytes;
-        (images, had_bytes) = places.images(found, file).map_err(|(place, fault)| PromptFault::Image {
-            column: name.to_owned(),
-            number: place + 1,
-            fault,
-        })?;
+        (images, had_bytes) = places
+            .images(found, file)
+            .map_err(|(place, fault)| fault!("image {number} of `{name}`: {fault}", number = place + 1))?;
         check_places(&content, column, images.len())?;
         // Reward functions are told paths, too.
         shown_images = Some(name.to_owned()).filter(|name| had_bytes && !name.contains('.'));
@@ -526,7 +431,9 @@ fn to_prompt(
         |path: &&String| image_name.is_some_and(|name| path.strip_prefix(name).is_some_and(is_below));
     let encoded = match (options.binary_columns, record.binary.iter().find(|path| !is_of_images(path))) {
         (BinaryColumns::Error, Some(column)) => {
-            return Err(PromptFault::BinaryColumn { column: column.clone() });
+            return Err(fault!("`{column}` holds bytes that are no text (not UTF-8), and every column of a row goes to reward \
+             functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the \
+             column out of the file").into());
         }
         (BinaryColumns::Error, None) => Map::new(),
         (BinaryColumns::Base64, _) => {
@@ -556,11 +463,12 @@ fn check_places(content: &PromptContent, column: &str, num_images: usize) -> Res
     if num_images == 0 || fits {
         return Ok(());
     }
-    Err(PromptFault::ImagePlaces { column: column.to_owned(), num_places, num_images })
+    Err(fault!("`{column}` has {num_places} `<image>` for {num_images} images; write one for each, or none: then they go \
+             before the text of the user's first message, which must be there").into())
 }
 
 fn to_content(column: &str, value: &Value, has_images: bool) -> Result<PromptContent, PromptFault> {
-    let empty = || PromptFault::EmptyPrompt { column: column.to_owned() };
+    let empty = || fault!("`{column}` is empty").into();
     match value {
         Value::String(text) if text.is_empty() => Err(empty()),
         Value::String(text) => Ok(PromptContent::Text(text.clone())),
@@ -571,7 +479,10 @@ fn to_content(column: &str, value: &Value, has_images: bool) -> Result<PromptCon
             .map(|(index, item)| to_message(column, index, item, has_images))
             .collect::<Result<_, _>>()
             .map(PromptContent::Messages),
-        other => Err(PromptFault::PromptKind { column: column.to_owned(), actual: kind(other) }),
+        other => {
+            Err(fault!("`{column}` must be text or a list of messages, got {actual}", actual = kind(other))
+                .into())
+        }
     }
 }
 
@@ -579,14 +490,14 @@ fn to_message(column: &str, index: usize, value: &Value, has_images: bool) -> Re
     Message::read(value, has_images).map_err(|fault| {
         let column = column.to_owned();
         match fault {
-            MessageFault::NotText { what } => PromptFault::NotText { column, index, what },
+            MessageFault::NotText { what } => fault!("message {index} of `{column}` holds {what}, but only text is supported").into(),
             MessageFault::Shape => {
                 let text = value.to_string();
                 let mut actual: String = text.chars().take(80).collect();
                 if actual.len() < text.len() {
                     actual.push('…');
                 }
-                PromptFault::Message { column, index, actual }
+                fault!("message {index} of `{column}` must be an object with `role` as text and `content` as text, a list of text parts or null, got {actual}").into()
             }
         }
     })

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use crate::record_error::RecordError;
+use tamis_core::fault;
 
 /// Formats that rows come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,9 @@ impl FileFormat {
             return Ok(Self::Parquet);
         }
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet")) {
-            return Err(RecordError::NotParquet { path: path.to_owned() });
+            return Err(
+                fault!("{} is not a Parquet file: it does not begin with PAR1", path.display()).into()
+            );
         }
         Ok(Self::Jsonl)
     }

@@ -9,13 +9,17 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use thiserror::Error;
 
 use crate::data_record::kind;
 use crate::whole_file::WholeFile;
 use tamis_core::caught;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 /// Columns looked at for images where none is configured, in this order.
 pub const IMAGE_COLUMNS: [&str; 2] = ["images", "image"];
@@ -47,71 +51,6 @@ impl PromptImage {
     }
 }
 
-/// Why something is no image.
-#[derive(Debug, Error)]
-pub enum ImageFault {
-    /// A value of another kind.
-    #[error("it must be a path, or an object with `path` or `bytes`, and is {actual}")]
-    Kind {
-        /// The value found.
-        actual: &'static str,
-    },
-    /// Nothing in it.
-    #[error("it has neither a path nor bytes")]
-    Nothing,
-    /// An address.
-    #[error(
-        "{address} is an address, and images are files: download them and name their paths, put their bytes into a Parquet file, or leave such columns out with data.images=false"
-    )]
-    Address {
-        /// The beginning of the address.
-        address: String,
-    },
-    /// The file cannot be read.
-    #[error(
-        "{path} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out"
-    )]
-    File {
-        /// The file.
-        path: String,
-        /// The reason.
-        detail: String,
-    },
-    /// The path is no UTF-8.
-    #[error("the path {path} is not UTF-8; call it by another name")]
-    Name {
-        /// The path, as well as it can be shown.
-        path: String,
-    },
-    /// Not base64.
-    #[error("`bytes` is text that is not base64")]
-    Base64,
-    /// Something else than an image.
-    #[error("{what} is no image of a known format (PNG, JPEG, WebP, GIF, BMP)")]
-    Format {
-        /// File or bytes.
-        what: String,
-    },
-    /// Too large or too long a shape.
-    #[error("{what} is {width} x {height} pixels, and one side may be {MAX_ASPECT} times the other at most")]
-    Shape {
-        /// File or bytes.
-        what: String,
-        /// Pixels from left to right.
-        width: usize,
-        /// Pixels from top to bottom.
-        height: usize,
-    },
-    /// Bytes cannot be made a file.
-    #[error("its bytes cannot be written to {path}: {detail}")]
-    Write {
-        /// The file.
-        path: String,
-        /// The reason.
-        detail: String,
-    },
-}
-
 /// Where images are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImagePlaces {
@@ -140,7 +79,7 @@ impl ImagePlaces {
         &self,
         column: ImageColumn<'_>,
         data: &Path,
-    ) -> Result<(Vec<PromptImage>, bool), (usize, ImageFault)> {
+    ) -> Result<(Vec<PromptImage>, bool), (usize, Fault)> {
         let encoded = column.encoded.unwrap_or(column.value);
         let pairs: Vec<(&Value, &Value)> = match (column.value, encoded) {
             (Value::Array(values), Value::Array(encoded)) => values.iter().zip(encoded).collect(),
@@ -165,61 +104,87 @@ impl ImagePlaces {
         encoded: &Value,
         is_binary: bool,
         data: &Path,
-    ) -> Result<(PromptImage, bool), ImageFault> {
+    ) -> Result<(PromptImage, bool), Fault> {
         match value {
             Value::String(_) if is_binary => {
                 let text = encoded.as_str().unwrap_or_default();
-                Ok((self.store(&decode_base64(text).ok_or(ImageFault::Base64)?)?, true))
+                Ok((
+                    self.store(
+                        &BASE64.decode(text).map_err(|_| fault!("`bytes` is text that is not base64"))?,
+                    )?,
+                    true,
+                ))
             }
             Value::String(path) => Ok((self.open(path, data)?, false)),
             Value::Object(fields) => {
                 if let Some(text) = encoded.get("bytes").and_then(Value::as_str) {
-                    return Ok((self.store(&decode_base64(text).ok_or(ImageFault::Base64)?)?, true));
+                    return Ok((
+                        self.store(
+                            &BASE64.decode(text).map_err(|_| fault!("`bytes` is text that is not base64"))?,
+                        )?,
+                        true,
+                    ));
                 }
                 let path = ["path", "image"].iter().find_map(|&name| fields.get(name)?.as_str());
-                Ok((self.open(path.ok_or(ImageFault::Nothing)?, data)?, false))
+                Ok((self.open(path.ok_or_else(|| fault!("it has neither a path nor bytes"))?, data)?, false))
             }
-            other => Err(ImageFault::Kind { actual: kind(other) }),
+            other => Err(fault!(
+                "it must be a path, or an object with `path` or `bytes`, and is {actual}",
+                actual = kind(other)
+            )),
         }
     }
 
-    fn open(&self, name: &str, data: &Path) -> Result<PromptImage, ImageFault> {
+    fn open(&self, name: &str, data: &Path) -> Result<PromptImage, Fault> {
         let name = name.strip_prefix("file://").unwrap_or(name);
         if name.contains("://") || name.starts_with("data:") {
-            return Err(ImageFault::Address { address: name.chars().take(60).collect() });
+            return Err(fault!(
+                "{address} is an address, and images are files: download them and name their paths, put their bytes into a Parquet file, or leave such columns out with data.images=false",
+                address = name.chars().take(60).collect::<String>()
+            ));
         }
         if name.is_empty() {
-            return Err(ImageFault::Nothing);
+            return Err(fault!("it has neither a path nor bytes"));
         }
         let own = data.parent().unwrap_or(Path::new(""));
         let path = self.folder.as_deref().unwrap_or(own).join(name);
-        let unreadable = |error: std::io::Error| ImageFault::File {
-            path: path.display().to_string(),
-            detail: error.to_string(),
+        let unreadable = |error: std::io::Error| {
+            fault!(
+                "{path} cannot be read: {error}; paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out",
+                path = path.display()
+            )
         };
         let whole = std::path::absolute(&path).map_err(unreadable)?;
-        let shown = whole.to_str().ok_or_else(|| ImageFault::Name { path: whole.display().to_string() })?;
+        let shown = whole.to_str().ok_or_else(|| {
+            fault!("the path {path} is not UTF-8; call it by another name", path = whole.display())
+        })?;
         let file = tamis_file::open(&path).map_err(unreadable)?;
         let size = file.metadata().map_err(unreadable)?.len();
         if size > MAX_BYTES {
             let detail = format!("it has more than {}", tamis_file::human(MAX_BYTES));
-            return Err(ImageFault::File { path: shown.to_owned(), detail });
+            return Err(fault!(
+                "{shown} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out"
+            ));
         }
         let (width, height) = size_of_file(file, shown)?;
         Ok(PromptImage { path: shown.to_owned(), width, height })
     }
 
-    fn store(&self, bytes: &[u8]) -> Result<PromptImage, ImageFault> {
+    fn store(&self, bytes: &[u8]) -> Result<PromptImage, Fault> {
         const WHAT: &str = "what `bytes` holds";
-        let format = || ImageFault::Format { what: WHAT.to_owned() };
+        let format =
+            || fault!("{what} is no image of a known format (PNG, JPEG, WebP, GIF, BMP)", what = WHAT);
         let ending = ending_of(bytes).ok_or_else(format)?;
         let (width, height) = checked_shape(probed(imagesize::blob_size, bytes).ok_or_else(format)?, WHAT)?;
         let name = format!("{:032x}.{ending}", fingerprint(bytes));
         let folder = self.store.as_deref().unwrap_or(Path::new(""));
         let path = folder.join(name);
-        let failed = |detail: String| ImageFault::Write { path: path.display().to_string(), detail };
+        let failed =
+            |detail: String| fault!("its bytes cannot be written to {path}: {detail}", path = path.display());
         let whole = std::path::absolute(&path).map_err(|error| failed(error.to_string()))?;
-        let shown = whole.to_str().ok_or_else(|| ImageFault::Name { path: whole.display().to_string() })?;
+        let shown = whole.to_str().ok_or_else(|| {
+            fault!("the path {path} is not UTF-8; call it by another name", path = whole.display())
+        })?;
         if self.store.is_some() {
             write(folder, &path, bytes).map_err(failed)?;
         }
@@ -245,8 +210,8 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> Result<(), String> {
 }
 
 /// Width and height of an image's file, of which no more than its header is read.
-fn size_of_file(file: File, shown: &str) -> Result<(u32, u32), ImageFault> {
-    let format = || ImageFault::Format { what: shown.to_owned() };
+fn size_of_file(file: File, shown: &str) -> Result<(u32, u32), Fault> {
+    let format = || fault!("{shown} is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
     let mut reader = std::io::BufReader::new(file);
     let mut head = Vec::new();
     (&mut reader).take(32).read_to_end(&mut head).map_err(|_| format())?;
@@ -261,9 +226,13 @@ fn probed<S, T, E>(look: impl FnOnce(S) -> Result<T, E>, source: S) -> Option<T>
     caught::catch(|| look(source).ok()).ok().flatten()
 }
 
-fn checked_shape(size: imagesize::ImageSize, what: &str) -> Result<(u32, u32), ImageFault> {
+fn checked_shape(size: imagesize::ImageSize, what: &str) -> Result<(u32, u32), Fault> {
     let imagesize::ImageSize { width, height } = size;
-    let shape = || ImageFault::Shape { what: what.to_owned(), width, height };
+    let shape = || {
+        fault!(
+            "{what} is {width} x {height} pixels, and one side may be {MAX_ASPECT} times the other at most"
+        )
+    };
     let (w, h) = (u32::try_from(width).map_err(|_| shape())?, u32::try_from(height).map_err(|_| shape())?);
     let (short, long) = (w.min(h), w.max(h));
     if short == 0 || u64::from(long) > u64::from(short) * u64::from(MAX_ASPECT) {
@@ -292,30 +261,11 @@ fn fingerprint(bytes: &[u8]) -> u128 {
     bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Bytes of a text in base64 (RFC 4648, with padding); `None` where it is none.
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    let value = |byte: u8| {
-        Some(u32::from(match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        }))
-    };
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let digits = text.trim_end_matches('=');
-    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
-        return None;
-    }
-    for chunk in digits.as_bytes().chunks(4) {
-        let word = chunk.iter().try_fold(0, |word, &byte| Some(word << 6 | value(byte)?))?
-            << (6 * (4 - chunk.len()));
-        bytes.extend(word.to_be_bytes().into_iter().skip(1).take(chunk.len() * 6 / 8));
-    }
-    Some(bytes)
-}
+/// Base64 with padding (RFC 4648); what its last digit has beyond the last byte is left aside, as Python does.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
 
 #[cfg(test)]
 mod tests {
@@ -336,20 +286,8 @@ mod tests {
         places: &ImagePlaces,
         value: &Value,
         data: &Path,
-    ) -> Result<(Vec<PromptImage>, bool), (usize, ImageFault)> {
+    ) -> Result<(Vec<PromptImage>, bool), (usize, Fault)> {
         places.images(ImageColumn { value, encoded: None, is_binary: false }, data)
-    }
-
-    #[test]
-    fn base64_comes_back() {
-        for (text, bytes) in
-            [("", &b""[..]), ("/w==", b"\xff"), ("//4=", b"\xff\xfe"), ("AAEC", b"\0\x01\x02")]
-        {
-            assert_eq!(decode_base64(text).as_deref(), Some(bytes), "{text}");
-        }
-        for text in ["A", "AA", "A===", "A b=", "====", "AAE-"] {
-            assert_eq!(decode_base64(text), None, "{text}");
-        }
     }
 
     #[test]
@@ -377,7 +315,7 @@ mod tests {
     fn bytes_become_one_file_each() {
         let folder = tempfile::tempdir().unwrap();
         let places = ImagePlaces { folder: None, store: Some(folder.path().join("images")) };
-        let value = json!([{"bytes": base64(&png(3, 5)), "path": "x.png"}, {"bytes": base64(&png(3, 5))}]);
+        let value = json!([{"bytes": BASE64.encode(png(3, 5)), "path": "x.png"}, {"bytes": BASE64.encode(png(3, 5))}]);
         for _ in 0..2 {
             let (found, had_bytes) = images(&places, &value, Path::new("a.parquet")).unwrap();
             assert!(had_bytes && found[0] == found[1]);
@@ -385,29 +323,11 @@ mod tests {
             assert_eq!(std::fs::read(&found[0].path).unwrap(), png(3, 5));
             assert_eq!(std::fs::read_dir(folder.path().join("images")).unwrap().count(), 1);
         }
-        let other = json!([{"bytes": base64(&png(4, 5))}]);
+        let other = json!([{"bytes": BASE64.encode(png(4, 5))}]);
         images(&places, &other, Path::new("a.parquet")).unwrap();
         assert_eq!(std::fs::read_dir(folder.path().join("images")).unwrap().count(), 2);
         let checked = images(&ImagePlaces::default(), &other, Path::new("a.parquet")).unwrap().0;
         assert!(!Path::new(&checked[0].path).exists(), "a check writes nothing");
-    }
-
-    fn base64(bytes: &[u8]) -> String {
-        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        bytes
-            .chunks(3)
-            .flat_map(|chunk| {
-                let word = chunk.iter().fold(0u32, |word, &byte| word << 8 | u32::from(byte))
-                    << (8 * (3 - chunk.len()));
-                (0..4).map(move |place| {
-                    if place > chunk.len() {
-                        '='
-                    } else {
-                        char::from(DIGITS[(word >> (18 - 6 * place)) as usize & 63])
-                    }
-                })
-            })
-            .collect()
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use tamis_core::fault;
 
 use crate::data_record::{DataRecord, RowPlace, kind};
 use crate::file_format::{open, read_error};
@@ -30,7 +31,11 @@ impl JsonLines {
         };
         let start = lines.reader.fill_buf().map_err(|source| read_error(path, source))?;
         if start.starts_with(&[0x1f, 0x8b]) || start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-            return Err(RecordError::Compressed { path: path.to_owned() });
+            return Err(fault!(
+                "{} is compressed as a whole (gzip or zstd); decompress it first",
+                path.display()
+            )
+            .into());
         }
         let bom = if start.starts_with(&[0xef, 0xbb, 0xbf]) { 3 } else { 0 };
         if start.iter().skip(bom).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
@@ -53,7 +58,11 @@ impl JsonLines {
             if length as u64 > tamis_file::MAX_LINE {
                 self.done = true;
                 let place = RowPlace { file: self.path.clone(), row: self.line + 1, is_line: true };
-                return Err(RecordError::LineTooLong { place });
+                return Err(fault!(
+                    "{place}: the line has more than {}; write one object per line",
+                    tamis_file::human(tamis_file::MAX_LINE)
+                )
+                .into());
             }
             if length == 0 {
                 self.done = true;
@@ -90,10 +99,11 @@ fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
     // Without the line break, so that every error is on the parser's first line and its column is the line's.
     match serde_json::from_slice(bytes.trim_ascii_end()) {
         Ok(Value::Object(values)) => Ok(values),
-        Ok(other) => Err(RowFault::NotAnObject { actual: kind(&other) }),
+        Ok(other) => Err(fault!("expected a JSON object, got {actual}", actual = kind(&other)).into()),
         Err(error) => {
             if let Some((column, literal)) = python_number(bytes, error.column()) {
-                return Err(RowFault::NoJsonNumber { column, literal });
+                return Err(fault!("not valid JSON at column {column}: `{literal}` is no JSON number; write null where there is no \
+             value (Python: json.dumps(row, allow_nan=False) refuses such numbers)").into());
             }
             let text = error.to_string();
             let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail).to_owned();

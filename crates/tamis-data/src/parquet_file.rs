@@ -28,6 +28,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::Type;
 use tamis_core::caught::catch;
+use tamis_core::fault;
 
 use self::assembly::{Assembly, RowError, Schema};
 use self::compact::Compact;
@@ -97,12 +98,9 @@ impl ParquetFile {
                 };
                 if !supported {
                     let codec = column.compression().to_string();
-                    return Err(RecordError::Codec {
-                        path: path.to_owned(),
-                        column: column.column_path().string(),
-                        codec: codec.split('(').next().unwrap_or_default().to_lowercase(),
-                        supported: SUPPORTED,
-                    });
+                    return Err(fault!("column `{column}` of {} is compressed with {codec}, which this build cannot read ({supported}); \
+             write the file again with snappy: python -c \"import pandas as pd; \
+             pd.read_parquet('{}').to_parquet('{}', compression='snappy')\"", path.display(), path.display(), path.display(), column = column.column_path().string(), codec = codec.split('(').next().unwrap_or_default().to_lowercase(), supported = SUPPORTED).into());
                 }
                 if column.num_values() < group.num_rows() {
                     return Err(parquet_error(
@@ -256,7 +254,8 @@ impl Iterator for ParquetRows {
 }
 
 pub(crate) fn parquet_error(path: &Path, row: u64, detail: String) -> RecordError {
-    RecordError::Parquet { path: path.to_owned(), row, detail }
+    let after = if row == 0 { String::new() } else { format!(" after row {row}") };
+    fault!("failed to read {} as Parquet{}: {detail}", path.display(), after).into()
 }
 
 /// Runs a call into the Parquet library; its errors and panics become text.

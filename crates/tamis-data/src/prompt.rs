@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use tamis_core::printable::cut_middle;
-use thiserror::Error;
 
 use crate::image::{PLACEHOLDER, PromptImage};
 pub use crate::message::Message;
@@ -96,35 +97,6 @@ pub const TEMPLATE_ARGUMENTS_COLUMN: &str = "chat_template_kwargs";
 const OWN_ARGUMENTS: [&str; 4] =
     ["messages", "add_generation_prompt", "continue_final_message", TOOLS_COLUMN];
 
-/// A column for the chat template that does not hold what a template takes.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum TemplateColumnFault {
-    /// No tools.
-    #[error(
-        "the column `{TOOLS_COLUMN}` goes to the chat template and must be a list of tools as JSON objects (or that \
-         list as JSON text), got {actual}; rename it if it is something else"
-    )]
-    Tools {
-        /// The value, shortened.
-        actual: String,
-    },
-    /// No variables.
-    #[error(
-        "the column `{TEMPLATE_ARGUMENTS_COLUMN}` goes to the chat template and must be an object (or one as JSON \
-         text), got {actual}; rename it if it is something else"
-    )]
-    Arguments {
-        /// The value, shortened.
-        actual: String,
-    },
-    /// A variable that is not the row's to set.
-    #[error("the column `{TEMPLATE_ARGUMENTS_COLUMN}` sets `{name}`, which cannot be set there; take it out")]
-    Own {
-        /// Its name.
-        name: String,
-    },
-}
-
 /// One task instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
@@ -156,7 +128,7 @@ impl Prompt {
     ///
     /// # Errors
     /// A column that holds something else.
-    pub fn template_arguments(&self) -> Result<Map<String, Value>, TemplateColumnFault> {
+    pub fn template_arguments(&self) -> Result<Map<String, Value>, Fault> {
         let mut arguments = Map::new();
         for (name, value) in self.template_columns() {
             let parsed = value.as_str().map(|text| {
@@ -172,14 +144,28 @@ impl Prompt {
                 (TOOLS_COLUMN, Some(Value::Array(tools))) if tools.iter().all(Value::is_object) => {
                     arguments.insert(name.to_owned(), tools.into());
                 }
-                (TOOLS_COLUMN, _) => return Err(TemplateColumnFault::Tools { actual: actual() }),
+                (TOOLS_COLUMN, _) => {
+                    return Err(fault!(
+                        "the column `{TOOLS_COLUMN}` goes to the chat template and must be a list of tools as JSON objects (or that \
+         list as JSON text), got {actual}; rename it if it is something else",
+                        actual = actual()
+                    ));
+                }
                 (_, Some(Value::Object(own))) => {
                     if let Some(name) = own.keys().find(|name| OWN_ARGUMENTS.contains(&name.as_str())) {
-                        return Err(TemplateColumnFault::Own { name: name.clone() });
+                        return Err(fault!(
+                            "the column `{TEMPLATE_ARGUMENTS_COLUMN}` sets `{name}`, which cannot be set there; take it out"
+                        ));
                     }
                     arguments.extend(own);
                 }
-                (_, _) => return Err(TemplateColumnFault::Arguments { actual: actual() }),
+                (_, _) => {
+                    return Err(fault!(
+                        "the column `{TEMPLATE_ARGUMENTS_COLUMN}` goes to the chat template and must be an object (or one as JSON \
+         text), got {actual}; rename it if it is something else",
+                        actual = actual()
+                    ));
+                }
             }
         }
         Ok(arguments)

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
 use crate::data_record::RowPlace;
@@ -17,40 +18,9 @@ pub enum RowFault {
         /// The parser's message.
         detail: String,
     },
-    /// A number that Python writes and JSON does not know.
-    #[error(
-        "not valid JSON at column {column}: `{literal}` is no JSON number; write null where there is no \
-             value (Python: json.dumps(row, allow_nan=False) refuses such numbers)"
-    )]
-    NoJsonNumber {
-        /// Byte of the line, from 1.
-        column: usize,
-        /// `NaN`, `Infinity` or `-Infinity`.
-        literal: &'static str,
-    },
-    /// A text in a Parquet column of JSON is none.
-    #[error(
-        "column `{column}` holds no valid JSON, though the file calls it JSON ({detail}); write the column as \
-             text if it is"
-    )]
-    JsonColumn {
-        /// The column, with its path if it is nested.
-        column: String,
-        /// The parser's message.
-        detail: String,
-    },
-    /// A text in a Parquet column of texts is none.
-    #[error("column `{column}` holds bytes that are no text (not UTF-8), though the file calls it text")]
-    NotUtf8 {
-        /// The column, with its path if it is nested.
-        column: String,
-    },
-    /// The line is JSON, but not an object.
-    #[error("expected a JSON object, got {actual}")]
-    NotAnObject {
-        /// The value found.
-        actual: &'static str,
-    },
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 /// A file of rows could not be read or written.
@@ -82,15 +52,6 @@ pub enum RecordError {
         /// The reason.
         fault: RowFault,
     },
-    /// A line without end: another file than was meant, or one without line breaks.
-    #[error(
-        "{place}: the line has more than {}; write one object per line",
-        tamis_file::human(tamis_file::MAX_LINE)
-    )]
-    LineTooLong {
-        /// Location of the row.
-        place: RowPlace,
-    },
     /// The file is a JSON array instead of lines.
     #[error(
         "{} holds one JSON array; write one object per line: jq -c '.[]' {} > rows.jsonl", path.display(), path.display()
@@ -98,45 +59,6 @@ pub enum RecordError {
     JsonArray {
         /// The file.
         path: PathBuf,
-    },
-    /// The whole file is compressed.
-    #[error("{} is compressed as a whole (gzip or zstd); decompress it first", path.display())]
-    Compressed {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The name promises Parquet, the content is something else.
-    #[error("{} is not a Parquet file: it does not begin with PAR1", path.display())]
-    NotParquet {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The Parquet file is damaged or uses what the reader does not know.
-    #[error("failed to read {} as Parquet{}: {detail}", path.display(), after(*row))]
-    Parquet {
-        /// The file.
-        path: PathBuf,
-        /// Rows read before.
-        row: u64,
-        /// The Parquet library's message.
-        detail: String,
-    },
-    /// A column is compressed with a codec that this build does not have.
-    #[error(
-        "column `{column}` of {} is compressed with {codec}, which this build cannot read ({supported}); \
-             write the file again with snappy: python -c \"import pandas as pd; \
-             pd.read_parquet('{}').to_parquet('{}', compression='snappy')\"",
-        path.display(), path.display(), path.display()
-    )]
-    Codec {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-        /// Name of the codec.
-        codec: String,
-        /// Codecs that can be read.
-        supported: &'static str,
     },
     /// Files of different formats or columns cannot be copied into one.
     #[error("{} and {} differ in {what}, so their rows cannot go into one file", first.display(), second.display())]
@@ -157,8 +79,7 @@ pub enum RecordError {
         #[source]
         source: std::io::Error,
     },
-}
-
-fn after(row: u64) -> String {
-    if row == 0 { String::new() } else { format!(" after row {row}") }
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::group::{Episode, Trajectory};
-use thiserror::Error;
 
 use crate::records::FileFormat;
 use crate::rollouts::finish_reason;
@@ -126,33 +127,16 @@ pub fn fixed_columns() -> Vec<&'static str> {
     columns(true).names()
 }
 
-/// A file of samples could not be written.
-#[derive(Debug, Error)]
-pub enum SamplesError {
-    /// The file's name does not say its format.
-    #[error("{} does not say how the samples are to be written: its name ends neither in .jsonl nor in .parquet", path.display())]
-    NoFormat {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The disk.
-    #[error("failed to write the samples to {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
 /// The format that a file's name asks for: `.jsonl` (or `.json`, `.ndjson`) or `.parquet`.
-pub fn format_of(path: &Path) -> Result<FileFormat, SamplesError> {
+pub fn format_of(path: &Path) -> Result<FileFormat, Fault> {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
     match ending.as_deref() {
         Some("jsonl" | "json" | "ndjson") => Ok(FileFormat::Jsonl),
         Some("parquet") => Ok(FileFormat::Parquet),
-        _ => Err(SamplesError::NoFormat { path: path.to_owned() }),
+        _ => Err(fault!(
+            "{} does not say how the samples are to be written: its name ends neither in .jsonl nor in .parquet",
+            path.display()
+        )),
     }
 }
 
@@ -176,14 +160,14 @@ pub fn write_samples_to(
 }
 
 /// Writes a file of samples, whole or not at all, in the format that its name asks for.
-pub fn write_samples(path: &Path, rows: &[SampleRow]) -> Result<(), SamplesError> {
+pub fn write_samples(path: &Path, rows: &[SampleRow]) -> Result<(), Fault> {
     let format = format_of(path)?;
     let write = || {
         let mut file = WholeFile::create(path)?;
         write_samples_to(&mut file, rows, format)?;
         file.commit()
     };
-    write().map_err(|source| SamplesError::Write { path: path.to_owned(), source })
+    write().map_err(|source| fault!("failed to write the samples to {}", path.display()).with_source(source))
 }
 
 #[cfg(test)]
@@ -276,7 +260,7 @@ mod tests {
         assert_eq!(next(), [json!(1.0), json!([0.0, 0.5]), json!(["Left", "Right"]), json!(["P_G", ""])]);
         assert_eq!(next(), [json!(null), json!([]), json!([]), json!([])]);
         let error = write_samples(&folder.path().join("s.csv"), &rows).unwrap_err();
-        assert!(matches!(error, SamplesError::NoFormat { .. }), "{error}");
+        assert!(error.to_string().contains("its name ends neither in .jsonl nor in .parquet"), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
     }
 }

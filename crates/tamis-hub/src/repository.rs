@@ -1,7 +1,8 @@
 //! A repository on a hub, and its addresses.
 
 use std::fmt;
-use std::fmt::Write as _;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// What a repository holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +63,20 @@ impl Repository {
     /// Address of what there is at a revision, sizes included.
     pub(crate) fn listing(&self, endpoint: &str, revision: &str) -> String {
         let (kind, id) = (self.kind.plural(), &self.id);
-        format!("{endpoint}/api/{kind}/{id}/revision/{}?blobs=true", quote(revision, false))
+        format!(
+            "{endpoint}/api/{kind}/{id}/revision/{}?blobs=true",
+            utf8_percent_encode(revision, UNRESERVED)
+        )
     }
 
     /// Address of a file at a revision.
     pub(crate) fn file(&self, endpoint: &str, revision: &str, file: &str) -> String {
-        format!("{}/resolve/{}/{}", self.page(endpoint), quote(revision, false), quote(file, true))
+        format!(
+            "{}/resolve/{}/{}",
+            self.page(endpoint),
+            utf8_percent_encode(revision, UNRESERVED),
+            utf8_percent_encode(file, PATH)
+        )
     }
 
     /// The command of `huggingface_hub` that fills the cache.
@@ -83,22 +92,9 @@ pub fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A text as a part of an address.
-fn quote(text: &str, keeps_slashes: bool) -> String {
-    let mut quoted = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                quoted.push(char::from(byte));
-            }
-            b'/' if keeps_slashes => quoted.push('/'),
-            _ => {
-                let _ = write!(quoted, "%{byte:02X}");
-            }
-        }
-    }
-    quoted
-}
+/// What stays in a part of an address (RFC 3986).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
 /// The families of decoder that the engine computes.
@@ -120,55 +122,6 @@ pub struct TransformerConfig {
 /// A `config.json` cannot be used.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("failed to read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is not JSON.
-    #[error("{} is not valid JSON", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The document is not an object.
-    #[error("expected a JSON object")]
-    NotAnObject,
-    /// A key is not there.
-    #[error("`{key}` is missing")]
-    Missing {
-        /// The key.
-        key: &'static str,
-    },
-    /// A key holds something else than it should.
-    #[error("`{key}` must be {expected}, got {found}")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// The content expected.
-        expected: &'static str,
-        /// The content found.
-        found: String,
-    },
-    /// A token that the model has no row for.
-    #[error("`{key}` in {file} is {id}, and the model has {vocab_size} tokens (0 to {})", vocab_size.saturating_sub(1))]
-    TokenOutside {
-        /// `config.json` or `generation_config.json`.
-        file: &'static str,
-        /// The key.
-        key: &'static str,
-        /// The token.
-        id: u32,
-        /// Rows of the embedding.
-        vocab_size: usize,
-    },
     /// A family that the engine does not compute.
     #[error(
         "architecture `{name}` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)"
@@ -177,36 +130,9 @@ pub enum ConfigError {
         /// Name of the tensor.
         name: String,
     },
-    /// A model with another head than the one that is wanted.
-    #[error("`{name}` is {found}, not {wanted}")]
-    Head {
-        /// Name of its class.
-        name: String,
-        /// The value found.
-        found: OutputHead,
-        /// The head that is wanted.
-        wanted: OutputHead,
-    },
-    /// A known family with a feature that the engine does not compute.
-    #[error("{feature} `{value}` is not supported (supported: {supported})")]
-    Unsupported {
-        /// Name of the feature.
-        feature: &'static str,
-        /// The value asked for.
-        value: String,
-        /// The values supported.
-        supported: &'static str,
-    },
-    /// Two sizes that do not fit together.
-    #[error("{what}: {left} and {right}")]
-    Inconsistent {
-        /// The rule.
-        what: &'static str,
-        /// First number.
-        left: usize,
-        /// Second number.
-        right: usize,
-    },
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 /// Reads typed values out of a JSON object.
@@ -229,7 +155,7 @@ impl<'a> Reader<'a> {
             if found.len() > 80 {
                 found = found.chars().take(80).chain("...".chars()).collect();
             }
-            ConfigError::Value { key, expected, found }
+            fault!("`{key}` must be {expected}, got {found}").into()
         })
     }
 
@@ -241,7 +167,7 @@ impl<'a> Reader<'a> {
     }
 
     fn read_required(&self, key: &'static str) -> Result<usize, ConfigError> {
-        self.size(key)?.ok_or(ConfigError::Missing { key })
+        self.size(key)?.ok_or_else(|| fault!("`{key}` is missing").into())
     }
 
     fn positive(&self, key: &'static str) -> Result<Option<f64>, ConfigError> {
@@ -281,7 +207,11 @@ impl<'a> Reader<'a> {
                 _ => self.ids(key)?,
             };
             if let Some(id) = ids.into_iter().flatten().find(|&id| id as usize >= vocab_size) {
-                return Err(ConfigError::TokenOutside { file, key, id, vocab_size });
+                return Err(fault!(
+                    "`{key}` in {file} is {id}, and the model has {vocab_size} tokens (0 to {})",
+                    vocab_size.saturating_sub(1)
+                )
+                .into());
             }
         }
         Ok(())
@@ -332,27 +262,28 @@ impl TransformerConfig {
             OutputHead::Vocabulary => Ok(config),
             found @ OutputHead::Value => {
                 let name = config.architecture.critic_class_name();
-                Err(ConfigError::Head { name, found, wanted: OutputHead::Vocabulary })
+                Err(fault!("`{name}` is {found}, not {wanted}", wanted = OutputHead::Vocabulary).into())
             }
         }
     }
 
     /// As [`Self::load`], whatever head the model has.
     pub fn load_any(folder: &Path) -> Result<Self, ConfigError> {
-        let read = |name: &str| -> Result<(PathBuf, String), ConfigError> {
+        let read = |name: &str| -> Result<(PathBuf, String), Fault> {
             let path = folder.join(name);
             match tamis_file::read_text(&path, tamis_file::MAX_MODEL_CONFIG) {
                 Ok(text) => Ok((path, text)),
-                Err(source) => Err(ConfigError::Read { path, source }),
+                Err(source) => Err(fault!("failed to read {}", path.display()).with_source(source)),
             }
         };
         let parse = |(path, text): (PathBuf, String)| {
-            serde_json::from_str::<Value>(&text).map_err(|source| ConfigError::Json { path, source })
+            serde_json::from_str::<Value>(&text)
+                .map_err(|source| fault!("{} is not valid JSON", path.display()).with_source(source))
         };
         let mut config = Self::from_json(&parse(read("config.json")?)?)?;
         if folder.join("generation_config.json").exists() {
             let generation = parse(read("generation_config.json")?)?;
-            let object = generation.as_object().ok_or(ConfigError::NotAnObject)?;
+            let object = generation.as_object().ok_or_else(|| fault!("expected a JSON object"))?;
             Reader(object).check_tokens("generation_config.json", config.vocab_size)?;
             if let Some(ids) = Reader(object).ids("eos_token_id")? {
                 config.eos_token_ids = ids;
@@ -363,13 +294,13 @@ impl TransformerConfig {
 
     /// From the content of a `config.json`.
     pub fn from_json(value: &Value) -> Result<Self, ConfigError> {
-        let source = value.as_object().ok_or(ConfigError::NotAnObject)?;
+        let source = value.as_object().ok_or_else(|| fault!("expected a JSON object"))?;
         let reader = Reader(source);
         let class = reader.read_typed("architectures", "a list of class names", |value| {
             value.as_array()?.first()?.as_str()
         })?;
         let name =
-            class.or(reader.text("model_type")?).ok_or(ConfigError::Missing { key: "architectures" })?;
+            class.or(reader.text("model_type")?).ok_or_else(|| fault!("`architectures` is missing"))?;
         let (architecture, head) = Architecture::ALL
             .iter()
             .find_map(|&(architecture, class, kind)| {
@@ -381,7 +312,7 @@ impl TransformerConfig {
             })
             .ok_or_else(|| ConfigError::Architecture { name: name.to_owned() })?;
         let unsupported = |feature, value: &str, supported| {
-            Err(ConfigError::Unsupported { feature, value: value.to_owned(), supported })
+            Err(fault!("{feature} `{value}` is not supported (supported: {supported})").into())
         };
         let activation = reader.text("hidden_act")?.unwrap_or("silu");
         if activation != "silu" && activation != "swish" {
@@ -430,7 +361,7 @@ impl TransformerConfig {
 
     /// Checks that the sizes fit together.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let wrong = |what, left, right| Err(ConfigError::Inconsistent { what, left, right });
+        let wrong = |what, left, right| Err(fault!("{what}: {left} and {right}").into());
         let sizes = [
             self.vocab_size,
             self.hidden_size,
@@ -570,11 +501,7 @@ fn check_attention(reader: &Reader, num_layers: usize) -> Result<(), ConfigError
         value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()
     })?;
     if let Some(kind) = kinds.iter().flatten().find(|&&kind| kind != "full_attention") {
-        return Err(ConfigError::Unsupported {
-            feature: "layer type",
-            value: (*kind).to_owned(),
-            supported: "full_attention",
-        });
+        return Err(fault!("layer type `{kind}` is not supported (supported: full_attention)").into());
     }
     let window = reader.size("sliding_window")?;
     let first = reader
@@ -585,19 +512,20 @@ fn check_attention(reader: &Reader, num_layers: usize) -> Result<(), ConfigError
         && reader.flag("use_sliding_window")?.unwrap_or(false)
         && first < num_layers
     {
-        return Err(ConfigError::Unsupported {
-            feature: "sliding_window",
-            value: window.to_string(),
-            supported: "null, or use_sliding_window false",
-        });
+        return Err(fault!(
+            "sliding_window `{window}` is not supported (supported: {supported})",
+            supported = "null, or use_sliding_window false"
+        )
+        .into());
     }
     Ok(())
 }
 
 /// Rotary base and scaling from `rope_parameters`, or from `rope_theta` and `rope_scaling` of older files.
 fn rope(reader: &Reader) -> Result<(f64, Option<Llama3Scaling>), ConfigError> {
-    let unsupported =
-        |feature, value: String, supported| Err(ConfigError::Unsupported { feature, value, supported });
+    let unsupported = |feature, value: String, supported| {
+        Err(fault!("{feature} `{value}` is not supported (supported: {supported})").into())
+    };
     let parameters = match reader.object("rope_parameters")? {
         Some(parameters) => Some(parameters),
         None => reader.object("rope_scaling")?,
@@ -619,7 +547,8 @@ fn rope(reader: &Reader) -> Result<(f64, Option<Llama3Scaling>), ConfigError> {
     match kind {
         "default" => Ok((theta, None)),
         "llama3" => {
-            let number = |key| inner.positive(key)?.ok_or(ConfigError::Missing { key });
+            let number =
+                |key| inner.positive(key)?.ok_or_else(|| ConfigError::from(fault!("`{key}` is missing")));
             let scaling = Llama3Scaling {
                 factor: number("factor")?,
                 low_freq_factor: number("low_freq_factor")?,

@@ -31,8 +31,8 @@ pub use checkpoint::{CheckpointError, Fill, SaveDtype, head_warning, write_file}
 pub use config::{Architecture, ConfigError, Llama3Scaling, OutputHead, TransformerConfig};
 pub use generation::{
     Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
-    GeneratorSettings, LOGITS_NOT_FINITE, RequestError, RequestId, SamplingError, SamplingParams,
-    SequenceName, StopCheck, TokenMask, TurnPlace,
+    GeneratorSettings, LOGITS_NOT_FINITE, RequestId, SamplingError, SamplingParams, SequenceName, StopCheck,
+    TokenMask, TurnPlace,
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory, micro_batch_tokens};
 pub use model::Model;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tamis_core::fault::Fault;
 use tamis_model::{SamplingParams, StopCheck, TokenMask};
 use tamis_text::regex_mask::RegexMask;
-use tamis_text::stop::{StopError, StopHit, StopStrings};
-use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+use tamis_text::stop::{StopHit, StopStrings};
+use tamis_text::tokenizer::Tokenizer;
 
 use crate::generator::Sampling;
 
@@ -59,7 +60,7 @@ pub struct StopText {
 
 impl StopText {
     /// For these strings; an empty one is refused.
-    pub fn new(strings: Vec<String>, tokenizer: Arc<Tokenizer>) -> Result<Self, StopError> {
+    pub fn new(strings: Vec<String>, tokenizer: Arc<Tokenizer>) -> Result<Self, Fault> {
         let longest = strings.iter().map(String::len).max().unwrap_or(0);
         Ok(Self { strings: StopStrings::new(strings)?, tokenizer, longest })
     }
@@ -75,7 +76,7 @@ impl StopText {
     }
 
     /// Text of a completion without end tokens, and the stop string in it that ends first.
-    pub fn read(&self, tokens: &[u32]) -> Result<(String, Option<StopHit>), TokenizerError> {
+    pub fn read(&self, tokens: &[u32]) -> Result<(String, Option<StopHit>), Fault> {
         let text = self.tokenizer.decode(tokens, true)?;
         let hit = self.strings.find(&text, 0);
         Ok((text, hit))
@@ -84,7 +85,7 @@ impl StopText {
 
 impl StopText {
     /// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
-    pub fn text(&self, tokens: &[u32]) -> Result<String, TokenizerError> {
+    pub fn text(&self, tokens: &[u32]) -> Result<String, Fault> {
         let (mut text, hit) = self.read(tokens)?;
         if let Some(hit) = hit {
             text.truncate(hit.start);

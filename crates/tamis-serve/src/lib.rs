@@ -40,7 +40,7 @@ use tamis_rollout::body::{self, BodyRoom};
 use tamis_rollout::connections::{ConnectionLimits, Listener, accept, set_or};
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::template::ChatTemplate;
-use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 use crate::engine::{EngineCommand, Setup, Worker};
@@ -451,7 +451,7 @@ impl App {
     /// Tokens of the text of a field, in this thread. A text that is certainly too long for the model is refused
     /// before it is tokenised, which takes 140 times its memory.
     fn encode_now(&self, field: &str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
-        let failed = |error: TokenizerError| ApiError::field(field, error.to_string());
+        let failed = |error: tamis_core::fault::Fault| ApiError::field(field, error.to_string());
         let limit = self.max_model_len();
         let usual = limit.saturating_mul(USUAL_TOKEN_BYTES).max(body::SHORT);
         if text.len() > usual {

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 
 /// Padding token of a character tokenizer, id 0.
 pub const PAD: &str = "<|pad|>";
@@ -25,9 +27,9 @@ impl Tokenizer {
     /// let tokenizer = Tokenizer::characters("0123456789+=")?;
     /// assert_eq!(tokenizer.encode("1+1=", false)?, [3, 12, 3, 13]);
     /// assert_eq!(tokenizer.eos_id(), Some(1));
-    /// # Ok::<(), tamis_text::tokenizer::TokenizerError>(())
+    /// # Ok::<(), tamis_core::fault::Fault>(())
     /// ```
-    pub fn characters(alphabet: &str) -> Result<Self, TokenizerError> {
+    pub fn characters(alphabet: &str) -> Result<Self, Fault> {
         let mut seen = BTreeSet::new();
         let mut vocab = Map::new();
         for token in [PAD, END] {
@@ -35,7 +37,7 @@ impl Tokenizer {
         }
         for character in alphabet.chars() {
             if !seen.insert(character) {
-                return Err(TokenizerError::RepeatedCharacter { character });
+                return Err(fault!("the alphabet has {character:?} twice"));
             }
             vocab.insert(character.to_string(), Value::from(vocab.len()));
         }

@@ -1,6 +1,7 @@
 //! Text of a sequence while its tokens arrive.
 
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
+use tamis_core::fault::Fault;
 
 /// Decodes a growing sequence: text appears as soon as its characters are complete.
 ///
@@ -29,7 +30,7 @@ impl IncrementalDecoder {
     }
 
     /// Appends a token; returns the text that it completed (often empty).
-    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<&str, TokenizerError> {
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<&str, Fault> {
         self.ids.push(id);
         self.advance(tokenizer, false)
     }
@@ -51,11 +52,11 @@ impl IncrementalDecoder {
 
     /// Takes in what was held back (as U+FFFD where it stayed incomplete) and returns it. Call at the end of
     /// the sequence.
-    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<&str, TokenizerError> {
+    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<&str, Fault> {
         self.advance(tokenizer, true)
     }
 
-    fn advance(&mut self, tokenizer: &Tokenizer, last: bool) -> Result<&str, TokenizerError> {
+    fn advance(&mut self, tokenizer: &Tokenizer, last: bool) -> Result<&str, Fault> {
         let before = self.text.len();
         let window = self.ids.get(self.prefix..).unwrap_or_default();
         let known = self.ids.get(self.prefix..self.read).unwrap_or_default();

@@ -5,6 +5,10 @@
 //! much a chain may, and only one that may grow it beyond [`MAX_GROWTH`] is run step by step before the library
 //! runs it, within that limit. Other parts that may grow a text beyond [`USUAL`] are refused when they are read.
 
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{NormalizedString, Normalizer as _};
@@ -50,33 +54,21 @@ pub(crate) fn is_excessive(part: &Value) -> bool {
     growth(part) > USUAL
 }
 
+/// Reads whatever the reader of the tokenizers library takes.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
 /// Bytes of the longest text in the table of a `Precompiled` normaliser: behind a trie, whose length comes first.
 fn longest_replacement(step: &Value) -> usize {
-    let table = from_base64(step["precompiled_charsmap"].as_str().unwrap_or_default());
+    let table =
+        step["precompiled_charsmap"].as_str().and_then(|table| BASE64.decode(table).ok()).unwrap_or_default();
     let Some((length, rest)) = table.split_first_chunk::<4>() else { return 0 };
     let texts = rest.get(u32::from_le_bytes(*length) as usize..).unwrap_or_default();
     texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0)
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let (mut bytes, mut bits, mut num_bits) = (Vec::with_capacity(text.len() / 4 * 3), 0_u32, 0);
-    for letter in text.bytes() {
-        let six = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => continue,
-        };
-        (bits, num_bits) = ((bits << 6) | u32::from(six), num_bits + 6);
-        if num_bits >= 8 {
-            num_bits -= 8;
-            bytes.push((bits >> num_bits) as u8);
-            bits &= (1 << num_bits) - 1;
-        }
-    }
-    bytes
 }
 
 /// A chain of steps that might make too much of a text.
@@ -213,7 +205,6 @@ mod tests {
 
     #[test]
     fn a_table_of_characters_is_read_as_far_as_its_longest_text() {
-        assert_eq!(from_base64("aGVsbG8="), b"hello");
         // A trie of four bytes, then `ab`, `abcde` and nothing.
         let table = json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAABhYgBhYmNkZQAA"});
         assert_eq!(longest_replacement(&table), 5);

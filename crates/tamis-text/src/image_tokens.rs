@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use thiserror::Error;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 /// Values of `model_type` whose images are counted here.
 pub const MODEL_TYPES: [&str; 2] = ["qwen2_vl", "qwen2_5_vl"];
@@ -15,49 +16,6 @@ pub const MODEL_TYPES: [&str; 2] = ["qwen2_vl", "qwen2_5_vl"];
 /// The files of a model's image processor, the one that is read first in front.
 pub(crate) const PROCESSOR_FILES: [&str; 3] =
     ["processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"];
-
-/// The settings of a model's images cannot be read.
-#[derive(Debug, Error)]
-pub enum ImageTokensError {
-    /// A file cannot be read.
-    #[error("failed to read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A file is not JSON.
-    #[error("{} is not JSON", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The model has vision, and nothing says how images become patches.
-    #[error(
-        "there is no preprocessor_config.json in {}, which says how images become patches; it comes with the model", folder.display()
-    )]
-    NoProcessor {
-        /// The model's folder.
-        folder: PathBuf,
-    },
-    /// A setting is missing or out of its range.
-    #[error("`{field}` in {} must be {expected}, and is {actual}", path.display())]
-    Field {
-        /// The file.
-        path: PathBuf,
-        /// The setting.
-        field: &'static str,
-        /// The range.
-        expected: &'static str,
-        /// The value found.
-        actual: String,
-    },
-}
 
 /// How images of a model become tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,16 +32,16 @@ pub struct ImageTokens {
 impl ImageTokens {
     /// Of a model's folder; `None` where its configuration is of no model in [`MODEL_TYPES`], or is not
     /// there.
-    pub fn read(folder: &Path) -> Result<Option<Self>, ImageTokensError> {
-        let json = |name: &str| -> Result<Option<(PathBuf, Value)>, ImageTokensError> {
+    pub fn read(folder: &Path) -> Result<Option<Self>, Fault> {
+        let json = |name: &str| -> Result<Option<(PathBuf, Value)>, Fault> {
             let path = folder.join(name);
             match tamis_file::read(&path, tamis_file::MAX_MODEL_CONFIG) {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(value) => Ok(Some((path, value))),
-                    Err(source) => Err(ImageTokensError::Json { path, source }),
+                    Err(source) => Err(fault!("{} is not JSON", path.display()).with_source(source)),
                 },
                 Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                Err(source) => Err(ImageTokensError::Read { path, source }),
+                Err(source) => Err(fault!("failed to read {}", path.display()).with_source(source)),
             }
         };
         let Some((path, config)) = json("config.json")? else { return Ok(None) };
@@ -96,28 +54,25 @@ impl ImageTokens {
         let (processor_path, processor) = match nested {
             Some(found) => found,
             None => {
-                json(plain)?.ok_or_else(|| ImageTokensError::NoProcessor { folder: folder.to_owned() })?
+                json(plain)?.ok_or_else(|| fault!("there is no preprocessor_config.json in {}, which says how images become patches; it comes with the model", folder.display()))?
             }
         };
         let id = |field: &'static str| match &config[field] {
             Value::Null => Ok(None),
             value => value.as_u64().and_then(|id| u32::try_from(id).ok()).map(Some).ok_or_else(|| {
                 let (path, actual) = (path.clone(), value.to_string());
-                ImageTokensError::Field { path, field, expected: "a token id", actual }
+                fault!("`{field}` in {} must be a token id, and is {actual}", path.display())
             }),
         };
         let number = |value: &Value, field: &'static str, default: u64| match value {
             Value::Null => Ok(default),
             value => value.as_u64().filter(|&number| number > 0 && number < 1 << 40).ok_or_else(|| {
                 let (path, actual) = (processor_path.clone(), value.to_string());
-                ImageTokensError::Field { path, field, expected: "a whole number above 0", actual }
+                fault!("`{field}` in {} must be a whole number above 0, and is {actual}", path.display())
             }),
         };
-        let token_id = id("image_token_id")?.ok_or_else(|| ImageTokensError::Field {
-            path: path.clone(),
-            field: "image_token_id",
-            expected: "a token id",
-            actual: "missing".to_owned(),
+        let token_id = id("image_token_id")?.ok_or_else(|| {
+            fault!("`image_token_id` in {} must be a token id, and is missing", path.display())
         })?;
         let marks =
             [id("vision_start_token_id")?, id("vision_end_token_id")?].into_iter().flatten().collect();
@@ -128,7 +83,7 @@ impl ImageTokens {
         )?);
         let factor = u32::try_from(sides).ok().filter(|&factor| factor <= 1 << 12).ok_or_else(|| {
             let (path, actual) = (processor_path.clone(), processor["patch_size"].to_string());
-            ImageTokensError::Field { path, field: "patch_size", expected: "the side of a patch", actual }
+            fault!("`patch_size` in {} must be the side of a patch, and is {actual}", path.display())
         })?;
         let size = &processor["size"];
         let least = number(&size["shortest_edge"], "size.shortest_edge", 56 * 56)?;
@@ -138,7 +93,7 @@ impl ImageTokens {
         if max_pixels < min_pixels.max(u64::from(factor).pow(2)) {
             let (path, actual) = (processor_path, max_pixels.to_string());
             let expected = "at least `min_pixels` and the pixels of one token";
-            return Err(ImageTokensError::Field { path, field: "max_pixels", expected, actual });
+            return Err(fault!("`max_pixels` in {} must be {expected}, and is {actual}", path.display()));
         }
         Ok(Some(Self { token_id, marks, factor, min_pixels, max_pixels }))
     }

@@ -9,9 +9,10 @@ use regex_automata::util::primitives::StateID;
 use regex_automata::util::start::Config as Start;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, MatchKind};
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 
 /// Bytes that an expression's automaton may take, in its making and when it is done: the largest that are
 /// useful are some hundred kilobytes.
@@ -34,7 +35,7 @@ pub enum RegexMaskError {
     },
     /// The tokenizer's tokens are not known as text.
     #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    Tokenizer(#[from] Fault),
     /// No completion matches.
     #[error("the tokenizer has no tokens that could write a text that matches the expression")]
     NoMatch,

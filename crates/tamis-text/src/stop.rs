@@ -1,23 +1,12 @@
 //! Stop strings: where a text must end.
 
-use thiserror::Error;
-
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 /// Texts at which generation stops.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopStrings {
     strings: Vec<String>,
     longest: usize,
-}
-
-/// A stop string that cannot be one.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum StopError {
-    /// The text is empty, so every completion would stop at once.
-    #[error("stop string {index} is empty; every text contains it")]
-    Empty {
-        /// Index in the list, from 0.
-        index: usize,
-    },
 }
 
 /// A stop string found in a text.
@@ -33,9 +22,9 @@ pub struct StopHit {
 
 impl StopStrings {
     /// The given texts; an empty one is refused.
-    pub fn new(strings: Vec<String>) -> Result<Self, StopError> {
+    pub fn new(strings: Vec<String>) -> Result<Self, Fault> {
         if let Some(index) = strings.iter().position(String::is_empty) {
-            return Err(StopError::Empty { index });
+            return Err(fault!("stop string {index} is empty; every text contains it"));
         }
         let longest = strings.iter().map(String::len).max().unwrap_or(0);
         Ok(Self { strings, longest })

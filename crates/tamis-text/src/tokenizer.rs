@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use tamis_core::caught;
-use thiserror::Error;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 use crate::growth::{Growth, MAX_GROWTH, growth, is_excessive};
 use crate::image_tokens::PROCESSOR_FILES;
@@ -36,162 +37,6 @@ fn limit(name: &str) -> u64 {
     if name.strip_suffix(".jinja").is_some() { tamis_file::MAX_TEMPLATE } else { tamis_file::MAX_TOKENIZER }
 }
 
-/// A tokenizer could not be read, written or applied.
-#[derive(Debug, Error)]
-pub enum TokenizerError {
-    /// A file could not be read.
-    #[error("failed to read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A file could not be written.
-    #[error("failed to write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The folder is not there: a misspelt path, or a name on a hub.
-    #[error(
-        "there is no folder {}: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)",
-        folder.display()
-    )]
-    NoFolder {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// The folder holds no `tokenizer.json`.
-    #[error(
-        "no tokenizer.json in {}; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`",
-        folder.display()
-    )]
-    Missing {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// A file is not JSON.
-    #[error("{} is not valid JSON", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// The parser's message, with the place.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// `tokenizer.json` is JSON but not a tokenizer.
-    #[error("{} does not describe a tokenizer: {detail}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Message of the tokenizers library.
-        detail: String,
-    },
-    /// A part of `tokenizer.json` makes texts longer than any real one does.
-    #[error(
-        "`{part}` in {} may make a text {times} times as long, step by step, which no real tokenizer does: is the file damaged?",
-        path.display()
-    )]
-    Growing {
-        /// The file.
-        path: PathBuf,
-        /// The part.
-        part: &'static str,
-        /// By how much, at most.
-        times: usize,
-    },
-    /// The normaliser makes too much of a text.
-    #[error(
-        "the normaliser in tokenizer.json makes more than {limit} times its length of {text:?} (at its step `{step}`): is \
-         the file damaged?"
-    )]
-    Grown {
-        /// The text, shortened.
-        text: String,
-        /// Type of the step.
-        step: String,
-        /// Most times.
-        limit: usize,
-    },
-    /// A field of a configuration file has another type than it must have.
-    #[error("`{field}` in {} must be {expected}, got {actual}", path.display())]
-    Field {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        field: String,
-        /// The value expected.
-        expected: &'static str,
-        /// The value found.
-        actual: String,
-    },
-    /// A special token is not in the vocabulary.
-    #[error("`{field}` is {token:?}, which tokenizer.json does not have")]
-    UnknownSpecial {
-        /// `eos_token`, `pad_token` or `bos_token`.
-        field: &'static str,
-        /// The token.
-        token: String,
-    },
-    /// An added token would get another id than its configuration declares.
-    #[error("added token {token:?} is declared with id {declared}, but tokenizer.json gives it {actual}")]
-    AddedToken {
-        /// The token.
-        token: String,
-        /// In `added_tokens_decoder`.
-        declared: u32,
-        /// In the vocabulary.
-        actual: u32,
-    },
-    /// A character tokenizer met a character that it does not know.
-    #[error(
-        "character {character:?} (at character {position} of {text:?}) is not in the tokenizer's alphabet"
-    )]
-    UnknownCharacter {
-        /// The character.
-        character: char,
-        /// Position in the text, in characters from 0.
-        position: usize,
-        /// The text, shortened around the place.
-        text: String,
-    },
-    /// The tokenizers library refused a text.
-    #[error("failed to encode {text:?}: {detail}")]
-    Encode {
-        /// The text, shortened.
-        text: String,
-        /// The library's message.
-        detail: String,
-    },
-    /// The bytes that its tokens add to a text are not known.
-    #[error(
-        "the tokenizer's decoder is {decoder}; the bytes of its tokens are known of `ByteLevel` (Qwen, Llama 3) and `Fuse` only"
-    )]
-    NotBytes {
-        /// Type of the decoder, as JSON.
-        decoder: String,
-    },
-    /// The tokenizers library refused token ids.
-    #[error("failed to decode {num_tokens} tokens: {detail}")]
-    Decode {
-        /// Number of tokens.
-        num_tokens: usize,
-        /// The library's message.
-        detail: String,
-    },
-    /// An alphabet that cannot be one.
-    #[error("the alphabet has {character:?} twice")]
-    RepeatedCharacter {
-        /// The character.
-        character: char,
-    },
-}
-
 /// A tokenizer, its special tokens and its files.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
@@ -212,9 +57,12 @@ impl Tokenizer {
     /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, otherwise from
     /// `special_tokens_map.json`. Truncation and padding that `tokenizer.json` declares are switched off:
     /// limits are the caller's, as in `transformers`.
-    pub fn load(folder: &Path) -> Result<Self, TokenizerError> {
+    pub fn load(folder: &Path) -> Result<Self, Fault> {
         if !folder.is_dir() {
-            return Err(TokenizerError::NoFolder { folder: folder.to_owned() });
+            return Err(fault!(
+                "there is no folder {}: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)",
+                folder.display()
+            ));
         }
         let mut files = BTreeMap::new();
         for name in FILES {
@@ -224,22 +72,25 @@ impl Tokenizer {
                     files.insert(name.to_owned(), bytes);
                 }
                 Err(source) if source.kind() == std::io::ErrorKind::NotFound => {}
-                Err(source) => return Err(TokenizerError::Read { path, source }),
+                Err(source) => return Err(fault!("failed to read {}", path.display()).with_source(source)),
             }
         }
         if !files.contains_key("tokenizer.json") {
-            return Err(TokenizerError::Missing { folder: folder.to_owned() });
+            return Err(fault!(
+                "no tokenizer.json in {}; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`",
+                folder.display()
+            ));
         }
         let templates = folder.join(TEMPLATE_FOLDER);
         if templates.is_dir() {
-            let read = |source| TokenizerError::Read { path: templates.clone(), source };
+            let read = |source| fault!("failed to read {}", templates.display()).with_source(source);
             for entry in std::fs::read_dir(&templates).map_err(read)? {
                 let path = entry.map_err(read)?.path();
                 if path.extension().is_some_and(|ending| ending == "jinja")
                     && let Some(name) = path.file_name().and_then(|name| name.to_str())
                 {
                     let bytes = tamis_file::read(&path, limit(name))
-                        .map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
+                        .map_err(|source| fault!("failed to read {}", path.display()).with_source(source))?;
                     files.insert(format!("{TEMPLATE_FOLDER}/{name}"), bytes);
                 }
             }
@@ -247,30 +98,31 @@ impl Tokenizer {
         Self::from_files(files, folder)
     }
 
-    pub(crate) fn from_files(
-        files: BTreeMap<String, Vec<u8>>,
-        folder: &Path,
-    ) -> Result<Self, TokenizerError> {
-        let parse = |name: &str| -> Result<Value, TokenizerError> {
+    pub(crate) fn from_files(files: BTreeMap<String, Vec<u8>>, folder: &Path) -> Result<Self, Fault> {
+        let parse = |name: &str| -> Result<Value, Fault> {
             files.get(name).map_or(Ok(Value::Null), |bytes| {
-                serde_json::from_slice(bytes)
-                    .map_err(|source| TokenizerError::Json { path: folder.join(name), source })
+                serde_json::from_slice(bytes).map_err(|source| {
+                    fault!("{} is not valid JSON", folder.join(name).display()).with_source(source)
+                })
             })
         };
         let model = parse("tokenizer.json")?;
         for part in ["pre_tokenizer", "decoder"] {
             if is_excessive(&model[part]) {
                 let times = growth(&model[part]);
-                return Err(TokenizerError::Growing { path: folder.join("tokenizer.json"), part, times });
+                return Err(fault!(
+                    "`{part}` in {} may make a text {times} times as long, step by step, which no real tokenizer does: is the file damaged?",
+                    folder.join("tokenizer.json").display()
+                ));
             }
         }
         let bytes = files.get("tokenizer.json").map_or(&[][..], Vec::as_slice);
-        let mut inner = catch_panics(|| tokenizers::Tokenizer::from_bytes(bytes))
-            .map_err(|detail| TokenizerError::Format { path: folder.join("tokenizer.json"), detail })?;
+        let mut inner = catch_panics(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(|detail| {
+            fault!("{} does not describe a tokenizer: {detail}", folder.join("tokenizer.json").display())
+        })?;
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| TokenizerError::Format {
-            path: folder.join("tokenizer.json"),
-            detail: error.to_string(),
+        inner.with_truncation(None).map_err(|error| {
+            fault!("{} does not describe a tokenizer: {error}", folder.join("tokenizer.json").display())
         })?;
         let config = parse("tokenizer_config.json")?;
         let map = parse("special_tokens_map.json")?;
@@ -289,21 +141,21 @@ impl Tokenizer {
                     Value::String(text) => Some(text.as_str()),
                     other => other["content"].as_str(),
                 };
-                let text = text.ok_or_else(|| TokenizerError::Field {
-                    path: folder.join(name),
-                    field: field.clone(),
-                    expected: "a text or an object with `content`",
-                    actual: value.to_string(),
+                let text = text.ok_or_else(|| {
+                    fault!(
+                        "`{field}` in {} must be a text or an object with `content`, got {value}",
+                        folder.join(name).display()
+                    )
                 })?;
                 special_tokens.insert(field.clone(), text.to_owned());
             }
         }
-        let id = |field: &'static str| -> Result<Option<u32>, TokenizerError> {
+        let id = |field: &'static str| -> Result<Option<u32>, Fault> {
             special_tokens.get(field).map_or(Ok(None), |token: &String| {
                 inner
                     .token_to_id(token)
                     .map(Some)
-                    .ok_or_else(|| TokenizerError::UnknownSpecial { field, token: token.clone() })
+                    .ok_or_else(|| fault!("`{field}` is {token:?}, which tokenizer.json does not have"))
             })
         };
         let (eos, _pad, bos) = (id("eos_token")?, id("pad_token")?, id("bos_token")?);
@@ -315,23 +167,29 @@ impl Tokenizer {
     /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a
     /// beginning token); texts rendered from a chat template carry their special tokens already and are
     /// encoded with `false`.
-    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Fault> {
         let checked = self.growth.as_ref().map_or(Ok(Ok(())), |growth| caught::catch(|| growth.check(text)));
         if let Ok(Err(step)) = checked {
-            return Err(TokenizerError::Grown { text: shorten(text, 0), step, limit: MAX_GROWTH });
+            return Err(fault!(
+                "the normaliser in tokenizer.json makes more than {limit} times its length of {text:?} (at its step `{step}`): is \
+         the file damaged?",
+                text = shorten(text, 0),
+                limit = MAX_GROWTH
+            ));
         }
         let encoding = catch_panics(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
             self.unknown_character(text)
-                .unwrap_or_else(|| TokenizerError::Encode { text: shorten(text, 0), detail })
+                .unwrap_or_else(|| fault!("failed to encode {text:?}: {detail}", text = shorten(text, 0)))
         })?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// Text of token ids; special tokens are left out where `skip_special`. Bytes that are not UTF-8 become
     /// U+FFFD; an id outside the vocabulary (padded embedding rows have some) adds nothing.
-    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
-        catch_panics(|| self.inner.decode(ids, skip_special))
-            .map_err(|detail| TokenizerError::Decode { num_tokens: ids.len(), detail })
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Fault> {
+        catch_panics(|| self.inner.decode(ids, skip_special)).map_err(|detail| {
+            fault!("failed to decode {num_tokens} tokens: {detail}", num_tokens = ids.len())
+        })
     }
 
     /// Whether a character has no token, so that nothing of it is left in the tokens of a text, or the unknown
@@ -384,8 +242,8 @@ impl Tokenizer {
     /// byte-level ones (Qwen, Llama 3, GPT-2) and those of single characters.
     ///
     /// # Errors
-    /// [`TokenizerError::NotBytes`] of any other.
-    pub fn token_bytes(&self) -> Result<Vec<Option<Box<[u8]>>>, TokenizerError> {
+    /// Any other decoder.
+    pub fn token_bytes(&self) -> Result<Vec<Option<Box<[u8]>>>, Fault> {
         let model: Value = self
             .files
             .get("tokenizer.json")
@@ -395,7 +253,11 @@ impl Tokenizer {
         let is_byte_level = match decoder.as_str() {
             Some("ByteLevel") => true,
             Some("Fuse") => false,
-            _ => return Err(TokenizerError::NotBytes { decoder: decoder.to_string() }),
+            _ => {
+                return Err(fault!(
+                    "the tokenizer's decoder is {decoder}; the bytes of its tokens are known of `ByteLevel` (Qwen, Llama 3) and `Fuse` only"
+                ));
+            }
         };
         let mut tokens = vec![None; self.num_rows()];
         for (token, id) in self.inner.get_vocab(false) {
@@ -430,15 +292,15 @@ impl Tokenizer {
     /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` (a number or a list) of
     /// the model in a folder, sorted and without repetition. As in transformers, `config.json` counts if
     /// there is no `generation_config.json`. Files that are absent add nothing.
-    pub fn end_token_ids(&self, model: &Path) -> Result<Vec<u32>, TokenizerError> {
+    pub fn end_token_ids(&self, model: &Path) -> Result<Vec<u32>, Fault> {
         let mut ids: Vec<u32> = self.eos.into_iter().collect();
         let read = |path: &Path| match tamis_file::read(path, tamis_file::MAX_MODEL_CONFIG) {
             Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
                 Ok(config) => Ok(Some(config)),
-                Err(source) => Err(TokenizerError::Json { path: path.to_owned(), source }),
+                Err(source) => Err(fault!("{} is not valid JSON", path.display()).with_source(source)),
             },
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(TokenizerError::Read { path: path.to_owned(), source }),
+            Err(source) => Err(fault!("failed to read {}", path.display()).with_source(source)),
         };
         let mut path = model.join("generation_config.json");
         let mut config = read(&path)?;
@@ -457,11 +319,11 @@ impl Tokenizer {
         };
         for value in values {
             let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-            ids.push(id.ok_or_else(|| TokenizerError::Field {
-                path: path.clone(),
-                field: "eos_token_id".to_owned(),
-                expected: "a token id or a list of them",
-                actual: declared.to_string(),
+            ids.push(id.ok_or_else(|| {
+                fault!(
+                    "`eos_token_id` in {} must be a token id or a list of them, got {declared}",
+                    path.display()
+                )
             })?);
         }
         ids.sort_unstable();
@@ -476,10 +338,11 @@ impl Tokenizer {
 
     /// Writes the files into a folder, byte for byte as they were read, so that `transformers` loads what it
     /// wrote. The folder is created where absent; each file is flushed to disk.
-    pub fn save(&self, folder: &Path) -> Result<(), TokenizerError> {
+    pub fn save(&self, folder: &Path) -> Result<(), Fault> {
         for (name, bytes) in &self.files {
             let path = folder.join(name);
-            write_file(&path, bytes).map_err(|source| TokenizerError::Write { path, source })?;
+            write_file(&path, bytes)
+                .map_err(|source| fault!("failed to write {}", path.display()).with_source(source))?;
         }
         Ok(())
     }
@@ -493,7 +356,7 @@ impl Tokenizer {
         ChatTemplate::from_files(&self.files, &self.special_tokens)
     }
 
-    fn unknown_character(&self, text: &str) -> Option<TokenizerError> {
+    fn unknown_character(&self, text: &str) -> Option<Fault> {
         if !self.is_word_level {
             return None;
         }
@@ -511,11 +374,10 @@ impl Tokenizer {
             let length = known.unwrap_or(character.len_utf8());
             let piece = rest.get(..length)?;
             if known.is_none() && self.inner.token_to_id(piece).is_none() {
-                return Some(TokenizerError::UnknownCharacter {
-                    character,
-                    position,
-                    text: shorten(text, position),
-                });
+                return Some(fault!(
+                    "character {character:?} (at character {position} of {text:?}) is not in the tokenizer's alphabet",
+                    text = shorten(text, position)
+                ));
             }
             position += piece.chars().count();
             rest = rest.get(length..)?;
@@ -548,17 +410,16 @@ fn add_declared_tokens(
     tokenizer: &mut tokenizers::Tokenizer,
     config: &Value,
     path: &Path,
-) -> Result<(), TokenizerError> {
+) -> Result<(), Fault> {
     let Some(declared) = config["added_tokens_decoder"].as_object() else { return Ok(()) };
     let mut tokens = Vec::with_capacity(declared.len());
     for (id, token) in declared {
         let (Ok(id), Some(content)) = (id.parse::<u32>(), token["content"].as_str()) else {
-            return Err(TokenizerError::Field {
-                path: path.to_owned(),
-                field: format!("added_tokens_decoder.{id}"),
-                expected: "an object with `content` under a token id",
-                actual: token.to_string(),
-            });
+            return Err(fault!(
+                "`{field}` in {} must be an object with `content` under a token id, got {token}",
+                path.display(),
+                field = format!("added_tokens_decoder.{id}")
+            ));
         };
         tokens.push((id, content, token));
     }
@@ -571,14 +432,15 @@ fn add_declared_tokens(
                 .lstrip(flag("lstrip"))
                 .rstrip(flag("rstrip"))
                 .normalized(flag("normalized"));
-            tokenizer.add_tokens([added]).map_err(|error| TokenizerError::Format {
-                path: path.to_owned(),
-                detail: error.to_string(),
-            })?;
+            tokenizer
+                .add_tokens([added])
+                .map_err(|error| fault!("{} does not describe a tokenizer: {error}", path.display()))?;
         }
         match tokenizer.token_to_id(content) {
             Some(actual) if actual != declared => {
-                return Err(TokenizerError::AddedToken { token: content.to_owned(), declared, actual });
+                return Err(fault!(
+                    "added token {content:?} is declared with id {declared}, but tokenizer.json gives it {actual}"
+                ));
             }
             _ => {}
         }

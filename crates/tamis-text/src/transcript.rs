@@ -42,84 +42,21 @@
 mod check;
 mod continuation;
 
-use thiserror::Error;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 use crate::template::TemplateError;
-use crate::tokenizer::TokenizerError;
 
 pub use check::{ConversationForm, Difference, check_template};
 pub use continuation::{Continuation, TurnTemplate};
 
-/// A conversation could not be continued.
-#[derive(Debug, Error)]
-pub enum TranscriptError {
-    /// The template failed, or refuses the conversation.
-    #[error("the conversation cannot be rendered")]
-    Template {
-        /// The underlying error.
-        #[from]
-        source: TemplateError,
-    },
-    /// The text between two answers cannot be tokenised.
-    #[error("the text between two answers cannot be tokenised")]
-    Tokenizer {
-        /// The underlying error.
-        #[from]
-        source: TokenizerError,
-    },
-    /// The messages so far do not end in what the policy wrote.
-    #[error("the messages so far must end in the assistant's, but the last is {role}")]
-    NotAnswered {
-        /// Role of the last message, or what stands in its place.
-        role: String,
-    },
-    /// Nothing was observed.
-    #[error("there is no message after the assistant's, so its conversation does not go on")]
-    NothingNew,
-    /// The assistant's messages are the policy's to write.
-    #[error("new message {index} is the assistant's; only the policy writes those")]
-    AssistantIsNew {
-        /// Index among the new messages, from 0.
-        index: usize,
-    },
-    /// A message's text is not in what the template rendered.
-    #[error(
-        "the chat template does not show message {index} ({role}) as it was written, so what follows it cannot be \
-         found"
-    )]
-    Vanished {
-        /// Index of the message, from 0.
-        index: usize,
-        /// Its role.
-        role: String,
-    },
-    /// The template shows no result of a tool right after an answer, neither with a call in it nor without.
-    #[error("the way from an answer to a tool's result cannot be found in the chat template")]
-    NoResults {
-        /// What failed.
-        #[source]
-        source: Box<TranscriptError>,
-    },
-    /// The text that stood for the assistant's message is there more than once.
-    #[error(
-        "the chat template shows the assistant's message (message {index}) {count} times, so what follows it \
-         cannot be told"
-    )]
-    Repeated {
-        /// Index of the message, from 0.
-        index: usize,
-        /// How often it is shown.
-        count: usize,
-    },
-    /// A message that is not the policy's is rendered otherwise once others follow.
-    #[error(
-        "the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns \
-         cannot be a transcript: {difference}"
-    )]
-    Rewrites {
-        /// The message and the texts.
-        difference: Box<Difference>,
-    },
+/// The template failed, or refuses the conversation.
+fn unrendered(source: TemplateError) -> Fault {
+    fault!("the conversation cannot be rendered").with_source(source)
+}
+
+fn untokenised(source: Fault) -> Fault {
+    fault!("the text between two answers cannot be tokenised").with_source(source)
 }
 
 #[cfg(test)]

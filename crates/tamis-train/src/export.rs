@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use tamis_config::CheckpointDtype;
+use tamis_core::fault::Fault;
 use tamis_model::SaveDtype;
-use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 use crate::assemble::policy::save_dtype;
@@ -23,7 +24,7 @@ pub enum ExportError {
     Weights(#[from] SaveError),
     /// The tokenizer cannot be read.
     #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    Tokenizer(#[from] Fault),
     /// The folder is there already: nothing is overwritten.
     #[error("{} exists already", folder.display())]
     Exists {

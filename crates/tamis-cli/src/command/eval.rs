@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tamis_cluster::Cluster;
 use tamis_config::locate::Extent;
 use tamis_config::{BackendKind, Config, Diagnostic, ModelSource};
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_data::samples::{format_of, write_samples};
 use tamis_import::load_for_evaluation;
 use tamis_run::directory::{held_by, keep_evaluation, step_of_checkpoint};
@@ -359,7 +359,7 @@ fn table(source: &SourceResult, text: &mut String) {
     // Of all scores alike: under the first.
     let unscored = (source.num_unscored > 0).then(|| source.num_unscored.to_string());
     let length = source.mean_length.map(|length| fixed(length, 1));
-    let truncated = source.truncated_share.map(|share| format!("{}%", fixed(100.0 * share, 1)));
+    let truncated = source.truncated_share.map(percent);
     for (name, cell) in [("unscored", unscored), ("mean tokens", length), ("cut at the limit", truncated)] {
         if let Some(cell) = cell {
             let _ =

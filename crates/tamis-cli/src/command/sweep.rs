@@ -2,11 +2,12 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use chrono::{DateTime, Utc};
 use tamis_config::Loaded;
 use tamis_core::printable::lines;
 use tamis_lab::compare::{Comparison, Variant, compare, variants_of};
-use tamis_lab::sweep::date::month_and_day;
 use tamis_lab::sweep::plan::{PlanOptions, SweepPlan};
 use tamis_lab::sweep::state::StateFolder;
 use tamis_lab::sweep::{RunOptions, SweepError, SweepFile, SweepOutcome};
@@ -171,6 +172,11 @@ fn of_variants(arguments: &SweepArguments, variants: &[Variant]) -> Result<Compa
         return Err(Failure::new(USAGE, message));
     }
     Ok(found)
+}
+
+/// Today in UTC, as names of runs begin: `0120`.
+fn month_and_day() -> String {
+    DateTime::<Utc>::from(SystemTime::now()).format("%m%d").to_string()
 }
 
 /// Writes the comparison's files.

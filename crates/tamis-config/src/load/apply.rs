@@ -34,8 +34,7 @@ pub fn apply(tree: &mut Node, argument: Override, owner_of: OwnerOf, diagnostics
         if index < items.len() {
             items.remove(index);
         } else {
-            let problem =
-                Problem::NoSuchItem { key: with_brackets(&above.join(".")), length: items.len(), index };
+            let problem = no_such_item(&with_brackets(&above.join(".")), items.len(), index);
             diagnostics.push(Diagnostic::error(problem, Some(origin)));
         }
         return;
@@ -126,7 +125,7 @@ fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n m
                 let above = parts.get(..depth).unwrap_or_default().join(".");
                 let (key, length) = (with_brackets(&above), items.len());
                 let index = part.parse::<usize>().unwrap_or(usize::MAX);
-                items.get_mut(index).ok_or(Problem::NoSuchItem { key, length, index })?
+                items.get_mut(index).ok_or_else(|| no_such_item(&key, length, index))?
             }
             Value::Map(entries) => {
                 let index = entries.iter().position(|entry| entry.key == *part).unwrap_or_else(|| {
@@ -143,4 +142,10 @@ fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n m
         };
     }
     Ok(node)
+}
+
+/// An override of an item that a list does not have.
+fn no_such_item(key: &str, length: usize, index: usize) -> Problem {
+    let message = format!("`{key}` has no item {index}: it has {length}, counted from 0");
+    Problem::rule(message, format!("`+{key}=...` appends an item"))
 }

@@ -39,7 +39,13 @@ pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnos
         let column = String::from_utf8_lossy(before.get(start..).unwrap_or_default()).chars().count() + 1;
         let text = String::from_utf8_lossy(bytes).into_owned();
         let origin = Origin { source: Source::new(kind, text), line, column, length: 1 };
-        Diagnostic::error(Problem::NotUtf8 { byte, is_utf16 }, Some(origin))
+        let (is, of, note) = if is_utf16 {
+            ("UTF-16, not UTF-8".to_owned(), "UTF-16", "")
+        } else {
+            (format!("not UTF-8: byte {byte} is no part of a character"), "LATIN1", " if it is Latin-1")
+        };
+        let hint = format!("save the file as UTF-8 (`iconv -f {of} -t UTF-8`{note})");
+        Diagnostic::error(Problem::rule(format!("the file is {is}"), hint), Some(origin))
     })
 }
 

@@ -132,7 +132,11 @@ impl Layers {
             if matches!(file.value, Value::Map(_)) {
                 tree.merge(file, table::root());
             } else {
-                diagnostics.push(Diagnostic::error(Problem::NotAMapping, Some(file.origin)));
+                let problem = Problem::rule(
+                    "a configuration is a mapping of sections",
+                    "for example: `rollout: {n: 8}`",
+                );
+                diagnostics.push(Diagnostic::error(problem, Some(file.origin)));
                 is_whole = false;
             }
         }

@@ -58,7 +58,10 @@ impl Loaded {
     /// A path that stands for one.
     pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
         let (key, origin) = self.locate(&[key.to_owned()]);
-        let problem = Problem::Placeholder { key, path: path.to_owned() };
+        let problem = Problem::rule(
+            format!("`{key}` is `{path}`, a placeholder"),
+            "replace it with the path of your own",
+        );
         if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
     }
 

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
+use super::error::missing;
 use super::{AdvantageError, Column, Generated};
+use crate::fault;
 use crate::ragged::Ragged;
 
 /// One of several rewards.
@@ -141,12 +143,12 @@ impl<'a> AdvantageBatch<'a> {
         column: Column,
         estimator: &'static str,
     ) -> Result<&'a Ragged<f64>, AdvantageError> {
-        self.numbers(column).ok_or(AdvantageError::Missing { column, estimator })
+        self.numbers(column).ok_or_else(|| missing(column, estimator))
     }
 
     /// The mask, for an estimator that cannot do without.
     pub(crate) fn mask(&self, estimator: &'static str) -> Result<&'a Ragged<bool>, AdvantageError> {
-        self.mask.ok_or(AdvantageError::Missing { column: Column::Mask, estimator })
+        self.mask.ok_or_else(|| missing(Column::Mask, estimator))
     }
 
     /// Tokens trained on of trajectory i, from the lengths otherwise the mask; 0 where neither is given.
@@ -198,14 +200,17 @@ impl<'a> AdvantageBatch<'a> {
         uses: &[Column],
     ) -> Result<(), AdvantageError> {
         if let Some(&column) = needs.iter().find(|&&column| !self.has(column)) {
-            return Err(AdvantageError::Missing { column, estimator });
+            return Err(missing(column, estimator));
         }
         finite_rewards("reward", self.rewards)?;
-        let rows = |column, unit, expected, actual| {
+        let rows = |column: Column, unit, expected: usize, actual: usize| {
             if expected == actual {
                 Ok(())
             } else {
-                Err(AdvantageError::Rows { column, unit, expected, actual })
+                Err(fault!(
+                    "column `{}` has {actual} rows; expected {expected}, one per {unit}",
+                    column.name()
+                ))
             }
         };
         let (num_groups, num_trajectories) = (self.rewards.num_rows(), self.num_trajectories());
@@ -239,10 +244,7 @@ impl<'a> AdvantageBatch<'a> {
                     if let Some(rewards) = self.greedy_rewards {
                         rows(column, "group", num_groups, rewards.len())?;
                         if let Some(group) = rewards.iter().position(|reward| reward.is_infinite()) {
-                            return Err(AdvantageError::InfiniteGreedyReward {
-                                group,
-                                reward: rewards[group],
-                            });
+                            return Err(fault!("greedy reward of group {group} is {reward}; rewards must be finite, or NaN for unscored", reward = rewards[group]).into());
                         }
                     }
                 }
@@ -268,7 +270,11 @@ impl<'a> AdvantageBatch<'a> {
     fn same_rows(&self, column: Column, offsets: &[usize]) -> Result<(), AdvantageError> {
         let (expected, actual) = (self.num_trajectories(), offsets.len() - 1);
         if expected != actual {
-            return Err(AdvantageError::Rows { column, unit: "trajectory", expected, actual });
+            return Err(fault!(
+                "column `{}` has {actual} rows; expected {expected}, one per trajectory",
+                column.name()
+            )
+            .into());
         }
         self.mask.map_or(Ok(()), |mask| row_lengths(column, mask.offsets(), offsets))
     }
@@ -290,7 +296,7 @@ impl<'a> AdvantageBatch<'a> {
                 _ => true,
             };
             if let Some(token) = (0..row.len()).find(|&token| !row[token].is_finite() && is_read(token)) {
-                return Err(AdvantageError::NotFinite { column, trajectory, token, value: row[token] });
+                return Err(fault!("column `{}` is {value} at token {token} of trajectory {trajectory}; expected a finite number", column.name(), value = row[token]).into());
             }
         }
         Ok(())
@@ -305,7 +311,11 @@ fn row_lengths(column: Column, expected: &[usize], actual: &[usize]) -> Result<(
     for (row, (expected, actual)) in expected.windows(2).zip(actual.windows(2)).enumerate() {
         let (expected, actual) = (length(expected), length(actual));
         if expected != actual {
-            return Err(AdvantageError::RowLength { column, row, expected, actual });
+            return Err(fault!(
+                "row {row} of column `{}` has {actual} values; expected {expected}",
+                column.name()
+            )
+            .into());
         }
     }
     Ok(())
@@ -322,10 +332,5 @@ fn finite_rewards(name: &str, rewards: &Ragged<f64>) -> Result<(), AdvantageErro
         return Ok(());
     };
     let group = rewards.offsets().partition_point(|&offset| offset <= place) - 1;
-    Err(AdvantageError::InfiniteReward {
-        name: name.to_owned(),
-        group,
-        trajectory: place - rewards.offsets()[group],
-        reward: rewards.values()[place],
-    })
+    Err(fault!("{name} of trajectory {trajectory} in group {group} is {reward}; rewards must be finite, or NaN for unscored", trajectory = place - rewards.offsets()[group], reward = rewards.values()[place]).into())
 }

@@ -7,6 +7,7 @@ use super::{
     whitening,
 };
 use crate::entry::{Entry, Family};
+use crate::fault;
 use crate::ragged::Ragged;
 use crate::setting::Named as _;
 use crate::settings;
@@ -48,7 +49,7 @@ settings! {
     /// of unmasked tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
     ///
     /// # Errors
-    /// [`AdvantageError::RowLength`] where a trajectory has another number of turn rewards than turns.
+    /// Where a trajectory has another number of turn rewards than turns.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, BiLevelGae};
@@ -163,7 +164,11 @@ impl AdvantageEstimator for BiLevelGae {
                 let (expected, actual) = (ends.len(), rewards.row(i).len());
                 if expected != actual {
                     let column = Column::TurnRewards;
-                    return Err(AdvantageError::RowLength { column, row: i, expected, actual });
+                    return Err(fault!(
+                        "row {i} of column `{}` has {actual} values; expected {expected}",
+                        column.name()
+                    )
+                    .into());
                 }
                 turn_rewards.extend_from_slice(rewards.row(i));
             } else {

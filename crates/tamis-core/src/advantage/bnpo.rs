@@ -3,12 +3,15 @@
 
 use super::beta::density;
 use super::error::in_range;
+use super::error::missing;
 use super::per_group::per_group;
 use super::singleton::finite_or_zero;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, GeneratedStatistics,
 };
 use crate::entry::{Entry, Family};
+use crate::fault;
+use crate::figure::shortest;
 use crate::ragged::Ragged;
 use crate::setting::Named as _;
 use crate::setting::Ranged as _;
@@ -93,14 +96,7 @@ pub(super) fn check_range(
     let outside = |reward: &f64| *reward < low || *reward > high;
     let Some(place) = rewards.values().iter().position(outside) else { return Ok(()) };
     let group = rewards.offsets().partition_point(|&offset| offset <= place) - 1;
-    Err(AdvantageError::RewardRange {
-        estimator,
-        group,
-        trajectory: place - rewards.offsets()[group],
-        reward: rewards.values()[place],
-        low,
-        high,
-    })
+    Err(fault!("reward of trajectory {trajectory} in group {group} is {}; `{estimator}` is defined for rewards from {} to {}", shortest(rewards.values()[place]), shortest(low), shortest(high), trajectory = place - rewards.offsets()[group]).into())
 }
 
 /// Whether a range is one.
@@ -178,9 +174,7 @@ impl AdvantageEstimator for Bnpo {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        let generated = batch
-            .generated
-            .ok_or(AdvantageError::Missing { column: Column::Generated, estimator: self.name() })?;
+        let generated = batch.generated.ok_or_else(|| missing(Column::Generated, self.name()))?;
         let Some(components) = batch.components else {
             let advantages = self.of(batch.rewards, &generated.reward, 1.0)?;
             return Ok(Estimate::per_trajectory(advantages, state));

@@ -2,6 +2,7 @@
 //! steps.
 
 use super::bnpo::{check_bounds, check_range};
+use super::error::missing;
 use super::singleton::finite_or_zero;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, RecentStep,
@@ -100,8 +101,8 @@ impl AdvantageEstimator for BnpoRunning {
     ) -> Result<Estimate, AdvantageError> {
         check_range(self.name(), batch.rewards, (self.low, self.high))?;
         let width = self.high - self.low;
-        let missing = AdvantageError::Missing { column: Column::Generated, estimator: self.name() };
-        let generated = batch.generated.ok_or(missing)?.reward;
+        let missing = || missing(Column::Generated, self.name());
+        let generated = batch.generated.ok_or_else(missing)?.reward;
         let count = generated.num_trajectories() as f64;
         let successes = (generated.reward_sum() - self.low * count) / width;
         let mut state = state.clone();

@@ -1,6 +1,7 @@
 //! ReMax: the reward measured against that of the prompt's greedy completion.
 
 use super::credit::returns;
+use super::error::missing;
 use super::singleton::finite_or_zero;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
@@ -76,8 +77,8 @@ impl AdvantageEstimator for Remax {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        let missing = AdvantageError::Missing { column: Column::GreedyRewards, estimator: self.name() };
-        let greedy = batch.greedy_rewards.ok_or(missing)?;
+        let missing = || missing(Column::GreedyRewards, self.name());
+        let greedy = batch.greedy_rewards.ok_or_else(missing)?;
         if batch.token_rewards.is_none() {
             let rewards = batch.rewards.rows().zip(greedy);
             let advantages = rewards

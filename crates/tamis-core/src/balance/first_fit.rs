@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 
-use super::BalanceError;
 use crate::entry::{Entry, Family};
+use crate::fault;
+use crate::fault::Fault;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -29,11 +30,11 @@ pub(super) const ENTRY: Entry = Entry {
 /// ```
 /// use tamis_core::balance::first_fit;
 /// assert_eq!(first_fit(&[6, 5, 4, 3], 9)?, [vec![0, 3], vec![1, 2]]);
-/// # Ok::<(), tamis_core::balance::BalanceError>(())
+/// # Ok::<(), tamis_core::fault::Fault>(())
 /// ```
-pub fn first_fit(lengths: &[usize], limit: usize) -> Result<Vec<Vec<usize>>, BalanceError> {
+pub fn first_fit(lengths: &[usize], limit: usize) -> Result<Vec<Vec<usize>>, Fault> {
     if limit == 0 {
-        return Err(BalanceError::no_tokens());
+        return Err(fault!("a micro-batch of 0 tokens holds nothing"));
     }
     let leaves = lengths.len().next_power_of_two();
     // A tree over all bins that could be needed: each node holds the most room below it. Bins not yet opened

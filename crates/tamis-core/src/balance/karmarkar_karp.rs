@@ -4,8 +4,9 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::BalanceError;
 use crate::entry::{Entry, Family};
+use crate::fault;
+use crate::fault::Fault;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -25,26 +26,24 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// Whether items of such costs can be divided into `parts`.
-fn check(costs: &[u64], parts: usize, equal_size: bool) -> Result<(), BalanceError> {
+fn check(costs: &[u64], parts: usize, equal_size: bool) -> Result<(), Fault> {
     let items = costs.len();
     if parts == 0 {
-        return Err(BalanceError("sequences cannot be divided into 0 parts".to_owned()));
+        return Err(fault!("sequences cannot be divided into 0 parts"));
     }
     if items < parts {
-        return Err(BalanceError(format!("{items} sequences or groups leave some of {parts} parts empty")));
+        return Err(fault!("{items} sequences or groups leave some of {parts} parts empty"));
     }
     if equal_size && !items.is_multiple_of(parts) {
-        return Err(BalanceError(format!(
-            "{items} sequences or groups do not make {parts} parts of equal size"
-        )));
+        return Err(fault!("{items} sequences or groups do not make {parts} parts of equal size"));
     }
     if items as u64 >= u64::from(u32::MAX) {
-        return Err(BalanceError(format!("{items} sequences or groups are more than 4294967294")));
+        return Err(fault!("{items} sequences or groups are more than 4294967294"));
     }
     let total = costs.iter().try_fold(0_u64, |total, &cost| total.checked_add(cost));
-    total.map(|_| ()).ok_or_else(|| {
-        BalanceError(format!("the costs of {items} sequences or groups do not fit 64 bits in sum"))
-    })
+    total
+        .map(|_| ())
+        .ok_or_else(|| fault!("the costs of {items} sequences or groups do not fit 64 bits in sum"))
 }
 
 /// Ends a list of items.
@@ -118,13 +117,9 @@ impl PartialOrd for Solution {
 /// use tamis_core::balance::karmarkar_karp;
 /// // Differences 8 - 7 and 6 - 5, then 4 - 1, then 3 - 1: parts of 16 and 14, one more than the best.
 /// assert_eq!(karmarkar_karp(&[8, 7, 6, 5, 4], 2, false)?, [vec![1, 3, 4], vec![0, 2]]);
-/// # Ok::<(), tamis_core::balance::BalanceError>(())
+/// # Ok::<(), tamis_core::fault::Fault>(())
 /// ```
-pub fn karmarkar_karp(
-    costs: &[u64],
-    parts: usize,
-    equal_size: bool,
-) -> Result<Vec<Vec<usize>>, BalanceError> {
+pub fn karmarkar_karp(costs: &[u64], parts: usize, equal_size: bool) -> Result<Vec<Vec<usize>>, Fault> {
     check(costs, parts, equal_size)?;
     let mut next = vec![END; costs.len()];
     let part = |&item: &u32| Part { cost: costs[item as usize], items: 1, first: item, last: item };

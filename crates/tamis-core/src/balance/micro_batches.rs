@@ -1,7 +1,9 @@
 //! Micro-batches of nearly equal numbers of tokens, none over a limit.
 
-use super::{BalanceError, first_fit, karmarkar_karp};
+use super::{first_fit, karmarkar_karp};
 use crate::entry::{Entry, Family};
+use crate::fault;
+use crate::fault::Fault;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -37,17 +39,17 @@ const ATTEMPTS: usize = 16;
 /// ```
 /// use tamis_core::balance::micro_batches;
 /// assert_eq!(micro_batches(&[6, 5, 4, 3], 9, 1)?, [vec![1, 2], vec![0, 3]]);
-/// # Ok::<(), tamis_core::balance::BalanceError>(())
+/// # Ok::<(), tamis_core::fault::Fault>(())
 /// ```
-pub fn micro_batches(lengths: &[usize], limit: usize, least: usize) -> Result<Vec<Vec<usize>>, BalanceError> {
+pub fn micro_batches(lengths: &[usize], limit: usize, least: usize) -> Result<Vec<Vec<usize>>, Fault> {
     if limit == 0 {
-        return Err(BalanceError::no_tokens());
+        return Err(fault!("a micro-batch of 0 tokens holds nothing"));
     }
     if let Some(index) = lengths.iter().position(|&length| length > limit) {
-        return Err(BalanceError(format!(
-            "sequence {index} has {} tokens, more than the {limit} of a micro-batch",
-            lengths[index]
-        )));
+        return Err(fault!(
+            "sequence {index} has {length} tokens, more than the {limit} of a micro-batch",
+            length = lengths[index]
+        ));
     }
     if lengths.is_empty() {
         return Ok(Vec::new());

@@ -8,8 +8,6 @@ pub mod first_fit;
 pub mod karmarkar_karp;
 pub mod micro_batches;
 
-use thiserror::Error;
-
 pub use first_fit::first_fit;
 pub use karmarkar_karp::karmarkar_karp;
 pub use micro_batches::micro_batches;
@@ -18,14 +16,3 @@ use crate::entry::Entry;
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[karmarkar_karp::ENTRY, first_fit::ENTRY, micro_batches::ENTRY];
-
-/// Why sequences cannot be divided into parts as asked.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct BalanceError(String);
-
-impl BalanceError {
-    fn no_tokens() -> Self {
-        Self("a micro-batch of 0 tokens holds nothing".to_owned())
-    }
-}

@@ -6,6 +6,7 @@ use super::spread::Spread;
 use super::{CorrectionError, SamplerColumns};
 use crate::choice;
 use crate::entry::{Entry, Family};
+use crate::fault;
 use crate::objective::Real;
 
 /// Settings that all entries share.
@@ -248,14 +249,14 @@ impl ImportanceWeights {
     /// [`Correction::log_ratio_limit`](super::Correction::log_ratio_limit) to `None` beside it.
     ///
     /// # Errors
-    /// [`CorrectionError::UnknownMode`].
+    /// An unknown mode.
     pub fn trl(mode: &str, min: Option<f64>, max: Option<f64>) -> Result<Self, CorrectionError> {
         let (level, outside) = match mode {
             "token_truncate" => (CorrectionLevel::Token, OutsideBounds::Truncate),
             "token_mask" => (CorrectionLevel::Token, OutsideBounds::Mask),
             "sequence_truncate" => (CorrectionLevel::Sequence, OutsideBounds::Truncate),
             "sequence_mask" => (CorrectionLevel::Sequence, OutsideBounds::Mask),
-            _ => return Err(CorrectionError::UnknownMode { name: mode.to_owned() }),
+            _ => return Err(fault!("unknown importance sampling mode `{mode}`; known are token_truncate, token_mask, sequence_truncate, sequence_mask").into()),
         };
         Ok(Self { level, outside, min, max, batch_normalize: false })
     }

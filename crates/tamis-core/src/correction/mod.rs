@@ -44,8 +44,9 @@ pub use preset::CorrectionPreset;
 pub use rejection::{Rejection, RejectionMetrics, RejectionScope, Statistic};
 
 use crate::entry::Entry;
+use crate::fault::Fault;
 use crate::objective::Real;
-use crate::ragged::{ColumnError, check_length, num_tokens};
+use crate::ragged::{check_length, num_tokens};
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[
@@ -152,9 +153,9 @@ pub struct Corrected {
 /// The correction has a setting out of range or columns that do not fit together.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum CorrectionError {
-    /// Columns that do not fit together.
+    /// Columns that do not fit together, or what cannot be read from verl.
     #[error(transparent)]
-    Columns(#[from] ColumnError),
+    Fault(#[from] Fault),
     /// A setting outside its range.
     #[error("correction setting `{setting}` is {}; expected {expected}", crate::figure::shortest(*.value))]
     Setting {
@@ -175,12 +176,6 @@ pub enum CorrectionError {
         /// The upper.
         max: f64,
     },
-    /// A rejection without any bound would reject nothing.
-    #[error("rejection by `{statistic}` has no bound; set `min`, `max` or both")]
-    NoBound {
-        /// The statistic as verl writes it.
-        statistic: String,
-    },
     /// A threshold that does not parse.
     #[error(
         "threshold `{text}` is {problem}; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
@@ -197,24 +192,6 @@ pub enum CorrectionError {
             seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3"
     )]
     UnknownStatistic {
-        /// As given.
-        name: String,
-    },
-    /// Statistics and thresholds in different numbers.
-    #[error(
-        "{statistics} rejection statistics have {thresholds} thresholds; give one for each, or one for all"
-    )]
-    ThresholdCount {
-        /// Statistics given.
-        statistics: usize,
-        /// Thresholds given.
-        thresholds: usize,
-    },
-    /// An importance sampling mode that does not exist.
-    #[error(
-        "unknown importance sampling mode `{name}`; known are token_truncate, token_mask, sequence_truncate, sequence_mask"
-    )]
-    UnknownMode {
         /// As given.
         name: String,
     },
@@ -269,8 +246,8 @@ impl<'a, T: Real> SamplerColumns<'a, T> {
     /// Whether all lengths fit together.
     ///
     /// # Errors
-    /// [`ColumnError`] with the first that does not.
-    pub fn check(&self) -> Result<(), ColumnError> {
+    /// [`Fault`] with the first that does not.
+    pub fn check(&self) -> Result<(), Fault> {
         let expected = num_tokens(self.offsets)?;
         check_length("mask", expected, self.mask.len())?;
         check_length("old", expected, self.old.len())?;

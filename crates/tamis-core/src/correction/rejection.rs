@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::spread::Spread;
 use super::{CorrectionError, SamplerColumns, SamplerRow};
 use crate::entry::{Entry, Family};
+use crate::fault;
 use crate::objective::Real;
 
 /// The catalogue's entry.
@@ -172,10 +173,7 @@ impl Rejection {
         let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         let thresholds: Vec<&str> = thresholds.split(',').map(str::trim).collect();
         if thresholds.len() != 1 && thresholds.len() != names.len() {
-            return Err(CorrectionError::ThresholdCount {
-                statistics: names.len(),
-                thresholds: thresholds.len(),
-            });
+            return Err(fault!("{statistics} rejection statistics have {thresholds} thresholds; give one for each, or one for all", statistics = names.len(), thresholds = thresholds.len()).into());
         }
         let one = |(i, name): (usize, &&str)| {
             let text = thresholds.get(i).or(thresholds.first()).copied().unwrap_or_default();
@@ -226,7 +224,11 @@ impl Rejection {
             }
         }
         match (self.min, self.max) {
-            (None, None) => Err(CorrectionError::NoBound { statistic: self.name() }),
+            (None, None) => Err(fault!(
+                "rejection by `{statistic}` has no bound; set `min`, `max` or both",
+                statistic = self.name()
+            )
+            .into()),
             (Some(min), Some(max)) if min >= max => {
                 Err(CorrectionError::Bounds { setting: "rejections", min, max })
             }

@@ -1,7 +1,8 @@
 //! Truncated completions stay out of the loss: what was cut off says nothing about how it would have ended.
 
 use crate::entry::{Entry, Family};
-use crate::ragged::{ColumnError, Ragged, check_length};
+use crate::fault::Fault;
+use crate::ragged::{Ragged, check_length};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -39,8 +40,8 @@ pub fn ends_with(token_ids: &[u32], end_ids: &[u32]) -> bool {
 /// Masks every token of truncated trajectories: mask `[B][T]`, truncated \[B\].
 ///
 /// # Errors
-/// [`ColumnError::Length`] where the flags are not one per trajectory; the mask is unchanged then.
-pub fn mask_truncated(mask: &mut Ragged<bool>, truncated: &[bool]) -> Result<(), ColumnError> {
+/// Where the flags are not one per trajectory; the mask is unchanged then.
+pub fn mask_truncated(mask: &mut Ragged<bool>, truncated: &[bool]) -> Result<(), Fault> {
     check_length("truncated", mask.num_rows(), truncated.len())?;
     for (row, &truncated) in truncated.iter().enumerate() {
         if truncated {

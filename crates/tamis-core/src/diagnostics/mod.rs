@@ -10,7 +10,7 @@ pub mod zero_advantage;
 
 pub use collapse::{Diversity, VarianceShares};
 pub use pass_rates::PassRates;
-pub use variance_buckets::{Buckets, BucketsError};
+pub use variance_buckets::Buckets;
 pub use zero_advantage::ZeroAdvantage;
 
 use crate::entry::Entry;

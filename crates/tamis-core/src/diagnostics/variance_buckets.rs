@@ -1,9 +1,10 @@
 //! Gradient norm by reward deviation: whether groups that differ more really teach more.
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::entry::{Entry, Family};
+use crate::fault;
+use crate::fault::Fault;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -47,31 +48,15 @@ impl Default for Buckets {
     }
 }
 
-/// Buckets that cannot be.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum BucketsError {
-    /// None at all.
-    #[error("there must be at least one bucket")]
-    None,
-    /// Edges out of order.
-    #[error("bucket edge {edge} does not come after {previous}; edges must ascend")]
-    Edges {
-        /// An edge.
-        previous: f64,
-        /// The one after it.
-        edge: f64,
-    },
-}
-
 impl Buckets {
     /// Whether there are any, in order.
     ///
     /// # Errors
-    /// [`BucketsError::None`], [`BucketsError::Edges`].
-    pub fn check(&self) -> Result<(), BucketsError> {
+    /// No bucket, or edges that do not ascend.
+    pub fn check(&self) -> Result<(), Fault> {
         match self {
-            Self::Quantile { buckets: 0 } => Err(BucketsError::None),
-            Self::Edges { edges } if edges.is_empty() => Err(BucketsError::None),
+            Self::Quantile { buckets: 0 } => Err(fault!("there must be at least one bucket")),
+            Self::Edges { edges } if edges.is_empty() => Err(fault!("there must be at least one bucket")),
             Self::Quantile { .. } => Ok(()),
             Self::Edges { edges } => {
                 // NaN comes after nothing.
@@ -79,7 +64,11 @@ impl Buckets {
                     .windows(2)
                     .find(|pair| pair[0].partial_cmp(&pair[1]) != Some(std::cmp::Ordering::Less));
                 match unordered {
-                    Some(pair) => Err(BucketsError::Edges { previous: pair[0], edge: pair[1] }),
+                    Some(pair) => Err(fault!(
+                        "bucket edge {edge} does not come after {previous}; edges must ascend",
+                        previous = pair[0],
+                        edge = pair[1]
+                    )),
                     None => Ok(()),
                 }
             }
@@ -95,9 +84,9 @@ impl Buckets {
     /// use tamis_core::diagnostics::Buckets;
     /// let found = Buckets::Quantile { buckets: 2 }.assign(&[0.5, 0.1, f64::NAN, 0.2])?;
     /// assert_eq!(found, [Some(1), Some(0), None, Some(1)]);
-    /// # Ok::<(), tamis_core::diagnostics::BucketsError>(())
+    /// # Ok::<(), tamis_core::fault::Fault>(())
     /// ```
-    pub fn assign(&self, deviations: &[f64]) -> Result<Vec<Option<usize>>, BucketsError> {
+    pub fn assign(&self, deviations: &[f64]) -> Result<Vec<Option<usize>>, Fault> {
         self.check()?;
         match self {
             Self::Quantile { buckets } => {

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::OutcomeScale;
+use crate::fault;
+use crate::fault::Fault;
 use crate::group::{Group, Trajectory};
 
 /// A metric by name.
@@ -146,38 +148,19 @@ pub enum MetricError {
         /// The most similar of them, if one is.
         nearest: Option<String>,
     },
-    /// Entropies are not computed in this run.
-    #[error(
-        "metric `entropy` needs token entropies, which this run does not compute; it has {}",
-        list_names(available)
-    )]
-    NoEntropy {
-        /// The names there are.
-        available: Vec<String>,
-    },
-    /// Neither `acc` nor `score` is among the scores, so a filter without a metric has nothing to go by.
-    #[error(
-        "the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of {}",
-        list_names(available)
-    )]
-    NoOutcome {
-        /// The names there are.
-        available: Vec<String>,
-    },
-    /// A column does not have one number per trajectory.
-    #[error("column `{metric}` has {actual} numbers for {expected} trajectories")]
-    Column {
-        /// Whose column.
-        metric: Metric,
-        /// Trajectories.
-        expected: usize,
-        /// Numbers given.
-        actual: usize,
-    },
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 fn list_names(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Entropies are not computed in this run.
+fn no_entropy(available: &[String]) -> MetricError {
+    let names = list_names(available);
+    fault!("metric `entropy` needs token entropies, which this run does not compute; it has {names}").into()
 }
 
 fn suggestion(nearest: Option<&str>) -> String {
@@ -198,19 +181,19 @@ impl Metric {
     /// The metric of a filter that names none: the raw outcome `acc`, otherwise `score`.
     ///
     /// # Errors
-    /// [`MetricError::NoOutcome`] where the rewards give neither.
+    /// Where the rewards give neither.
     pub fn default_of(available: &AvailableMetrics) -> Result<Self, MetricError> {
         ["acc", "score"]
             .into_iter()
             .find(|name| available.scores.iter().any(|score| score == name))
             .map(Self::from)
-            .ok_or_else(|| MetricError::NoOutcome { available: available.names() })
+            .ok_or_else(|| fault!("the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of {}", list_names(&available.names())).into())
     }
 
     /// Whether a run will have this metric; asked before anything is generated.
     ///
     /// # Errors
-    /// [`MetricError::Unknown`] or [`MetricError::NoEntropy`], with the names there are.
+    /// [`MetricError::Unknown`], or a [`Fault`] for entropies that are not there, with the names there are.
     pub fn check(&self, available: &AvailableMetrics) -> Result<(), MetricError> {
         match self {
             Self::Score(name) if !available.scores.contains(name) => {
@@ -221,9 +204,7 @@ impl Metric {
                     available: names,
                 })
             }
-            Self::Entropy if !available.entropy => {
-                Err(MetricError::NoEntropy { available: available.names() })
-            }
+            Self::Entropy if !available.entropy => Err(no_entropy(&available.names())),
             _ => Ok(()),
         }
     }
@@ -265,7 +246,11 @@ impl Metric {
             if column.len() == expected {
                 Ok(column.to_vec())
             } else {
-                Err(MetricError::Column { metric: self.clone(), expected, actual: column.len() })
+                Err(fault!(
+                    "column `{self}` has {actual} numbers for {expected} trajectories",
+                    actual = column.len()
+                )
+                .into())
             }
         };
         let by = |value: &dyn Fn(&Trajectory) -> f64| {
@@ -283,9 +268,7 @@ impl Metric {
             Self::Entropy => match extra.entropy {
                 Some(column) => checked(column),
                 None if expected > 0 && trajectories().all(|trajectory| trajectory.entropy.is_none()) => {
-                    Err(MetricError::NoEntropy {
-                        available: BUILT_IN[..4].iter().map(ToString::to_string).collect(),
-                    })
+                    Err(no_entropy(&BUILT_IN[..4].iter().map(ToString::to_string).collect::<Vec<_>>()))
                 }
                 None => of_members(),
             },

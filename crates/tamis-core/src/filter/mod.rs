@@ -59,6 +59,7 @@ pub use verdict::{DropReason, OutcomeScale, Verdict};
 pub use within_group::WithinGroup;
 
 use crate::entry::Entry;
+use crate::fault::Fault;
 use crate::figure::shortest;
 use crate::setting::{Named, OutOfRange, Ranged};
 
@@ -194,31 +195,12 @@ pub enum FilterError {
         /// End of the range.
         high: f64,
     },
-    /// Flat numbers and group offsets do not fit together.
-    #[error("group {group} ends at {end}, but it must lie between {start} and the {len} values there are")]
-    Offsets {
-        /// Index of the group, from 0.
-        group: usize,
-        /// Start of the group.
-        start: usize,
-        /// End of the group by its offset.
-        end: usize,
-        /// Number of values.
-        len: usize,
-    },
-    /// The first offset is not 0, the last not the number of values, or there is none.
-    #[error("group offsets must begin at 0 and end at the {len} values there are, got {first:?} to {last:?}")]
-    OffsetEnds {
-        /// The first offset.
-        first: Option<usize>,
-        /// The last offset.
-        last: Option<usize>,
-        /// Number of values.
-        len: usize,
-    },
     /// The metric could not be read.
     #[error(transparent)]
     Metric(#[from] MetricError),
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 impl FilterError {
@@ -229,7 +211,7 @@ impl FilterError {
             Self::EmptyRange { .. } | Self::Band { .. } => vec!["low", "high"],
             Self::Quota { .. } => vec!["fraction", "k"],
             Self::VarianceMass { .. } => vec!["mass", "score"],
-            Self::Offsets { .. } | Self::OffsetEnds { .. } | Self::Metric(_) => Vec::new(),
+            Self::Fault(_) | Self::Metric(_) => Vec::new(),
         }
     }
 
@@ -272,7 +254,7 @@ fn percent(share: f64) -> String {
 /// ```
 ///
 /// # Errors
-/// [`FilterError::Offsets`] and [`FilterError::OffsetEnds`] where the offsets do not cut the values into
+/// A [`Fault`] where the offsets do not cut the values into
 /// groups.
 pub fn judge_columns(
     filter: &dyn Filter,

@@ -1,6 +1,7 @@
 //! A group's metric in a handful of numbers.
 
 use super::{FilterError, OutcomeScale};
+use crate::fault;
 
 /// Statistics of one group's metric over its scored members, those whose value is finite.
 ///
@@ -120,10 +121,15 @@ impl GroupStatistics {
         let len = metric.len();
         let (first, last) = (offsets.first().copied(), offsets.last().copied());
         if first != Some(0) || last != Some(len) {
-            return Err(FilterError::OffsetEnds { first, last, len });
+            return Err(fault!("group offsets must begin at 0 and end at the {len} values there are, got {first:?} to {last:?}").into());
         }
         if let Some(group) = offsets.windows(2).position(|pair| pair[0] > pair[1] || pair[1] > len) {
-            return Err(FilterError::Offsets { group, start: offsets[group], end: offsets[group + 1], len });
+            return Err(fault!(
+                "group {group} ends at {end}, but it must lie between {start} and the {len} values there are",
+                start = offsets[group],
+                end = offsets[group + 1]
+            )
+            .into());
         }
         Ok(offsets.windows(2).map(|pair| Self::of(&metric[pair[0]..pair[1]], scale)).collect())
     }

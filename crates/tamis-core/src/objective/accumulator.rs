@@ -2,6 +2,7 @@
 
 use super::loss::OwnMetric;
 use super::{Importance, Objective, ObjectiveError, ObjectiveState, SequenceSums};
+use crate::fault;
 
 /// Collects the sums of a whole optimizer batch, whatever micro-batches they come from, and adds them up in
 /// batch order: the loss and the metrics have the same bits however the batch was cut.
@@ -19,7 +20,7 @@ impl Accumulator {
     /// Records the trajectory at `index` of the optimizer batch.
     ///
     /// # Errors
-    /// [`ObjectiveError::SequenceIndex`] where the batch has no such place or it was recorded before.
+    /// Where the batch has no such place or it was recorded before.
     pub fn record(&mut self, index: usize, sums: SequenceSums) -> Result<(), ObjectiveError> {
         let num_sequences = self.rows.len();
         match self.rows.get_mut(index) {
@@ -27,7 +28,11 @@ impl Accumulator {
                 *row = Some(sums);
                 Ok(())
             }
-            place => Err(ObjectiveError::SequenceIndex { index, num_sequences, recorded: place.is_some() }),
+            place => Err(fault!(
+                "trajectory {index} of an optimizer batch of {num_sequences} {}",
+                if place.is_some() { "was recorded twice" } else { "does not exist" }
+            )
+            .into()),
         }
     }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{ObjectiveError, in_range};
 use crate::choice;
 use crate::entry::{Entry, Family};
+use crate::fault;
 use crate::ragged::{Ragged, check_length};
 
 /// The catalogue's entries.
@@ -145,7 +146,7 @@ impl Aggregation {
     /// 0 where the denominator is 0 (nothing is trained on), where verl gives NaN.
     ///
     /// # Errors
-    /// [`ObjectiveError::Missing`] where the group's counts are needed and not given.
+    /// Where the group's counts are needed and not given.
     pub fn weight(
         self,
         length: usize,
@@ -167,16 +168,20 @@ impl Aggregation {
             }
             Self::SeqMeanTokenSumNorm => over(sequences) / divisors.loss_scale_factor,
             Self::GroupTokenMean => {
-                let group_tokens = group.tokens.ok_or(ObjectiveError::Missing {
-                    column: "group_tokens",
-                    needed_by: "aggregation `group-token-mean`",
+                let group_tokens = group.tokens.ok_or_else(|| {
+                    fault!(
+                        "column `group_tokens` is missing; {needed_by} needs it",
+                        needed_by = "aggregation `group-token-mean`"
+                    )
                 })?;
                 if group_tokens > 0.0 { over(groups) / group_tokens } else { 0.0 }
             }
             Self::GroupSeqMean => {
-                let group_sequences = group.sequences.ok_or(ObjectiveError::Missing {
-                    column: "group_sequences",
-                    needed_by: "aggregation `group-seq-mean`",
+                let group_sequences = group.sequences.ok_or_else(|| {
+                    fault!(
+                        "column `group_sequences` is missing; {needed_by} needs it",
+                        needed_by = "aggregation `group-seq-mean`"
+                    )
                 })?;
                 if length > 0 && group_sequences > 0.0 {
                     over(groups) / (group_sequences * length as f64)
@@ -256,7 +261,7 @@ impl Normalisers {
     /// ```
     ///
     /// # Errors
-    /// [`ObjectiveError::Columns`] where the groups do not hold as many trajectories as the mask, or there
+    /// Where the groups do not hold as many trajectories as the mask, or there
     /// are not as many weights as groups.
     pub fn weighted(
         mask: &Ragged<bool>,
@@ -300,7 +305,7 @@ impl Normalisers {
     /// Trajectories with an unmasked token in each trajectory's group \[B\], the column of `group-seq-mean`.
     ///
     /// # Errors
-    /// [`ObjectiveError::Columns`] where the groups do not hold as many trajectories as the mask.
+    /// Where the groups do not hold as many trajectories as the mask.
     pub fn group_sequences(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<Vec<f64>, ObjectiveError> {
         let expected: usize = group_sizes.iter().sum();
         check_length("mask", expected, mask.num_rows())?;

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::aggregation::GroupCounts;
-use crate::ragged::{ColumnError, check_length, num_tokens};
+use crate::fault::Fault;
+use crate::ragged::{check_length, num_tokens};
 
 /// A number that a column may hold: `f32` from an engine, `f64` from a test. Losses are computed in `f64`;
 /// derivatives have the columns' precision.
@@ -191,7 +192,7 @@ impl<'a, T: Real> Columns<'a, T> {
     }
 
     /// Whether all lengths fit together.
-    pub fn check(&self) -> Result<(), ColumnError> {
+    pub fn check(&self) -> Result<(), Fault> {
         let expected = num_tokens(self.offsets)?;
         check_length("mask", expected, self.mask.len())?;
         check_length("logprob", expected, self.logprob.len())?;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::ragged::ColumnError;
+use crate::fault::Fault;
 use crate::setting::OutOfRange;
 
 /// An objective cannot be evaluated on these columns, or has a setting out of range.
@@ -11,17 +11,9 @@ pub enum ObjectiveError {
     /// A setting of the loss or of the adaptive entropy outside its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    /// Columns that do not fit together.
+    /// Columns that are missing or do not fit together.
     #[error(transparent)]
-    Columns(#[from] ColumnError),
-    /// A column that the objective needs was not given.
-    #[error("column `{column}` is missing; {needed_by} needs it")]
-    Missing {
-        /// Name of the column.
-        column: &'static str,
-        /// The part of the objective that needs it.
-        needed_by: &'static str,
-    },
+    Fault(#[from] Fault),
     /// A setting outside its range.
     #[error("objective setting `{setting}` is {}; expected {expected}", crate::figure::shortest(*.value))]
     Setting {
@@ -49,19 +41,6 @@ pub enum ObjectiveError {
         aggregation: &'static str,
         /// The one that belongs to it.
         expected: &'static str,
-    },
-    /// A trajectory was recorded outside the batch or twice.
-    #[error(
-        "trajectory {index} of an optimizer batch of {num_sequences} {}",
-        if *.recorded { "was recorded twice" } else { "does not exist" }
-    )]
-    SequenceIndex {
-        /// Place in the optimizer batch.
-        index: usize,
-        /// Trajectories in it.
-        num_sequences: usize,
-        /// Whether the place exists and was taken.
-        recorded: bool,
     },
 }
 

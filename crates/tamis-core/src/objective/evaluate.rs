@@ -6,6 +6,7 @@ use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
 use super::loss::trajectory::{Scratch, TrajectoryLoss, count, sum};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, SequenceSums};
+use crate::fault;
 
 /// Result of one call; reuse it to keep its memory.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -80,7 +81,9 @@ impl Objective {
             ),
         ];
         match missing.iter().find(|(missing, ..)| *missing) {
-            Some(&(_, column, needed_by)) => Err(ObjectiveError::Missing { column, needed_by }),
+            Some(&(_, column, needed_by)) => {
+                Err(fault!("column `{column}` is missing; {needed_by} needs it").into())
+            }
             None => Ok(()),
         }
     }

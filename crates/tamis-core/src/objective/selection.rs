@@ -10,6 +10,7 @@
 
 use super::columns::{Columns, Real, Selection};
 use super::{Objective, ObjectiveError};
+use crate::fault;
 use crate::random::Key;
 
 impl Objective {
@@ -39,7 +40,7 @@ impl Objective {
         if let Some(share) = self.masks.top_entropy {
             let entropy = columns
                 .entropy
-                .ok_or(ObjectiveError::Missing { column: "entropy", needed_by: "the mask `top_entropy`" })?;
+                .ok_or_else(|| fault!("column `entropy` is missing; the mask `top_entropy` needs it"))?;
             let unmasked = entropy.iter().zip(columns.mask).filter(|(_, on)| **on);
             let threshold = quantile(unmasked.map(|(&value, _)| value.into()).collect(), 1.0 - share);
             for ((flags, &value), &on) in flags.iter_mut().zip(entropy).zip(columns.mask) {

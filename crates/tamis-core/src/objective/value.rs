@@ -6,7 +6,8 @@ use super::aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers};
 use super::columns::{Real, ValueColumns};
 use super::error::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
-use crate::ragged::{ColumnError, check_length, num_tokens};
+use crate::fault::Fault;
+use crate::ragged::{check_length, num_tokens};
 
 /// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 3] = [
@@ -272,7 +273,7 @@ pub struct CriticColumns<'a, T> {
 
 impl<T> CriticColumns<'_, T> {
     /// Whether all lengths fit together.
-    fn check(&self) -> Result<(), ColumnError> {
+    fn check(&self) -> Result<(), Fault> {
         let tokens = num_tokens(self.offsets)?;
         let sequences = self.offsets.len().saturating_sub(1);
         let given = |column: Option<&[f64]>| column.map_or(sequences, <[f64]>::len);

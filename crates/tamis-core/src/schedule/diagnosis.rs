@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRateSpread, expected_rounds, keep_probability, limit_for_pass_rate};
 use super::{OnLimit, RoundLimit, ScheduleSettings, Tally, UNKNOWN_BATCHES};
+use crate::figure::percent;
 
 /// Why an attempt at a step ended without training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,13 +180,6 @@ fn share(part: u64, whole: u64) -> f64 {
 
 fn format_count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
-fn percent(share: f64) -> String {
-    match 100.0 * share {
-        small if small > 0.0 && small < 0.1 => format!("{small:.2}%"),
-        percent => format!("{percent:.1}%"),
-    }
 }
 
 impl Advice<'_> {

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use serde::{Deserialize, Serialize};
 
 use super::{Accounting, Count, FillOrder, GroupSummary, Members, ScheduleError, Spent, Unbalanced};
+use crate::fault;
 use crate::group::{GroupId, PolicyVersion};
 
 /// A group that is being generated.
@@ -206,10 +207,10 @@ impl Ledger {
 
     /// The entry of a group in flight.
     pub(super) fn flight(&self, group: GroupId) -> Result<Flight, ScheduleError> {
-        self.in_flight.get(&group).copied().ok_or(if self.finished.contains_key(&group) {
-            ScheduleError::SettledTwice { group: group.0 }
-        } else {
-            ScheduleError::UnknownGroup { group: group.0 }
+        self.in_flight.get(&group).copied().ok_or_else(|| {
+            let is_finished = self.finished.contains_key(&group);
+            let what = if is_finished { "was settled before" } else { "is not being generated" };
+            fault!("group {} {what}", group.0).into()
         })
     }
 
@@ -231,7 +232,7 @@ impl Ledger {
         let mut last = self.last_group;
         for &group in groups {
             if let Some(previous) = last.filter(|previous| *previous >= group) {
-                return Err(ScheduleError::GroupOrder { group: group.0, previous: previous.0 });
+                return Err(fault!("group {group} was dispatched after group {previous}; ids must increase in dispatch order", group = group.0, previous = previous.0).into());
             }
             last = Some(group);
         }

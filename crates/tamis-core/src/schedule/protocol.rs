@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Diagnosis, GroupFacts, RoundReport, SettingsError, SkipReason, Spent, StepReport, Unbalanced};
+use crate::fault::Fault;
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 
@@ -233,79 +234,10 @@ pub enum ScheduleError {
     /// Contradictory settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The event makes no sense now.
-    #[error("event `{event}` came while the scheduler was {phase}")]
-    Unexpected {
-        /// The event's name.
-        event: &'static str,
-        /// The machine's phase.
-        phase: &'static str,
-    },
-    /// More prompts than asked for, or fewer although the epoch goes on.
-    #[error("{asked} prompts were to be drawn, {dispatched} were dispatched and the epoch goes on")]
-    Draw {
-        /// Asked for.
-        asked: usize,
-        /// Dispatched.
-        dispatched: usize,
-    },
-    /// Group ids must increase in dispatch order.
-    #[error("group {group} was dispatched after group {previous}; ids must increase in dispatch order")]
-    GroupOrder {
-        /// The group.
-        group: u64,
-        /// The one before.
-        previous: u64,
-    },
-    /// Versions never go back.
-    #[error("policy version {version} came after version {previous}")]
-    VersionOrder {
-        /// The version.
-        version: u64,
-        /// The one before.
-        previous: u64,
-    },
-    /// No such group is being generated.
-    #[error("group {group} is not being generated")]
-    UnknownGroup {
-        /// The group.
-        group: u64,
-    },
-    /// The group was judged or failed before.
-    #[error("group {group} was settled before")]
-    SettledTwice {
-        /// The group.
-        group: u64,
-    },
-    /// The group has another number of members than the run's groups.
-    #[error("expected {expected} trajectories, got {actual} (group {group})")]
-    GroupSize {
-        /// The group.
-        group: u64,
-        /// n.
-        expected: usize,
-        /// Number of members that it has.
-        actual: usize,
-    },
-    /// A filter did not give one verdict for each scored group.
-    #[error("the filter gave {actual} verdicts on {expected} groups")]
-    Verdicts {
-        /// Scored groups.
-        expected: usize,
-        /// Verdicts.
-        actual: usize,
-    },
-    /// More members, turns or tokens were left out than the batch has.
-    #[error("{left_out} {unit} were left out of a batch of {trained}")]
-    LeftOut {
-        /// `members`, `turns` or `tokens`.
-        unit: &'static str,
-        /// Left out.
-        left_out: u64,
-        /// Those of the step's groups.
-        trained: u64,
-    },
     /// Groups were lost or counted twice.
     #[error(transparent)]
     Unbalanced(#[from] Unbalanced),
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Accounting, Members, OnLimit, Tally};
-use crate::figure::fixed;
+use crate::figure::{fixed, percent};
 
 /// One generation round. `Display` is its line in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -143,10 +143,6 @@ impl StepReport {
     }
 }
 
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".to_owned() } else { format!("{:.1}%", 100.0 * part as f64 / whole as f64) }
-}
-
 /// Why groups were dropped, with their number.
 fn reasons(tally: &Tally) -> String {
     tally
@@ -168,10 +164,10 @@ impl fmt::Display for RoundReport {
         )?;
         if self.is_filtered {
             if tally.dropped() > 0 {
-                let share = percent(tally.dropped(), tally.groups);
+                let share = percent(tally.dropped() as f64 / tally.groups as f64);
                 write!(formatter, "dropped {} ({share}): {}; ", tally.dropped(), reasons(tally))?;
             }
-            write!(formatter, "kept {} ({})", tally.kept, percent(tally.kept, tally.groups))?;
+            write!(formatter, "kept {} ({})", tally.kept, percent(tally.kept as f64 / tally.groups as f64))?;
         } else {
             write!(formatter, "filter off")?;
         }
@@ -204,7 +200,7 @@ impl fmt::Display for StepReport {
             all.groups
         )?;
         if self.is_filtered {
-            write!(formatter, ", {} kept ({})", all.kept, percent(all.kept, all.judged()))?;
+            write!(formatter, ", {} kept ({})", all.kept, percent(all.kept as f64 / all.judged() as f64))?;
         }
         if self.accounting.carried_in.groups > 0 {
             write!(formatter, ", {} carried in", self.accounting.carried_in.groups)?;

@@ -13,6 +13,7 @@ use super::{
     Command, Count, Diagnosis, GroupSummary, Members, OnExhausted, OnLimit, Progress, RoundLimit, RunEnd,
     ScheduleError, ScheduleSettings, SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
+use crate::fault;
 use crate::filter::{DropReason, GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
@@ -157,12 +158,17 @@ impl ScheduleRun {
             Phase::Training { .. } => "waiting for the step to be trained",
             Phase::Ended => "at its end",
         };
-        if fits { Ok(()) } else { Err(ScheduleError::Unexpected { event, phase }) }
+        if fits { Ok(()) } else { Err(fault!("event `{event}` came while the scheduler was {phase}").into()) }
     }
 
     fn check_version(&self, version: PolicyVersion) -> Result<(), ScheduleError> {
         if version < self.version {
-            return Err(ScheduleError::VersionOrder { version: version.0, previous: self.version.0 });
+            return Err(fault!(
+                "policy version {version} came after version {previous}",
+                version = version.0,
+                previous = self.version.0
+            )
+            .into());
         }
         Ok(())
     }
@@ -225,7 +231,10 @@ impl ScheduleRun {
         self.expect(self.asked.is_some(), "dispatched")?;
         let (asked, dispatched) = (self.asked.unwrap_or(0), groups.len());
         if dispatched > asked || (dispatched < asked && !exhausted) {
-            return Err(ScheduleError::Draw { asked, dispatched });
+            return Err(fault!(
+                "{asked} prompts were to be drawn, {dispatched} were dispatched and the epoch goes on"
+            )
+            .into());
         }
         self.ledger.check_order(groups)?;
         self.check_version(version)?;
@@ -283,7 +292,12 @@ impl ScheduleRun {
             None => vec![Verdict::Kept; scored.len()],
         };
         if verdicts.len() != scored.len() {
-            return Err(ScheduleError::Verdicts { expected: scored.len(), actual: verdicts.len() });
+            return Err(fault!(
+                "the filter gave {actual} verdicts on {expected} groups",
+                expected = scored.len(),
+                actual = verdicts.len()
+            )
+            .into());
         }
         let mut verdicts = verdicts.into_iter();
         Ok(groups.iter().map(|group| self.ledger.scored(*group).and_then(|_| verdicts.next())).collect())
@@ -446,7 +460,7 @@ impl ScheduleRun {
             ("tokens", members.spent.tokens, tokens),
         ] {
             if left_out > trained {
-                return Err(ScheduleError::LeftOut { unit, left_out, trained });
+                return Err(fault!("{left_out} {unit} were left out of a batch of {trained}").into());
             }
         }
         self.ledger.leave_out(members);

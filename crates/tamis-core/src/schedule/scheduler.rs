@@ -10,6 +10,7 @@ use super::{
     Accounting, Admission, Command, Event, FillOrder, FirstMembers, GroupFacts, GroupSummary, Members,
     Progress, RunEnd, ScheduleError, ScheduleSettings, Spent, StreamingSettings, Surplus,
 };
+use crate::fault;
 use crate::filter::{DropReason, GroupStatistics, Verdict};
 use crate::group::GroupId;
 
@@ -260,7 +261,11 @@ impl Scheduler {
                 let expected = run.settings.group_size;
                 if values.len() != expected {
                     let actual = values.len();
-                    return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
+                    return Err(fault!(
+                        "expected {expected} trajectories, got {actual} (group {group})",
+                        group = group.0
+                    )
+                    .into());
                 }
                 // A driver that was quicker than the command has generated them all the same.
                 run.ledger.begin_rest(group);
@@ -280,7 +285,7 @@ impl Scheduler {
             }
             Event::Aborted { group, spent } => {
                 if !self.ends_abort(group, spent) {
-                    return Err(ScheduleError::UnknownGroup { group: group.0 });
+                    return Err(fault!("group {group} is not being generated", group = group.0).into());
                 }
             }
             Event::Trained { left_out, tokens, turns } => {
@@ -314,7 +319,11 @@ impl Scheduler {
         run.ledger.flight(group)?;
         let (expected, actual) = (run.settings.num_first_members(), values.len());
         if actual != expected {
-            return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
+            return Err(fault!(
+                "expected {expected} trajectories, got {actual} (group {group})",
+                group = group.0
+            )
+            .into());
         }
         let is_begun = run.ledger.num_begun(group) == Some(run.settings.group_size);
         let Policy::Streaming(policy) = &mut self.policy else { return Ok(()) };

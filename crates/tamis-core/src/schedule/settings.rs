@@ -5,6 +5,8 @@ use thiserror::Error;
 
 use super::{RoundLimit, RoundSize};
 use crate::choice;
+use crate::fault;
+use crate::fault::Fault;
 use crate::filter::{GroupFilter, Metric};
 
 choice! {
@@ -176,83 +178,15 @@ fn one() -> usize {
 /// The settings contradict themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
-    /// A size is 0.
-    #[error("`{setting}` must be at least 1")]
-    Zero {
-        /// Name of the setting.
-        setting: &'static str,
-    },
-    /// Without refill, one round can never fill the batch.
-    #[error(
-        "without refill one round must be able to fill the batch: `data.gen_batch_size` {gen_batch_size} is \
-            below `data.train_batch_size` {train_batch_size}"
-    )]
-    RoundTooSmall {
-        /// Prompts a round.
-        gen_batch_size: usize,
-        /// Groups a step.
-        train_batch_size: usize,
-    },
-    /// Rounds of what the batch lacks come one after the other.
-    #[error(
-        "`schedule.rounds_in_flight` {rounds_in_flight} with rounds sized to what the batch lacks: how much \
-            that is is known only when the round before is judged"
-    )]
-    RoundsInFlight {
-        /// Rounds in flight.
-        rounds_in_flight: usize,
-    },
-    /// A group is begun with one member or with all of them.
-    #[error(
-        "`schedule.screen_first` {first} must be at least 2 and below `rollout.n` {group_size}: one member differs from \
-            none, and all of them are the group"
-    )]
-    ScreenSize {
-        /// Members with which a group is begun.
-        first: usize,
-        /// n.
-        group_size: usize,
-    },
-    /// Whole rounds are generated at once.
-    #[error(
-        "`schedule.screen_first` begins groups with a part of their members, and a schedule of rounds begins them whole"
-    )]
-    ScreenOfRounds,
-    /// Only where the first members can show that a group is kept can they show that it is worth the others.
-    #[error(
-        "`schedule.screen_first` goes by whether the first members differ, which does not tell what the filter {filter} \
-            says of all of them"
-    )]
-    ScreenFilter {
-        /// The filter; `null` without one.
-        filter: &'static str,
-    },
     /// A streaming schedule has no rounds whose groups could be compared.
     #[error("the filter {filter} compares the groups of a round, and a streaming schedule has none")]
     PoolFilter {
         /// The filter.
         filter: &'static str,
     },
-    /// A streaming schedule hands groups out one by one, and what fills the batch is chosen among all of it.
-    #[error(
-        "`schedule.on_limit: {on_limit}` fills the batch when its rounds are over, and a streaming schedule hands \
-            groups out as they come"
-    )]
-    FillsStream {
-        /// Treatment of the limit.
-        on_limit: OnLimit,
-    },
-    /// Without a filter a round is the batch.
-    #[error(
-        "without a filter every group of the one round is trained on: `data.gen_batch_size` {gen_batch_size} \
-            must equal `data.train_batch_size` {train_batch_size}"
-    )]
-    RoundIsBatch {
-        /// Prompts a round.
-        gen_batch_size: usize,
-        /// Groups a step.
-        train_batch_size: usize,
-    },
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 impl ScheduleSettings {
@@ -324,16 +258,19 @@ impl ScheduleSettings {
         self.check_sizes()?;
         let (gen_batch_size, train_batch_size) = (self.gen_batch_size, self.train_batch_size);
         if self.filter.is_none() && gen_batch_size != train_batch_size {
-            return Err(SettingsError::RoundIsBatch { gen_batch_size, train_batch_size });
+            return Err(fault!("without a filter every group of the one round is trained on: `data.gen_batch_size` {gen_batch_size} \
+            must equal `data.train_batch_size` {train_batch_size}").into());
         }
         if !self.refill && gen_batch_size < train_batch_size {
-            return Err(SettingsError::RoundTooSmall { gen_batch_size, train_batch_size });
+            return Err(fault!("without refill one round must be able to fill the batch: `data.gen_batch_size` {gen_batch_size} is \
+            below `data.train_batch_size` {train_batch_size}").into());
         }
         if self.screen_first.is_some() {
-            return Err(SettingsError::ScreenOfRounds);
+            return Err(fault!("`schedule.screen_first` begins groups with a part of their members, and a schedule of rounds begins them whole").into());
         }
         if let (RoundSize::Deficit { .. }, rounds_in_flight @ 2..) = (self.size, self.rounds_in_flight) {
-            return Err(SettingsError::RoundsInFlight { rounds_in_flight });
+            return Err(fault!("`schedule.rounds_in_flight` {rounds_in_flight} with rounds sized to what the batch lacks: how much \
+            that is is known only when the round before is judged").into());
         }
         Ok(())
     }
@@ -352,7 +289,7 @@ impl ScheduleSettings {
             ("schedule.rounds_in_flight", self.rounds_in_flight),
         ] {
             if size == 0 {
-                return Err(SettingsError::Zero { setting });
+                return Err(fault!("`{setting}` must be at least 1").into());
             }
         }
         Ok(())
@@ -362,13 +299,15 @@ impl ScheduleSettings {
     pub(super) fn check_screen(&self) -> Result<(), SettingsError> {
         let Some(first) = self.screen_first else { return Ok(()) };
         if first < 2 || first >= self.group_size {
-            return Err(SettingsError::ScreenSize { first, group_size: self.group_size });
+            return Err(fault!("`schedule.screen_first` {first} must be at least 2 and below `rollout.n` {group_size}: one member differs from \
+            none, and all of them are the group", group_size = self.group_size).into());
         }
         match &self.filter {
             Some(filter) if filter.is_certain(0.0, f64::MAX) => Ok(()),
             filter => {
                 let filter = filter.as_ref().map_or("null", |filter| filter.name());
-                Err(SettingsError::ScreenFilter { filter })
+                Err(fault!("`schedule.screen_first` goes by whether the first members differ, which does not tell what the filter {filter} \
+            says of all of them").into())
             }
         }
     }

@@ -8,12 +8,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::column::reader::ColumnReader;
 use parquet::errors::{ParquetError, Result};
 use parquet::record::Field;
 use parquet::schema::types::{ColumnDescPtr, Type};
 use serde_json::{Map, Value};
+use tamis_core::fault;
 
 use super::leaf::{Leaf, Place, Scalar, leaf};
 use super::pages::{Decoded, VALUE_BYTES, general};
@@ -399,7 +401,7 @@ impl RowReader<'_> {
         match column.converted_type() {
             ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON => {
                 let text = std::str::from_utf8(bytes.data())
-                    .map_err(|_| RowError::Row(RowFault::NotUtf8 { column: path() }))?;
+                    .map_err(|_| RowError::Row(fault!("column `{column}` holds bytes that are no text (not UTF-8), though the file calls it text", column = path()).into()))?;
                 if column.converted_type() != ConvertedType::JSON {
                     return Ok(Value::from(text));
                 }
@@ -407,7 +409,8 @@ impl RowReader<'_> {
                 let num_values = text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
                 self.count(VALUE_BYTES * num_values as u64)?;
                 serde_json::from_str(text).map_err(|error| {
-                    RowError::Row(RowFault::JsonColumn { column: path(), detail: error.to_string() })
+                    RowError::Row(fault!("column `{column}` holds no valid JSON, though the file calls it JSON ({error}); write the column as \
+             text if it is", column = path()).into())
                 })
             }
             ConvertedType::BSON | ConvertedType::NONE
@@ -426,7 +429,7 @@ impl RowReader<'_> {
                     }
                     Ok(_) => {}
                 }
-                Ok(Value::from(scalar::base64(bytes.data())))
+                Ok(Value::from(BASE64_STANDARD.encode(bytes.data())))
             }
             _ => Ok(scalar::of_field(&Field::convert_byte_array(&column, bytes)?, &column)),
         }

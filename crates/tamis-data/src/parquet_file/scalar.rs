@@ -59,36 +59,9 @@ fn decimal(value: &Decimal) -> Option<String> {
     Some(if negative { format!("-{digits}") } else { digits })
 }
 
-pub(super) fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word =
-            chunk.iter().fold(0u32, |word, &byte| (word << 8) | u32::from(byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            if place > chunk.len() {
-                out.push('=');
-            } else {
-                let index = (word >> (18 - 6 * place)) & 63;
-                out.push(ALPHABET.get(index as usize).map_or('=', |&byte| char::from(byte)));
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn binary_as_base64() {
-        for (bytes, text) in
-            [(&b"\xff"[..], "/w=="), (b"\xff\xfe", "//4="), (b"\xff\xfe\xfd", "//79"), (b"", "")]
-        {
-            assert_eq!(base64(bytes), text);
-        }
-    }
 
     #[test]
     fn decimals() {

@@ -21,10 +21,11 @@
 //!
 //! Success is the choice of the arm that pays more on average, whatever it paid.
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::setting::Ranged;
 use tamis_core::{choice, settings};
-use thiserror::Error;
 
 use super::game::{Game, Played, find_action};
 
@@ -104,24 +105,6 @@ settings! {
     }
 }
 
-/// A bandit cannot be made of its settings.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum BanditError {
-    /// A number is outside its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// The daring arm is not the better one.
-    #[error(
-        "setting `safe_reward` is {safe}; expected less than the {daring} that `miss_reward`, `hit_reward` and `hit_prob` make on average"
-    )]
-    Order {
-        /// What the safe arm pays.
-        safe: f64,
-        /// What the daring arm pays on average.
-        daring: f64,
-    },
-}
-
 /// Two arms, before or after the pull.
 ///
 /// ```
@@ -132,7 +115,7 @@ pub enum BanditError {
 /// let mut bandit = Bandit::new(&settings, key.with(0), key.with(1))?;
 /// let played = bandit.play("phoenix").expect("one of the arms");
 /// assert_eq!((played.reward, played.is_over, bandit.is_success()), (0.15, true, false));
-/// # Ok::<(), BanditError>(())
+/// # Ok::<(), tamis_core::fault::Fault>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Bandit {
@@ -152,14 +135,16 @@ impl Bandit {
     ///
     /// # Errors
     /// A number outside its range, a safe arm that pays as much as the other on average.
-    pub fn new(settings: &BanditSettings, start: Key, luck: Key) -> Result<Self, BanditError> {
+    pub fn new(settings: &BanditSettings, start: Key, luck: Key) -> Result<Self, Fault> {
         settings.check_ranges()?;
         let &BanditSettings { names, is_reversed, safe_reward, miss_reward, hit_reward, hit_prob } = settings;
         let safe_reward = safe_reward.unwrap_or(names.safe_reward());
         let average = hit_prob * hit_reward + (1.0 - hit_prob) * miss_reward;
         // Written so that an average beyond all numbers is refused.
         if !(safe_reward < average && average.is_finite()) {
-            return Err(BanditError::Order { safe: safe_reward, daring: average });
+            return Err(fault!(
+                "setting `safe_reward` is {safe_reward}; expected less than the {average} that `miss_reward`, `hit_reward` and `hit_prob` make on average"
+            ));
         }
         let (start, pairs) = (start.with(NAMES), names.pairs());
         let mut names = pairs[start.below(0, pairs.len() as u64) as usize];

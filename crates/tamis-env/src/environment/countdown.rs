@@ -22,12 +22,13 @@ mod solver;
 
 use std::path::PathBuf;
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::setting::Ranged;
 use tamis_core::{choice, settings};
-use thiserror::Error;
 
-pub use self::row::{CountdownRow, MAX_NUMBERS, RowError};
+pub use self::row::{CountdownRow, MAX_NUMBERS};
 pub use self::solver::has_solution;
 use super::game::{Game, Played};
 use crate::rational::Rational;
@@ -91,47 +92,6 @@ settings! {
     }
 }
 
-/// Countdown tasks cannot be drawn with these settings.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum CountdownError {
-    /// A number is outside its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// A range is empty.
-    #[error("setting `{key}` is {value}; expected at least the {least} of `{other}`")]
-    EmptyRange {
-        /// The upper end.
-        key: &'static str,
-        /// Its value.
-        value: u64,
-        /// The lower end.
-        other: &'static str,
-        /// Its value.
-        least: u64,
-    },
-    /// A file gives no tasks.
-    #[error("setting `file` names {}: {reason}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        reason: String,
-    },
-    /// No operator was given.
-    #[error("setting `operators` is empty; expected at least one of `+`, `-`, `*`, `/`")]
-    NoOperator,
-    /// No target in the range was drawn.
-    #[error(
-        "settings `min_target` and `max_target` are {min_target} and {max_target}; expected a range that solutions meet, and none of {MAX_DRAWS} sets of numbers gave one"
-    )]
-    NoTarget {
-        /// The smallest target.
-        min_target: u64,
-        /// The largest target.
-        max_target: u64,
-    },
-}
-
 /// Numbers and a target, before or after the answer.
 ///
 /// ```
@@ -140,7 +100,7 @@ pub enum CountdownError {
 /// assert_eq!(task.observe(), "Target: 98, nums: [44, 19, 35]");
 /// assert_eq!(task.play("44 + 19 + 35").map(|played| played.reward), Some(1.0));
 /// assert!(task.is_success());
-/// # Ok::<(), RowError>(())
+/// # Ok::<(), tamis_core::fault::Fault>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Countdown {
@@ -167,7 +127,7 @@ impl Countdown {
     ///
     /// # Errors
     /// A number outside its range, an empty range, no operator, targets that nothing makes.
-    pub fn new(settings: &CountdownSettings, start: Key) -> Result<Self, CountdownError> {
+    pub fn new(settings: &CountdownSettings, start: Key) -> Result<Self, Fault> {
         let Some(path) = &settings.file else {
             return Ok(Self::with_settings(draw(settings, start)?.0, settings));
         };
@@ -189,7 +149,7 @@ struct Part {
 }
 
 /// A task and its solution.
-fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, String), CountdownError> {
+fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, String), Fault> {
     settings.check_ranges()?;
     let &CountdownSettings {
         min_numbers,
@@ -208,11 +168,11 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
         ("max_target", max_target, "min_target", min_target),
     ] {
         if value < least {
-            return Err(CountdownError::EmptyRange { key, value, other, least });
+            return Err(fault!("setting `{key}` is {value}; expected at least the {least} of `{other}`"));
         }
     }
     if operators.is_empty() {
-        return Err(CountdownError::NoOperator);
+        return Err(fault!("setting `operators` is empty; expected at least one of `+`, `-`, `*`, `/`"));
     }
     for attempt in 0..MAX_DRAWS {
         let key = start.with(TASK).with(attempt);
@@ -230,7 +190,9 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
             return Ok((CountdownRow { target, numbers }, text));
         }
     }
-    Err(CountdownError::NoTarget { min_target, max_target })
+    Err(fault!(
+        "settings `min_target` and `max_target` are {min_target} and {max_target}; expected a range that solutions meet, and none of {MAX_DRAWS} sets of numbers gave one"
+    ))
 }
 
 /// A drawn expression of all numbers: two of its parts are joined until one is left. `None` where it has no value.

@@ -21,10 +21,11 @@ use std::collections::VecDeque;
 
 use std::fmt::Write as _;
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::setting::Ranged;
 use tamis_core::{choice, settings};
-use thiserror::Error;
 
 use self::map::{Cell, Map};
 pub use self::map::{LakeDirection, MAX_DRAWS, MAX_SIZE};
@@ -80,70 +81,6 @@ settings! {
     }
 }
 
-/// A lake cannot be made of its settings.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum FrozenLakeError {
-    /// A number is outside its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// A setting has no effect beside another.
-    #[error("setting `{key}` is {value}, and {because}; leave it out")]
-    Ignored {
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// What makes it idle.
-        because: &'static str,
-    },
-    /// A map has too many or too few cells.
-    #[error(
-        "setting `map` has {rows} rows of {columns} cells; expected from 1 to {MAX_SIZE} of each, and 2 cells"
-    )]
-    Size {
-        /// Number of rows.
-        rows: usize,
-        /// Number of columns, by the first row.
-        columns: usize,
-    },
-    /// A row of a map is longer or shorter than the first.
-    #[error("setting `map` has {actual} cells in row {row}; expected {expected}, as in the first row")]
-    Ragged {
-        /// Row, from 1.
-        row: usize,
-        /// Cells of the first row.
-        expected: usize,
-        /// Cells of this one.
-        actual: usize,
-    },
-    /// A letter of a map means nothing.
-    #[error("setting `map` has `{symbol}` in row {row}, column {column}; expected `S`, `F`, `H` or `G`")]
-    Symbol {
-        /// The letter.
-        symbol: char,
-        /// Row, from 1.
-        row: usize,
-        /// Column, from 1.
-        column: usize,
-    },
-    /// A map lacks a start or a goal.
-    #[error("setting `map` has no `{symbol}`; expected at least one")]
-    Missing {
-        /// The letter that is missing.
-        symbol: char,
-    },
-    /// A goal cannot be reached.
-    #[error(
-        "setting `map` has no path from the start in row {row}, column {column} to a goal; expected one around the holes"
-    )]
-    NoPath {
-        /// Row of the start, from 1.
-        row: usize,
-        /// Column of the start, from 1.
-        column: usize,
-    },
-}
-
 /// One way in which an action may turn out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
@@ -173,7 +110,7 @@ pub struct Transition {
 /// lake.play("right");
 /// assert_eq!(lake.play("down").map(|played| (played.reward, played.is_over)), Some((1.0, true)));
 /// assert_eq!(lake.observe(), "__\nO√");
-/// # Ok::<(), FrozenLakeError>(())
+/// # Ok::<(), tamis_core::fault::Fault>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct FrozenLake {
@@ -192,7 +129,7 @@ impl FrozenLake {
     ///
     /// # Errors
     /// Settings out of their ranges or without effect, a map that cannot be read or played to its goal.
-    pub fn new(settings: &FrozenLakeSettings, start: Key, luck: Key) -> Result<Self, FrozenLakeError> {
+    pub fn new(settings: &FrozenLakeSettings, start: Key, luck: Key) -> Result<Self, Fault> {
         settings.check_ranges()?;
         settings.check_idle()?;
         let map = if settings.map.is_empty() {
@@ -295,9 +232,11 @@ impl FrozenLake {
 
 impl FrozenLakeSettings {
     /// Whether every setting that was changed has an effect.
-    fn check_idle(&self) -> Result<(), FrozenLakeError> {
+    fn check_idle(&self) -> Result<(), Fault> {
         let default = Self::default();
-        let ignored = |key, value: String, because| Err(FrozenLakeError::Ignored { key, value, because });
+        let ignored = |key, value: String, because| {
+            Err(fault!("setting `{key}` is {value}, and {because}; leave it out"))
+        };
         if !self.map.is_empty() {
             let because = "`map` is given";
             if self.size != default.size {

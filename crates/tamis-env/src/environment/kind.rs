@@ -1,61 +1,27 @@
 //! The built-in games by name, as a configuration chooses them: one line registers one.
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::{choice, tagged};
-use thiserror::Error;
 
 use super::Environment;
-use super::bandit::{Bandit, BanditError, BanditSettings};
-use super::countdown::{Countdown, CountdownError, CountdownSettings};
+use super::bandit::{Bandit, BanditSettings};
+use super::countdown::{Countdown, CountdownSettings};
 use super::foreign::settings::{
     CommandEnvironmentSettings, ForeignSettings, ForeignSpec, GymnasiumSettings, HttpEnvironmentSettings,
     PythonEnvironmentSettings, VerifiersSettings,
 };
-use super::frozen_lake::{FrozenLake, FrozenLakeError, FrozenLakeSettings};
+use super::frozen_lake::{FrozenLake, FrozenLakeSettings};
 use super::game::Game;
 use super::plain::Plain;
 use super::program::ProgramEnvironmentSettings;
-use super::prompting::{PromptedGame, Prompting, PromptingError};
-use super::rubik_2x2::{Rubik2x2, Rubik2x2Error, Rubik2x2Settings};
-use super::sokoban::{Sokoban, SokobanError, SokobanSettings};
-use super::sudoku::{Sudoku, SudokuError, SudokuSettings};
+use super::prompting::{PromptedGame, Prompting};
+use super::rubik_2x2::{Rubik2x2, Rubik2x2Settings};
+use super::sokoban::{Sokoban, SokobanSettings};
+use super::sudoku::{Sudoku, SudokuSettings};
 use super::tools::ToolSettings;
-use super::twenty_forty_eight::{TwentyFortyEight, TwentyFortyEightError, TwentyFortyEightSettings};
-
-/// A game, or its words, cannot be made of their settings.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum EnvironmentError {
-    /// Of `bandit`.
-    #[error(transparent)]
-    Bandit(#[from] BanditError),
-    /// Of `countdown`.
-    #[error(transparent)]
-    Countdown(#[from] CountdownError),
-    /// Of `frozen_lake`.
-    #[error(transparent)]
-    FrozenLake(#[from] FrozenLakeError),
-    /// Of `rubik_2x2`.
-    #[error(transparent)]
-    Rubik2x2(#[from] Rubik2x2Error),
-    /// Of `sokoban`.
-    #[error(transparent)]
-    Sokoban(#[from] SokobanError),
-    /// Of `sudoku`.
-    #[error(transparent)]
-    Sudoku(#[from] SudokuError),
-    /// Of `twenty_forty_eight`.
-    #[error(transparent)]
-    TwentyFortyEight(#[from] TwentyFortyEightError),
-    /// It lives elsewhere.
-    #[error("`{kind}` is no built-in game: what it shows is known once it runs")]
-    Elsewhere {
-        /// The kind.
-        kind: &'static str,
-    },
-    /// Of the words that it is put into.
-    #[error(transparent)]
-    Prompting(#[from] PromptingError),
-}
+use super::twenty_forty_eight::{TwentyFortyEight, TwentyFortyEightSettings};
 
 /// What a kind of environment is.
 pub enum World<'a> {
@@ -81,7 +47,7 @@ pub trait GameSettings {
     ///
     /// # Errors
     /// Settings that make no game.
-    fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, EnvironmentError>;
+    fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, Fault>;
 
     /// What a policy is told about the game where the user writes no other words.
     fn instruction(&self) -> &'static str;
@@ -90,7 +56,7 @@ pub trait GameSettings {
 macro_rules! games {
     ($($settings:ty, $instruction:expr, |$own:ident, $start:ident, $luck:ident| $made:expr;)*) => {$(
         impl GameSettings for $settings {
-            fn begin(&self, $start: Key, $luck: Key) -> Result<Box<dyn Game>, EnvironmentError> {
+            fn begin(&self, $start: Key, $luck: Key) -> Result<Box<dyn Game>, Fault> {
                 let $own = self;
                 Ok(Box::new($made?))
             }
@@ -230,7 +196,7 @@ impl EnvironmentMaker {
     ///
     /// # Errors
     /// Settings that make none.
-    pub fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Environment>, EnvironmentError> {
+    pub fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Environment>, Fault> {
         Ok(match self.style {
             EnvironmentStyle::Ragen => Box::new(self.prompted(start, luck)?),
             EnvironmentStyle::Plain => Box::new(self.plain(start, luck)?),
@@ -241,7 +207,7 @@ impl EnvironmentMaker {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn open(&self, start: Key) -> Result<Opening, EnvironmentError> {
+    pub fn open(&self, start: Key) -> Result<Opening, Fault> {
         Ok(match self.style {
             EnvironmentStyle::Ragen => {
                 let prompted = self.prompted(start, start)?;
@@ -298,10 +264,13 @@ impl EnvironmentMaker {
         }
     }
 
-    fn game_settings(&self) -> Result<&dyn GameSettings, EnvironmentError> {
+    fn game_settings(&self) -> Result<&dyn GameSettings, Fault> {
         match self.kind.world() {
             World::Game(game) => Ok(game),
-            _ => Err(EnvironmentError::Elsewhere { kind: self.kind.as_str() }),
+            _ => Err(fault!(
+                "`{kind}` is no built-in game: what it shows is known once it runs",
+                kind = self.kind.as_str()
+            )),
         }
     }
 
@@ -309,7 +278,7 @@ impl EnvironmentMaker {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn game(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, EnvironmentError> {
+    pub fn game(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, Fault> {
         self.game_settings()?.begin(start, luck)
     }
 
@@ -317,7 +286,7 @@ impl EnvironmentMaker {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn alphabet(&self, seed: u64) -> Result<String, EnvironmentError> {
+    pub fn alphabet(&self, seed: u64) -> Result<String, Fault> {
         let key = Key::new(seed, Purpose::Environment);
         let game = self.game(key, key)?;
         let symbols = game.legend().into_iter().map(|(symbol, _)| symbol);
@@ -346,7 +315,7 @@ impl EnvironmentMaker {
         }
     }
 
-    fn prompted(&self, start: Key, luck: Key) -> Result<PromptedGame, EnvironmentError> {
+    fn prompted(&self, start: Key, luck: Key) -> Result<PromptedGame, Fault> {
         let mut prompting = self.prompting.clone();
         if prompting.instruction.is_empty() {
             self.game_settings()?.instruction().clone_into(&mut prompting.instruction);
@@ -354,7 +323,7 @@ impl EnvironmentMaker {
         Ok(PromptedGame::new(self.game(start, luck)?, prompting)?)
     }
 
-    fn plain(&self, start: Key, luck: Key) -> Result<Plain, EnvironmentError> {
+    fn plain(&self, start: Key, luck: Key) -> Result<Plain, Fault> {
         let Prompting { max_turns, format_penalty, .. } = self.prompting;
         Ok(Plain::new(self.game(start, luck)?, max_turns, format_penalty))
     }

@@ -50,9 +50,10 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
+use tamis_core::setting::Ranged;
 use tamis_core::settings;
-use thiserror::Error;
 
 use super::game::{Game, find_action};
 use super::{Environment, EpisodeEnd, TurnOutcome};
@@ -82,27 +83,6 @@ settings! {
     }
 }
 
-/// A game cannot be put into words.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum PromptingError {
-    /// A setting is out of its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// Nothing stands between actions.
-    #[error("setting `action_separator` is \"\"; expected a non-empty text")]
-    NoSeparator,
-    /// An action would be cut in two.
-    #[error(
-        "setting `action_separator` is {separator:?}; expected a text that is in no action, and one is {action:?}"
-    )]
-    SeparatorInAction {
-        /// The value given.
-        separator: String,
-        /// The first action that has it.
-        action: String,
-    },
-}
-
 /// What is left out of an answer before it is split.
 const LEFTOVERS: [&str; 6] = ["<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>"];
 
@@ -119,17 +99,16 @@ static THINK_AND_ANSWER: LazyLock<Regex> =
 static ANSWER: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?s)<answer>(.*?)</answer>"));
 
 impl Prompting {
-    fn check(&self, actions: &[String]) -> Result<(), PromptingError> {
+    fn check(&self, actions: &[String]) -> Result<(), Fault> {
         self.check_ranges()?;
         let separator = &self.action_separator;
         if separator.is_empty() {
-            return Err(PromptingError::NoSeparator);
+            return Err(fault!("setting `action_separator` is \"\"; expected a non-empty text"));
         }
         match actions.iter().find(|action| action.contains(separator)) {
-            Some(action) => Err(PromptingError::SeparatorInAction {
-                separator: separator.clone(),
-                action: action.clone(),
-            }),
+            Some(action) => Err(fault!(
+                "setting `action_separator` is {separator:?}; expected a text that is in no action, and one is {action:?}"
+            )),
             None => Ok(()),
         }
     }
@@ -195,7 +174,7 @@ impl PromptedGame {
     ///
     /// # Errors
     /// A setting out of range, or a separator that is in one of the game's actions.
-    pub fn new(game: Box<dyn Game>, prompting: Prompting) -> Result<Self, PromptingError> {
+    pub fn new(game: Box<dyn Game>, prompting: Prompting) -> Result<Self, Fault> {
         prompting.check(&game.actions())?;
         Ok(Self { game, prompting, num_turns: 0, num_actions: 0, last_turn: None, end: None })
     }

@@ -18,10 +18,10 @@
 
 use std::sync::LazyLock;
 
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::setting::Ranged;
 use tamis_core::{choice, settings};
-use thiserror::Error;
 
 use super::game::{Game, Played, find_action};
 
@@ -55,14 +55,6 @@ settings! {
         /// without.
         scramble_moves: usize = 5, Between(1.0, 100.0);
     }
-}
-
-/// A cube cannot be made.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum Rubik2x2Error {
-    /// A setting is out of its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
 }
 
 /// A face of the cube, in the order of the stickers.
@@ -264,12 +256,12 @@ impl Rubik2x2 {
     /// assert_eq!(start.actions(), ["U", "U'", "R", "R'", "F", "F'"]);
     /// let solves = |action: &String| start.clone().play(action).is_some_and(|played| played.reward == 1.0);
     /// assert_eq!(start.actions().iter().filter(|action| solves(action)).count(), 1);
-    /// # Ok::<(), tamis_env::environment::rubik_2x2::Rubik2x2Error>(())
+    /// # Ok::<(), tamis_core::fault::Fault>(())
     /// ```
     ///
     /// # Errors
     /// A setting out of range.
-    pub fn new(settings: &Rubik2x2Settings, key: Key) -> Result<Self, Rubik2x2Error> {
+    pub fn new(settings: &Rubik2x2Settings, key: Key) -> Result<Self, Fault> {
         settings.check_ranges()?;
         let turns = Turn::all(settings);
         let mut attempt = 0;

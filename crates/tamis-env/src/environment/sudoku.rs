@@ -13,10 +13,11 @@
 //! have, all of which leave the grid as it is. A grid is therefore never wrong, only unfinished, and the game ends
 //! where it is complete.
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::setting::Ranged;
 use tamis_core::{choice, settings};
-use thiserror::Error;
 
 use super::game::{Game, Played};
 
@@ -75,30 +76,6 @@ settings! {
     }
 }
 
-/// A Sudoku cannot be made.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum SudokuError {
-    /// A setting is out of its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// More empty cells than puzzles with one solution can be made of.
-    #[error("setting `empty_cells` is {empty_cells}; expected from 1 to {max} with `size: {size}`")]
-    TooManyEmpty {
-        /// The value given.
-        empty_cells: usize,
-        /// The most at this size.
-        max: usize,
-        /// The size.
-        size: SudokuSize,
-    },
-    /// No grid gave a puzzle, which no key is known to do.
-    #[error("none of {MAX_GRIDS} grids has {empty_cells} cells (`empty_cells`) that leave one solution")]
-    NoPuzzle {
-        /// The value given.
-        empty_cells: usize,
-    },
-}
-
 /// A Sudoku at some point of play.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sudoku {
@@ -142,21 +119,25 @@ impl Sudoku {
     /// use tamis_env::environment::sudoku::{Sudoku, SudokuSettings};
     /// let puzzle = Sudoku::new(&SudokuSettings::default(), Key::new(1, Purpose::Task))?;
     /// assert_eq!(puzzle.observe().matches('.').count(), 6);
-    /// # Ok::<(), tamis_env::environment::sudoku::SudokuError>(())
+    /// # Ok::<(), tamis_core::fault::Fault>(())
     /// ```
     ///
     /// # Errors
     /// More empty cells than the size allows, or none.
-    pub fn new(settings: &SudokuSettings, key: Key) -> Result<Self, SudokuError> {
+    pub fn new(settings: &SudokuSettings, key: Key) -> Result<Self, Fault> {
         settings.check_ranges()?;
         let SudokuSettings { size, empty_cells } = *settings;
         let (box_size, max) = (size.box_size(), size.max_empty());
         if empty_cells > max {
-            return Err(SudokuError::TooManyEmpty { empty_cells, max, size });
+            return Err(fault!(
+                "setting `empty_cells` is {empty_cells}; expected from 1 to {max} with `size: {size}`"
+            ));
         }
-        (0..MAX_GRIDS)
-            .find_map(|grid| Self::draw(box_size, empty_cells, key.with(grid)))
-            .ok_or(SudokuError::NoPuzzle { empty_cells })
+        (0..MAX_GRIDS).find_map(|grid| Self::draw(box_size, empty_cells, key.with(grid))).ok_or_else(|| {
+            fault!(
+                "none of {MAX_GRIDS} grids has {empty_cells} cells (`empty_cells`) that leave one solution"
+            )
+        })
     }
 
     /// The puzzle of one full grid; `None` where fewer cells can be emptied. One pass is enough: a cell whose number

@@ -11,10 +11,11 @@
 //! without one), and -0.1 for a move that changes nothing. The game is won where a tile reaches `target`, and over
 //! where no move changes anything.
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::setting::Ranged;
 use tamis_core::settings;
-use thiserror::Error;
 
 use super::game::{Game, Played, find_action};
 
@@ -42,32 +43,6 @@ settings! {
         /// The game is over where it is won; otherwise it goes on for as long as there is a move.
         ends_at_target: bool = false;
     }
-}
-
-/// A game of 2048 cannot be made.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum TwentyFortyEightError {
-    /// A setting is out of its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// No tile has the value.
-    #[error("setting `target` is {target}; expected a power of two")]
-    NoTile {
-        /// The value given.
-        target: u64,
-    },
-    /// The grid is too small for the tile.
-    #[error(
-        "setting `target` is {target}; expected at most 2^{largest}, the largest tile with `size: {size}`"
-    )]
-    OutOfReach {
-        /// The value given.
-        target: u64,
-        /// Power of two of the largest tile that the grid can hold.
-        largest: usize,
-        /// Rows and columns.
-        size: usize,
-    },
 }
 
 /// A game of 2048 at some point of play.
@@ -117,16 +92,18 @@ impl TwentyFortyEight {
     ///
     /// # Errors
     /// A setting out of range: a target that is no tile, or none that the grid can hold.
-    pub fn new(settings: &TwentyFortyEightSettings, key: Key) -> Result<Self, TwentyFortyEightError> {
+    pub fn new(settings: &TwentyFortyEightSettings, key: Key) -> Result<Self, Fault> {
         settings.check_ranges()?;
         let TwentyFortyEightSettings { size, target, four_prob, .. } = *settings;
         if !target.is_power_of_two() {
-            return Err(TwentyFortyEightError::NoTile { target });
+            return Err(fault!("setting `target` is {target}; expected a power of two"));
         }
         // A full grid of 2^n, 2^(n-1), ..., 8, 4 and another 4 to set the chain off; with no 4 to come, one step less.
         let largest = size * size + usize::from(four_prob > 0.0);
         if target.trailing_zeros() as usize > largest {
-            return Err(TwentyFortyEightError::OutOfReach { target, largest, size });
+            return Err(fault!(
+                "setting `target` is {target}; expected at most 2^{largest}, the largest tile with `size: {size}`"
+            ));
         }
         let mut game = Self {
             settings: *settings,

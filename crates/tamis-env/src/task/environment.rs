@@ -6,6 +6,7 @@
 //! **Determinism.** Level n of a side is a function of (seed, settings, side, n).
 
 use serde_json::{Map, Value};
+use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::{Message, Prompt, PromptContent};
@@ -14,7 +15,7 @@ use super::arithmetic::HELD_OUT_SHARE;
 use super::{Split, Task, TaskError, TaskPrompts, TaskSource};
 use crate::environment::Environment;
 use crate::environment::context::Context;
-use crate::environment::kind::{EnvironmentError, EnvironmentMaker};
+use crate::environment::kind::EnvironmentMaker;
 
 /// The column that has the key of a level.
 const LEVEL: &str = "level";
@@ -64,7 +65,7 @@ pub fn begin(
     maker: &EnvironmentMaker,
     prompt: &Prompt,
     luck: Key,
-) -> Result<Option<Box<dyn Environment>>, EnvironmentError> {
+) -> Result<Option<Box<dyn Environment>>, Fault> {
     start_of(prompt).map(|start| maker.begin(start, luck)).transpose()
 }
 
@@ -88,7 +89,7 @@ impl EnvironmentLevels {
         seed: u64,
         split: Split,
         (number, most_draws): (u64, u64),
-    ) -> Result<(Prompt, bool), EnvironmentError> {
+    ) -> Result<(Prompt, bool), Fault> {
         let side = Key::new(seed, Purpose::Environment).with(u64::from(split == Split::HeldOut));
         let side = if self.number > 0 { side.with(u64::MAX).with(self.number as u64) } else { side };
         let mut draw = 0;
@@ -146,7 +147,7 @@ impl EnvironmentLevels {
         turns
     }
 
-    fn side(&self, seed: u64, split: Split, number: usize) -> Result<(Vec<Prompt>, usize), EnvironmentError> {
+    fn side(&self, seed: u64, split: Split, number: usize) -> Result<(Vec<Prompt>, usize), Fault> {
         let (mut prompts, mut num_wrong) = (Vec::with_capacity(number), 0);
         for number in 0..number as u64 {
             // A game that opens in one way does so for ever.

@@ -10,11 +10,10 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use tamis_core::choice;
+use tamis_core::fault::Fault;
 use tamis_data::prompt::Prompt;
 use tamis_data::records::RecordError;
 use thiserror::Error;
-
-use crate::environment::kind::EnvironmentError;
 
 choice! {
     /// A built-in task.
@@ -106,7 +105,7 @@ pub enum TaskError {
     NoEnvironment,
     /// The environment cannot be made.
     #[error("the environment cannot be made: {0}")]
-    Environment(#[from] EnvironmentError),
+    Environment(#[from] Fault),
     /// No difficulty level was given.
     #[error("a task needs at least one difficulty level")]
     NoLevel,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_core::schedule::yields::keep_probability;
 use tamis_data::records::Records;
 
@@ -11,7 +11,7 @@ use super::cost::{CostBasis, Costs};
 use super::finding::count;
 use super::keep_rate::Estimate;
 use super::plan::Plan;
-use super::text::{cost_lines, percent};
+use super::text::cost_lines;
 
 /// Ends of the names of columns that hold the pass rates of some policy (`llama8b_solve_rate`).
 const NAMES: [&str; 3] = ["pass_rate", "solve_rate", "success_rate"];

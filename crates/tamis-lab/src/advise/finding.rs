@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use tamis_core::figure::shortest;
+use tamis_core::figure::{percent, shortest};
 
 use super::evidence::{Group, Groups, LoggedCounts, Scale};
 use super::keep_rate::Estimate;
 use super::plan::Plan;
-use super::text::percent;
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -30,6 +30,7 @@ mod text;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tamis_core::figure::percent;
 use tamis_core::schedule::yields::{PassRateSpread, Screening};
 
 pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
@@ -49,7 +50,6 @@ pub use read::{EvidenceSource, read};
 use finding::{count, is_kept_alone, of_choice, of_counts, of_groups};
 use lines::Values;
 use plan::SCREENED;
-use text::percent;
 
 /// Members of a group at which keep rates are told.
 const SIZES: [usize; 5] = [2, 4, 8, 16, 32];

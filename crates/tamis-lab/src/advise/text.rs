@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_core::schedule::yields::Screening;
 
 use super::cost::{Costs, LimitAdvice};
@@ -16,12 +16,6 @@ use super::{Advice, PlannedScreening, Screened, ScreeningAdvice};
 const BAR: f64 = 30.0;
 /// Columns of the names at the left.
 const WIDTH: usize = 12;
-
-/// A share in per cent.
-pub(super) fn percent(share: f64) -> String {
-    let digits = if share > 0.0 && share < 0.001 { 3 } else { 1 };
-    format!("{}%", fixed(100.0 * share, digits))
-}
 
 /// How often a limit on rounds is met, and how often at half of the keep rate.
 fn limit_text(limit: LimitAdvice) -> String {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_core::filter::{DropReason, GroupFilter, GroupStatistics, Verdict};
 
 use super::columns::RolloutColumns;
@@ -166,7 +166,7 @@ fn weighted_mean(parts: impl Iterator<Item = (f64, usize)> + Clone) -> Option<f6
 
 impl fmt::Display for FilterSummary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = |part: usize| 100.0 * part as f64 / self.num_prompts.max(1) as f64;
+        let share = |part: usize| percent(part as f64 / self.num_prompts.max(1) as f64);
         let sizes = if self.min_group_size == self.max_group_size {
             self.max_group_size.to_string()
         } else {
@@ -179,7 +179,7 @@ impl fmt::Display for FilterSummary {
             self.num_prompts, self.num_trajectories
         )?;
         let dropped = &self.dropped;
-        writeln!(formatter, "  - Dropped: {} ({:.1}%)", self.num_dropped, percent(self.num_dropped))?;
+        writeln!(formatter, "  - Dropped: {} ({})", self.num_dropped, share(self.num_dropped))?;
         for (i, (reason, number)) in [
             ("all wrong", dropped.all_wrong),
             ("all correct", dropped.all_correct),
@@ -195,26 +195,26 @@ impl fmt::Display for FilterSummary {
         .enumerate()
         {
             if i < 2 || number > 0 {
-                writeln!(formatter, "      {reason}: {number} ({:.1}%)", percent(number))?;
+                writeln!(formatter, "      {reason}: {number} ({})", share(number))?;
             }
         }
         let single = if self.num_kept_single > 0 { ", and groups of one" } else { "" };
-        let kept = (self.num_kept, percent(self.num_kept));
-        write!(formatter, "  - Kept ({}{single}): {} ({:.1}%)", self.rule, kept.0, kept.1)?;
+        let kept = (self.num_kept, share(self.num_kept));
+        write!(formatter, "  - Kept ({}{single}): {} ({})", self.rule, kept.0, kept.1)?;
         if self.num_kept_single > 0 {
             write!(
                 formatter,
-                "\n      of these groups of one: {} ({:.1}%)",
+                "\n      of these groups of one: {} ({})",
                 self.num_kept_single,
-                percent(self.num_kept_single)
+                share(self.num_kept_single)
             )?;
         }
         if self.num_kept_uniform > 0 {
             write!(
                 formatter,
-                "\n      of these uniform: {} ({:.1}%)",
+                "\n      of these uniform: {} ({})",
                 self.num_kept_uniform,
-                percent(self.num_kept_uniform)
+                share(self.num_kept_uniform)
             )?;
         }
         if let Some(std) = self.mean_std {
@@ -224,7 +224,7 @@ impl fmt::Display for FilterSummary {
             write!(formatter, "\n  - Mean metric: {}", fixed(mean, 3))?;
         }
         if let Some(pass_rate) = self.pass_rate {
-            write!(formatter, "\n  - Pass rate: {:.1}%", 100.0 * pass_rate)?;
+            write!(formatter, "\n  - Pass rate: {}", percent(pass_rate))?;
         }
         if self.num_unscored_trajectories > 0 {
             write!(formatter, "\n  - Unscored trajectories: {}", self.num_unscored_trajectories)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_run::log::progress::duration;
 
 use super::summary::{BatchFigures, Course, LastMaxMean, RunState, WatchedRun};
@@ -22,7 +22,10 @@ pub fn batch_lines(figures: &BatchFigures) -> [String; 4] {
     });
     [
         format!("Total batches generated: {}", figures.total_batches),
-        format!("Average filter rate: {}", figures.average_filter_rate.map_or_else(unknown, percent)),
+        format!(
+            "Average filter rate: {}",
+            figures.average_filter_rate.map_or_else(unknown, |rate| format!("{:.2}%", 100.0 * rate))
+        ),
         format!("Total kept prompts: {kept}"),
         format!(
             "Average kept per batch: {}",
@@ -186,11 +189,6 @@ fn count(number: u64, one: &str, many: &str) -> String {
 /// A number with three digits after the point, or as it is where it is whole.
 pub fn plain(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
-}
-
-/// A share in per cent.
-pub fn percent(share: f64) -> String {
-    format!("{}%", fixed(100.0 * share, 2))
 }
 
 /// A time as a person says it.

@@ -8,6 +8,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
+use tamis_core::figure::percent;
 use tamis_core::printable::one_line;
 
 use super::summary::{Course, PastStep, RunState};
@@ -130,7 +131,7 @@ type Shown = fn(f64) -> String;
 
 fn courses(summary: &WatchedRun) -> Vec<(&'static str, &Course, Shown)> {
     let reward = summary.reward.as_ref().map(|course| ("reward", course, text::plain as Shown));
-    let rate = summary.pass_rate.as_ref().map(|course| ("pass rate", course, text::percent as Shown));
+    let rate = summary.pass_rate.as_ref().map(|course| ("pass rate", course, percent as Shown));
     reward.into_iter().chain(rate).collect()
 }
 
@@ -194,7 +195,7 @@ fn draw_steps(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun) {
             count(point.kept),
             count(point.dropped),
             figure(point.reward, text::plain),
-            figure(point.pass_rate, text::percent),
+            figure(point.pass_rate, percent),
             figure(point.seconds, text::time),
         ])
     };

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use tamis_core::figure::percent;
+
 use super::groups::StepGroups;
 use super::run::Run;
 use super::sieve::words;
-use super::time::percent;
 use crate::chart::axis::figure as number;
 use crate::html::{escape, head, row};
 

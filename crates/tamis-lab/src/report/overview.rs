@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use tamis_core::figure::percent;
+
 use super::groups::StepGroups;
 use super::run::{Run, state_name};
-use super::time::{duration, percent};
+use super::time::duration;
 use crate::chart::axis::figure as number;
 use crate::compare::measure::Choice;
 use crate::html::{escape, head, row, text};

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use tamis_core::figure::percent;
+
 use super::charts::Frame;
 use super::places::Places;
 use super::run::Run;
@@ -207,11 +209,6 @@ fn table(run: &Run, place: usize, stages: &[(String, f64)], total: f64, is_one: 
     html + "</figure>\n"
 }
 
-/// A share in per cent.
-pub(crate) fn percent(share: f64) -> String {
-    if share.is_nan() { "–".to_owned() } else { format!("{:.1} %", 100.0 * share) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +219,5 @@ mod tests {
             [0.0025, 0.25, 59.0, 61.0, 3725.0, f64::NAN].map(duration),
             ["2.5 ms", "0.25 s", "59 s", "1 min 01 s", "1 h 02 min", "–"]
         );
-        assert_eq!(percent(0.1234), "12.3 %");
     }
 }

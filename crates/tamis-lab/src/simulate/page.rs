@@ -6,7 +6,7 @@ use crate::chart::axis::Heading;
 use crate::chart::bars::{self, Bar};
 use crate::chart::scatter::{self, Axis, Dot};
 use crate::html::{document, escape, head, row};
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 
 use crate::simulate::measure::PolicyResult;
 use crate::simulate::simulation::Simulation;
@@ -113,7 +113,7 @@ impl Simulation {
                 fixed(seconds, 1)
             );
         }
-        let _ = write!(text, "; in so few groups chance can take {} % off.", fixed(100.0 * bound.chance, 1));
+        let _ = write!(text, "; in so few groups chance can take {} off.", percent(bound.chance));
         text
     }
 

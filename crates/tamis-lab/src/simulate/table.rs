@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 
 use crate::simulate::measure::PolicyResult;
 use crate::simulate::simulation::Simulation;
@@ -79,7 +79,7 @@ impl fmt::Display for Simulation {
         let steps = self.steps_of_bound();
         let batch = if bound.step_time.is_some() { ", a step for a batch that is all kept" } else { "" };
         let cuts = bound.of_cuts().map_or_else(String::new, |text| format!("; {text}"));
-        writeln!(f, "  on average{steps}{batch}; by chance {} % less{cuts}", fixed(100.0 * bound.chance, 1))?;
+        writeln!(f, "  on average{steps}{batch}; by chance {} less{cuts}", percent(bound.chance))?;
         self.world_lines(f)
     }
 }

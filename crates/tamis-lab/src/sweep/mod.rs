@@ -11,7 +11,6 @@
 
 pub mod child;
 pub mod cost;
-pub mod date;
 pub mod error;
 pub mod file;
 pub mod name;

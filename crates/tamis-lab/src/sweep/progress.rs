@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use tamis_core::figure::percent;
 use tamis_run::directory::METRICS;
 
 /// Bytes of the end of the file that are read; a row has some kilobytes.
@@ -53,7 +54,7 @@ impl RunProgress {
             let _ = write!(text, "  reward {reward:.3}");
         }
         if let Some(accuracy) = self.accuracy {
-            let _ = write!(text, "  accuracy {:.1}%", 100.0 * accuracy);
+            let _ = write!(text, "  accuracy {}", percent(accuracy));
         }
         text
     }

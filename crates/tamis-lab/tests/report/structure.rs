@@ -25,7 +25,7 @@ fn a_run_in_its_parts() {
     let overview = part(html, "overview");
     assert!(overview.contains("finished, 6 of 6 steps"), "{overview}");
     assert!(overview.contains("0.1667 → <strong>1</strong>"), "{overview}");
-    assert!(overview.contains("50.0 % of them"), "{overview}");
+    assert!(overview.contains("50.0% of them"), "{overview}");
     // Both means stand beside each other, in the chart and in its numbers.
     let learning = part(html, "learning");
     assert!(

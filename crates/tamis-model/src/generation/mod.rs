@@ -22,6 +22,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
 
 use crate::config::TransformerConfig;
@@ -37,8 +39,8 @@ use infer::{InferContext, Item, infer};
 use kept::KeptSequences;
 pub use kept::{SequenceName, TurnPlace};
 pub use request::{
-    Completion, CompletionEnd, CompletionProgress, GenerationRequest, LOGITS_NOT_FINITE, RequestError,
-    RequestId, StopCheck, TokenMask,
+    Completion, CompletionEnd, CompletionProgress, GenerationRequest, LOGITS_NOT_FINITE, RequestId,
+    StopCheck, TokenMask,
 };
 use running::{Masked, RequestGroup, Running, extend};
 pub use sampling::{Alternatives, SamplingError, SamplingParams};
@@ -147,7 +149,7 @@ impl BatchGenerator {
     }
 
     /// Queues a request.
-    pub fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, RequestError> {
+    pub fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, Fault> {
         self.queue(request, None)
     }
 
@@ -156,33 +158,27 @@ impl BatchGenerator {
     ///
     /// One that goes on with its sequences begins before requests that do not: so what is kept is soon used,
     /// and few are enough.
-    pub fn submit_turn(
-        &mut self,
-        request: GenerationRequest,
-        turn: TurnPlace,
-    ) -> Result<RequestId, RequestError> {
+    pub fn submit_turn(&mut self, request: GenerationRequest, turn: TurnPlace) -> Result<RequestId, Fault> {
         self.queue(request, Some(turn))
     }
 
-    fn queue(
-        &mut self,
-        request: GenerationRequest,
-        turn: Option<TurnPlace>,
-    ) -> Result<RequestId, RequestError> {
+    fn queue(&mut self, request: GenerationRequest, turn: Option<TurnPlace>) -> Result<RequestId, Fault> {
         request.params.validate()?;
         let (len, limit, vocab_size) =
             (request.prompt.len(), self.config.max_position_embeddings, self.config.vocab_size);
         if len == 0 {
-            return Err(RequestError::EmptyPrompt);
+            return Err(fault!("the prompt is empty"));
         }
         if request.keys.is_empty() {
-            return Err(RequestError::NoSamples);
+            return Err(fault!("the request asks for no samples"));
         }
         if len >= limit {
-            return Err(RequestError::TooLong { len, limit });
+            return Err(fault!(
+                "the prompt has {len} tokens, which leaves no room within max_position_embeddings ({limit})"
+            ));
         }
         if let Some(&token) = request.prompt.iter().find(|&&token| token as usize >= vocab_size) {
-            return Err(RequestError::Token { token, vocab_size });
+            return Err(fault!("the prompt holds token {token}, but the vocabulary has {vocab_size}"));
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use tamis_core::random::Key;
-use thiserror::Error;
 
-use super::sampling::{Alternatives, SamplingError, SamplingParams};
+use super::sampling::{Alternatives, SamplingParams};
 
 /// Decides after each token whether a completion ends, for stop strings: this crate has no tokenizer.
 pub trait StopCheck: Send + Sync {
@@ -118,34 +117,4 @@ pub struct CompletionProgress<'a> {
     pub entropies: &'a [f32],
     /// As in [`Completion::alternatives`].
     pub alternatives: &'a [Alternatives],
-}
-
-/// A request cannot be generated.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum RequestError {
-    /// No tokens.
-    #[error("the prompt is empty")]
-    EmptyPrompt,
-    /// No keys.
-    #[error("the request asks for no samples")]
-    NoSamples,
-    /// No position left for a completion.
-    #[error("the prompt has {len} tokens, which leaves no room within max_position_embeddings ({limit})")]
-    TooLong {
-        /// Tokens of the prompt.
-        len: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// A token outside the vocabulary.
-    #[error("the prompt holds token {token}, but the vocabulary has {vocab_size}")]
-    Token {
-        /// The id.
-        token: u32,
-        /// V.
-        vocab_size: usize,
-    },
-    /// Parameters out of range.
-    #[error(transparent)]
-    Sampling(#[from] SamplingError),
 }

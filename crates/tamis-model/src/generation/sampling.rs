@@ -1,6 +1,8 @@
 //! Drawing a token: repetition penalty, temperature, top-k, top-p, min-p, and an inverse CDF with a keyed
 //! uniform.
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
 use thiserror::Error;
 
@@ -70,6 +72,12 @@ pub enum SamplingError {
         /// The value given.
         value: f64,
     },
+}
+
+impl From<SamplingError> for Fault {
+    fn from(error: SamplingError) -> Self {
+        fault!("{error}")
+    }
 }
 
 impl SamplingParams {

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::cut::Cut;
 use super::sequence::{Sequence, SequenceError};
 use crate::config::TransformerConfig;
+use tamis_core::fault;
 
 /// Consecutive sequences with the same context.
 #[derive(Debug, Clone)]
@@ -190,14 +191,20 @@ fn check(
 ) -> Result<(), SequenceError> {
     let (len, start) = (tokens.len(), *start);
     if len > config.max_position_embeddings {
-        return Err(SequenceError::TooLong { sequence, len, limit: config.max_position_embeddings });
+        return Err(fault!(
+            "sequence {sequence} has {len} tokens, more than max_position_embeddings ({limit})",
+            limit = config.max_position_embeddings
+        )
+        .into());
     }
     if start < 1 || start > len {
-        return Err(SequenceError::Start { sequence, start, len });
+        return Err(
+            fault!("sequence {sequence} is scored from {start}, which is not within 1 to {len}").into()
+        );
     }
     if let Some(position) = tokens.iter().position(|&token| token as usize >= config.vocab_size) {
         let (token, vocab_size) = (tokens[position], config.vocab_size);
-        return Err(SequenceError::Token { sequence, position, token, vocab_size });
+        return Err(fault!("sequence {sequence} holds token {token} at position {position}, but the vocabulary has {vocab_size}").into());
     }
     Ok(())
 }

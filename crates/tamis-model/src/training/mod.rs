@@ -16,6 +16,7 @@ mod value_head;
 mod watch;
 mod workspace;
 
+use tamis_core::fault;
 use tamis_core::ragged::Ragged;
 
 use crate::config::OutputHead;
@@ -218,7 +219,11 @@ impl HeadOutput for Values {
 }
 
 fn check_head(found: OutputHead, wanted: OutputHead) -> Result<(), SequenceError> {
-    if found == wanted { Ok(()) } else { Err(SequenceError::Head { found, wanted }) }
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(fault!("the model is {found}, and what is asked for comes from {wanted}").into())
+    }
 }
 
 /// A forward pass with its activations, which its backward pass takes.
@@ -261,7 +266,11 @@ fn forward_pass<O: HeadOutput>(
     let wanted = O::HEAD;
     check_head(model.config().head, wanted)?;
     if !(options.temperature > 0.0 && options.temperature.is_finite()) {
-        return Err(SequenceError::Temperature { temperature: options.temperature });
+        return Err(fault!(
+            "temperature must be positive and finite, got {temperature}",
+            temperature = options.temperature
+        )
+        .into());
     }
     let config = model.config();
     let (cut, batches) = PackedBatch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
@@ -351,7 +360,9 @@ fn backward_pass(
     for (what, found) in names.into_iter().zip(counts) {
         if let Some(found) = found.filter(|&found| found != expected) {
             workspace.chunks = chunks;
-            return Err(SequenceError::Coefficients { what, expected, found });
+            return Err(
+                fault!("expected {expected} {what} coefficients, one per scored token, got {found}").into()
+            );
         }
     }
     if batches.iter().all(|batch| upstream.is_zero(batch)) {

@@ -1,7 +1,7 @@
 //! Error answers: vLLM's and OpenAI's `{"error": {message, type, param, code}}`.
 
 use serde_json::{Value, json};
-use tamis_text::tokenizer::TokenizerError;
+use tamis_core::fault::Fault;
 
 /// An answer that is no success.
 #[derive(Debug, Clone)]
@@ -141,8 +141,8 @@ impl ApiError {
     }
 }
 
-impl From<TokenizerError> for ApiError {
-    fn from(error: TokenizerError) -> Self {
+impl From<Fault> for ApiError {
+    fn from(error: Fault) -> Self {
         Self::internal(format!("failed to make text of tokens: {error}"))
     }
 }

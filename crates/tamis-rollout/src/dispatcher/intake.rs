@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use tamis_core::fault;
 use tamis_core::group::{GroupId, PolicyVersion, Trajectory};
-use tamis_core::schedule::{ScheduleError, Spent};
+use tamis_core::schedule::Spent;
 use tamis_env::reward::Scored;
 
 use super::flight::{Course, GroupFlight, MemberState};
@@ -178,10 +179,10 @@ impl Dispatcher {
                 format!("{num_samples} samples are in flight and the generator returns none of them");
             return GeneratorError::Broken { reason }.into();
         }
-        DispatchError::Schedule(ScheduleError::Unexpected {
-            event: "begin_step",
-            phase: "waiting for an event that nobody sends",
-        })
+        DispatchError::Schedule(
+            fault!("event `begin_step` came while the scheduler was waiting for an event that nobody sends")
+                .into(),
+        )
     }
 
     /// Asks for samples anew that were given up without anybody here wanting that, and for what resumed

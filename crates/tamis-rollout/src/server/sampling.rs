@@ -220,7 +220,7 @@ impl<P: Protocol> HttpServer<P> {
         let limit = pending.request.sampling.max_response_length;
         let stop = StopStrings::new(pending.request.sampling.stop.clone())
             .map_err(|error| Fault::new(FaultClass::Refused, error.to_string()))?;
-        let undecodable = |error: tamis_text::tokenizer::TokenizerError, spent: usize| {
+        let undecodable = |error: tamis_core::fault::Fault, spent: usize| {
             Fault::new(FaultClass::Undecodable, error.to_string()).with_tokens(spent as u64)
         };
         if P::IS_TEXT_ONLY {

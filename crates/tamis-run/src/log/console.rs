@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 
 use crate::log::progress::duration;
 use crate::metrics::timings::Pace;
@@ -124,10 +124,6 @@ fn plain(value: f64) -> String {
 /// With a power of ten: `1.0e-6`; 0 as it is.
 fn power(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1}%", 100.0 * share)
 }
 
 #[cfg(test)]

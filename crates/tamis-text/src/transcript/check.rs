@@ -9,9 +9,11 @@ use std::fmt;
 use std::ops::Range;
 
 use serde_json::{Map, Value, json};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
-use super::TranscriptError;
 use super::continuation::{TurnTemplate, common_prefix, first_end, role_of};
+use super::unrendered;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
@@ -86,7 +88,7 @@ pub fn check_template(
     tokenizer: &Tokenizer,
     arguments: &Map<String, Value>,
     end_token_ids: &[u32],
-) -> Result<TurnTemplate, TranscriptError> {
+) -> Result<TurnTemplate, Fault> {
     let mut checked = TurnTemplate {
         template: template.clone(),
         arguments: arguments.clone(),
@@ -177,24 +179,31 @@ impl Conversation {
         }
     }
 
-    fn vanished(&self, index: usize) -> TranscriptError {
-        TranscriptError::Vanished { index, role: role_of(&self.messages[index]) }
+    fn vanished(&self, index: usize) -> Fault {
+        fault!(
+            "the chat template does not show message {index} ({role}) as it was written, so what follows it cannot be \
+         found",
+            role = role_of(&self.messages[index])
+        )
     }
 
-    fn rewrites(&self, message: usize, transcript: &str, template: &str) -> TranscriptError {
-        let difference = Box::new(self.difference(message, transcript, template));
-        TranscriptError::Rewrites { difference }
+    fn rewrites(&self, message: usize, transcript: &str, template: &str) -> Fault {
+        let difference = self.difference(message, transcript, template);
+        fault!(
+            "the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns \
+         cannot be a transcript: {difference}"
+        )
     }
 }
 
 impl TurnTemplate {
-    fn rendered(&self, messages: &[Value]) -> Result<String, TranscriptError> {
+    fn rendered(&self, messages: &[Value]) -> Result<String, Fault> {
         let mut arguments = self.arguments.clone();
         arguments.insert("add_generation_prompt".to_owned(), Value::Bool(true));
-        Ok(self.template.render(messages, &arguments)?)
+        self.template.render(messages, &arguments).map_err(unrendered)
     }
 
-    fn find_turn_end(&mut self, plain: &Conversation) -> Result<(), TranscriptError> {
+    fn find_turn_end(&mut self, plain: &Conversation) -> Result<(), Fault> {
         let answer = plain.answers[0];
         let (before, new) = (&plain.messages[..answer], &plain.messages[answer + 1..=answer + 1]);
         let tail = self.after_placeholder(before, None, new, true)?;
@@ -221,13 +230,16 @@ impl TurnTemplate {
 
     /// For templates that show a tool's result only behind a call: how a model spells calls is not known here, so
     /// that the way on is found is all that can be asked.
-    fn find_result_of_call(&self, mut conversation: Conversation) -> Result<(), TranscriptError> {
+    fn find_result_of_call(&self, mut conversation: Conversation) -> Result<(), Fault> {
         let answer = conversation.answers[0];
         let call = json!({"name": "tool", "arguments": {}});
         conversation.messages[answer]["tool_calls"] =
             json!([{"type": "function", "id": "call00001", "function": call}]);
         let (messages, new) = conversation.messages.split_at(answer + 1);
-        let refused = |source| TranscriptError::NoResults { source: Box::new(source) };
+        let refused = |source| {
+            fault!("the way from an answer to a tool's result cannot be found in the chat template")
+                .with_source(source)
+        };
         let tail = self.tail(messages, &new[..1]).map_err(refused)?;
         if !tail.text.contains(conversation.words[answer + 1].as_str()) {
             return Err(refused(conversation.vanished(answer + 1)));
@@ -236,11 +248,7 @@ impl TurnTemplate {
     }
 
     /// Compares the transcript of the first answers with the template's rendering.
-    fn compare(
-        &self,
-        conversation: &Conversation,
-        num_answers: usize,
-    ) -> Result<Vec<Difference>, TranscriptError> {
+    fn compare(&self, conversation: &Conversation, num_answers: usize) -> Result<Vec<Difference>, Fault> {
         let Conversation { messages, words, answers, .. } = conversation;
         let mut transcript = self.rendered(&messages[..answers[0]])?;
         // Where what was observed after an answer begins.
@@ -310,14 +318,14 @@ impl TurnTemplate {
     }
 
     /// What the template writes after a message's text for that message, generation prompt not included.
-    fn message_end(&self, conversation: &Conversation, index: usize) -> Result<String, TranscriptError> {
+    fn message_end(&self, conversation: &Conversation, index: usize) -> Result<String, Fault> {
         let messages = &conversation.messages[..=index];
         let after = |text: String| {
             let word = conversation.words[index].as_str();
             text.rsplit_once(word).map_or(String::new(), |(_, rest)| rest.to_owned())
         };
         let prompt = after(self.rendered(messages)?);
-        let shown = after(self.template.render(messages, &self.arguments)?);
+        let shown = after(self.template.render(messages, &self.arguments).map_err(unrendered)?);
         Ok(shown[..common_prefix(&shown, &prompt)].to_owned())
     }
 }

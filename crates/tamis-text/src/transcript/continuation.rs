@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
-use super::TranscriptError;
+use super::{unrendered, untokenised};
 use crate::template::{ChatTemplate, to_json};
 use crate::tokenizer::Tokenizer;
 
@@ -81,24 +83,30 @@ impl TurnTemplate {
         messages: &[M],
         new: &[M],
         sampled: &[u32],
-    ) -> Result<Continuation, TranscriptError> {
-        let tail = self.tail(&to_json(messages)?, &to_json(new)?)?;
+    ) -> Result<Continuation, Fault> {
+        let json = |messages: &[M]| to_json(messages).map_err(unrendered);
+        let tail = self.tail(&json(messages)?, &json(new)?)?;
         let text = &tail.text[self.sampled_end(tokenizer, &tail, sampled)?..];
-        Ok(Continuation { token_ids: tokenizer.encode(text, false)?, text: text.to_owned() })
+        Ok(Continuation {
+            token_ids: tokenizer.encode(text, false).map_err(untokenised)?,
+            text: text.to_owned(),
+        })
     }
 
     /// All that follows the content of the assistant's message, the end of its turn included.
-    pub(super) fn tail(&self, messages: &[Value], new: &[Value]) -> Result<Tail, TranscriptError> {
+    pub(super) fn tail(&self, messages: &[Value], new: &[Value]) -> Result<Tail, Fault> {
         let Some((last, before)) = messages.split_last().filter(|(last, _)| last["role"] == "assistant")
         else {
             let role = messages.last().map_or("missing".to_owned(), role_of);
-            return Err(TranscriptError::NotAnswered { role });
+            return Err(fault!("the messages so far must end in the assistant's, but the last is {role}"));
         };
         if new.is_empty() {
-            return Err(TranscriptError::NothingNew);
+            return Err(fault!(
+                "there is no message after the assistant's, so its conversation does not go on"
+            ));
         }
         if let Some(index) = new.iter().position(|message| message["role"] == "assistant") {
-            return Err(TranscriptError::AssistantIsNew { index });
+            return Err(fault!("new message {index} is the assistant's; only the policy writes those"));
         }
         let calls = &last["tool_calls"];
         if calls.as_array().is_some_and(|calls| !calls.is_empty())
@@ -137,7 +145,7 @@ impl TurnTemplate {
         calls: Option<&Value>,
         new: &[Value],
         generate: bool,
-    ) -> Result<String, TranscriptError> {
+    ) -> Result<String, Fault> {
         let mut arguments = self.arguments.clone();
         arguments.insert("add_generation_prompt".to_owned(), Value::Bool(generate));
         let known =
@@ -149,7 +157,7 @@ impl TurnTemplate {
                 answer["tool_calls"] = calls.clone();
             }
             let conversation = [before, &[answer], new].concat();
-            let text = self.template.render(&conversation, &arguments)?;
+            let text = self.template.render(&conversation, &arguments).map_err(unrendered)?;
             count = text.matches(word.as_str()).count();
             if let (1, Some((_, rest))) = (count, text.split_once(word.as_str())) {
                 return Ok(rest.to_owned());
@@ -157,18 +165,19 @@ impl TurnTemplate {
         }
         let index = before.len();
         Err(match count {
-            0 => TranscriptError::Vanished { index, role: "assistant".to_owned() },
-            count => TranscriptError::Repeated { index, count },
+            0 => fault!(
+                "the chat template does not show message {index} (assistant) as it was written, so what follows it cannot be \
+         found"
+            ),
+            count => fault!(
+                "the chat template shows the assistant's message (message {index}) {count} times, so what follows it \
+         cannot be told"
+            ),
         })
     }
 
     /// Length of the part of a tail that was sampled already.
-    fn sampled_end(
-        &self,
-        tokenizer: &Tokenizer,
-        tail: &Tail,
-        sampled: &[u32],
-    ) -> Result<usize, TranscriptError> {
+    fn sampled_end(&self, tokenizer: &Tokenizer, tail: &Tail, sampled: &[u32]) -> Result<usize, Fault> {
         if let Some(&last) = sampled.last().filter(|id| self.end_token_ids.contains(id)) {
             // Some models end an answer with the token that begins what follows, another for a tool's result.
             let begins = || {
@@ -180,7 +189,7 @@ impl TurnTemplate {
         let end = self.turn_end.trim_end();
         let spelled = !end.is_empty()
             && tail.text.starts_with(end)
-            && sampled.ends_with(tokenizer.encode(end, false)?.as_slice());
+            && sampled.ends_with(tokenizer.encode(end, false).map_err(untokenised)?.as_slice());
         Ok(if spelled { end.len() } else { 0 })
     }
 }

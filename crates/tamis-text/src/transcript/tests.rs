@@ -1,8 +1,10 @@
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use tamis_core::fault::Fault;
 
 use super::*;
 use crate::template::ChatTemplate;
@@ -104,7 +106,7 @@ impl Model {
         self.ends.iter().map(|end| TOKENIZER.token_id(end).unwrap()).collect()
     }
 
-    fn check(&self, arguments: &Map<String, Value>) -> Result<TurnTemplate, TranscriptError> {
+    fn check(&self, arguments: &Map<String, Value>) -> Result<TurnTemplate, Fault> {
         check_template(&self.template(), &TOKENIZER, arguments, &self.end_ids())
     }
 
@@ -414,7 +416,7 @@ fn templates_that_are_refused() {
     insta::assert_snapshot!(refusal(twice), @"the chat template shows the assistant's message (message 2) 2 times, so what follows it cannot be told");
     let single = "{% if messages | length > 2 %}{{ raise_exception('one question only') }}{% endif %}{{ messages[-1].content }}";
     insta::assert_snapshot!(refusal(single), @"the conversation cannot be rendered");
-    assert!(matches!(refusal(single), TranscriptError::Template { source: TemplateError::Raised { .. } }));
+    assert!(refusal(single).source().is_some_and(|source| source.to_string().contains("one question only")));
 }
 
 /// Gemma's templates refuse a system's message, and say `model` for the assistant.
@@ -456,7 +458,7 @@ fn results_that_take_the_name_of_their_call() {
     let mute = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}[{{ m.role }}]{{ m.content }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
     let model = Model { source: mute, ..HEADERS };
     assert!(model.check(&Map::new()).is_ok());
-    assert!(matches!(model.check(&tools()), Err(TranscriptError::NoResults { .. })));
+    insta::assert_snapshot!(model.check(&tools()).unwrap_err(), @"the way from an answer to a tool's result cannot be found in the chat template");
 }
 
 /// GLM's models end an answer with the token of whoever speaks next.
@@ -485,7 +487,8 @@ fn errors_of_continuations() {
     insta::assert_snapshot!(error(&so_far, &[user("a"), assistant("b")]), @"new message 1 is the assistant's; only the policy writes those");
     let characters = Tokenizer::characters("ab").unwrap();
     let error = checked.continuation(&characters, &so_far, &[user("z")], &[]).unwrap_err();
-    assert!(matches!(error, TranscriptError::Tokenizer { source: TokenizerError::UnknownCharacter { .. } }));
+    assert_eq!(error.to_string(), "the text between two answers cannot be tokenised");
+    assert!(error.source().is_some_and(|source| source.to_string().starts_with("character ")));
 }
 
 /// Texts with special tokens and with the words that stand for answers, among anything else.

@@ -9,21 +9,22 @@ use tamis_config::{
     Config, DataConfig, DataSource, DataSources, EnvironmentConfig, ModelSource, TokenizerSource,
     two_of_one_name,
 };
+use tamis_core::fault;
 use tamis_data::curriculum::Curriculum;
-use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
+use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions, no_prompts};
 use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
 use tamis_env::task::environment::{environment_of, set_environment};
 use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
 use tamis_rollout::PreparedPrompt;
-use tamis_text::template::ChatTemplate;
+use tamis_text::template::{ChatTemplate, TemplateError};
 
 use super::check_purpose::CheckPurpose;
 use super::policy;
 use crate::checkpoint::CHECKSUMS;
 use crate::error::AssembleError;
-use crate::prompts::codec::{Codec, CodecError};
+use crate::prompts::codec::{Codec, CodecError, unprepared};
 use crate::prompts::foreign;
 
 /// The prompts of a run before they are tokenized.
@@ -137,11 +138,8 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
         let template = prompt_template(path)?;
         for (split, prompts) in [("training", &mut prompts.train), ("validation", &mut prompts.validation)] {
             for prompt in prompts {
-                fill(path, &template, prompt).map_err(|source| CodecError::Prompt {
-                    row: prompt.id.0 + 1,
-                    split,
-                    source: Box::new(source),
-                })?;
+                let row = prompt.id.0 + 1;
+                fill(path, &template, prompt).map_err(|source| unprepared(row, split, source))?;
             }
         }
     }
@@ -254,11 +252,7 @@ pub(super) fn check_first_rows(
                     if has_alphabet { codec.check_tokens(prompt) } else { codec.check_rendering(prompt) };
                 checked.map_err(|source| {
                     let row = prompt.id.0 + 1;
-                    unfit(
-                        &model,
-                        file.as_ref(),
-                        CodecError::Prompt { row, split, source: Box::new(source) }.into(),
-                    )
+                    unfit(&model, file.as_ref(), unprepared(row, split, source).into())
                 })?;
             }
         }
@@ -307,7 +301,7 @@ fn first_of_files(
             });
         }
         if is_empty {
-            let error = DatasetError::Empty { files: DataSources(sources.clone()).files(), num_skipped };
+            let error = DatasetError::from(no_prompts(&DataSources(sources.clone()).files(), num_skipped));
             return Err(Unfit { keys: vec![format!("data.{split}")], file: None, error: error.into() });
         }
     }
@@ -386,7 +380,11 @@ fn prompt_template(path: &Path) -> Result<ChatTemplate, AssembleError> {
     let source = tamis_file::read_text(path, tamis_file::MAX_TEMPLATE)
         .map_err(|source| CodecError::PromptTemplateFile { path: path.to_owned(), source })?;
     let template = ChatTemplate::new(source.trim(), &BTreeMap::new());
-    Ok(template.map_err(|source| CodecError::PromptTemplate { path: path.to_owned(), source })?)
+    Ok(template.map_err(|source| unfilled(path, source))?)
+}
+
+fn unfilled(path: &Path, source: TemplateError) -> CodecError {
+    fault!("data.prompt_template {} cannot be filled in", path.display()).with_source(source).into()
 }
 
 fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(), CodecError> {
@@ -394,10 +392,10 @@ fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(),
         PromptContent::Text(text) => {
             let content = Map::from_iter([("content".to_owned(), Value::from(std::mem::take(text)))]);
             let filled = template.render::<Message>(&[], &content);
-            *text = filled.map_err(|source| CodecError::PromptTemplate { path: path.to_owned(), source })?;
+            *text = filled.map_err(|source| unfilled(path, source))?;
             Ok(())
         }
-        PromptContent::Messages(_) => Err(CodecError::TemplateAroundMessages),
+        PromptContent::Messages(_) => Err(fault!("data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text").into()),
     }
 }
 

@@ -189,7 +189,7 @@ impl CreditColumns {
     }
 }
 
-fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
+fn not_rectangular(error: &tamis_core::fault::Fault) -> RunError {
     RunError::Learner(LearnerError::Engine { reason: error.to_string() })
 }
 

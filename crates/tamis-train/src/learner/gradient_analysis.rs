@@ -1,7 +1,8 @@
 //! Gradient norm by reward deviation: do groups that differ more teach more? Every bucket of groups is passed
 //! on its own, without an update.
 
-use tamis_core::diagnostics::{Buckets, BucketsError};
+use tamis_core::diagnostics::Buckets;
+use tamis_core::fault::Fault;
 use tamis_core::filter::GroupStatistics;
 use tamis_core::objective::{Objective, ObjectiveState};
 use tamis_core::ragged::Ragged;
@@ -82,7 +83,7 @@ impl GradientAnalysis {
     ///
     /// # Errors
     /// Buckets that cannot be.
-    pub fn new(every: u64, buckets: Buckets) -> Result<Self, BucketsError> {
+    pub fn new(every: u64, buckets: Buckets) -> Result<Self, Fault> {
         buckets.check()?;
         Ok(Self { every: every.max(1), buckets })
     }

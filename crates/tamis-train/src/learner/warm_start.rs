@@ -1,12 +1,12 @@
 //! Supervised warm start: cross-entropy on gold answers, for models that begin with random weights.
 
 use tamis_config::LrScheduleKind;
+use tamis_core::fault::Fault;
 use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::Message;
 use tamis_env::task::environment::{EnvironmentLevels, environment_of};
 use tamis_rollout::{PreparedPrompt, Worlds as _, conversation_of};
-use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
 use crate::interrupt::{Halt, Interrupt};
@@ -47,7 +47,7 @@ pub enum WarmStartError {
         completion: String,
         /// The underlying error.
         #[source]
-        source: Box<TokenizerError>,
+        source: Box<Fault>,
     },
     /// There is nothing to imitate.
     #[error(

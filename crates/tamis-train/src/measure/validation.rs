@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tamis_config::ValidateConfig;
-use tamis_core::figure::fixed;
+use tamis_core::figure::{fixed, percent};
 use tamis_core::group::{GroupId, Trajectory, Turn};
 use tamis_core::printable::{cut_middle, cut_start};
 use tamis_core::random::{Key, Purpose};
@@ -84,7 +84,7 @@ impl OutcomeKind {
     /// A mean of it: `51.6%` or `0.516`; `None` where nothing was scored.
     pub fn figure(self, mean: Option<f64>) -> Option<String> {
         match self {
-            Self::Accuracy => Some(format!("{:.1}%", 100.0 * mean?)),
+            Self::Accuracy => Some(percent(mean?)),
             Self::Score => Some(fixed(mean?, 3)),
             Self::Unscored => None,
         }

@@ -6,22 +6,21 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::printable::cut_middle;
 use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
-use tamis_data::prompt::{Prompt, PromptContent, TOOLS_COLUMN, TemplateColumnFault, message_parts};
+use tamis_data::prompt::{Prompt, PromptContent, TOOLS_COLUMN, message_parts};
 use tamis_rollout::PreparedPrompt;
-use tamis_text::image_tokens::{ImageTokens, ImageTokensError, MODEL_TYPES, contract};
+use tamis_text::image_tokens::{ImageTokens, MODEL_TYPES, contract};
 use tamis_text::peers::PeerDifference;
 use tamis_text::template::{ChatTemplate, TemplateError};
-use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 /// Text cannot become tokens.
 #[derive(Debug, Error)]
 pub enum CodecError {
-    /// The tokenizer refused.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
     /// The chat template refused.
     #[error(transparent)]
     Template(#[from] TemplateError),
@@ -43,105 +42,28 @@ pub enum CodecError {
         #[source]
         source: std::io::Error,
     },
-    /// The file of `data.prompt_template` is no template, or fails on a prompt.
-    #[error("data.prompt_template {path} cannot be filled in")]
-    PromptTemplate {
-        /// The file.
-        path: std::path::PathBuf,
-        /// The underlying error.
-        #[source]
-        source: TemplateError,
-    },
-    /// `data.prompt_template` goes around text, and the prompt is a conversation.
-    #[error(
-        "data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text"
-    )]
-    TemplateAroundMessages,
-    /// A column for the chat template that it cannot have.
-    #[error(transparent)]
-    TemplateColumn(#[from] TemplateColumnFault),
-    /// Tools of a row beside those of the environment.
-    #[error(
-        "the row has a column `{TOOLS_COLUMN}`, and the environment has tools of its own, which alone can be called: \
-         rename the column, or take it out"
-    )]
-    TwoToolboxes,
-    /// A prompt of a dataset cannot be prepared.
-    #[error("prompt {row} of the {split} data cannot be prepared")]
-    Prompt {
-        /// Row number in the concatenated data, from 1.
-        row: u64,
-        /// `training` or `validation`.
-        split: &'static str,
-        /// The underlying error.
-        #[source]
-        source: Box<CodecError>,
-    },
-    /// The settings of a model's images cannot be read.
-    #[error(transparent)]
-    ImageTokens(#[from] ImageTokensError),
-    /// A prompt with images, and a model that sees none.
-    #[error(
-        "the prompt has {num_images} image{}, and the model is none that sees them ({} in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out",
-        if *num_images == 1 { "" } else { "s" }, MODEL_TYPES.map(|kind| format!("`model_type: {kind}`")).join(" or ")
-    )]
-    NoVision {
-        /// Images of the prompt.
-        num_images: usize,
-    },
-    /// A prompt of bare text with images.
-    #[error(
-        "the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages"
-    )]
-    ImagesInText,
-    /// What a template made of the images is not what was asked of it.
-    #[error(
-        "the prompt has {num_images} images, and the model's chat template shows {num_shown}: \
-             {}", if *num_shown == 0 { "it is a template for text alone; model.chat_template names another" } else { "the text has the image token in it, or the template repeats or drops images" }
-    )]
-    ImagesShown {
-        /// Images of the prompt.
-        num_images: usize,
-        /// Image tokens in what was rendered.
-        num_shown: usize,
-    },
-    /// A prompt of so much text that its tokens need not be counted.
-    #[error(
-        "the prompt has {num_bytes} bytes of text, which no {limit} tokens of this model hold; shorten it, raise \
-         data.max_prompt_length, or set data.overlong_prompts to drop, left, right or middle"
-    )]
-    TooMuchText {
-        /// Bytes of its text.
-        num_bytes: usize,
-        /// `data.max_prompt_length`.
-        limit: usize,
-    },
     /// A prompt is over the limit.
     #[error(transparent)]
     Overlong(#[from] OverlongError),
-    /// Every prompt of a split is over the limit and left out.
-    #[error(
-        "all {count} prompts of the {split} data are over the limit of {limit} tokens (they have {shortest} \
-             to {longest}), and data.overlong_prompts: drop leaves them out; raise data.max_prompt_length to \
-             {longest} for all of them"
-    )]
-    AllOverlong {
-        /// `training` or `validation`.
-        split: &'static str,
-        /// Prompts.
-        count: usize,
-        /// `data.max_prompt_length`.
-        limit: usize,
-        /// Tokens of the shortest.
-        shortest: usize,
-        /// Tokens of the longest.
-        longest: usize,
-    },
-    /// A prompt is empty.
-    #[error(
-        "the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty"
-    )]
-    Empty,
+    /// Anything else.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// A prompt of a split (row number in the concatenated data, from 1) cannot be prepared.
+pub(crate) fn unprepared(row: u64, split: &str, source: CodecError) -> CodecError {
+    fault!("prompt {row} of the {split} data cannot be prepared").with_source(source).into()
+}
+
+/// What a template made of the images is not what was asked of it.
+fn images_shown(num_images: usize, num_shown: usize) -> CodecError {
+    let why = if num_shown == 0 {
+        "it is a template for text alone; model.chat_template names another"
+    } else {
+        "the text has the image token in it, or the template repeats or drops images"
+    };
+    fault!("the prompt has {num_images} images, and the model's chat template shows {num_shown}: {why}")
+        .into()
 }
 
 /// Tokenizer, chat template and end tokens of a policy.
@@ -288,7 +210,8 @@ impl Codec {
     pub fn arguments_of(&self, prompt: &Prompt) -> Result<Map<String, Value>, CodecError> {
         let own = prompt.template_arguments()?;
         if self.has_tools && own.contains_key(TOOLS_COLUMN) {
-            return Err(CodecError::TwoToolboxes);
+            return Err(fault!("the row has a column `{TOOLS_COLUMN}`, and the environment has tools of its own, which alone can be called: \
+         rename the column, or take it out").into());
         }
         let mut arguments = self.template_arguments.clone();
         arguments.extend(own);
@@ -322,10 +245,10 @@ impl Codec {
     fn render(&self, prompt: &Prompt) -> Result<(String, String, bool), CodecError> {
         let num_images = prompt.images.len();
         if num_images > 0 && self.images.is_none() {
-            return Err(CodecError::NoVision { num_images });
+            return Err(fault!("the prompt has {num_images} image{}, and the model is none that sees them ({} in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out", if num_images == 1 { "" } else { "s" }, MODEL_TYPES.map(|kind| format!("`model_type: {kind}`")).join(" or ")).into());
         }
         match &prompt.content {
-            PromptContent::Text(_) if num_images > 0 => Err(CodecError::ImagesInText),
+            PromptContent::Text(_) if num_images > 0 => Err(fault!("the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages").into()),
             PromptContent::Text(text) => Ok((text.clone(), String::new(), true)),
             PromptContent::Messages(messages) => {
                 let template = self.template.as_ref().ok_or(TemplateError::Missing)?;
@@ -333,8 +256,8 @@ impl Codec {
                 let rendered = if num_images == 0 {
                     template.prompt(messages, &arguments)?
                 } else {
-                    let shown = CodecError::ImagesShown { num_images, num_shown: 0 };
-                    let parts = message_parts(messages, num_images).ok_or(shown)?;
+                    let parts =
+                        message_parts(messages, num_images).ok_or_else(|| images_shown(num_images, 0))?;
                     template.prompt(&parts, &arguments)?
                 };
                 Ok((rendered.text, rendered.continued.unwrap_or_default(), false))
@@ -364,7 +287,7 @@ impl Codec {
         let num_images = prompt.images.len();
         let lengths: Vec<usize> =
             prompt.images.iter().map(|image| images.count(image.width, image.height)).collect();
-        images.expand(&ids, &lengths).map_err(|num_shown| CodecError::ImagesShown { num_images, num_shown })
+        images.expand(&ids, &lengths).map_err(|num_shown| images_shown(num_images, num_shown))
     }
 
     /// Text of tokens, with one token for each image.
@@ -387,7 +310,11 @@ impl Codec {
         if end == text.len() {
             self.with_images(prompt, ids.clone())?;
         }
-        if ids.is_empty() { Err(CodecError::Empty) } else { Ok(()) }
+        if ids.is_empty() {
+            Err(fault!("the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty").into())
+        } else {
+            Ok(())
+        }
     }
 
     /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person
@@ -415,11 +342,12 @@ impl Codec {
         let (text, continued, add_special) = self.render(prompt)?;
         let num_bytes = text.len();
         if overlong == OverlongPrompts::Error && !self.tokenizer.may_fit(num_bytes, limit) {
-            return Err(CodecError::TooMuchText { num_bytes, limit });
+            return Err(fault!("the prompt has {num_bytes} bytes of text, which no {limit} tokens of this model hold; shorten it, raise \
+         data.max_prompt_length, or set data.overlong_prompts to drop, left, right or middle").into());
         }
         let ids = self.with_images(prompt, self.tokenizer.encode(&text, add_special)?)?;
         if ids.is_empty() {
-            return Err(CodecError::Empty);
+            return Err(fault!("the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty").into());
         }
         let (ids, text, cut) = match overlong.fit(&ids, limit)? {
             Fitted::Whole => (ids, text, false),
@@ -466,13 +394,15 @@ impl Codec {
                     longest = longest.max(length);
                 }
                 Err(source) => {
-                    return Err(CodecError::Prompt { row: prompt.id.0 + 1, split, source: Box::new(source) });
+                    return Err(unprepared(prompt.id.0 + 1, split, source));
                 }
             }
         }
         match prepared.num_dropped {
             count if count > 0 && prepared.prompts.is_empty() => {
-                Err(CodecError::AllOverlong { split, count, limit, shortest, longest })
+                Err(fault!("all {count} prompts of the {split} data are over the limit of {limit} tokens (they have {shortest} \
+             to {longest}), and data.overlong_prompts: drop leaves them out; raise data.max_prompt_length to \
+             {longest} for all of them").into())
             }
             _ => {
                 prepared.look_through(self, split);
@@ -632,7 +562,7 @@ mod tests {
             let error = prepare(content, overlong, 6).expect_err("left out").to_string();
             assert!(error.contains("over the limit of 6 tokens (they have 8 to 8)"), "{error}");
         }
-        assert!(matches!(prepare("abcd", OverlongPrompts::Right, 3), Err(CodecError::AllOverlong { .. })));
+        assert!(matches!(prepare("abcd", OverlongPrompts::Right, 3), Err(CodecError::Fault(_))));
         assert!(prepare("abcd", OverlongPrompts::Error, 6).is_err());
     }
 

@@ -11,6 +11,7 @@ pub mod length_weight;
 pub mod soft_reweight;
 
 use super::{AdvantageBatch, AdvantageError, Advantages, Column};
+use crate::fault;
 use crate::group::GroupId;
 use crate::ragged::Ragged;
 use crate::random::Key;
@@ -133,7 +134,7 @@ pub trait ShapeAdvantages: Named + Ranged {
         };
         let expected = batch.batch.num_trajectories();
         if num_trajectories != expected {
-            return Err(AdvantageError::Advantages { expected, actual: num_trajectories });
+            return Err(fault!("advantages of {num_trajectories} trajectories; expected {expected}").into());
         }
         self.change(&mut shaped, batch);
         Ok(shaped)

@@ -108,7 +108,7 @@ fn too_hard() {
               0    0.0%  identical in text
       0 of 8192 trajectories correct (0.0%)
       what to change, the likeliest remedy first:
-      - data: take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves some (none of 8192 trajectories is correct by `acc` (pass rate below 0.04% at 95%): too hard for this policy, or the verifier accepts nothing)
+      - data: take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves some (none of 8192 trajectories is correct by `acc` (pass rate below 0.037% at 95%): too hard for this policy, or the verifier accepts nothing)
       - reward: score the gold answers (a verifier that rejects its own gold rejects everything)
     ");
 }

@@ -30,6 +30,7 @@ use super::{
     Command, OnEmptyRound, OnLimit, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause,
     Tally,
 };
+use crate::fault;
 use crate::filter::{Scope, Verdict};
 use crate::group::GroupId;
 
@@ -96,14 +97,15 @@ impl Streaming {
             ("chunk", chunk),
         ] {
             if size == 0 {
-                return Err(SettingsError::Zero { setting });
+                return Err(fault!("`{setting}` must be at least 1").into());
             }
         }
         if let Some(filter) = run.filter.filter(|filter| filter.scope() == Scope::Pool) {
             return Err(SettingsError::PoolFilter { filter: filter.name() });
         }
         if let on_limit @ (OnLimit::KeepDropped | OnLimit::Duplicate) = run.on_limit {
-            return Err(SettingsError::FillsStream { on_limit });
+            return Err(fault!("`schedule.on_limit: {on_limit}` fills the batch when its rounds are over, and a streaming schedule hands \
+            groups out as they come").into());
         }
         Ok(Self {
             mini_batch_size,

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, BnpoRunning, Column, Cpo,
-    CpoWrap, Gae, Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OptimalTokenBaseline,
-    Rloo, Scale, SingletonAdvantage, Tail,
+    Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BnpoRunning, Column, Cpo, CpoWrap, Gae,
+    Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OptimalTokenBaseline, Rloo, Scale,
+    SingletonAdvantage, Tail,
 };
 use tamis_core::catalogue::{Family, find};
 use tamis_core::ragged::Ragged;
@@ -346,7 +346,7 @@ fn an_infinite_reward_is_refused_by_all() {
     let rewards = Ragged::from_rows([vec![0.0, f64::INFINITY]]);
     for estimator in Advantage::all().iter().filter(|estimator| estimator.needs().is_empty()) {
         let error = estimator.advantages(&AdvantageBatch::of_rewards(&rewards)).unwrap_err();
-        assert!(matches!(error, AdvantageError::InfiniteReward { group: 0, trajectory: 1, .. }), "{error}");
+        assert!(error.to_string().starts_with("reward of trajectory 1 in group 0 is inf"), "{error}");
     }
     let mask = Ragged::from_rows([[true], [true]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
@@ -356,7 +356,7 @@ fn an_infinite_reward_is_refused_by_all() {
     let several = Ragged::from_rows([vec![1.0, 0.0], vec![f64::INFINITY, 0.0, f64::NEG_INFINITY]]);
     let grpo = Advantage::of_name("grpo").unwrap();
     let error = grpo.advantages(&AdvantageBatch::of_rewards(&several)).unwrap_err();
-    assert!(matches!(error, AdvantageError::InfiniteReward { group: 1, trajectory: 0, .. }), "{error}");
+    assert!(error.to_string().starts_with("reward of trajectory 0 in group 1 is inf"), "{error}");
 }
 
 #[test]

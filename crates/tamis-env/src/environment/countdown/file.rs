@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_data::records::Records;
 
-use super::{CountdownError, CountdownOperator, CountdownRow};
+use super::{CountdownOperator, CountdownRow};
 
 /// Tasks of a file that have a solution with some operators.
 type Key = (PathBuf, Vec<CountdownOperator>);
@@ -15,16 +17,13 @@ static READ: LazyLock<Mutex<HashMap<Key, Arc<Vec<CountdownRow>>>>> = LazyLock::n
 
 /// The tasks of a file (JSONL or Parquet, `target` and `nums`) that have a solution with these operators, as RAGEN's
 /// filter keeps them.
-pub(super) fn rows(
-    path: &Path,
-    operators: &[CountdownOperator],
-) -> Result<Arc<Vec<CountdownRow>>, CountdownError> {
+pub(super) fn rows(path: &Path, operators: &[CountdownOperator]) -> Result<Arc<Vec<CountdownRow>>, Fault> {
     let key = (path.to_owned(), operators.to_vec());
     let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(rows) = read.get(&key) {
         return Ok(Arc::clone(rows));
     }
-    let refused = |reason: String| CountdownError::File { path: path.to_owned(), reason };
+    let refused = |reason: String| fault!("setting `file` names {}: {reason}", path.display());
     let mut rows = Vec::new();
     for (place, record) in Records::open(path).map_err(|error| refused(error.to_string()))?.enumerate() {
         let record = record.map_err(|error| refused(error.to_string()))?;

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use serde_json::{Map, Value};
-use thiserror::Error;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 use super::{CountdownOperator, has_solution};
 use crate::rational::Rational;
@@ -14,27 +15,6 @@ pub const MAX_NUMBERS: usize = 6;
 
 /// Reward of an answer with the right numbers and a wrong value.
 const FORMAT_REWARD: f64 = 0.1;
-
-/// A countdown task cannot be made.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum RowError {
-    /// A field is missing or of another type.
-    #[error("field `{field}` is {actual}; expected {expected}")]
-    Field {
-        /// The field.
-        field: &'static str,
-        /// The value expected.
-        expected: &'static str,
-        /// The value found.
-        actual: String,
-    },
-    /// Too many or too few numbers.
-    #[error("field `nums` has {actual} numbers; expected from 1 to {MAX_NUMBERS}")]
-    NumNumbers {
-        /// How many there are.
-        actual: usize,
-    },
-}
 
 /// A task: the numbers, and what they are to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,9 +28,12 @@ impl CountdownRow {
     ///
     /// # Errors
     /// None or more than [`MAX_NUMBERS`].
-    pub fn new(target: i64, numbers: Vec<u64>) -> Result<Self, RowError> {
+    pub fn new(target: i64, numbers: Vec<u64>) -> Result<Self, Fault> {
         if !(1..=MAX_NUMBERS).contains(&numbers.len()) {
-            return Err(RowError::NumNumbers { actual: numbers.len() });
+            return Err(fault!(
+                "field `nums` has {actual} numbers; expected from 1 to {MAX_NUMBERS}",
+                actual = numbers.len()
+            ));
         }
         Ok(Self { target, numbers })
     }
@@ -66,12 +49,12 @@ impl CountdownRow {
     /// let row = json!({"target": 98, "nums": [44, 19, 35]});
     /// let row = CountdownRow::from_columns(row.as_object().expect("an object"))?;
     /// assert_eq!((row.target(), row.numbers()), (98, &[44, 19, 35][..]));
-    /// # Ok::<(), tamis_env::environment::countdown::RowError>(())
+    /// # Ok::<(), tamis_core::fault::Fault>(())
     /// ```
-    pub fn from_columns(columns: &Map<String, Value>) -> Result<Self, RowError> {
+    pub fn from_columns(columns: &Map<String, Value>) -> Result<Self, Fault> {
         let fault = |field, expected| {
             let actual = columns.get(field).map_or_else(|| "missing".to_owned(), Value::to_string);
-            RowError::Field { field, expected, actual }
+            fault!("field `{field}` is {actual}; expected {expected}")
         };
         let target = columns.get("target").and_then(Value::as_i64);
         let target = target.ok_or_else(|| fault("target", "a whole number"))?;
@@ -104,7 +87,7 @@ impl CountdownRow {
     /// use tamis_env::environment::countdown::CountdownRow;
     /// let row = CountdownRow::new(4, vec![3, 5, 2])?;
     /// assert_eq!(["2 + 5 - 3", "2*5-3", "5 - 1"].map(|answer| row.score(answer)), [1.0, 0.1, 0.0]);
-    /// # Ok::<(), tamis_env::environment::countdown::RowError>(())
+    /// # Ok::<(), tamis_core::fault::Fault>(())
     /// ```
     pub fn score(&self, answer: &str) -> f64 {
         let Some((expression, mut used)) = read(answer) else { return 0.0 };

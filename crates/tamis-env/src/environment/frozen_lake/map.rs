@@ -1,8 +1,10 @@
 //! The ice: read from letters, or drawn with a path from start to goal.
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
 
-use super::{FrozenLakeError, LakePlaces};
+use super::LakePlaces;
 
 /// Maps that are drawn before a path is cut into one.
 pub const MAX_DRAWS: u64 = 1000;
@@ -77,17 +79,23 @@ pub(super) struct Map {
 
 impl Map {
     /// The map of rows of letters.
-    pub(super) fn read(rows: &[String]) -> Result<Self, FrozenLakeError> {
+    pub(super) fn read(rows: &[String]) -> Result<Self, Fault> {
         let columns = rows.first().map_or(0, |row| row.chars().count());
         let fits = |count| (1..=MAX_SIZE).contains(&count);
         if !(fits(rows.len()) && fits(columns)) || rows.len() * columns < 2 {
-            return Err(FrozenLakeError::Size { rows: rows.len(), columns });
+            return Err(fault!(
+                "setting `map` has {rows} rows of {columns} cells; expected from 1 to {MAX_SIZE} of each, and 2 cells",
+                rows = rows.len()
+            ));
         }
         let mut cells = Vec::with_capacity(rows.len() * columns);
         for (row, letters) in rows.iter().enumerate() {
             let actual = letters.chars().count();
             if actual != columns {
-                return Err(FrozenLakeError::Ragged { row: row + 1, expected: columns, actual });
+                return Err(fault!(
+                    "setting `map` has {actual} cells in row {row}; expected {columns}, as in the first row",
+                    row = row + 1
+                ));
             }
             for (column, symbol) in letters.chars().enumerate() {
                 cells.push(match symbol {
@@ -95,18 +103,22 @@ impl Map {
                     'F' => Cell::Frozen,
                     'H' => Cell::Hole,
                     'G' => Cell::Goal,
-                    _ => return Err(FrozenLakeError::Symbol { symbol, row: row + 1, column: column + 1 }),
+                    _ => return Err(fault!("setting `map` has `{symbol}` in row {row}, column {column}; expected `S`, `F`, `H` or `G`", row = row + 1, column = column + 1)),
                 });
             }
         }
         let map = Self { columns, cells };
         for (symbol, cell) in [('S', Cell::Start), ('G', Cell::Goal)] {
             if map.places(cell).next().is_none() {
-                return Err(FrozenLakeError::Missing { symbol });
+                return Err(fault!("setting `map` has no `{symbol}`; expected at least one"));
             }
         }
         if let Some(start) = map.places(Cell::Start).find(|&start| !map.has_path(start)) {
-            return Err(FrozenLakeError::NoPath { row: start / columns + 1, column: start % columns + 1 });
+            return Err(fault!(
+                "setting `map` has no path from the start in row {row}, column {column} to a goal; expected one around the holes",
+                row = start / columns + 1,
+                column = start % columns + 1
+            ));
         }
         Ok(map)
     }

@@ -20,14 +20,15 @@ mod tests;
 
 use std::collections::{HashSet, VecDeque};
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::setting::Ranged;
 use tamis_core::{choice, settings};
-use thiserror::Error;
 
 use super::game::{Game, Played, find_action};
 
-pub use room::{Cell, Direction, Room, RoomError};
+pub use room::{Cell, Direction, Room};
 
 /// Reward of every action.
 pub const STEP_REWARD: f64 = -0.1;
@@ -85,77 +86,31 @@ settings! {
 /// States that the search for a solution looks at: those of two boxes in a room of 8 x 8 are fewer.
 const MOST_STATES: usize = 100_000;
 
-/// Settings that make no room.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum SokobanError {
-    /// A number is out of its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// A box is pushed from the far side, which takes three cells in a line.
-    #[error(
-        "settings `rows` and `columns` are {rows} and {columns}; one of them must be at least 5, or no box can be pushed"
-    )]
-    NoLine {
-        /// Rows of the room.
-        rows: usize,
-        /// Columns of the room.
-        columns: usize,
-    },
-    /// There is no space for the boxes.
-    #[error("setting `boxes` is {boxes}; a room of {rows} x {columns} has {floor} cells within its walls, which hold {} at most", .floor - 2)]
-    TooManyBoxes {
-        /// Boxes.
-        boxes: usize,
-        /// Rows of the room.
-        rows: usize,
-        /// Columns of the room.
-        columns: usize,
-        /// Cells within its walls.
-        floor: usize,
-    },
-    /// The search ends before every box can have left its target.
-    #[error("setting `search_depth` is {search_depth}; expected at least {} for {boxes} box(es)", .boxes + 2)]
-    Shallow {
-        /// The setting.
-        search_depth: usize,
-        /// Boxes.
-        boxes: usize,
-    },
-    /// Many rooms were tried and in none could every box be moved off its target.
-    #[error(
-        "settings `rows` x `columns` {rows} x {columns}, `boxes` {boxes} and `search_depth` {search_depth} made no room in {tries} tries; expected fewer boxes, a larger room or a deeper search"
-    )]
-    NoRoom {
-        /// Rows of the room.
-        rows: usize,
-        /// Columns of the room.
-        columns: usize,
-        /// Boxes.
-        boxes: usize,
-        /// Depth of the search.
-        search_depth: usize,
-        /// Rooms tried.
-        tries: u64,
-    },
-}
-
 impl SokobanSettings {
     /// Whether a room can be made by them, as far as can be told without making one.
     ///
     /// # Errors
     /// A number out of range, or numbers that do not go together.
-    pub fn validate(&self) -> Result<(), SokobanError> {
+    pub fn validate(&self) -> Result<(), Fault> {
         self.check_ranges()?;
         let &Self { rows, columns, boxes, search_depth, .. } = self;
         if rows.max(columns) < 5 {
-            return Err(SokobanError::NoLine { rows, columns });
+            return Err(fault!(
+                "settings `rows` and `columns` are {rows} and {columns}; one of them must be at least 5, or no box can be pushed"
+            ));
         }
         let floor = (rows - 2) * (columns - 2);
         if floor < boxes + 2 {
-            return Err(SokobanError::TooManyBoxes { boxes, rows, columns, floor });
+            return Err(fault!(
+                "setting `boxes` is {boxes}; a room of {rows} x {columns} has {floor} cells within its walls, which hold {} at most",
+                floor - 2
+            ));
         }
         if search_depth < boxes + 2 {
-            return Err(SokobanError::Shallow { search_depth, boxes });
+            return Err(fault!(
+                "setting `search_depth` is {search_depth}; expected at least {} for {boxes} box(es)",
+                boxes + 2
+            ));
         }
         Ok(())
     }
@@ -195,8 +150,8 @@ impl Sokoban {
     /// A game in the room of a key.
     ///
     /// # Errors
-    /// Those of [`SokobanSettings::validate`], and [`SokobanError::NoRoom`].
-    pub fn new(settings: &SokobanSettings, key: Key) -> Result<Self, SokobanError> {
+    /// Those of [`SokobanSettings::validate`], and that no room came of many tries.
+    pub fn new(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         Ok(Self::of_room(Room::generate(settings, key)?, settings))
     }
 

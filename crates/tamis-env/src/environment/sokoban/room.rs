@@ -11,11 +11,12 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::str::FromStr;
 
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::random::Key;
-use thiserror::Error;
 
 use super::observation::symbol;
-use super::{SokobanError, SokobanSettings, SokobanSymbols};
+use super::{SokobanSettings, SokobanSymbols};
 
 /// Probability that the walk through the walls turns before a step.
 const TURN_PROB: f64 = 0.35;
@@ -191,8 +192,8 @@ impl Room {
     /// draws from the key narrowed by its number.
     ///
     /// # Errors
-    /// Those of [`SokobanSettings::validate`], and [`SokobanError::NoRoom`] where no try is good.
-    pub fn generate(settings: &SokobanSettings, key: Key) -> Result<Self, SokobanError> {
+    /// Those of [`SokobanSettings::validate`], and that no room came of many tries.
+    pub fn generate(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         settings.validate()?;
         let mut search = Search::new(settings);
         let mut tries = 0;
@@ -203,7 +204,9 @@ impl Room {
             tries += 1;
         }
         let &SokobanSettings { rows, columns, boxes, search_depth, .. } = settings;
-        Err(SokobanError::NoRoom { rows, columns, boxes, search_depth, tries })
+        Err(fault!(
+            "settings `rows` x `columns` {rows} x {columns}, `boxes` {boxes} and `search_depth` {search_depth} made no room in {tries} tries; expected fewer boxes, a larger room or a deeper search"
+        ))
     }
 
     fn attempt(settings: &SokobanSettings, search: &mut Search, mut draws: Draws) -> Option<Self> {
@@ -478,63 +481,20 @@ impl Search {
     }
 }
 
-/// A text that is no room.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum RoomError {
-    /// There is no cell in it.
-    #[error("a room has at least one cell")]
-    Empty,
-    /// Its lines have different lengths.
-    #[error("line {line} has {found} cells, expected {expected}")]
-    Ragged {
-        /// The line, counted from 1.
-        line: usize,
-        /// Cells in it.
-        found: usize,
-        /// Cells of the first line.
-        expected: usize,
-    },
-    /// A symbol that no cell has.
-    #[error("line {line} has the symbol {symbol:?}, expected one of # _ O √ X P S")]
-    Symbol {
-        /// The line, counted from 1.
-        line: usize,
-        /// The symbol.
-        symbol: char,
-    },
-    /// A cell at the border is no wall.
-    #[error("line {line} is open to the outside; expected walls all around")]
-    Open {
-        /// The line, counted from 1.
-        line: usize,
-    },
-    /// There is not one player.
-    #[error("there are {0} players, expected one")]
-    Players(usize),
-    /// The boxes do not match the targets.
-    #[error("there are {boxes} boxes and {targets} targets, expected as many of each and at least one")]
-    Boxes {
-        /// Boxes.
-        boxes: usize,
-        /// Targets, covered ones included.
-        targets: usize,
-    },
-}
-
 /// Reads rows of the symbols of [`SokobanSymbols::Shapes`].
 impl FromStr for Room {
-    type Err = RoomError;
+    type Err = Fault;
 
-    fn from_str(text: &str) -> Result<Self, RoomError> {
+    fn from_str(text: &str) -> Result<Self, Fault> {
         let columns = text.lines().next().map_or(0, |line| line.chars().count());
         if columns == 0 {
-            return Err(RoomError::Empty);
+            return Err(fault!("a room has at least one cell"));
         }
         let (mut cells, mut players) = (Vec::new(), Vec::new());
         for (line, row) in (1..).zip(text.lines()) {
             let found = row.chars().count();
             if found != columns {
-                return Err(RoomError::Ragged { line, found, expected: columns });
+                return Err(fault!("line {line} has {found} cells, expected {columns}"));
             }
             for symbol in row.chars() {
                 cells.push(match symbol {
@@ -543,7 +503,11 @@ impl FromStr for Room {
                     'O' | 'S' => FLOOR | TARGET,
                     'X' => FLOOR | BOX,
                     '√' => FLOOR | TARGET | BOX,
-                    _ => return Err(RoomError::Symbol { line, symbol }),
+                    _ => {
+                        return Err(fault!(
+                            "line {line} has the symbol {symbol:?}, expected one of # _ O √ X P S"
+                        ));
+                    }
                 });
                 if matches!(symbol, 'P' | 'S') {
                     players.push(cells.len() - 1);
@@ -558,14 +522,21 @@ impl FromStr for Room {
                 _ => of_row[0] == 0 && of_row[columns - 1] == 0,
             };
             if !is_closed {
-                return Err(RoomError::Open { line: row + 1 });
+                return Err(fault!(
+                    "line {line} is open to the outside; expected walls all around",
+                    line = row + 1
+                ));
             }
         }
-        let &[player] = players.as_slice() else { return Err(RoomError::Players(players.len())) };
+        let &[player] = players.as_slice() else {
+            return Err(fault!("there are {} players, expected one", players.len()));
+        };
         let count = |bits: u8| cells.iter().filter(|&&cell| cell & bits == bits).count();
         let (boxes, targets) = (count(BOX), count(TARGET));
         if boxes != targets || boxes == 0 {
-            return Err(RoomError::Boxes { boxes, targets });
+            return Err(fault!(
+                "there are {boxes} boxes and {targets} targets, expected as many of each and at least one"
+            ));
         }
         Ok(Self { columns, player, num_boxes: boxes, num_boxes_on_target: count(BOX | TARGET), cells })
     }
