@@ -221,7 +221,7 @@ impl Reader {
             Shape::Integer => node.as_plain().and_then(parse_whole).map(Json::from),
             Shape::Number => node.as_plain().and_then(parse_float).map(Json::from),
             Shape::Text(_) => node.as_text().map(Json::from),
-            Shape::Path(kind) => self.read_path(node, *kind),
+            Shape::Path(kind) => Self::read_path(node, *kind),
             Shape::TimeSpan => match &node.value {
                 Value::Scalar { text, .. } => TimeSpan::parse(text).map(|span| Json::from(span.to_string())),
                 Value::List(_) | Value::Map(_) => None,
@@ -307,7 +307,7 @@ impl Reader {
     }
 
     /// The path that a value is, or the name, marked as such.
-    fn read_path(&self, node: &Node, kind: PathKind) -> Option<Json> {
+    fn read_path(node: &Node, kind: PathKind) -> Option<Json> {
         let text = node.as_text()?;
         let is_of_hub = matches!(kind, PathKind::OrModel | PathKind::OrData);
         let is_broken = is_of_hub && text.starts_with(hub_name::PREFIX) && !kind.is_name(text, Path::new(""));

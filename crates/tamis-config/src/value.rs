@@ -173,13 +173,13 @@ impl Described for MaxRounds {
     fn shape() -> Shape {
         Shape::Nullable(Box::new(Shape::NumberOrText(Form {
             words: "whole number, or `auto`",
-            read: |text, is_plain| match text {
-                "auto" => Some(Json::from(text)),
-                // What is below 0 becomes 0, which the key's check refuses.
-                _ => {
-                    let rounds = parse_float(text).filter(|value| is_plain && value.fract() == 0.0);
-                    rounds.map(|rounds| Json::from(rounds as u64))
+            read: |text, is_plain| {
+                if text == "auto" {
+                    return Some(Json::from(text));
                 }
+                // What is below 0 becomes 0, which the key's check refuses.
+                let rounds = parse_float(text).filter(|value| is_plain && value.fract() == 0.0);
+                rounds.map(|rounds| Json::from(rounds as u64))
             },
         })))
     }

@@ -17,6 +17,7 @@ mod leaf;
 mod pages;
 mod scalar;
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -253,7 +254,7 @@ impl Iterator for ParquetRows {
     }
 }
 
-pub(crate) fn parquet_error(path: &Path, row: u64, detail: String) -> RecordError {
+pub(crate) fn parquet_error(path: &Path, row: u64, detail: impl Display) -> RecordError {
     let after = if row == 0 { String::new() } else { format!(" after row {row}") };
     fault!("failed to read {} as Parquet{}: {detail}", path.display(), after).into()
 }

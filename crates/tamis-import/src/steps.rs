@@ -64,7 +64,9 @@ fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut
         "" => keys.iter().for_each(|key| t.no_effect(key, note)),
         "part" => {
             let whole = rest.trim_start_matches("of ");
-            keys.iter().for_each(|key| t.part_of(key, whole));
+            for key in &keys {
+                t.part_of(key, whole);
+            }
         }
         "remark" => t.remark(first, note),
         "refuse" => t.refuse(first, note),

@@ -1,5 +1,5 @@
 //! Keys of other systems over and below the layers of ours.
-#![expect(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![expect(clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};

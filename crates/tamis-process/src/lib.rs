@@ -17,7 +17,7 @@ mod tail;
 
 pub use folder::GuardedFolder;
 pub use group::{ProcessGroup, Reach};
-pub use line_child::{ChildHandle, ChildSettings, Errors, LineChild, command};
+pub use line_child::{ChildHandle, ChildSettings, Copy, Errors, LineChild, command};
 pub use lines::{LONGEST_LINE, Line, Lines};
 pub use marked::kill_marked;
 pub use run::{ProgramError, Ran, ask, run};

@@ -22,6 +22,9 @@ const LONGEST_DEATH: Duration = Duration::from_secs(5);
 /// Bytes of standard error that are kept.
 const TAIL_BYTES: usize = 4096;
 
+/// What gets all of a child's standard error, piece by piece.
+pub type Copy = Box<dyn FnMut(&[u8]) + Send>;
+
 /// What becomes of the standard error of a child.
 pub enum Errors {
     /// It goes where the command says.
@@ -29,7 +32,7 @@ pub enum Errors {
     /// Its end is kept for messages.
     Kept,
     /// The same, and a function gets all of it.
-    Copied(Box<dyn FnMut(&[u8]) + Send>),
+    Copied(Copy),
 }
 
 /// How a child is started and ended.
@@ -143,7 +146,7 @@ impl LineChild {
     ) -> io::Result<Self> {
         let ChildSettings { name, grace, reach, errors } = settings;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let copy: Option<Box<dyn FnMut(&[u8]) + Send>> = match errors {
+        let copy: Option<Copy> = match errors {
             Errors::AsCommanded => None,
             Errors::Kept => Some(Box::new(|_| {})),
             Errors::Copied(copy) => Some(copy),

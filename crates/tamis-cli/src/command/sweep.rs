@@ -65,9 +65,11 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
     };
     // Only runs that are about to begin need the files that they name.
     let is_begun = !arguments.dry_run && !arguments.compare;
-    let faults = |loaded: &Loaded| match is_begun {
-        true => check::all(loaded, CheckPurpose::Begin, Placeholders::Refused),
-        false => Vec::new(),
+    let faults = |loaded: &Loaded| {
+        if !is_begun {
+            return Vec::new();
+        }
+        check::all(loaded, CheckPurpose::Begin, Placeholders::Refused)
     };
     let plan = SweepPlan::of(&sweep, &options, tamis_import::load, &faults).map_err(|error| fail(&error))?;
     if arguments.dry_run {

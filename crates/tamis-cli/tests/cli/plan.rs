@@ -56,7 +56,7 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
     exit code 2
     ----- stdout
     plan: machine 1, 1 GPU with 24.0 GiB
-      learner: 2 ranks on GPU 0; a wave has at most 2 x 56 tokens
+      learner: 2 ranks on GPU 0; a wave has at most 2 x 28 tokens
         each GPU: 30.6 KiB of 24.0 GiB before a token is computed: weights 7.7 KiB, gradients 7.7 KiB, moments 15.3 KiB
     ----- stderr
     error: `learner.gpus_per_node`: the learner is to have 2 GPUs; there are 1 of machine 1
@@ -108,7 +108,7 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     assert_eq!(ended.code, Some(2), "{}", ended.shown());
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 2
-    error: the learner needs 46.8 KiB on each GPU before a token is computed, and has 0 B: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB
+    error: the learner needs 46.7 KiB on each GPU before a token is computed, and has 0 B: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB
       hint: what takes less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
     ");
     assert!(!folder.join("asked").exists(), "no learner was started");

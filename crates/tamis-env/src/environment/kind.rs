@@ -320,7 +320,7 @@ impl EnvironmentMaker {
         if prompting.instruction.is_empty() {
             self.game_settings()?.instruction().clone_into(&mut prompting.instruction);
         }
-        Ok(PromptedGame::new(self.game(start, luck)?, prompting)?)
+        PromptedGame::new(self.game(start, luck)?, prompting)
     }
 
     fn plain(&self, start: Key, luck: Key) -> Result<Plain, Fault> {

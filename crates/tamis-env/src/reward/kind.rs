@@ -158,7 +158,7 @@ mod tests {
                 Ok(function) => assert_eq!(function.is_shaping(), !kind.is_verifier(), "{kind}"),
                 // A program or a server that is not there, or a key that must be given.
                 Err(error) => {
-                    assert!(kind.is_external() || !keys_to_give(&kind).is_empty(), "{kind}: {error}")
+                    assert!(kind.is_external() || !keys_to_give(&kind).is_empty(), "{kind}: {error}");
                 }
             }
         }

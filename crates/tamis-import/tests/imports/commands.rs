@@ -71,7 +71,9 @@ impl Told {
             .filter(|note| !other.notes.contains(note))
             .map(|(_, note)| note.as_str())
             .collect();
-        notes.iter().for_each(|note| put(note));
+        for note in &notes {
+            put(note);
+        }
         for (key, _) in other.notes.iter().filter(|_| !self.notes.is_empty()) {
             if !self.notes.iter().any(|(own, _)| own == key) {
                 put(&format!("-{key}"));
@@ -102,7 +104,7 @@ fn values(yaml: &str) -> Vec<String> {
         match name.strip_suffix(':') {
             Some(section) => sections.push(section),
             None => {
-                found.push(sections.iter().map(|section| format!("{section}.")).collect::<String>() + name)
+                found.push([&sections[..], &[name]].concat().join("."));
             }
         }
     }
@@ -175,7 +177,9 @@ fn become_of(file: &str) -> String {
     let (mut text, mut of_file, mut of_section) = (String::new(), Base::default(), None::<Base>);
     for line in file.lines().filter(|line| !line.is_empty()) {
         let gap = if line.starts_with('#') { "\n" } else { "" };
-        text += &format!("{gap}{line}\n");
+        text += gap;
+        text += line;
+        text += "\n";
         let base = of_section.as_ref().unwrap_or(&of_file);
         if line.starts_with("# ") {
             of_section = None;
@@ -188,7 +192,8 @@ fn become_of(file: &str) -> String {
             *(if is_first { &mut of_file } else { of_section.insert(Base::default()) }) = longer;
         } else if let Some(more) = line.strip_prefix("whole  ") {
             let whole = base.with(words(more)).told;
-            text += &format!("{}{}", whole.beside(&base.told), whole.yaml);
+            text += &whole.beside(&base.told);
+            text += &whole.yaml;
         } else {
             text += &base.with(words(line)).told.beside(&base.told);
         }

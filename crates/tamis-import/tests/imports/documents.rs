@@ -53,7 +53,9 @@ fn examples_of_the_documents_are_taken() {
             .into_iter()
             .filter(|block| block.contains("verl.trainer.main_ppo"))
             .collect();
-        scripts.iter().for_each(|script| take(&arguments(script)));
+        for script in &scripts {
+            take(&arguments(script));
+        }
         let is_file = |block: &&str| block.starts_with(['a', 'd']) && block.contains(":\n");
         let files: Vec<&str> = blocks(&text, "yaml").into_iter().filter(is_file).collect();
         for block in &files {

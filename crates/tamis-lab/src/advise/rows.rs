@@ -324,13 +324,10 @@ impl Reader {
                     Fault::usage(format!("no row has a number `{name}`{}", named_scores(&self.groups.scores)))
                         .with_hint("name one of them with --metric")
                 })?,
-            Outcome::Best { hint } => match OUTCOMES.iter().find_map(|name| place_of(name)) {
-                Some(place) => place,
-                None => {
-                    let there = named_scores(&self.groups.scores);
-                    return Err(Fault::failed(format!("no row has an outcome{there}")).with_hint(hint));
-                }
-            },
+            Outcome::Best { hint } => OUTCOMES.iter().find_map(|name| place_of(name)).ok_or_else(|| {
+                let there = named_scores(&self.groups.scores);
+                Fault::failed(format!("no row has an outcome{there}")).with_hint(hint)
+            })?,
         };
         self.groups.outcome = outcome;
         self.groups.first_members = first_members(&self.groups.groups);

@@ -23,6 +23,7 @@ impl ApiError {
     }
 
     /// With a name for machines in place of the status.
+    #[must_use]
     pub fn coded(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }

@@ -98,7 +98,7 @@ impl SideProcessLogger {
         let read = {
             let (deliveries, is_closing) = (deliveries.clone(), is_closing.clone());
             move |output: ChildStdout, process: &ChildHandle| {
-                listen(output, &deliveries, &is_closing, process)
+                listen(output, &deliveries, &is_closing, process);
             }
         };
         let child = ChildSettings {

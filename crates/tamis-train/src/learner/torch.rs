@@ -42,7 +42,7 @@ impl TorchProcess {
             // Another one is not the one that was opened: the run looks after it.
             limits: LaunchLimits::once(config.startup_timeout.0),
         };
-        Self::launch(process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
+        Self::launch(&process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
     }
 
     /// A learner that a launcher started.
@@ -65,11 +65,11 @@ impl TorchProcess {
     ) -> Result<Self, Halt<LaunchError>> {
         let (module, what, settings) = ("tamis.reward", "reward model", Some(settings));
         let process = ModuleProcess { python, module, what, settings, log, limits };
-        Self::launch(process, say, interrupt)
+        Self::launch(&process, say, interrupt)
     }
 
     fn launch(
-        process: ModuleProcess<'_>,
+        process: &ModuleProcess<'_>,
         say: &Say,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LaunchError>> {

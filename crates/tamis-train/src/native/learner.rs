@@ -38,7 +38,7 @@ fn as_engine<'a>(tokens: &'a [Vec<u32>], wave: &Wave<'_>) -> Vec<Sequence<'a>> {
 fn sequence_error(error: &SequenceError) -> Halt<LearnerError> {
     match error {
         SequenceError::GivenUp => Halt::Interrupted,
-        error => Halt::Failed(LearnerError::Engine { reason: error.to_string() }),
+        error @ SequenceError::Fault(_) => Halt::Failed(LearnerError::Engine { reason: error.to_string() }),
     }
 }
 
