@@ -244,7 +244,7 @@ impl Launcher for Cluster {
         let mut environment: Map<String, Value> =
             command.environment.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         if config.rollout.backend == BackendKind::Vllm {
-            // Where nobody else on the machine reads it, as anybody does arguments.
+            // The environment: others on the machine can read arguments.
             environment.insert("VLLM_API_KEY".to_owned(), json!(key));
         }
         let Value::Object(settings) = json!({
@@ -257,7 +257,7 @@ impl Launcher for Cluster {
             unreachable!("an object")
         };
         let (role, count, startup_timeout) = ("server", launch.replicas, launch.startup_timeout.0);
-        // Where the launcher has the learner, too, the run begins anew with both.
+        // If the launcher also has the learner, both are started anew.
         let returns = config.learner.backend != LearnerBackend::Torch || config.learner.url.is_some();
         let up = Up { role, count, settings, startup_timeout, key: Some(key), returns };
         Ok(Arc::new(self.up(config, up, logs, say, interrupt)?))

@@ -9,7 +9,7 @@ pub struct Note {
     pub owner: &'static str,
     /// The key.
     pub key: String,
-    /// Value of the key; `None` where it was not given and its owner's default was taken.
+    /// Value of the key; `None` if it was not given and its owner's default was taken.
     pub value: Option<String>,
     /// Translation of the key.
     pub outcome: NoteOutcome,

@@ -201,7 +201,7 @@ impl Reader {
         Some(variant)
     }
 
-    /// Reads a value of a type that describes itself. `None` exactly where something was reported.
+    /// Reads a value of a type that describes itself. `None` exactly if something was reported.
     pub fn read<T: Described>(&mut self, node: &Node, path: &str) -> Option<T> {
         let json = self.read_shaped(node, path, &T::shape())?;
         // What the shape lets through is a value; that a type does not take it would be a mistake in its

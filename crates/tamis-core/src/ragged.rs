@@ -18,7 +18,7 @@ pub struct Ragged<T> {
     offsets: Vec<usize>,
 }
 
-/// `Ok` where a column has as many values as expected, otherwise an error with both.
+/// `Ok` if a column has as many values as expected, otherwise an error with both.
 pub(crate) fn check_length(column: &'static str, expected: usize, actual: usize) -> Result<(), Fault> {
     if expected == actual {
         Ok(())

@@ -43,7 +43,7 @@ pub(crate) fn named(name: &str, t: &Translator) -> bool {
     match name {
         "asynchronous" => verl::is_asynchronous(t),
         "torch" => learner::is_torch(t),
-        // A layer of ours may have chosen the loss where no key does.
+        // A layer of ours may have chosen the loss if no key does.
         "cispo" => {
             t.text("loss_type").or_else(|| t.kind_of("objective.loss")).is_some_and(|loss| loss == "cispo")
         }

@@ -82,7 +82,7 @@ pub struct LearnerPlan {
     pub gpus: Option<Vec<String>>,
     /// Tokens of the largest micro-batch of a rank; a wave has one for each rank.
     pub tokens: u64,
-    /// What each rank keeps of parameters; `None` where the model's sizes or the number of ranks are not known.
+    /// What each rank keeps of parameters; `None` if the model's sizes or the number of ranks are not known.
     pub memory: Option<RankMemory>,
     /// Memory of each of its GPUs, or of each machine without; `None` where it is not known.
     pub capacity: Option<u64>,

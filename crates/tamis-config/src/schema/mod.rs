@@ -125,7 +125,7 @@ impl Config {
 
 /// Notes for every name where the same text would be as a path, for the message if nothing is found.
 fn note_paths(config: &mut Config, tree: &Node) {
-    // The path that a text is, where it is not marked as a name.
+    // The path that a text is, if it is not marked as a name.
     let path_of = |node: &Node| {
         let text = node.as_text()?;
         not_at(text, PathKind::Path.resolve(text, &node.origin))

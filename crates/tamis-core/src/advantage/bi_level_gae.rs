@@ -49,7 +49,7 @@ settings! {
     /// of unmasked tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
     ///
     /// # Errors
-    /// Where a trajectory has another number of turn rewards than turns.
+    /// If a trajectory has another number of turn rewards than turns.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, BiLevelGae};

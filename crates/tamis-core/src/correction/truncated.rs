@@ -40,7 +40,7 @@ pub fn ends_with(token_ids: &[u32], end_ids: &[u32]) -> bool {
 /// Masks every token of truncated trajectories: mask `[B][T]`, truncated \[B\].
 ///
 /// # Errors
-/// Where the flags are not one per trajectory; the mask is unchanged then.
+/// If the flags are not one per trajectory; the mask is unchanged then.
 pub fn mask_truncated(mask: &mut Ragged<bool>, truncated: &[bool]) -> Result<(), Fault> {
     check_length("truncated", mask.num_rows(), truncated.len())?;
     for (row, &truncated) in truncated.iter().enumerate() {

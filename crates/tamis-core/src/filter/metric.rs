@@ -181,7 +181,7 @@ impl Metric {
     /// The metric of a filter that names none: the raw outcome `acc`, otherwise `score`.
     ///
     /// # Errors
-    /// Where the rewards give neither.
+    /// If the rewards give neither.
     pub fn default_of(available: &AvailableMetrics) -> Result<Self, MetricError> {
         ["acc", "score"]
             .into_iter()

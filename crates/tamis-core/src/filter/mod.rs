@@ -254,7 +254,7 @@ fn percent(share: f64) -> String {
 /// ```
 ///
 /// # Errors
-/// A [`Fault`] where the offsets do not cut the values into
+/// A [`Fault`] if the offsets do not cut the values into
 /// groups.
 pub fn judge_columns(
     filter: &dyn Filter,

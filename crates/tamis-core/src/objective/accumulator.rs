@@ -20,7 +20,7 @@ impl Accumulator {
     /// Records the trajectory at `index` of the optimizer batch.
     ///
     /// # Errors
-    /// Where the batch has no such place or it was recorded before.
+    /// If the batch has no such place or it was recorded before.
     pub fn record(&mut self, index: usize, sums: SequenceSums) -> Result<(), ObjectiveError> {
         let num_sequences = self.rows.len();
         match self.rows.get_mut(index) {

@@ -146,7 +146,7 @@ impl Aggregation {
     /// 0 where the denominator is 0 (nothing is trained on), where verl gives NaN.
     ///
     /// # Errors
-    /// Where the group's counts are needed and not given.
+    /// If the group's counts are needed and not given.
     pub fn weight(
         self,
         length: usize,
@@ -261,7 +261,7 @@ impl Normalisers {
     /// ```
     ///
     /// # Errors
-    /// Where the groups do not hold as many trajectories as the mask, or there
+    /// If the groups do not hold as many trajectories as the mask, or there
     /// are not as many weights as groups.
     pub fn weighted(
         mask: &Ragged<bool>,
@@ -305,7 +305,7 @@ impl Normalisers {
     /// Trajectories with an unmasked token in each trajectory's group \[B\], the column of `group-seq-mean`.
     ///
     /// # Errors
-    /// Where the groups do not hold as many trajectories as the mask.
+    /// If the groups do not hold as many trajectories as the mask.
     pub fn group_sequences(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<Vec<f64>, ObjectiveError> {
         let expected: usize = group_sizes.iter().sum();
         check_length("mask", expected, mask.num_rows())?;

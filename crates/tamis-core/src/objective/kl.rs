@@ -327,7 +327,7 @@ pub struct KlInReward {
 /// `apply_kl_penalty`.
 ///
 /// # Errors
-/// Where the columns do not fit together.
+/// If the columns do not fit together.
 pub fn in_reward<T: Real>(
     estimator: KlEstimator,
     coef: f64,

@@ -258,7 +258,7 @@ pub fn default_of<T: Described>(value: &T, written: &str) -> String {
             let is_number = written.parse::<f64>().ok() == number.as_f64();
             if is_number { written } else { json_text(&number.into()) }
         }
-        // Where nothing is in it, its shape is not asked for, which may hold this very type.
+        // If nothing is in it, its shape is not asked for, which may hold this very type.
         serde_json::Value::Object(keys) if !keys.is_empty() => json_text(&changed(keys, &T::shape())),
         json => json_text(&json),
     }

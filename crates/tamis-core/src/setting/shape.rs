@@ -179,7 +179,7 @@ pub enum Shape {
 pub struct Form {
     /// The form in words.
     pub words: &'static str,
-    /// The value of a text, which may be unquoted, as its type serialises it; `None` where the text has another
+    /// The value of a text, which may be unquoted, as its type serialises it; `None` if the text has another
     /// form. Of `{a: b}` the text is `a:b`.
     pub read: fn(text: &str, is_plain: bool) -> Option<serde_json::Value>,
 }

@@ -27,7 +27,7 @@ fn grpo() -> Objective {
     Objective { kl: Some(kl), ..Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation) }
 }
 
-/// The same settings without anything that is held constant where it is differentiated: the derivative is
+/// The same settings without anything that is held constant when it is differentiated: the derivative is
 /// that of the value.
 fn without_constants(mut objective: Objective) -> Objective {
     if objective.policy.is_constant_weight() {
@@ -569,7 +569,7 @@ proptest! {
 
     #[test]
     fn on_policy_the_gradient_is_minus_advantage_times_weight(objective in objective(), batch in batch()) {
-        // All but those that bound a ratio of 1 (TRL's CISPO) are the policy gradient where every ratio is 1.
+        // All but those that bound a ratio of 1 (TRL's CISPO) are the policy gradient if every ratio is 1.
         let bounded_below_one = match objective.policy {
             PolicyLoss::Cispo(loss) => loss.bound == CispoBound::Absolute && loss.max_ratio < 1.0,
             PolicyLoss::DppoTv(DppoTv { max_ratio, .. }) | PolicyLoss::DppoKl(DppoKl { max_ratio, .. }) => max_ratio < 1.0,

@@ -32,7 +32,7 @@ pub(super) struct Environments {
     pub(super) tags: Vec<Tag>,
 }
 
-/// The tag that RAGEN plays where nobody names another.
+/// The tag that RAGEN plays if nobody names another.
 pub(super) const DEFAULT: &str = "CoordSokoban";
 
 /// Settings that RAGEN has called otherwise at another time.
@@ -46,7 +46,7 @@ pub(super) struct EnvType {
     pub(super) name: &'static str,
     /// Ours.
     pub(super) kind: &'static str,
-    /// Settings that RAGEN has and nothing says, where they are not our defaults.
+    /// Settings that RAGEN has and nothing sets, if they are not our defaults.
     pub(super) defaults: Settings,
     /// Settings of ours that RAGEN has no name for.
     pub(super) fixed: Settings,
@@ -81,7 +81,7 @@ pub(super) struct Setting {
     pub(super) name: String,
     /// Value as it would be typed.
     pub(super) value: String,
-    /// The key that says it; `None` where the tag or RAGEN's default does.
+    /// The key that says it; `None` if the tag or RAGEN's default does.
     pub(super) key: Option<String>,
 }
 

@@ -25,7 +25,7 @@ use super::key::Rule;
 use super::owner::Owner;
 use super::table::{self, Table};
 
-/// Defaults of RAGEN's base configuration where it has others than verl: its key, its default, ours, and the
+/// Defaults of RAGEN's base configuration that differ from verl's: its key, its default, ours, and the
 /// value of ours.
 pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("es_manager.train.env_groups", "8", "data.train_batch_size", "8"),
@@ -38,13 +38,13 @@ pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("trainer.save_freq", "100", "checkpoint.save_freq", "100"),
 ];
 
-/// As [`DEFAULTS`], where there are validation prompts.
+/// As [`DEFAULTS`], if there are validation prompts.
 pub(super) const VALIDATION_DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("trainer.test_freq", "10", "validate.test_freq", "10"),
     ("actor_rollout_ref.rollout.val_kwargs.temperature", "0.5", "validate.temperature", "0.5"),
 ];
 
-/// Early stops that RAGEN always has; the second where there are validation prompts.
+/// Early stops that RAGEN always has; the second if there are validation prompts.
 pub(super) const STOPS: [(&str, &str, &str, &str); 2] = [
     (
         "a stop where rewards no longer vary",

@@ -40,7 +40,7 @@ pub(crate) fn mini_batch(owner: Owner, key: &str, t: &mut Translator) {
     }
 }
 
-/// The same of EasyR1's critic, which has a setting of its own where ours takes the policy's.
+/// The same of EasyR1's critic, which has a setting of its own; ours takes the policy's.
 pub(crate) fn critic_mini_batch(owner: Owner, key: &str, t: &mut Translator) {
     const OURS: &str = "critic.ppo_mini_batch_size";
     match t.value_of("data.train_batch_size") {

@@ -30,7 +30,7 @@ pub(crate) fn is_torch(t: &Translator) -> bool {
     t.text_of(BACKEND).as_deref() == Some("torch")
 }
 
-/// A key of PyTorch's that becomes one of ours where PyTorch learns, and nothing on the native engine.
+/// A key of PyTorch's that becomes one of ours if PyTorch learns, and nothing on the native engine.
 pub(crate) fn of_torch(key: &str, ours: &str, value: &str, native: &str, t: &mut Translator) {
     if is_torch(t) {
         t.set(&[key], ours, value);

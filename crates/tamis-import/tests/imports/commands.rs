@@ -51,7 +51,7 @@ impl Told {
         }
     }
 
-    /// Errors, with their hints where those say more than where to look.
+    /// Errors, with their hints if those say more than where to look.
     fn refused(errors: &impl ToString) -> Self {
         let text = errors.to_string();
         let is_told = |line: &&str| {

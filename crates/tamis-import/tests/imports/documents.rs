@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tamis_import::import;
 
-/// One of the documents, which lie beside the repository; `None`, with a notice, where they do not.
+/// One of the documents, which lie beside the repository; `None`, with a notice, if they do not.
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn document(name: &str) -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference/source").join(name);

@@ -7,7 +7,7 @@ pub(crate) struct KeptGroups {
     n: usize,
     /// ln of n over c.
     choose: Vec<f64>,
-    /// Those that are summed: the kept ones, or the dropped ones where these are fewer.
+    /// Those that are summed: the kept ones, or the dropped ones if these are fewer.
     summed: Vec<usize>,
     sums_kept: bool,
 }

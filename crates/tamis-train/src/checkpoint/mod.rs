@@ -104,7 +104,7 @@ impl SaveError {
         matches!(self, Self::Weights(error) if is_other_architecture(error))
     }
 
-    /// The fix, where more is known than the message says.
+    /// The fix, if more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Disk(error) => error.hint().map(str::to_owned),

@@ -225,7 +225,7 @@ fn token_rewards(
         };
         let ends = trajectory.turn_ends();
         for (name, weight) in weights {
-            // Lengths were checked where the scores came in.
+            // Lengths were checked when the scores came in.
             let Some(score) = trajectory.scores.get(*name) else { continue };
             if let Some(parts) = score.per_token.as_ref().filter(|parts| parts.len() == len) {
                 parts.iter().enumerate().for_each(|(place, part)| add(place, weight * part));

@@ -114,7 +114,7 @@ impl AssembleError {
         }
     }
 
-    /// The fix, where more is known than the message says.
+    /// The fix, if more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The fix for a policy whose logits are not finite, after so many steps, where the run knows.
+/// The fix for a policy whose logits are not finite, after so many steps, if the run knows.
 pub(crate) fn logits_hint(step: Option<u64>, kept: Option<&Path>) -> String {
     match (step, kept) {
         (_, Some(kept)) => format!(

@@ -138,7 +138,7 @@ impl Run {
         Ok(RunError::Stopped { diagnosis, run: self.recorder.directory.path().to_owned() })
     }
 
-    /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is
+    /// Saves the state after the last trained step, if it is not saved yet. What was begun after it is
     /// done again by a resume.
     fn save_interrupted(&mut self) -> Result<Ending, RunError> {
         self.workers.learner.restore()?;
@@ -149,7 +149,7 @@ impl Run {
         Ok(Ending::Interrupted)
     }
 
-    /// The last validation and checkpoint, where they have not been made.
+    /// The last validation and checkpoint, if they have not been made.
     pub(super) fn finish(&mut self) -> Result<(), Halt<RunError>> {
         let totals = self.workers.dispatcher.machine().totals();
         totals.check()?;

@@ -71,7 +71,7 @@ pub trait Loss: Ranged {
         false
     }
 
-    /// Whether a weight of its formula is held constant where it is differentiated, so that its derivative is not
+    /// Whether a weight of its formula is held constant when it is differentiated, so that its derivative is not
     /// that of its value.
     fn is_constant_weight(&self) -> bool {
         false

@@ -163,7 +163,7 @@ impl PolicyLoss {
         self.loss().is_plain_gradient()
     }
 
-    /// Whether a weight of its formula is held constant where it is differentiated, so that its derivative is not
+    /// Whether a weight of its formula is held constant when it is differentiated, so that its derivative is not
     /// that of its value.
     pub fn is_constant_weight(&self) -> bool {
         self.loss().is_constant_weight()
