@@ -40,6 +40,18 @@ fn later_layers_win_and_every_value_has_its_origin() {
 }
 
 #[test]
+fn counts_without_an_upper_bound_take_more_than_32_bits() {
+    let stops = "train: {early_stop: {low_success: {patience: 4294967296}, empty_steps: {patience: 4294967297}, \
+                 reward_collapse: {baseline_steps: 4294967298}}}";
+    let loaded =
+        sound(&[BASE, stops], &["validate.test_freq=1", "schedule.on_empty_round=skip", "preset=dapo"]);
+    let stop = loaded.config.train.early_stop;
+    assert_eq!(stop.low_success.map(|stop| stop.patience), Some(1 << 32));
+    assert_eq!(stop.empty_steps.map(|stop| stop.patience), Some((1 << 32) + 1));
+    assert_eq!(stop.reward_collapse.map(|stop| stop.baseline_steps), Some((1 << 32) + 2));
+}
+
+#[test]
 fn an_empty_section_changes_nothing() {
     let loaded = sound(&[BASE, "preset: dapo\nrollout:\nobjective:\n  loss:\n"], &[]);
     let PolicyLoss::Clip(clip) = loaded.config.objective.loss else { panic!("clip") };

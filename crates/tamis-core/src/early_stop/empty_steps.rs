@@ -24,7 +24,7 @@ settings! {
     #[derive(Copy, Eq)]
     pub struct EmptySteps {
         /// Number of steps in a row without a group to train on that ends the run.
-        patience: u32 = 5, AtLeast(1.0), Free;
+        patience: u64 = 5, AtLeast(1.0), Free;
     }
 }
 
@@ -43,6 +43,7 @@ impl EmptySteps {
     /// than ten times in a row stops with a diagnosis, as a failure.
     pub fn observe(self, state: &mut EmptyStepsState, is_trained: bool) -> Option<StopReason> {
         state.in_a_row = if is_trained { 0 } else { state.in_a_row.saturating_add(1) };
-        (state.in_a_row >= self.patience).then_some(StopReason::EmptySteps { steps: state.in_a_row })
+        (u64::from(state.in_a_row) >= self.patience)
+            .then_some(StopReason::EmptySteps { steps: state.in_a_row })
     }
 }

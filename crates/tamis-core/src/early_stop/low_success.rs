@@ -31,7 +31,7 @@ settings! {
         /// logs.
         floor: f64 = 0.01, Probability, Free;
         /// Number of low validations in a row that ends the run.
-        patience: u32 = 5, AtLeast(1.0), Free;
+        patience: u64 = 5, AtLeast(1.0), Free;
     }
 }
 
@@ -49,7 +49,7 @@ impl LowSuccess {
     pub fn observe(&self, state: &mut LowSuccessState, successes: &[f64]) -> Option<StopReason> {
         let lowest = successes.iter().copied().filter(|success| !success.is_nan()).reduce(f64::min)?;
         state.in_a_row = if lowest < self.floor { state.in_a_row.saturating_add(1) } else { 0 };
-        (state.in_a_row >= self.patience).then_some(StopReason::LowSuccess {
+        (u64::from(state.in_a_row) >= self.patience).then_some(StopReason::LowSuccess {
             validations: state.in_a_row,
             lowest,
             floor: self.floor,

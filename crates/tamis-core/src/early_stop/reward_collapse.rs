@@ -62,7 +62,7 @@ settings! {
         /// Generation rounds that are compared with the baseline.
         form: CollapseForm = CollapseForm::Attempts, Any, Free;
         /// Number of first trained steps whose mean deviation is the baseline.
-        baseline_steps: u32 = 10, AtLeast(1.0), Free;
+        baseline_steps: u64 = 10, AtLeast(1.0), Free;
         /// Number of rounds in a row below the threshold that ends the run.
         window: usize = 10, AtLeast(1.0), Free;
         /// Threshold of the deviation, as a share of the baseline.
@@ -97,7 +97,7 @@ impl RewardCollapse {
         if !std.is_finite() {
             return None;
         }
-        let has_baseline = state.baseline_steps >= self.baseline_steps;
+        let has_baseline = u64::from(state.baseline_steps) >= self.baseline_steps;
         if self.form == CollapseForm::Attempts || (has_baseline && attempt.is_successful) {
             state.window.push_back(std);
             while state.window.len() > self.window {
