@@ -1,6 +1,6 @@
 //! The model of cost that [`advise`](crate::advise) and [`simulate`](crate::simulate) share.
 //!
-//! A group is kept with probability k, which depends on its size and on the pass rates of the prompts ([`kept`] for
+//! A group is kept with probability k, which depends on its size and on the pass rates of the prompts (`kept` for
 //! any filter, [`keep_probability`] for one that keeps groups whose members differ). The number of groups generated for
 //! each trained one follows from k and from the way in which a batch is filled:
 //!

@@ -1,6 +1,6 @@
 //! Draws as much as fits into the terminal, the most important first.
 //!
-//! A small terminal shows only lines. From [`WIDE`] columns and [`TALL`] lines on there are charts and a table of the
+//! A small terminal shows only lines. From `WIDE` columns and `TALL` lines on there are charts and a table of the
 //! last steps. Colours only repeat what words say.
 
 use ratatui::Frame;
