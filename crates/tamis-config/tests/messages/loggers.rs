@@ -36,73 +36,38 @@ train: {total_steps: 1}";
 fn what_is_no_logger() {
     assert_snapshot!(show_errors("run: {loggers: [console, wandbb]}", &[]), @r#"
 error: `run.loggers[1]` cannot be `wandbb`: it is one of console, jsonl, tensorboard, wandb, mlflow, prometheus, otlp
- --> run.yaml:1:26
-  |
-1 | run: {loggers: [console, wandbb]}
-  |                          ^^^^^^
+  at run.yaml:1: run: {loggers: [console, «wandbb»]}
   hint: did you mean `wandb`?
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: wandb, projekt: a}]}", &[]), @r#"
 error: unknown key `run.loggers[0].projekt`
- --> run.yaml:1:31
-  |
-1 | run: {loggers: [{kind: wandb, projekt: a}]}
-  |                               ^^^^^^^
+  at run.yaml:1: run: {loggers: [{kind: wandb, «projekt»: a}]}
   hint: did you mean `run.loggers[0].project`?
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: [jsonl, [tensorboard]]}", &[]), @r#"
 error: `run.loggers[1]` must be one of console, jsonl, tensorboard, wandb, mlflow, prometheus, otlp, alone or as the `kind` of a section, not a list of 1
- --> run.yaml:1:24
-  |
-1 | run: {loggers: [jsonl, [tensorboard]]}
-  |                        ^^^^^^^^^^^^^
+  at run.yaml:1: run: {loggers: [jsonl, «[tensorboard]»]}
   hint: `tamis config explain run.loggers` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: [jsonl, {kind: jsonl}]}", &[]), @r#"
 error: `run.loggers` names `jsonl` twice
- --> run.yaml:1:24
-  |
-1 | run: {loggers: [jsonl, {kind: jsonl}]}
-  |                        ^^^^^^^^^^^^^
+  at run.yaml:1: run: {loggers: [jsonl, «{kind: jsonl}»]}
   hint: take one of them out
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: prometheus, address: localhost}]}", &[]), @r#"
 error: `run.loggers[0].address` is no address: `localhost`
- --> run.yaml:1:45
-  |
-1 | run: {loggers: [{kind: prometheus, address: localhost}]}
-  |                                             ^^^^^^^^^
+  at run.yaml:1: run: {loggers: [{kind: prometheus, address: «localhost»}]}
   hint: write `HOST:PORT`, such as `127.0.0.1:9464`, or `0.0.0.0:9464` for other machines
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: otlp, endpoint: https://collector:4318}]}", &[]), @r#"
 error: `run.loggers[0].endpoint` is no address of HTTP: `https://collector:4318`
- --> run.yaml:1:40
-  |
-1 | run: {loggers: [{kind: otlp, endpoint: https://collector:4318}]}
-  |                                        ^^^^^^^^^^^^^^^^^^^^^^
+  at run.yaml:1: run: {loggers: [{kind: otlp, endpoint: «https://collector:4318»}]}
   hint: write `http://HOST:PORT/v1/traces`; a collector on this machine sends on with TLS
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}", &[]), @"
 error: `run.loggers[0].tracking_uri` holds a user or a password, which would be in the files of the run
- --> run.yaml:1:46
-  |
-1 | run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}
-  |                                              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at run.yaml:1: run: {loggers: [{kind: mlflow, tracking_uri: «'https://me:s3cret@mlflow:5000/a'»}]}
   hint: give it by the environment variables of MLflow: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the whole address by MLFLOW_TRACKING_URI
-
-1 error in the configuration
 ");
     let plain = "run: {loggers: [{kind: mlflow, tracking_uri: 'https://mlflow:5000/a@b'}]}";
     assert!(!show_errors(plain, &[]).contains("password"));

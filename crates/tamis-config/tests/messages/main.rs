@@ -16,9 +16,11 @@ mod syntax;
 mod training;
 mod values;
 
+use std::fmt::Write as _;
+
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{ConfigErrors, Loaded, load_sources};
+use tamis_config::{ConfigErrors, Diagnostic, Loaded, load_sources};
 use tamis_env::reward::RewardKind;
 
 fn try_load(yaml: &str, arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
@@ -31,19 +33,43 @@ fn load(yaml: &str, arguments: &[&str]) -> Loaded {
     try_load(yaml, arguments).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
+const BASE: [&str; 3] = ["model.path=m", "data.task=arithmetic", "train.total_steps=10"];
+
 /// The warnings and errors of a text and overrides over a configuration that is sound.
 fn show_errors(yaml: &str, arguments: &[&str]) -> String {
-    let base = ["model.path=m", "data.task=arithmetic", "train.total_steps=10"];
-    let arguments: Vec<&str> = base.iter().chain(arguments).copied().collect();
-    raw(yaml, &arguments)
+    raw(yaml, &[&BASE, arguments].concat())
 }
 
 /// The warnings and errors of a text and overrides alone.
 fn raw(yaml: &str, arguments: &[&str]) -> String {
-    match try_load(yaml, arguments) {
-        Ok(loaded) => loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"),
-        Err(errors) => errors.to_string().replace(&RewardKind::NAMES.join(", "), "<every kind of reward>"),
+    let findings = match try_load(yaml, arguments) {
+        Ok(loaded) => loaded.warnings,
+        Err(errors) => errors.diagnostics,
+    };
+    let texts: Vec<String> = findings.iter().map(brief).collect();
+    texts.join("\n").replace(&RewardKind::NAMES.join(", "), "<every kind of reward>")
+}
+
+/// A finding with its place on one line, where «» stand around what is underlined when it is printed.
+fn brief(found: &Diagnostic) -> String {
+    let mut text = format!("{}: {}", found.severity, found.problem);
+    if let Some(origin) = found.origin.as_ref().filter(|origin| origin.source.kind != SourceKind::Default) {
+        let excerpt: Vec<char> = origin.excerpt().unwrap_or_default().trim_end().chars().collect();
+        let (before, rest) = excerpt.split_at(excerpt.len().min(origin.column - 1));
+        let (marked, after) = rest.split_at(rest.len().min(origin.length));
+        let [before, marked, after] = [before, marked, after].map(|part| part.iter().collect::<String>());
+        let _ = write!(text, "\n  at {origin}: {before}«{marked}»{after}");
     }
+    if let Some(hint) = found.hint() {
+        let _ = write!(text, "\n  hint: {hint}");
+    }
+    text
+}
+
+/// All that is printed of a configuration that is wrong.
+fn printed(yaml: &str, arguments: &[&str]) -> String {
+    let errors = try_load(yaml, arguments).expect_err("it is wrong").to_string();
+    errors.replace(&RewardKind::NAMES.join(", "), "<every kind of reward>")
 }
 
 #[test]
@@ -65,7 +91,7 @@ train:
 objective:
 \taggregation: token_mean
 ";
-    assert_snapshot!(show_errors(yaml, &["data.train_batch_size=64"]), @r#"
+    assert_snapshot!(printed(yaml, &["data.train_batch_size=64"]), @r#"
 error: invalid YAML: tabs disallowed within this context (block indentation)
   --> run.yaml:11:2
    |
@@ -75,7 +101,8 @@ error: invalid YAML: tabs disallowed within this context (block indentation)
 
 1 error in the configuration
 "#);
-    assert_snapshot!(show_errors(&yaml.replace('\t', "  "), &["data.train_batch_size=64", "rollout.m=3"]), @r#"
+    let overrides = [&BASE[..], &["data.train_batch_size=64", "rollout.m=3"]].concat();
+    assert_snapshot!(printed(&yaml.replace('\t', "  "), &overrides), @r#"
 error: unknown key `rollout.m`
  --> command line
   |

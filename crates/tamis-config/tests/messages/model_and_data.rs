@@ -8,94 +8,48 @@ use crate::show_errors;
 fn model_and_data() {
     assert_snapshot!(show_errors("model: {init: {}}", &[]), @r#"
 error: `model.path` and `model.init` are both set
- --> run.yaml:1:9
-  |
-1 | model: {init: {}}
-  |         ^^^^
+  at run.yaml:1: model: {«init»: {}}
   hint: remove one of the two
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("model: {value_head: true}", &[]), @r#"
 error: `model.value_head`: the policy has no value head
- --> run.yaml:1:21
-  |
-1 | model: {value_head: true}
-  |                     ^^^^
+  at run.yaml:1: model: {value_head: «true»}
   hint: a critic is a model of its own: `preset: ppo`, or `objective.advantage.kind: gae`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["~model.path", "model.init.num_kv_heads=3"]), @r#"
 error: `model.init.num_heads` (4) is not divisible by `model.init.num_kv_heads` (3)
- --> command line
-  |
-1 | model.init.num_kv_heads=3
-  |                         ^
+  at command line: model.init.num_kv_heads=«3»
   hint: set `model.init.num_kv_heads` to a divisor of 4
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["~model.path", "model.init.num_heads=3"]), @r#"
 error: `model.init.hidden_size` (128) is not divisible by `model.init.num_heads` (3)
- --> command line
-  |
-1 | model.init.num_heads=3
-  |                      ^
+  at command line: model.init.num_heads=«3»
   hint: set `model.init.head_dim`, or change one of the two
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["~model.path", "model.init.head_dim=33"]), @r#"
 error: the width of a head must be even, it is 33
- --> command line
-  |
-1 | model.init.head_dim=33
-  |                     ^^
+  at command line: model.init.head_dim=«33»
   hint: set `model.init.head_dim: 34`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["~model.path", "model.init.max_position_embeddings=100"]), @r#"
 error: `data.max_prompt_length` (512) and `rollout.max_response_length` (512) make 1024, above `model.init.max_position_embeddings` (100)
- --> command line
-  |
-1 | model.init.max_position_embeddings=100
-  |                                    ^^^
+  at command line: model.init.max_position_embeddings=«100»
   hint: set `model.init.max_position_embeddings: 1024`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("warm_start: {steps: 5, target_accuracy: 0.5}", &["data.arithmetic.val_size=0"]), @r#"
 error: `warm_start.target_accuracy` is measured on validation prompts, and there are none
- --> run.yaml:1:41
-  |
-1 | warm_start: {steps: 5, target_accuracy: 0.5}
-  |                                         ^^^
+  at run.yaml:1: warm_start: {steps: 5, target_accuracy: «0.5»}
   hint: set `data.arithmetic.val_size` above 0
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("warm_start: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
     warning: `warm_start.batch_size` has no effect: `warm_start.steps` is 0
-     --> run.yaml:1:26
-      |
-    1 | warm_start: {batch_size: 8}
-      |                          ^
+      at run.yaml:1: warm_start: {batch_size: «8»}
       hint: remove `warm_start.batch_size`
-
     warning: `data.train` has no effect: the task `arithmetic` makes its own prompts
-     --> run.yaml:2:15
-      |
-    2 | data: {train: t, columns: {prompt: q}}
-      |               ^
+      at run.yaml:2: data: {train: «t», columns: {prompt: q}}
       hint: remove `data.train`
-
     warning: `data.columns.prompt` has no effect: the task knows its own columns
-     --> run.yaml:2:36
-      |
-    2 | data: {train: t, columns: {prompt: q}}
-      |                                    ^
+      at run.yaml:2: data: {train: t, columns: {prompt: «q»}}
       hint: remove `data.columns.prompt`
     ");
 }
@@ -104,65 +58,37 @@ error: `warm_start.target_accuracy` is measured on validation prompts, and there
 fn batches() {
     assert_snapshot!(show_errors("", &["train.ppo_mini_batch_size=128"]), @r#"
 error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); both count prompts
- --> command line
-  |
-1 | train.ppo_mini_batch_size=128
-  |                           ^^^
+  at command line: train.ppo_mini_batch_size=«128»
   hint: use 64 or less, or null for one update a step
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["train.ppo_mini_batch_size=24"]), @r#"
 warning: `data.train_batch_size` (64) is not divisible by `train.ppo_mini_batch_size` (24): the last of 3 updates of a step has 16 prompts
- --> command line
-  |
-1 | train.ppo_mini_batch_size=24
-  |                           ^^
+  at command line: train.ppo_mini_batch_size=«24»
   hint: 16 or 32 divide 64
 "#);
     assert_snapshot!(show_errors("", &["train.ppo_mini_batch_size=16", "train.micro_batch_size=24"]), @r#"
 error: a mini-batch of 16 prompts x 8 trajectories = 128 is not divisible by `train.micro_batch_size` (24)
- --> command line
-  |
-1 | train.micro_batch_size=24
-  |                        ^^
+  at command line: train.micro_batch_size=«24»
   hint: use 16, or remove it: `train.micro_batch_tokens` needs no divisor
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("filter: {}", &["data.gen_batch_size=4"]), @r#"
 error: 10 rounds of `data.gen_batch_size` (4) are 40 prompts at most, below `data.train_batch_size` (64): no step can ever be filled
- --> command line
-  |
-1 | data.gen_batch_size=4
-  |                     ^
+  at command line: data.gen_batch_size=«4»
   hint: raise `schedule.max_num_gen_batches` to 16 or more, or `data.gen_batch_size`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["data.gen_batch_size=128"]), @r#"
 warning: `data.gen_batch_size` has no effect: there is no filter, so every step is one round of `data.train_batch_size` prompts
- --> command line
-  |
-1 | data.gen_batch_size=128
-  |                     ^^^
+  at command line: data.gen_batch_size=«128»
   hint: remove `data.gen_batch_size`
 "#);
     // More prompts than the batch takes are a margin for what the filter drops.
     assert_eq!(show_errors("filter: {}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), "");
     assert_snapshot!(show_errors("", &["train.micro_batch_size=8", "train.micro_batch_tokens=10", "train.shuffle_mini_batches=true"]), @r#"
 warning: `train.micro_batch_tokens` has no effect: `train.micro_batch_size` is set
- --> command line
-  |
-1 | train.micro_batch_tokens=10
-  |                          ^^
+  at command line: train.micro_batch_tokens=«10»
   hint: remove `train.micro_batch_tokens`
-
 warning: `train.shuffle_mini_batches` has no effect: a step is one mini-batch
- --> command line
-  |
-1 | train.shuffle_mini_batches=true
-  |                            ^^^^
+  at command line: train.shuffle_mini_batches=«true»
   hint: remove `train.shuffle_mini_batches`
 "#);
 }

@@ -12,13 +12,8 @@ fn the_bound_on_log_ratios() {
     }
     assert_snapshot!(loss("{kind: geo_mean, log_ratio_limit: 5}"), @"
 error: unknown key `objective.loss.log_ratio_limit`: the kind here is `geo_mean`
- --> run.yaml:1:36
-  |
-1 | objective: {loss: {kind: geo_mean, log_ratio_limit: 5}}
-  |                                    ^^^^^^^^^^^^^^^
+  at run.yaml:1: objective: {loss: {kind: geo_mean, «log_ratio_limit»: 5}}
   hint: `clip`, `gspo`, `luspo`, `decoupled`, `cispo`, `sapo`, `dppo_tv` and `dppo_kl` have it; the keys here are clip_low, clip_high, length_epsilon, weight_epsilon
-
-1 error in the configuration
 ");
 }
 
@@ -26,57 +21,31 @@ error: unknown key `objective.loss.log_ratio_limit`: the kind here is `geo_mean`
 fn objectives() {
     assert_snapshot!(show_errors("objective: {kl: {estimator: k1, coefficient: 0.1}}\nmodel: {reference: r}", &[]), @r#"
 warning: `objective.kl.estimator` has no effect: `objective.kl.in` is `none`
- --> run.yaml:1:29
-  |
-1 | objective: {kl: {estimator: k1, coefficient: 0.1}}
-  |                             ^^
+  at run.yaml:1: objective: {kl: {estimator: «k1», coefficient: 0.1}}
   hint: remove `objective.kl.estimator`
-
 warning: `objective.kl.coefficient` has no effect: `objective.kl.in` is `none`
- --> run.yaml:1:46
-  |
-1 | objective: {kl: {estimator: k1, coefficient: 0.1}}
-  |                                              ^^^
+  at run.yaml:1: objective: {kl: {estimator: k1, coefficient: «0.1»}}
   hint: remove `objective.kl.coefficient`
-
 warning: `model.reference` has no effect: `objective.kl.in` is `none`
- --> run.yaml:2:20
-  |
-2 | model: {reference: r}
-  |                    ^
+  at run.yaml:2: model: {reference: «r»}
   hint: remove `model.reference`
 "#);
     assert_snapshot!(show_errors("objective: {kl: {in: loss, coefficient: 0}}", &[]), @r#"
 warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run for nothing but its metric
- --> run.yaml:1:41
-  |
-1 | objective: {kl: {in: loss, coefficient: 0}}
-  |                                         ^
+  at run.yaml:1: objective: {kl: {in: loss, coefficient: «0»}}
   hint: set `objective.kl.in: none`
 "#);
     assert_snapshot!(show_errors("objective: {kl: {in: loss, adaptive: {target: 0.1}}}", &[]), @r#"
 error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, and it is `in: loss`
- --> run.yaml:1:28
-  |
-1 | objective: {kl: {in: loss, adaptive: {target: 0.1}}}
-  |                            ^^^^^^^^
+  at run.yaml:1: objective: {kl: {in: loss, «adaptive»: {target: 0.1}}}
   hint: set `objective.kl.in: reward`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}", &[]), @"
 warning: `objective.advantage.ddof` has no effect: advantages are not divided by a deviation
- --> run.yaml:1:68
-  |
-1 | objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}
-  |                                                                    ^
+  at run.yaml:1: objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: «0»}}
   hint: remove `objective.advantage.ddof`
-
 warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-mean-token-sum-norm` has a divisor
- --> run.yaml:1:32
-  |
-1 | objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}
-  |                                ^^^
+  at run.yaml:1: objective: {loss_scale_factor: «100», advantage: {scale: none, ddof: 0}}
   hint: remove `objective.loss_scale_factor`
 ");
 }
@@ -86,34 +55,17 @@ fn settings_that_the_choice_does_not_read() {
     let yaml = "objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}";
     assert_snapshot!(show_errors(yaml, &[]), @"
 error: unknown key `objective.advantage.tail`: the kind here is `rloo`
- --> run.yaml:1:37
-  |
-1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
-  |                                     ^^^^
+  at run.yaml:1: objective: {advantage: {kind: rloo, «tail»: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
   hint: `optimal_token_baseline` and `tir_optimal_token_baseline` have it; the keys here are singleton
-
 error: unknown key `objective.advantage.ddof`: the kind here is `rloo`
- --> run.yaml:1:49
-  |
-1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
-  |                                                 ^^^^
+  at run.yaml:1: objective: {advantage: {kind: rloo, tail: kept, «ddof»: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
   hint: `grpo`, `grpo_passk`, `bnpo` and `cpo` have it; the keys here are singleton
-
 error: unknown key `objective.loss.dual_clip`: the kind here is `gspo`
- --> run.yaml:1:78
-  |
-1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
-  |                                                                              ^^^^^^^^^
+  at run.yaml:1: objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, «dual_clip»: 5.0, beta: 0.1}}
   hint: `clip` and `decoupled` have it; the keys here are clip_low, clip_high, form, log_ratio_limit
-
 error: unknown key `objective.loss.beta`: the kind here is `gspo`
- --> run.yaml:1:94
-  |
-1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
-  |                                                                                              ^^^^
+  at run.yaml:1: objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, «beta»: 0.1}}
   hint: `dro` has it; the keys here are clip_low, clip_high, form, log_ratio_limit
-
-4 errors in the configuration
 ");
 }
 
@@ -121,33 +73,18 @@ error: unknown key `objective.loss.beta`: the kind here is `gspo`
 fn losses_that_need_something() {
     assert_snapshot!(show_errors("objective: {loss: {kind: dro}}", &[]), @"
 error: `objective.loss.beta` is missing: a number, 0 or more
- --> run.yaml:1:26
-  |
-1 | objective: {loss: {kind: dro}}
-  |                          ^^^
+  at run.yaml:1: objective: {loss: {kind: «dro»}}
   hint: `tamis config explain objective.loss.beta` says more
-
-1 error in the configuration
 ");
     assert_snapshot!(show_errors("objective: {loss: {kind: luspo}}", &[]), @"
 error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is defined with `seq-mean-token-sum` alone
- --> run.yaml:1:26
-  |
-1 | objective: {loss: {kind: luspo}}
-  |                          ^^^^^
+  at run.yaml:1: objective: {loss: {kind: «luspo»}}
   hint: set `objective.aggregation: seq-mean-token-sum`
-
-1 error in the configuration
 ");
     assert_snapshot!(show_errors("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"
 error: `objective.importance: sequence` has no effect with `objective.loss.kind: gspo`: this loss fixes the level itself
- --> run.yaml:1:45
-  |
-1 | objective: {loss: {kind: gspo}, importance: sequence}
-  |                                             ^^^^^^^^
+  at run.yaml:1: objective: {loss: {kind: gspo}, importance: «sequence»}
   hint: set `objective.importance: token`
-
-1 error in the configuration
 ");
 }
 

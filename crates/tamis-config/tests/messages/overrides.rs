@@ -8,63 +8,33 @@ use crate::show_errors;
 fn overrides() {
     assert_snapshot!(show_errors("", &["rollout.n"]), @r#"
 error: `rollout.n` is not an override
- --> command line
-  |
-1 | rollout.n
-  | ^^^^^^^^^
+  at command line: «rollout.n»
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["=4"]), @r#"
 error: `=4` is not an override
- --> command line
-  |
-1 | =4
-  | ^^
+  at command line: «=4»
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["rollout.stop=['a'"]), @r#"
 error: invalid YAML: unclosed bracket '['
- --> command line
-  |
-1 | rollout.stop=['a'
-  |              ^^^^
+  at command line: rollout.stop=«['a'»
   hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["temperature.x=4"]), @r#"
 error: unknown key `temperature.x`
- --> command line
-  |
-1 | temperature.x=4
-  | ^^^^^^^^^^^^^
+  at command line: «temperature.x»=4
   hint: the keys here are preset, run, model, data, environment, more_environments, warm_start, rollout, learner, cluster, publish, reward, filter, schedule, objective, train, critic, validate, checkpoint, simulate
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact}]", &["reward[2].weight=4"]), @r#"
 error: `reward` has no item 2: it has 1, counted from 0
- --> command line
-  |
-1 | reward[2].weight=4
-  | ^^^^^^^^^^^^^^^^
+  at command line: «reward[2].weight»=4
   hint: `+reward=...` appends an item
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact}]", &["~reward[2]"]), @r#"
 error: `reward` has no item 2: it has 1, counted from 0
- --> command line
-  |
-1 | ~reward[2]
-  |  ^^^^^^^^^
+  at command line: ~«reward[2]»
   hint: `+reward=...` appends an item
-
-1 error in the configuration
 "#);
 }
 
@@ -78,43 +48,23 @@ fn texts_that_look_like_something_else() {
     };
     assert_snapshot!(of("reward=[{kind: format, pattern: [0-9]+}]"), @r#"
 error: invalid YAML: while parsing a flow mapping, did not find expected ',' or '}'
- --> command line
-  |
-1 | reward=[{kind: format, pattern: [0-9]+}]
-  |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at command line: reward=«[{kind: format, pattern: [0-9]+}]»
   hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
-
-1 error in the configuration
 "#);
     assert_snapshot!(of("reward=[{kind: format, pattern: [ab]}]"), @"
 error: `reward[0].pattern` must be a text, not a list of 1
- --> command line
-  |
-1 | reward=[{kind: format, pattern: [ab]}]
-  |                                 ^^^^
+  at command line: reward=[{kind: format, pattern: «[ab]»}]
   hint: put a text that begins with a bracket in quotes, such as '[0-9]+'
-
-1 error in the configuration
 ");
     assert_snapshot!(of(r#"reward=[{kind: format, pattern: "\d+"}]"#), @r#"
 error: invalid YAML: while parsing a quoted scalar, found unknown escape character
- --> command line
-  |
-1 | reward=[{kind: format, pattern: "\d+"}]
-  |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at command line: reward=«[{kind: format, pattern: "\d+"}]»
   hint: in single quotes a backslash stands for itself, such as '\d+'
-
-1 error in the configuration
 "#);
     assert_snapshot!(of(r"reward=[{kind: format, pattern: \d{1,3}}]"), @r#"
 error: invalid YAML: while parsing a flow mapping, did not find expected ',' or '}'
- --> command line
-  |
-1 | reward=[{kind: format, pattern: \d{1,3}}]
-  |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at command line: reward=«[{kind: format, pattern: \d{1,3}}]»
   hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
-
-1 error in the configuration
 "#);
     // As the hint has it, and a key of its own, which is a text whatever it begins with.
     for pattern in [
@@ -145,64 +95,34 @@ fn unknown_keys_of_sections_with_a_kind() {
     let of_filter = |unknown: &str| show_errors("filter: {kind: variance}", &[unknown]);
     assert_snapshot!(of_filter("filter.foo=1"), @"
     error: unknown key `filter.foo`
-     --> command line
-      |
-    1 | filter.foo=1
-      | ^^^^^^^^^^
+      at command line: «filter.foo»=1
       hint: the keys here are kind, metric, tolerance, singleton
-
-    1 error in the configuration
     ");
     assert_snapshot!(of_filter("~filter.foo"), @"
     error: unknown key `filter.foo`
-     --> command line
-      |
-    1 | ~filter.foo
-      |  ^^^^^^^^^^
+      at command line: ~«filter.foo»
       hint: the keys here are kind, metric, tolerance, singleton, low, high, bounds, p, mass, temperature, slack, score, ddof, prefer, include_zero, k, fraction
-
-    1 error in the configuration
     ");
     assert_snapshot!(of_filter("objective.advantage.tolerance=1"), @"
     error: unknown key `objective.advantage.tolerance`
-     --> command line
-      |
-    1 | objective.advantage.tolerance=1
-      | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      at command line: «objective.advantage.tolerance»=1
       hint: the keys here are kind, scale, ddof, epsilon, singleton, statistics
-
-    1 error in the configuration
     ");
     assert_snapshot!(show_errors("preset: dapo", &["objective.loss.clip_high=0.3", "objective.loss.kind=gpg"]), @"
     error: unknown key `objective.loss.clip_high`: the kind here is `gpg`
-     --> command line
-      |
-    1 | objective.loss.clip_high=0.3
-      | ^^^^^^^^^^^^^^^^^^^^^^^^
+      at command line: «objective.loss.clip_high»=0.3
       hint: `clip`, `gspo`, `luspo`, `decoupled`, `clip_cov`, `geo_mean`, `cispo`, `dppo_tv` and `dppo_kl` have it
-
-    1 error in the configuration
     ");
     // The section that the key itself names is no suggestion; of keys of the same name the likest is one.
     assert_snapshot!(show_errors("", &["objective.loss.foo=1"]), @"
     error: unknown key `objective.loss.foo`
-     --> command line
-      |
-    1 | objective.loss.foo=1
-      | ^^^^^^^^^^^^^^^^^^
+      at command line: «objective.loss.foo»=1
       hint: the keys here are kind, clip_low, clip_high, dual_clip, delta, log_ratio_limit
-
-    1 error in the configuration
     ");
     assert_snapshot!(show_errors("", &["objective.lss.kind=gspo"]), @"
     error: unknown key `objective.lss.kind`
-     --> command line
-      |
-    1 | objective.lss.kind=gspo
-      | ^^^^^^^^^^^^^^^^^^
+      at command line: «objective.lss.kind»=gspo
       hint: did you mean `objective.loss.kind`?
-
-    1 error in the configuration
     ");
 }
 
@@ -211,20 +131,11 @@ fn unknown_keys_of_sections_with_a_kind() {
 fn dotted_keys_in_a_file() {
     assert_snapshot!(show_errors("objective.loss.kind: gspo\nobjective:\n  kl.in: loss", &[]), @"
     error: unknown key `objective.loss.kind`
-     --> run.yaml:1:1
-      |
-    1 | objective.loss.kind: gspo
-      | ^^^^^^^^^^^^^^^^^^^
+      at run.yaml:1: «objective.loss.kind»: gspo
       hint: did you mean `objective: {loss: {kind: ...}}`?
-
     error: unknown key `objective.kl.in`
-     --> run.yaml:3:3
-      |
-    3 |   kl.in: loss
-      |   ^^^^^
+      at run.yaml:3:   «kl.in»: loss
       hint: did you mean `kl: {in: ...}`?
-
-    2 errors in the configuration
     ");
 }
 
@@ -232,33 +143,18 @@ fn dotted_keys_in_a_file() {
 fn what_switches_a_section_off() {
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: 3}", &["filter=off"]), @r#"
     error: `filter` must be a section with a `kind` or null, not the text "off"
-     --> command line
-      |
-    1 | filter=off
-      |        ^^^
+      at command line: filter=«off»
       hint: write null: `tamis config explain filter` says what that does
-
-    1 error in the configuration
     "#);
     assert_snapshot!(show_errors("", &["objective.loss.log_ratio_limit=off"]), @r#"
     error: `objective.loss.log_ratio_limit` must be a number or null, not the text "off"
-     --> command line
-      |
-    1 | objective.loss.log_ratio_limit=off
-      |                                ^^^
+      at command line: objective.loss.log_ratio_limit=«off»
       hint: write null: `tamis config explain objective.loss.log_ratio_limit` says what that does
-
-    1 error in the configuration
     "#);
     assert_snapshot!(show_errors("", &["reward=math"]), @r#"
     error: `reward` must be a list, each a section with a `kind`, not the text "math"
-     --> command line
-      |
-    1 | reward=math
-      |        ^^^^
+      at command line: reward=«math»
       hint: write [{kind: math}]
-
-    1 error in the configuration
     "#);
 }
 

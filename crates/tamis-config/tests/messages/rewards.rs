@@ -8,88 +8,47 @@ use crate::show_errors;
 fn rewards() {
     assert_snapshot!(show_errors("reward: [{kind: gsm}]", &[]), @"
 error: `reward[0].kind` cannot be `gsm`: it is one of <every kind of reward>
- --> run.yaml:1:17
-  |
-1 | reward: [{kind: gsm}]
-  |                 ^^^
+  at run.yaml:1: reward: [{kind: «gsm»}]
   hint: did you mean `gsm8k`?
-
-1 error in the configuration
 ");
     assert_snapshot!(show_errors("reward: [{kind: gsm8k, pattern: x}]", &[]), @"
 error: unknown key `reward[0].pattern`: the kind here is `gsm8k`
- --> run.yaml:1:24
-  |
-1 | reward: [{kind: gsm8k, pattern: x}]
-  |                        ^^^^^^^
+  at run.yaml:1: reward: [{kind: gsm8k, «pattern»: x}]
   hint: `format` and `judge` have it; the keys here are name, weight, method, format_score
-
-1 error in the configuration
 ");
     assert_snapshot!(show_errors("reward: [{kind: exact, name: score}]", &[]), @r#"
 error: a reward cannot be called `score`: tamis computes a number of that name
- --> run.yaml:1:30
-  |
-1 | reward: [{kind: exact, name: score}]
-  |                              ^^^^^
+  at run.yaml:1: reward: [{kind: exact, name: «score»}]
   hint: give each reward a `name` of its own
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact, name: acc}]", &[]), @r#"
 warning: `reward[0].name` has no effect: `acc` already names the raw outcome of the first verifier; this score is named after its kind
- --> run.yaml:1:30
-  |
-1 | reward: [{kind: exact, name: acc}]
-  |                              ^^^
+  at run.yaml:1: reward: [{kind: exact, name: «acc»}]
   hint: remove `reward[0].name`
 "#);
     assert_snapshot!(show_errors("filter: {}", &["~data.task", "data.train=t", "reward=[{kind: length}]"]), @r#"
 warning: the filter looks at `score`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
- --> run.yaml:1:1
-  |
-1 | filter: {}
-  | ^^^^^^
+  at run.yaml:1: «filter»: {}
   hint: filter on the raw outcome: `filter.metric: acc`
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact}, {kind: exact}]", &[]), @r#"
 error: two rewards are called `exact`
- --> run.yaml:1:25
-  |
-1 | reward: [{kind: exact}, {kind: exact}]
-  |                         ^^^^^^^^^^^^^
+  at run.yaml:1: reward: [{kind: exact}, «{kind: exact}»]
   hint: give each reward a `name` of its own
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact, weight: 0}]", &[]), @r#"
 error: every weight in `reward` is 0: there is nothing to train on
- --> run.yaml:1:9
-  |
-1 | reward: [{kind: exact, weight: 0}]
-  |         ^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at run.yaml:1: reward: «[{kind: exact, weight: 0}]»
   hint: give the verifier `weight: 1.0`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact}, {kind: repetition, max_penalty: 0.5}]", &[]), @r#"
 error: `reward[1].max_penalty` is 0.5: a penalty is 0 or less
- --> run.yaml:1:57
-  |
-1 | reward: [{kind: exact}, {kind: repetition, max_penalty: 0.5}]
-  |                                                         ^^^
+  at run.yaml:1: reward: [{kind: exact}, {kind: repetition, max_penalty: «0.5»}]
   hint: write -0.5
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact}, {kind: soft_overlong, buffer: 600}]", &[]), @r#"
 error: `reward[1].buffer` (600) is above the response limit (512)
- --> run.yaml:1:55
-  |
-1 | reward: [{kind: exact}, {kind: soft_overlong, buffer: 600}]
-  |                                                       ^^^
+  at run.yaml:1: reward: [{kind: exact}, {kind: soft_overlong, buffer: «600»}]
   hint: use 512 or less
-
-1 error in the configuration
 "#);
 }

@@ -21,13 +21,8 @@ fn selectors() {
     assert!(pools("0.5", "0.5").contains("from 0.5"), "both pools have it");
     assert_snapshot!(pools("0.9", "0.1"), @r#"
 error: prompts with a pass rate from 0.1 (`schedule.selector.easy_from`) to 0.9 (`schedule.selector.hard_up_to`) are in the hard pool and in the easy one
- --> run.yaml:1:59
-  |
-1 | schedule: {selector: {kind: difficulty_pools, hard_up_to: 0.9, easy_from: 0.1}}
-  |                                                           ^^^
+  at run.yaml:1: schedule: {selector: {kind: difficulty_pools, hard_up_to: «0.9», easy_from: 0.1}}
   hint: set `schedule.selector.hard_up_to` below `schedule.selector.easy_from`: 0.25 and 0.75, say
-
-1 error in the configuration
 "#);
     let floor = show_errors("schedule: {selector: {kind: posterior, floor: 0}}", &[]);
     assert!(floor.contains("`schedule.selector.floor`"), "{floor}");
@@ -53,31 +48,20 @@ fn filled_batches() {
     }
     assert_snapshot!(show_errors("schedule: {mode: streaming, on_limit: keep_dropped}\nfilter: {}", &[]), @r#"
 error: `schedule.on_limit: keep_dropped` fills a batch when its rounds are over, and `schedule.mode: streaming` hands groups out as they come
- --> run.yaml:1:39
-  |
-1 | schedule: {mode: streaming, on_limit: keep_dropped}
-  |                                       ^^^^^^^^^^^^
+  at run.yaml:1: schedule: {mode: streaming, on_limit: «keep_dropped»}
   hint: use `schedule.mode: rounds` or `deficit`, or `schedule.on_limit: use_partial`
-
-1 error in the configuration
 "#);
     let endless = "schedule: {max_num_gen_batches: null, on_limit: duplicate}\nfilter: {}";
     assert_snapshot!(show_errors(endless, &[]), @r#"
 warning: `schedule.on_limit: duplicate` has no effect: `schedule.max_num_gen_batches` is null, so a step goes on until its batch is full
- --> run.yaml:1:49
-  |
-1 | schedule: {max_num_gen_batches: null, on_limit: duplicate}
-  |                                                 ^^^^^^^^^
+  at run.yaml:1: schedule: {max_num_gen_batches: null, on_limit: «duplicate»}
   hint: set `schedule.max_num_gen_batches: 1`, say, or remove `schedule.on_limit`
 "#);
     // EasyR1 has a limit that may be off.
     assert_eq!(show_errors(&endless.replace("duplicate", "use_partial"), &[]), "");
     assert_snapshot!(show_errors("schedule: {on_limit: duplicate}", &[]), @r#"
 warning: `schedule.on_limit` has no effect: there is no filter, so every step is one round
- --> run.yaml:1:22
-  |
-1 | schedule: {on_limit: duplicate}
-  |                      ^^^^^^^^^
+  at run.yaml:1: schedule: {on_limit: «duplicate»}
   hint: remove `schedule.on_limit`
 "#);
 }
@@ -87,175 +71,91 @@ fn schedules() {
     assert_snapshot!(show_errors("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
     assert_snapshot!(show_errors("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
 warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
- --> run.yaml:2:16
-  |
-2 | filter: {kind: top_p, p: 0.9}
-  |                ^^^^^
+  at run.yaml:2: filter: {kind: «top_p», p: 0.9}
   hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
-
 warning: `schedule.margin` has no effect: `schedule.mode` is `streaming`
- --> run.yaml:1:51
-  |
-1 | schedule: {mode: streaming, refill: true, margin: 2}
-  |                                                   ^
+  at run.yaml:1: schedule: {mode: streaming, refill: true, margin: «2»}
   hint: remove `schedule.margin`
-
 error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: streaming` judges each group by itself
- --> run.yaml:1:18
-  |
-1 | schedule: {mode: streaming, refill: true, margin: 2}
-  |                  ^^^^^^^^^
+  at run.yaml:1: schedule: {mode: «streaming», refill: true, margin: 2}
   hint: use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {mode: deficit, rounds_in_flight: 2}\nfilter: {}", &[]), @r#"
 error: `schedule.rounds_in_flight: 2` starts rounds before the ones before them are judged, and with `schedule.mode: deficit` how much a round draws is known only then
- --> run.yaml:1:45
-  |
-1 | schedule: {mode: deficit, rounds_in_flight: 2}
-  |                                             ^
+  at run.yaml:1: schedule: {mode: deficit, rounds_in_flight: «2»}
   hint: use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {rounds_in_flight: 2}", &[]), @r#"
 warning: `schedule.rounds_in_flight` has no effect: there is no filter, so every step is one round
- --> run.yaml:1:30
-  |
-1 | schedule: {rounds_in_flight: 2}
-  |                              ^
+  at run.yaml:1: schedule: {rounds_in_flight: «2»}
   hint: remove `schedule.rounds_in_flight`
 "#);
     assert_snapshot!(show_errors("schedule: {mode: deficit}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
 warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
- --> run.yaml:2:16
-  |
-2 | filter: {kind: top_p, p: 0.9}
-  |                ^^^^^
+  at run.yaml:2: filter: {kind: «top_p», p: 0.9}
   hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
-
 error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: deficit` gives rounds of any size: what it keeps would depend on what the batch lacks
- --> run.yaml:1:18
-  |
-1 | schedule: {mode: deficit}
-  |                  ^^^^^^^
+  at run.yaml:1: schedule: {mode: «deficit»}
   hint: use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {granularity: 8}\nfilter: {}", &[]), @r#"
 warning: `schedule.granularity` has no effect: `schedule.mode` is `rounds`
- --> run.yaml:1:25
-  |
-1 | schedule: {granularity: 8}
-  |                         ^
+  at run.yaml:1: schedule: {granularity: «8»}
   hint: remove `schedule.granularity`
 "#);
     assert_snapshot!(show_errors("schedule: {mode: deficit, granularity: 0, margin: -1}\nfilter: {}", &[]), @r#"
 error: `schedule.granularity` must be from 1 to 1000000, got 0
- --> run.yaml:1:40
-  |
-1 | schedule: {mode: deficit, granularity: 0, margin: -1}
-  |                                        ^
+  at run.yaml:1: schedule: {mode: deficit, granularity: «0», margin: -1}
   hint: `tamis config explain schedule.granularity` says more
-
 error: `schedule.margin` must be at least 0, got -1
- --> run.yaml:1:51
-  |
-1 | schedule: {mode: deficit, granularity: 0, margin: -1}
-  |                                                   ^^
+  at run.yaml:1: schedule: {mode: deficit, granularity: 0, margin: «-1»}
   hint: `tamis config explain schedule.margin` says more
-
-2 errors in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: auto}\nfilter: {}", &[]), @"");
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: often}\nfilter: {}", &[]), @r#"
 error: `schedule.max_num_gen_batches` must be a whole number, or `auto` or null, not the text "often"
- --> run.yaml:1:33
-  |
-1 | schedule: {max_num_gen_batches: often}
-  |                                 ^^^^^
+  at run.yaml:1: schedule: {max_num_gen_batches: «often»}
   hint: `tamis config explain schedule.max_num_gen_batches` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: -1}\nfilter: {}", &[]), @r#"
 error: `schedule.max_num_gen_batches` must be at least 1, got -1
- --> run.yaml:1:33
-  |
-1 | schedule: {max_num_gen_batches: -1}
-  |                                 ^^
+  at run.yaml:1: schedule: {max_num_gen_batches: «-1»}
   hint: `tamis config explain schedule.max_num_gen_batches` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {surplus: carry}\nfilter: {}", &[]), @r#"
 error: `schedule.surplus: carry` needs `schedule.max_lag`
- --> run.yaml:1:21
-  |
-1 | schedule: {surplus: carry}
-  |                     ^^^^^
+  at run.yaml:1: schedule: {surplus: «carry»}
   hint: set `schedule.max_lag: 1`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {max_lag: 2}\nfilter: {}", &[]), @r#"
 warning: `schedule.max_lag` has no effect: `schedule.surplus` is `discard`
- --> run.yaml:1:21
-  |
-1 | schedule: {max_lag: 2}
-  |                     ^
+  at run.yaml:1: schedule: {max_lag: «2»}
   hint: remove `schedule.max_lag`
 "#);
     assert_snapshot!(show_errors("schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}\nfilter: {}", &[]), @r#"
 warning: `schedule.max_num_gen_batches` has no effect: `schedule.refill` is false, so every step is one round
- --> run.yaml:1:48
-  |
-1 | schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}
-  |                                                ^
+  at run.yaml:1: schedule: {refill: false, max_num_gen_batches: «3», on_limit: skip}
   hint: remove `schedule.max_num_gen_batches`
-
 warning: `schedule.on_limit` has no effect: `schedule.refill` is false, so every step is one round
- --> run.yaml:1:61
-  |
-1 | schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}
-  |                                                             ^^^^
+  at run.yaml:1: schedule: {refill: false, max_num_gen_batches: 3, on_limit: «skip»}
   hint: remove `schedule.on_limit`
 "#);
     assert_snapshot!(show_errors("schedule: {refill: false}\nfilter: {}\ndata: {gen_batch_size: 16}", &[]), @r#"
 error: `schedule.refill` is false, so every step is one round of 16 prompts (`data.gen_batch_size`), which can never fill the 64 of `data.train_batch_size`
- --> run.yaml:3:24
-  |
-3 | data: {gen_batch_size: 16}
-  |                        ^^
+  at run.yaml:3: data: {gen_batch_size: «16»}
   hint: set `data.gen_batch_size: 64` or more, or `data.train_batch_size: 16`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {refill: false}\nfilter: {}", &["data.gen_batch_size=63"]), @r#"
 error: `schedule.refill` is false, so every step is one round of 63 prompts (`data.gen_batch_size`), which can never fill the 64 of `data.train_batch_size`
- --> command line
-  |
-1 | data.gen_batch_size=63
-  |                     ^^
+  at command line: data.gen_batch_size=«63»
   hint: set `data.gen_batch_size: 64` or more, or `data.train_batch_size: 63`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: 3, on_empty_round: skip}", &[]), @r#"
 warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so every step is one round
- --> run.yaml:1:33
-  |
-1 | schedule: {max_num_gen_batches: 3, on_empty_round: skip}
-  |                                 ^
+  at run.yaml:1: schedule: {max_num_gen_batches: «3», on_empty_round: skip}
   hint: remove `schedule.max_num_gen_batches`
-
 warning: `schedule.on_empty_round` has no effect: there is no filter, so every step is one round
- --> run.yaml:1:52
-  |
-1 | schedule: {max_num_gen_batches: 3, on_empty_round: skip}
-  |                                                    ^^^^
+  at run.yaml:1: schedule: {max_num_gen_batches: 3, on_empty_round: «skip»}
   hint: remove `schedule.on_empty_round`
 "#);
 }
@@ -269,45 +169,25 @@ fn first_members() {
     assert_snapshot!(of("4, mode: streaming", "filter: {metric: seq_reward}"), @"");
     assert_snapshot!(of("8, mode: streaming", "filter: {}"), @r#"
 error: `schedule.screen_first: 8` leaves none of the 8 members of a group (`rollout.n`)
- --> run.yaml:1:26
-  |
-1 | schedule: {screen_first: 8, mode: streaming}
-  |                          ^
+  at run.yaml:1: schedule: {screen_first: «8», mode: streaming}
   hint: set it to less than 8, or remove `schedule.screen_first`
-
-1 error in the configuration
 "#);
     assert_snapshot!(of("4, mode: deficit", "filter: {}"), @r#"
 error: `schedule.screen_first` begins groups with some of their members, and with `schedule.mode: deficit` the groups of a round are begun whole
- --> run.yaml:1:26
-  |
-1 | schedule: {screen_first: 4, mode: deficit}
-  |                          ^
+  at run.yaml:1: schedule: {screen_first: «4», mode: deficit}
   hint: set `schedule.mode: streaming`, or remove `schedule.screen_first`
-
-1 error in the configuration
 "#);
     assert_snapshot!(of("4, mode: streaming", "filter: {kind: mean_range}"), @r#"
 error: `schedule.screen_first` goes by whether the first members of a group differ, which does not tell what the filter `mean_range` says of the whole group
- --> run.yaml:1:26
-  |
-1 | schedule: {screen_first: 4, mode: streaming}
-  |                          ^
+  at run.yaml:1: schedule: {screen_first: «4», mode: streaming}
   hint: set `filter.kind: variance`, or remove `schedule.screen_first`
-
-1 error in the configuration
 "#);
     let without = of("4, mode: streaming", "filter: null");
     assert!(without.contains("what the filter `null` says"), "{without}");
     assert_snapshot!(of("4, mode: streaming", "filter: {metric: seq_final_reward}"), @r#"
 error: `filter.metric: seq_final_reward` is known when the divergence of a whole group is measured, and `schedule.screen_first` looks at its first members alone
- --> run.yaml:1:26
-  |
-1 | schedule: {screen_first: 4, mode: streaming}
-  |                          ^
+  at run.yaml:1: schedule: {screen_first: «4», mode: streaming}
   hint: set `filter.metric: seq_reward`, or remove `schedule.screen_first`
-
-1 error in the configuration
 "#);
     let one = of("1, mode: streaming", "filter: {}");
     assert!(one.contains("`schedule.screen_first` must be at least 2, got 1"), "{one}");
@@ -316,6 +196,6 @@ error: `filter.metric: seq_final_reward` is known when the divergence of a whole
 #[test]
 fn a_policy_is_simulated_once() {
     let shown = show_errors("simulate: {policies: [verl, slime, verl]}", &[]);
-    assert!(shown.starts_with("error: `simulate.policies` names `verl` twice\n --> run.yaml"), "{shown}");
+    assert!(shown.starts_with("error: `simulate.policies` names `verl` twice\n  at run.yaml"), "{shown}");
     assert_snapshot!(show_errors("simulate: {policies: [verl, slime]}", &[]), @"");
 }

@@ -9,76 +9,39 @@ use crate::{show_errors, try_load};
 fn servers() {
     assert_snapshot!(show_errors("", &["rollout.backend=vllm"]), @r#"
 error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
- --> command line
-  |
-1 | rollout.backend=vllm
-  |                 ^^^^
+  at command line: rollout.backend=«vllm»
   hint: let the run start one itself, `rollout.launch: {}`; or start it with `VLLM_SERVER_DEV_MODE=1 vllm serve m --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256` and set `rollout.servers: [http://127.0.0.1:8000]`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["rollout.backend=openai", "rollout.servers=[http://h:1]"]), @r#"
 error: `rollout.backend: openai` gives text alone, of weights that the run does not have: without the sampled tokens and their log-probabilities, and without a way to publish weights, nothing can be trained
- --> command line
-  |
-1 | rollout.backend=openai
-  |                 ^^^^^^
+  at command line: rollout.backend=«openai»
   hint: evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train with `rollout.backend: vllm`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]), @r#"
 error: `rollout.launch.command` has no `{port}` in it: the server would not know its port
- --> run.yaml:1:44
-  |
-1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
-  |                                            ^^^^^^^^^^^^^
+  at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
   hint: write `{port}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
-
 error: `rollout.launch.command` has no `{model}` in it: the server would not know its model
- --> run.yaml:1:44
-  |
-1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
-  |                                            ^^^^^^^^^^^^^
+  at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
   hint: write `{model}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
-
 warning: `rollout.launch.args` has no effect: `rollout.launch.command` is the whole command
- --> run.yaml:1:65
-  |
-1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
-  |                                                                 ^^^^^^^^^^^^^^^^^
+  at run.yaml:1: rollout: {backend: vllm, launch: {command: [vllm, serve], args: «[--dtype=float32]»}}
   hint: remove `rollout.launch.args`
-
-2 errors in the configuration
 "#);
     assert_snapshot!(show_errors("rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}", &[]), @r#"
 warning: `rollout.launch` has no effect: `rollout.servers` names servers that are running already
- --> run.yaml:1:51
-  |
-1 | rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}
-  |                                                   ^^^^^^
+  at run.yaml:1: rollout: {backend: vllm, servers: ['http://h:1'], «launch»: {replicas: 2}}
   hint: remove `rollout.launch`
 "#);
     assert_snapshot!(show_errors("rollout: {launch: {}}\npublish: {dir: /shared, keep: 3}", &[]), @r#"
 warning: `rollout.launch` has no effect: `rollout.backend` is `native`
- --> run.yaml:1:11
-  |
-1 | rollout: {launch: {}}
-  |           ^^^^^^
+  at run.yaml:1: rollout: {«launch»: {}}
   hint: remove `rollout.launch`
-
 warning: `publish.dir` has no effect: `rollout.backend` is `native`
- --> run.yaml:2:16
-  |
-2 | publish: {dir: /shared, keep: 3}
-  |                ^^^^^^^
+  at run.yaml:2: publish: {dir: «/shared», keep: 3}
   hint: remove `publish.dir`
-
 warning: `publish.keep` has no effect: `rollout.backend` is `native`
- --> run.yaml:2:31
-  |
-2 | publish: {dir: /shared, keep: 3}
-  |                               ^
+  at run.yaml:2: publish: {dir: /shared, keep: «3»}
   hint: remove `publish.keep`
 "#);
 }
@@ -115,13 +78,8 @@ fn keys_in_a_command_of_ones_own() {
     };
     assert_snapshot!(show_errors(&yaml("{key_file}"), &[]), @r#"
 error: `rollout.launch.command` asks for the file of a key that the run draws, and `cluster.launcher: none` starts servers without one
- --> run.yaml:1:44
-  |
-1 | rollout: {backend: vllm, launch: {command: [s, '{model}', '{host}', '{port}', '{key_file}']}}
-  |                                            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at run.yaml:1: rollout: {backend: vllm, launch: {command: «[s, '{model}', '{host}', '{port}', '{key_file}']»}}
   hint: set `cluster.launcher: local`, or name a file of your own in the command and in `rollout.api_key_file`
-
-1 error in the configuration
 "#);
     let refused = "`rollout.launch.command` asks for the file of a key that the run draws";
     assert!(show_errors(&yaml("--config={key_config}"), &[]).contains(refused));
@@ -139,35 +97,22 @@ fn limits_of_servers_that_others_start() {
     assert_eq!(served("launch: {tensor_parallel: 2}"), "");
     assert_snapshot!(served("servers: ['http://h:1']"), @r#"
 warning: `rollout.max_num_seqs` has no effect: `rollout.servers` names servers that are running already, each with a limit of its own
- --> run.yaml:1:40
-  |
-1 | rollout: {backend: vllm, max_num_seqs: 64, servers: ['http://h:1']}
-  |                                        ^^
+  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», servers: ['http://h:1']}
   hint: remove `rollout.max_num_seqs`
 "#);
     let own = |more: &str| served(&format!("launch: {{command: [serve, '{{model}}', '{{port}}'], {more}}}"));
     assert_snapshot!(own("tensor_parallel: 2"), @r#"
 warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
- --> run.yaml:1:40
-  |
-1 | rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2}}
-  |                                        ^^
+  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2}}
   hint: remove `rollout.max_num_seqs`
-
 warning: `rollout.launch.tensor_parallel` has no effect: `rollout.launch.command` is the whole command, and a single server sees every GPU
- --> run.yaml:1:109
-  |
-1 | rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2}}
-  |                                                                                                             ^
+  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: «2»}}
   hint: remove `rollout.launch.tensor_parallel`
 "#);
     // Each of several servers gets as many GPUs.
     assert_snapshot!(own("tensor_parallel: 2, replicas: 2"), @r#"
 warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
- --> run.yaml:1:40
-  |
-1 | rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2, replicas:...
-  |                                        ^^
+  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2, replicas: 2}}
   hint: remove `rollout.max_num_seqs`
 "#);
 }
@@ -184,43 +129,24 @@ fn learners_that_sample() {
     let carries = "schedule: {mode: streaming, surplus: carry, max_lag: 1}\npublish: {pause: wait}\nrollout: {regex: '[0-9]'}";
     assert_snapshot!(show_errors(carries, &elsewhere), @r#"
     error: `rollout.regex` needs the tokenizer where tokens are drawn, and a learner in another process has none
-     --> run.yaml:3:18
-      |
-    3 | rollout: {regex: '[0-9]'}
-      |                  ^^^^^^^
+      at run.yaml:3: rollout: {regex: «'[0-9]'»}
       hint: take `rollout.regex` out, or sample on the built-in engine (`rollout.backend: native`) or at servers
-
     error: `publish.pause: wait` cannot be had from a learner that samples: when a version is published its weights have changed already
-     --> run.yaml:2:18
-      |
-    2 | publish: {pause: wait}
-      |                  ^^^^
+      at run.yaml:2: publish: {pause: «wait»}
       hint: set `publish.pause: keep` (samples in flight go on by the new weights, each token counts for the version that drew it) or `abort`
-
-    2 errors in the configuration
     "#);
     // In this process it is the built-in engine, which can do both.
     assert_snapshot!(show_errors("rollout: {backend: learner, regex: '[0-9]'}\npublish: {keep: 3, pause: keep}", &[]), @r#"
     warning: `publish.keep` has no effect: `rollout.backend` is `learner`
-     --> run.yaml:2:17
-      |
-    2 | publish: {keep: 3, pause: keep}
-      |                 ^
+      at run.yaml:2: publish: {keep: «3», pause: keep}
       hint: remove `publish.keep`
-
     warning: `publish.pause` has no effect: `rollout.backend` is `learner`
-     --> run.yaml:2:27
-      |
-    2 | publish: {keep: 3, pause: keep}
-      |                           ^^^^
+      at run.yaml:2: publish: {keep: 3, pause: «keep»}
       hint: remove `publish.pause`
     "#);
     assert_snapshot!(show_errors("publish: {pause: abort}", &elsewhere), @r#"
     warning: `publish.pause` has no effect: nothing is in flight at a publication with `schedule.surplus: discard`
-     --> run.yaml:1:18
-      |
-    1 | publish: {pause: abort}
-      |                  ^^^^^
+      at run.yaml:1: publish: {pause: «abort»}
       hint: remove `publish.pause`
     "#);
 }
@@ -229,20 +155,11 @@ fn learners_that_sample() {
 fn judges() {
     assert_snapshot!(show_errors("reward: [{kind: judge, prompt: hello}]", &[]), @r#"
 error: `reward[0].servers` is empty: the judge needs a server
- --> run.yaml:1:17
-  |
-1 | reward: [{kind: judge, prompt: hello}]
-  |                 ^^^^^
+  at run.yaml:1: reward: [{kind: «judge», prompt: hello}]
   hint: set it: `servers: [http://HOST:PORT]`, or `[https://HOST]`
-
 error: `reward[0].prompt` has no `{completion}` in it: the judge would not see the completion
- --> run.yaml:1:32
-  |
-1 | reward: [{kind: judge, prompt: hello}]
-  |                                ^^^^^
+  at run.yaml:1: reward: [{kind: judge, prompt: «hello»}]
   hint: write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and columns of the data may stand there too
-
-2 errors in the configuration
 "#);
     assert_snapshot!(
         show_errors("reward: [{kind: judge, servers: ['http://h:1'], prompt: '{prompt} {completion}'}]", &[]),
@@ -256,114 +173,59 @@ fn adapters_and_sleep_are_checked_against_what_takes_them() {
     let errors = |more: &[&str]| show_errors("model: {path: m}", &[&served[..], more].concat());
     assert_snapshot!(errors(&["publish.mode=adapter"]), @r#"
 error: `publish.mode: adapter` needs an adapter, and the whole policy learns
- --> command line
-  |
-1 | publish.mode=adapter
-  |              ^^^^^^^
+  at command line: publish.mode=«adapter»
   hint: set `publish.mode: folder`, or have one (`learner.lora: {}`)
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.backend=sglang"]), @r#"
 error: `publish.mode: adapter` is vLLM's, and `rollout.backend` is `sglang`
- --> command line
-  |
-1 | publish.mode=adapter
-  |              ^^^^^^^
+  at command line: publish.mode=«adapter»
   hint: set `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={rank: 1024}"]), @r#"
 error: vLLM takes adapters up to rank 512, and `learner.lora.rank` is 1024
- --> command line
-  |
-1 | learner.lora={rank: 1024}
-  |                     ^^^^
+  at command line: learner.lora={rank: «1024»}
   hint: set `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=2"]), @r#"
 error: at sleep level 2 servers lose the weights that an adapter goes onto
- --> command line
-  |
-1 | rollout.sleep_level=2
-  |                     ^
+  at command line: rollout.sleep_level=«2»
   hint: set `rollout.sleep_level: 1`, or `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=ipc", "learner.backend=native"]), @r#"
 error: `publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, and the policy learns with `native` and samples with `vllm`
- --> command line
-  |
-1 | publish.mode=ipc
-  |              ^^^
+  at command line: publish.mode=«ipc»
   hint: set `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=ipc", "rollout.servers=[]", "rollout.launch={replicas: 2}"]), @r#"
 error: `publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on several
- --> command line
-  |
-1 | rollout.launch={replicas: 2}
-  | ^^^^^^^^^^^^^^
+  at command line: «rollout.launch»={replicas: 2}
   hint: set `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=ipc", "learner.device=cpu"]), @r#"
 error: `publish.mode: ipc` shares the memory of a GPU, and `learner.device` is `cpu`
- --> command line
-  |
-1 | publish.mode=ipc
-  |              ^^^
+  at command line: publish.mode=«ipc»
   hint: set `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=nccl", "learner.backend=native"]), @r#"
 error: `publish.mode: nccl` sends weights from PyTorch to vLLM, and the policy learns with `native` and samples with `vllm`
- --> command line
-  |
-1 | publish.mode=nccl
-  |              ^^^^
+  at command line: publish.mode=«nccl»
   hint: set `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=nccl", "learner.device=cpu"]), @r#"
 error: `publish.mode: nccl` sends weights from a GPU, and `learner.device` is `cpu`
- --> command line
-  |
-1 | publish.mode=nccl
-  |              ^^^^
+  at command line: publish.mode=«nccl»
   hint: set `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_eq!(errors(&["publish.mode=nccl", "publish.timeout=1m"]), "");
     assert_snapshot!(errors(&["publish.mode=nccl", "publish.timeout=0"]), @r#"
 error: `publish.timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds, not the number 0
- --> command line
-  |
-1 | publish.timeout=0
-  |                 ^
+  at command line: publish.timeout=«0»
   hint: `tamis config explain publish.timeout` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["rollout.sleep_level=1", "schedule.mode=streaming"]), @r#"
 error: servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and `schedule.surplus: carry` do
- --> command line
-  |
-1 | rollout.sleep_level=1
-  |                     ^
+  at command line: rollout.sleep_level=«1»
   hint: set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`
-
-1 error in the configuration
 "#);
     let after_kl = [
         "rollout.sleep_level=1",
@@ -373,20 +235,11 @@ error: servers that sleep while the policy learns sample nothing meanwhile, as `
     ];
     assert_snapshot!(errors(&after_kl), @r#"
 error: the filter looks at rewards after the KL, which the learner computes between rounds of sampling, and servers sleep only after the last of them
- --> command line
-  |
-1 | rollout.sleep_level=1
-  |                     ^
+  at command line: rollout.sleep_level=«1»
   hint: use `filter.metric: seq_reward`, the same before the KL, or set `rollout.sleep_level: 0`
-
 warning: the filter looks at `seq_final_reward` with the KL in the reward: that varies in every group, so nothing is filtered
- --> command line
-  |
-1 | filter={kind: variance, metric: seq_final_reward}
-  |                                 ^^^^^^^^^^^^^^^^
+  at command line: filter={kind: variance, metric: «seq_final_reward»}
   hint: use `filter.metric: seq_reward`, the same before the KL, or `acc`
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=1"]), @"");
 }

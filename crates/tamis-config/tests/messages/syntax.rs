@@ -3,110 +3,58 @@
 use insta::assert_snapshot;
 use tamis_config::load;
 
-use crate::{raw, show_errors};
+use crate::{BASE, printed, raw, show_errors};
 
 #[test]
 fn syntax() {
     assert_snapshot!(show_errors("run: [1, 2", &[]), @r#"
 error: invalid YAML: unclosed bracket '['
- --> run.yaml:1:6
-  |
-1 | run: [1, 2
-  |      ^
-
-1 error in the configuration
+  at run.yaml:1: run: «[»1, 2
 "#);
     assert_snapshot!(show_errors("run: {name: a}\nrun: {name: b}\n", &[]), @r#"
 error: `run` is given twice, first on line 1
- --> run.yaml:2:1
-  |
-2 | run: {name: b}
-  | ^^^
+  at run.yaml:2: «run»: {name: b}
   hint: remove one of the two
-
-1 error in the configuration
 "#);
     assert_snapshot!(raw("run: {}\nrun: {}\nrun: {}\n", &[]).matches("`run` is given twice, first on line 1").count(), @"2");
     // What else is wrong is told with it, of the later value.
     assert_snapshot!(show_errors("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]), @r#"
     error: `rollout` is given twice, first on line 1
-     --> run.yaml:2:1
-      |
-    2 | rollout: {n: -1}
-      | ^^^^^^^
+      at run.yaml:2: «rollout»: {n: -1}
       hint: remove one of the two
-
     error: `~rollout.n` resets a key to its default, and `=8` gives it a value
-     --> command line
-      |
-    1 | ~rollout.n=8
-      | ^^^^^^^^^^^^
+      at command line: «~rollout.n=8»
       hint: write `~rollout.n` for the default, or `rollout.n=8` for that value
-
     error: unknown key `data.shufle`
-     --> run.yaml:3:8
-      |
-    3 | data: {shufle: true}
-      |        ^^^^^^
+      at run.yaml:3: data: {«shufle»: true}
       hint: did you mean `data.shuffle`?
-
     error: `rollout.n` must be a whole number of 0 or more, not the number -1
-     --> run.yaml:2:14
-      |
-    2 | rollout: {n: -1}
-      |              ^^
+      at run.yaml:2: rollout: {n: «-1»}
       hint: `tamis config explain rollout.n` says what switches it off
-
-    4 errors in the configuration
     "#);
     assert_snapshot!(show_errors("run:\n  name: a\n---\nrun: {}\n", &[]), @r#"
 error: invalid YAML: a configuration is one document, and a second one starts here
- --> run.yaml:3:1
-  |
-3 | ---
-  | ^^^
-
-1 error in the configuration
+  at run.yaml:3: «---»
 "#);
     assert_snapshot!(show_errors("[1]: 2\n", &[]), @r#"
 error: invalid YAML: a key is a text, not a list or a mapping
- --> run.yaml:1:1
-  |
-1 | [1]: 2
-  | ^^^
-
-1 error in the configuration
+  at run.yaml:1: «[1]»: 2
 "#);
     assert_snapshot!(show_errors("just a text", &[]), @r#"
 error: a configuration is a mapping of sections
- --> run.yaml:1:1
-  |
-1 | just a text
-  | ^^^^^^^^^^^
+  at run.yaml:1: «just a text»
   hint: for example: `rollout: {n: 8}`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("- 1\n", &[]), @r#"
 error: a configuration is a mapping of sections
- --> run.yaml:1:1
-  |
-1 | - 1
-  | ^
+  at run.yaml:1: «-» 1
   hint: for example: `rollout: {n: 8}`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: *nobody\n", &[]), @r#"
 error: invalid YAML: while parsing node, found unknown anchor
- --> run.yaml:1:6
-  |
-1 | run: *nobody
-  |      ^
-
-1 error in the configuration
+  at run.yaml:1: run: «*»nobody
 "#);
-    assert_snapshot!(show_errors("\u{1}", &[]), @r#"
+    assert_snapshot!(printed("\u{1}", &BASE), @r#"
 error: invalid YAML: unexpected character: `\u{1}'
  --> run.yaml:1:1
   |
@@ -119,12 +67,7 @@ error: invalid YAML: unexpected character: `\u{1}'
                   [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e]\n";
     assert_snapshot!(show_errors(laughs, &[]), @r#"
 error: invalid YAML: more than 100,000 values: aliases that multiply?
- --> run.yaml:5:29
-  |
-5 | e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]
-  |                             ^^
-
-1 error in the configuration
+  at run.yaml:5: e: &e [*d,*d,*d,*d,*d,*d,*d,«*d»,*d,*d]
 "#);
 }
 
@@ -143,60 +86,30 @@ error: failed to read no/such/file.yaml: No such file or directory (os error 2)
 fn places_in_flow_style() {
     assert_snapshot!(show_errors("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @"
 error: unknown key `rollout.temprature`
- --> run.yaml:3:7
-  |
-3 |   2], temprature: 1}
-  |       ^^^^^^^^^^
+  at run.yaml:3:   2], «temprature»: 1}
   hint: did you mean `rollout.temperature`?
-
 error: `rollout.n` must be a whole number, not a mapping
- --> run.yaml:2:14
-  |
-2 | rollout: {n: {a: 1}, top_p: [1,
-  |              ^^^^^^
+  at run.yaml:2: rollout: {n: «{a: 1}», top_p: [1,
   hint: `tamis config explain rollout.n` says more
-
 error: `rollout.top_p` must be a number, not a list of 2
- --> run.yaml:2:29
-  |
-2 | rollout: {n: {a: 1}, top_p: [1,
-  |                             ^^^
+  at run.yaml:2: rollout: {n: {a: 1}, top_p: «[1,»
   hint: `tamis config explain rollout.top_p` says more
-
 error: `reward[0].pattern` is missing: a text
- --> run.yaml:1:17
-  |
-1 | reward: [{kind: format, weight: 0.5}, {weight: 1}]
-  |                 ^^^^^^
+  at run.yaml:1: reward: [{kind: «format», weight: 0.5}, {weight: 1}]
   hint: `tamis config explain reward.pattern` says more
-
 error: `reward[1].kind` is missing: it is one of <every kind of reward>
- --> run.yaml:1:39
-  |
-1 | reward: [{kind: format, weight: 0.5}, {weight: 1}]
-  |                                       ^^^^^^^^^^^
+  at run.yaml:1: reward: [{kind: format, weight: 0.5}, «{weight: 1}»]
   hint: `tamis config explain reward.kind` says more
-
-5 errors in the configuration
 ");
     assert_snapshot!(show_errors("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @"
 error: `reward[0].pattern` is missing: a text
- --> run.yaml:3:11
-  |
-3 |     kind: format
-  |           ^^^^^^
+  at run.yaml:3:     kind: «format»
   hint: `tamis config explain reward.pattern` says more
-
 error: `reward[1].kind` is missing: it is one of <every kind of reward>
- --> run.yaml:4:5
-  |
-4 |   - weight: 1
-  |     ^^^^^^
+  at run.yaml:4:   - «weight»: 1
   hint: `tamis config explain reward.kind` says more
-
-2 errors in the configuration
 ");
-    assert_snapshot!(show_errors("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &["train.total_steps=null"]), @r#"
+    assert_snapshot!(printed("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &[&BASE[..], &["train.total_steps=null"]].concat()), @r#"
 error: no group mean lies within the bounds of the mean_range filter, (0.9, 0.1)
  --> run.yaml:1:108
   |
@@ -215,25 +128,14 @@ error: `train.lr_schedule.kind: cosine` falls towards the last step, and the num
 "#);
     assert_snapshot!(raw("run: {name: a}\nmodel: {}\ntrain: {total_steps: null, ppo_epochs: 2}\n", &[]), @r#"
 error: there is no model: neither `model.path` nor `model.init` is set
- --> run.yaml:2:1
-  |
-2 | model: {}
-  | ^^^^^
+  at run.yaml:2: «model»: {}
   hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
-
 error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
   hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
-
 error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
   hint: add one, such as `reward: [{kind: math}]`
-
 error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
- --> run.yaml:3:22
-  |
-3 | train: {total_steps: null, ppo_epochs: 2}
-  |                      ^^^^
+  at run.yaml:3: train: {total_steps: «null», ppo_epochs: 2}
   hint: set `train.total_steps` or `train.total_epochs`
-
-4 errors in the configuration
 "#);
 }

@@ -9,29 +9,18 @@ fn length_and_learning_rate() {
     let cosine = ["~train.total_steps", "train.total_epochs=2", "train.lr_schedule.kind=cosine"];
     assert_snapshot!(show_errors("filter: {}", &cosine), @r#"
 error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, the number of epochs does not determine it)
- --> command line
-  |
-1 | train.lr_schedule.kind=cosine
-  |                        ^^^^^^
+  at command line: train.lr_schedule.kind=«cosine»
   hint: set `train.total_steps`, or `train.lr_schedule.kind: constant`
-
-1 error in the configuration
 "#);
     assert_eq!(show_errors("", &cosine), "", "without a filter the number of steps follows from the epochs");
     assert_snapshot!(show_errors("", &["train.lr_schedule.warmup_steps=10"]), @r#"
 warning: `train.lr_schedule.warmup_steps` (10) is not below `train.total_steps` (10): the learning rate only rises
- --> command line
-  |
-1 | train.lr_schedule.warmup_steps=10
-  |                                ^^
+  at command line: train.lr_schedule.warmup_steps=«10»
   hint: use fewer than 10 warm-up steps
 "#);
     assert_snapshot!(show_errors("", &["train.lr_schedule.min_ratio=0.1"]), @r#"
 warning: `train.lr_schedule.min_ratio` has no effect: the learning rate is constant
- --> command line
-  |
-1 | train.lr_schedule.min_ratio=0.1
-  |                             ^^^
+  at command line: train.lr_schedule.min_ratio=«0.1»
   hint: remove `train.lr_schedule.min_ratio`
 "#);
 }
@@ -41,61 +30,34 @@ fn validation() {
     let files = ["~data.task", "data.train=t.jsonl", "reward=[{kind: exact}]"];
     assert_snapshot!(show_errors("validate: {test_freq: 5}", &files), @r#"
 error: `validate.test_freq` is set and there are no validation prompts
- --> run.yaml:1:23
-  |
-1 | validate: {test_freq: 5}
-  |                       ^
+  at run.yaml:1: validate: {test_freq: «5»}
   hint: set `data.val` to a file, or `validate.test_freq: 0`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("validate: {before_train: false, n: 4}", &files), @r#"
 warning: `validate.before_train` has no effect: there are no validation prompts
- --> run.yaml:1:26
-  |
-1 | validate: {before_train: false, n: 4}
-  |                          ^^^^^
+  at run.yaml:1: validate: {before_train: «false», n: 4}
   hint: remove `validate.before_train`
-
 warning: `validate.n` has no effect: there are no validation prompts
- --> run.yaml:1:36
-  |
-1 | validate: {before_train: false, n: 4}
-  |                                    ^
+  at run.yaml:1: validate: {before_train: false, n: «4»}
   hint: remove `validate.n`
-
 warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are all the same
- --> run.yaml:1:36
-  |
-1 | validate: {before_train: false, n: 4}
-  |                                    ^
+  at run.yaml:1: validate: {before_train: false, n: «4»}
   hint: set `validate.temperature` above 0, or `validate.n: 1`
 "#);
     assert_snapshot!(show_errors("validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}", &[]), @r#"
 warning: `validate.metrics` has pass@k, maj@k, which with `validate.n: 1` all equal mean@1
- --> run.yaml:1:21
-  |
-1 | validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}
-  |                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at run.yaml:1: validate: {metrics: «['mean@k', 'pass@k', 'maj@k']»}
   hint: raise `validate.n`
 "#);
     assert_snapshot!(show_errors("validate: {n: 4}", &[]), @r#"
 warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are all the same
- --> run.yaml:1:15
-  |
-1 | validate: {n: 4}
-  |               ^
+  at run.yaml:1: validate: {n: «4»}
   hint: set `validate.temperature` above 0, or `validate.n: 1`
 "#);
     assert_snapshot!(show_errors("checkpoint: {keep_best: {}}", &[]), @r#"
 error: `checkpoint.keep_best` compares validation figures, and `validate.test_freq` is off
- --> run.yaml:1:14
-  |
-1 | checkpoint: {keep_best: {}}
-  |              ^^^^^^^^^
+  at run.yaml:1: checkpoint: {«keep_best»: {}}
   hint: set `validate.test_freq`
-
-1 error in the configuration
 "#);
 }
 
@@ -103,64 +65,33 @@ error: `checkpoint.keep_best` compares validation figures, and `validate.test_fr
 fn early_stops() {
     assert_snapshot!(show_errors("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
 error: `train.early_stop.low_success` looks at validation, and there is none
- --> run.yaml:1:22
-  |
-1 | train: {early_stop: {low_success: {}}}
-  |                      ^^^^^^^^^^^
+  at run.yaml:1: train: {early_stop: {«low_success»: {}}}
   hint: set `data.val` and `validate.test_freq`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("train: {early_stop: {reward_collapse: {share: 1.0}}}", &[]), @r#"
 error: `train.early_stop.reward_collapse.share` is 1: half of all runs would stop at once
- --> run.yaml:1:47
-  |
-1 | train: {early_stop: {reward_collapse: {share: 1.0}}}
-  |                                               ^^^
+  at run.yaml:1: train: {early_stop: {reward_collapse: {share: «1.0»}}}
   hint: use 0.1
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [0, 1, 1]}}", &[]), @r#"
 error: `train.gradient_analysis.edges` must ascend, and 1 comes after 1
- --> run.yaml:1:36
-  |
-1 | train: {gradient_analysis: {edges: [0, 1, 1]}}
-  |                                    ^^^^^^^^^
+  at run.yaml:1: train: {gradient_analysis: {edges: «[0, 1, 1]»}}
   hint: write the edges from the smallest to the greatest
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}", &[]), @r#"
 error: `train.gradient_analysis.every` must be at least 1, got 0
- --> run.yaml:1:47
-  |
-1 | train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}
-  |                                               ^
+  at run.yaml:1: train: {gradient_analysis: {edges: [], every: «0», buckets: 0}}
   hint: `tamis config explain train.gradient_analysis.every` says more
-
 error: `train.gradient_analysis.buckets` must be from 1 to 1000, got 0
- --> run.yaml:1:59
-  |
-1 | train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}
-  |                                                           ^
+  at run.yaml:1: train: {gradient_analysis: {edges: [], every: 0, buckets: «0»}}
   hint: `tamis config explain train.gradient_analysis.buckets` says more
-
 error: `train.gradient_analysis.edges` must be non-empty, got []
- --> run.yaml:1:36
-  |
-1 | train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}
-  |                                    ^^
+  at run.yaml:1: train: {gradient_analysis: {edges: «[]», every: 0, buckets: 0}}
   hint: `tamis config explain train.gradient_analysis.edges` says more
-
-3 errors in the configuration
 "#);
     assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [0, 1], buckets: 3}}", &[]), @r#"
 warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` are given
- --> run.yaml:1:53
-  |
-1 | train: {gradient_analysis: {edges: [0, 1], buckets: 3}}
-  |                                                     ^
+  at run.yaml:1: train: {gradient_analysis: {edges: [0, 1], buckets: «3»}}
   hint: remove `train.gradient_analysis.buckets`
 "#);
     let sound = "train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}";
@@ -172,39 +103,22 @@ fn a_learner_is_named_by_its_address_and_its_device() {
     let errors = |more: &[&str]| show_errors("learner: {backend: torch}", more);
     assert_snapshot!(errors(&["learner.url=localhost:8700", "learner.device=gpu"]), @r#"
 error: `learner.url` is no address: `localhost:8700`
- --> command line
-  |
-1 | learner.url=localhost:8700
-  |             ^^^^^^^^^^^^^^
+  at command line: learner.url=«localhost:8700»
   hint: write `http://HOST:PORT` or `unix:PATH`
-
 error: `learner.device` is no device of PyTorch: `gpu`
- --> command line
-  |
-1 | learner.device=gpu
-  |                ^^^
+  at command line: learner.device=«gpu»
   hint: write `auto`, `cpu`, `cuda` or `cuda:1`
-
-2 errors in the configuration
 "#);
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.device=cuda:1"]), @"");
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.orphan_timeout=0s"]), @r#"
 error: `learner.orphan_timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds or null, not the text "0s"
- --> command line
-  |
-1 | learner.orphan_timeout=0s
-  |                        ^^
+  at command line: learner.orphan_timeout=«0s»
   hint: `tamis config explain learner.orphan_timeout` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.orphan_timeout=60s"]), @"");
     assert_snapshot!(errors(&["learner.orphan_timeout=60s"]), @r#"
 warning: `learner.orphan_timeout` has no effect: `learner.url` is not set
- --> command line
-  |
-1 | learner.orphan_timeout=60s
-  |                        ^^^
+  at command line: learner.orphan_timeout=«60s»
   hint: remove `learner.orphan_timeout`
 "#);
 }
@@ -215,10 +129,7 @@ fn keys_that_do_nothing_for_this_learner_are_told() {
     let elsewhere = errors(&["model.memory_limit=8GiB"]);
     assert_snapshot!(elsewhere, @r#"
 warning: `model.memory_limit` has no effect: the policy learns in another process
- --> command line
-  |
-1 | model.memory_limit=8GiB
-  |                    ^^^^
+  at command line: model.memory_limit=«8GiB»
   hint: remove `model.memory_limit`
 "#);
     assert_eq!(show_errors("", &["model.memory_limit=8GiB"]), "");
@@ -228,37 +139,25 @@ warning: `model.memory_limit` has no effect: the policy learns in another proces
     assert_eq!(errors(&kl), "");
     assert_snapshot!(errors(&kl[2..]), @r#"
 warning: `learner.offload_reference` has no effect: no KL term is on, so there is no reference
- --> command line
-  |
-1 | learner.offload_reference=true
-  |                           ^^^^
+  at command line: learner.offload_reference=«true»
   hint: remove `learner.offload_reference`
 "#);
     let with = |more: &[&'static str]| errors(&[&kl[..], more].concat());
     assert_snapshot!(with(&["learner.lora={}"]), @r#"
 warning: `learner.offload_reference` has no effect: the reference is the policy without its adapter
- --> command line
-  |
-1 | learner.offload_reference=true
-  |                           ^^^^
+  at command line: learner.offload_reference=«true»
   hint: remove `learner.offload_reference`
 "#);
     assert_eq!(with(&["learner.lora={}", "model.reference=r"]), "");
     assert_snapshot!(with(&["learner.device=cpu"]), @r#"
 warning: `learner.offload_reference` has no effect: `learner.device` is `cpu`
- --> command line
-  |
-1 | learner.offload_reference=true
-  |                           ^^^^
+  at command line: learner.offload_reference=«true»
   hint: remove `learner.offload_reference`
 "#);
     assert_eq!(errors(&["learner.freeze_vision=true"]), "");
     assert_snapshot!(errors(&["learner.freeze_vision=true", "learner.lora={}"]), @r#"
 warning: `learner.freeze_vision` has no effect: an adapter is of the text alone, and all else stays as it is
- --> command line
-  |
-1 | learner.freeze_vision=true
-  |                       ^^^^
+  at command line: learner.freeze_vision=«true»
   hint: remove `learner.freeze_vision`
 "#);
 }
@@ -274,18 +173,12 @@ fn continuous_batching_is_of_a_learner_in_pytorch_that_samples() {
     };
     assert_snapshot!(told("native", "learner"), @r#"
 warning: `learner.continuous_batching` has no effect: `learner.backend` is `native`
- --> run.yaml:1:49
-  |
-1 | learner: {backend: native, continuous_batching: true}
-  |                                                 ^^^^
+  at run.yaml:1: learner: {backend: native, continuous_batching: «true»}
   hint: remove `learner.continuous_batching`
 "#);
     assert_snapshot!(told("torch", "native"), @r#"
 warning: `learner.continuous_batching` has no effect: `rollout.backend` is `native`, so that no learner samples
- --> run.yaml:1:48
-  |
-1 | learner: {backend: torch, continuous_batching: true}
-  |                                                ^^^^
+  at run.yaml:1: learner: {backend: torch, continuous_batching: «true»}
   hint: remove `learner.continuous_batching`
 "#);
     assert_eq!(told("torch", "learner"), "");
@@ -298,13 +191,8 @@ fn what_several_ranks_refuse_is_refused_at_once() {
     let two = |more: &[&str]| show_errors("", &[&local[..], more].concat());
     assert_snapshot!(two(&["rollout.backend=learner"]), @r#"
 error: `rollout.backend: learner` samples in the learner, which is to have 2 ranks: each token would gather every layer from all of them
- --> command line
-  |
-1 | rollout.backend=learner
-  |                 ^^^^^^^
+  at command line: rollout.backend=«learner»
   hint: sample at servers (`rollout.backend: vllm`), or set `learner.gpus_per_node: 1`
-
-1 error in the configuration
 "#);
     let shared = [
         "rollout.backend=vllm",
@@ -315,26 +203,16 @@ error: `rollout.backend: learner` samples in the learner, which is to have 2 ran
     ];
     assert_snapshot!(two(&shared), @r#"
 error: `publish.mode: ipc` shares the memory of one GPU, and the learner is to have 2 ranks, each with a part of the weights
- --> command line
-  |
-1 | publish.mode=ipc
-  |              ^^^
+  at command line: publish.mode=«ipc»
   hint: set `publish.mode: folder`, or `learner.gpus_per_node: 1`
-
-1 error in the configuration
 "#);
     let base = ["model.path=m", "data.train=x.jsonl", "reward=[{kind: number}]", "train.total_steps=10"];
     let sees =
         |more: &[&str]| raw("", &[&base[..], &local, &["data.columns.images=pictures"], more].concat());
     assert_snapshot!(sees(&[]), @r#"
 error: `data.columns.images` is for a model that sees images, which one rank trains, and the learner is to have 2 ranks
- --> command line
-  |
-1 | learner.gpus_per_node=2
-  |                       ^
+  at command line: learner.gpus_per_node=«2»
   hint: set `learner.gpus_per_node: 1`
-
-1 error in the configuration
 "#);
     assert_eq!(sees(&["learner.gpus_per_node=1"]), "");
     assert!(!sees(&["data.images=false"]).contains("error"), "{}", sees(&["data.images=false"]));
@@ -360,13 +238,8 @@ fn a_rank_may_be_silent_for_a_second() {
     };
     assert_snapshot!(heartbeat("1ms"), @r#"
 error: `learner.heartbeat` is 1ms, and ranks that are alive may be silent for so long: it is at least 1s
- --> command line
-  |
-1 | learner.heartbeat=1ms
-  |                   ^^^
+  at command line: learner.heartbeat=«1ms»
   hint: set `learner.heartbeat: 5s`, or take it out
-
-1 error in the configuration
 "#);
     assert_eq!(heartbeat("1s"), "");
 }
@@ -377,99 +250,50 @@ fn ranks_need_a_launcher_that_can_start_them() {
     let torch = |more: &[&str]| show_errors("learner: {backend: torch}", more);
     assert_snapshot!(torch(&["learner.gpus_per_node=2"]), @r#"
 error: `learner.gpus_per_node` is 2, and without a launcher the learner is one process
- --> command line
-  |
-1 | learner.gpus_per_node=2
-  |                       ^
+  at command line: learner.gpus_per_node=«2»
   hint: set `cluster.launcher: local`, or `ray` on a Ray cluster
-
-1 error in the configuration
 "#);
     assert_snapshot!(torch(&["learner.nodes=2", "cluster.launcher=local"]), @r#"
 error: `learner.nodes` is 2, and `cluster.launcher: local` starts processes on this machine alone
- --> command line
-  |
-1 | learner.nodes=2
-  |               ^
+  at command line: learner.nodes=«2»
   hint: set `cluster.launcher: ray`; or start the learner on the machines (torchrun, Slurm) and name it by `learner.url`
-
-1 error in the configuration
 "#);
     assert_snapshot!(torch(&["learner.heartbeat=1s", "cluster.address=10.0.0.1:6379", "cluster.colocate=true"]), @r#"
 warning: `cluster.address` has no effect: `cluster.launcher` is `none`
- --> command line
-  |
-1 | cluster.address=10.0.0.1:6379
-  |                 ^^^^^^^^^^^^^
+  at command line: cluster.address=«10.0.0.1:6379»
   hint: remove `cluster.address`
-
 warning: `cluster.colocate` has no effect: `cluster.launcher` is `none`: learner and servers are started side by side
- --> command line
-  |
-1 | cluster.colocate=true
-  |                  ^^^^
+  at command line: cluster.colocate=«true»
   hint: remove `cluster.colocate`
-
 warning: `learner.heartbeat` has no effect: without a launcher the learner is one process
- --> command line
-  |
-1 | learner.heartbeat=1s
-  |                   ^^
+  at command line: learner.heartbeat=«1s»
   hint: remove `learner.heartbeat`
 "#);
     assert_snapshot!(torch(&["cluster.launcher=local", "learner.device=cuda:1"]), @r#"
 error: `learner.device: cuda:1` names a GPU, and `cluster.launcher: local` gives each rank its own
- --> command line
-  |
-1 | learner.device=cuda:1
-  |                ^^^^^^
+  at command line: learner.device=«cuda:1»
   hint: set `learner.device: cuda`; `CUDA_VISIBLE_DEVICES` says which GPUs there are
-
-1 error in the configuration
 "#);
     assert_snapshot!(torch(&["cluster.launcher=ray", "cluster.address=ray://h:10001"]), @r#"
 error: `cluster.address` is one of Ray's client, through which a run cannot stand on its own
- --> command line
-  |
-1 | cluster.address=ray://h:10001
-  |                 ^^^^^^^^^^^^^
+  at command line: cluster.address=«ray://h:10001»
   hint: start the run on a node of the cluster (`ray job submit -- tamis train ...`), with `cluster.address: auto`
-
-1 error in the configuration
 "#);
     assert_snapshot!(torch(&["learner.url=unix:l", "learner.nodes=2", "cluster.launcher=ray"]), @r#"
 error: `cluster.launcher: ray` has nothing to start: no learner in PyTorch, and no servers
- --> command line
-  |
-1 | cluster.launcher=ray
-  |                  ^^^
+  at command line: cluster.launcher=«ray»
   hint: take `cluster.launcher` out: what runs already is named by `learner.url` and `rollout.servers`
-
 warning: `learner.nodes` has no effect: the learner at `learner.url` has the ranks that it was started with
- --> command line
-  |
-1 | learner.nodes=2
-  |               ^
+  at command line: learner.nodes=«2»
   hint: remove `learner.nodes`
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["learner.nodes=2", "cluster.launcher=ray"]), @r#"
 error: `cluster.launcher: ray` has nothing to start: no learner in PyTorch, and no servers
- --> command line
-  |
-1 | cluster.launcher=ray
-  |                  ^^^
+  at command line: cluster.launcher=«ray»
   hint: set `learner.backend: torch`, or `rollout.launch`, or take `cluster.launcher` out
-
 error: a learner of several ranks needs `learner.backend: torch`: the native engine learns in one process
- --> command line
-  |
-1 | learner.nodes=2
-  |               ^
+  at command line: learner.nodes=«2»
   hint: set `learner.backend: torch` and `cluster.launcher: local` (or `ray`), or take the key out
-
-2 errors in the configuration
 "#);
     for fine in [
         &["learner.gpus_per_node=1"][..],
@@ -485,50 +309,26 @@ error: a learner of several ranks needs `learner.backend: torch`: the native eng
     assert_eq!(served(&["cluster.launcher=ray", "publish.mode=nccl"]), "");
     assert_snapshot!(served(&["cluster.launcher=ray", "publish.mode=nccl", "cluster.colocate=true", "rollout.sleep_level=1"]), @r#"
 error: `publish.mode: nccl` needs servers on other GPUs than the learner's first rank (NCCL refuses two ranks on one), and `cluster.colocate` puts them onto the same
- --> command line
-  |
-1 | publish.mode=nccl
-  |              ^^^^
+  at command line: publish.mode=«nccl»
   hint: set `publish.mode: folder`, or `cluster.colocate: false`
-
-1 error in the configuration
 "#);
     assert_snapshot!(served(&["cluster.launcher=ray", "publish.mode=ipc", "rollout.launch.replicas=1"]), @r#"
 error: `publish.mode: ipc` shares the memory of a GPU, and with `cluster.launcher: ray` learner and servers have GPUs of their own
- --> command line
-  |
-1 | publish.mode=ipc
-  |              ^^^
+  at command line: publish.mode=«ipc»
   hint: set `cluster.colocate: true`, or `publish.mode: folder`
-
-1 error in the configuration
 "#);
     assert_snapshot!(served(&["cluster.launcher=local", "cluster.colocate=true", "learner.gpus_per_node=2"]), @r#"
 error: `cluster.colocate` puts the servers onto the learner's GPUs: they need 3 (`rollout.launch`), those of a server on one machine, and the learner has 2 on each of 1
- --> command line
-  |
-1 | cluster.colocate=true
-  |                  ^^^^
+  at command line: cluster.colocate=«true»
   hint: lower `rollout.launch.replicas`, or raise `learner.gpus_per_node`
-
 warning: servers on the learner's GPUs keep their memory while the policy learns: `rollout.sleep_level` is 0
- --> command line
-  |
-1 | cluster.colocate=true
-  |                  ^^^^
+  at command line: cluster.colocate=«true»
   hint: set `rollout.sleep_level: 1` (vLLM), or see that both fit
-
-1 error in the configuration
 "#);
     assert_eq!(served(&["cluster.launcher=local", "cluster.colocate=true", "rollout.sleep_level=1"]), "");
     assert_snapshot!(served(&["cluster.launcher=ray", "rollout.launch.command=[s, '{model}', '{port}']"]), @r#"
 error: `rollout.launch.command` has no `{host}` in it: a server on another node would not be reached
- --> command line
-  |
-1 | rollout.launch.command=[s, '{model}', '{port}']
-  |                        ^^^^^^^^^^^^^^^^^^^^^^^^
+  at command line: rollout.launch.command=«[s, '{model}', '{port}']»
   hint: write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}', --api-key-file, '{key_file}']`
-
-1 error in the configuration
 "#);
 }

@@ -8,163 +8,83 @@ use crate::show_errors;
 fn types_and_values() {
     assert_snapshot!(show_errors("rollout: {n: 2.5}", &[]), @r#"
 error: `rollout.n` must be a whole number, not the number 2.5
- --> run.yaml:1:14
-  |
-1 | rollout: {n: 2.5}
-  |              ^^^
+  at run.yaml:1: rollout: {n: «2.5»}
   hint: `tamis config explain rollout.n` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("rollout: 3", &[]), @r#"
 error: `rollout` must be a section, not the number 3
- --> run.yaml:1:10
-  |
-1 | rollout: 3
-  |          ^
+  at run.yaml:1: rollout: «3»
   hint: `tamis config explain rollout` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {loggers: console}", &[]), @r#"
 error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, wandb, mlflow, prometheus, otlp, alone or as the `kind` of a section, not the text "console"
- --> run.yaml:1:16
-  |
-1 | run: {loggers: console}
-  |                ^^^^^^^
+  at run.yaml:1: run: {loggers: «console»}
   hint: write [console]
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("data: {shuffle: maybe}", &[]), @r#"
 error: `data.shuffle` must be true or false, not the text "maybe"
- --> run.yaml:1:17
-  |
-1 | data: {shuffle: maybe}
-  |                 ^^^^^
+  at run.yaml:1: data: {shuffle: «maybe»}
   hint: `tamis config explain data.shuffle` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("model: {memory_limit: 4 parsecs}", &[]), @r#"
 error: `model.memory_limit` must be a number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB) or null, not the text "4 parsecs"
- --> run.yaml:1:23
-  |
-1 | model: {memory_limit: 4 parsecs}
-  |                       ^^^^^^^^^
+  at run.yaml:1: model: {memory_limit: «4 parsecs»}
   hint: `tamis config explain model.memory_limit` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("rollout: {temperature: .nan}", &[]), @r#"
 error: `rollout.temperature` must be a number, not the text ".nan"
- --> run.yaml:1:24
-  |
-1 | rollout: {temperature: .nan}
-  |                        ^^^^
+  at run.yaml:1: rollout: {temperature: «.nan»}
   hint: `tamis config explain rollout.temperature` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("train: {optimizer: {betas: [0.9]}}", &[]), @r#"
 error: `train.optimizer.betas` must be a list of 2, each a number, not a list of 1
- --> run.yaml:1:28
-  |
-1 | train: {optimizer: {betas: [0.9]}}
-  |                            ^^^^^
+  at run.yaml:1: train: {optimizer: {betas: «[0.9]»}}
   hint: `tamis config explain train.optimizer.betas` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("train: {optimizer: {betas: [0.9, 1.0]}}", &[]), @r#"
 error: `train.optimizer.betas` must be from 0 to below 1, got [0.9,1.0]
- --> run.yaml:1:28
-  |
-1 | train: {optimizer: {betas: [0.9, 1.0]}}
-  |                            ^^^^^^^^^^
+  at run.yaml:1: train: {optimizer: {betas: «[0.9, 1.0]»}}
   hint: `tamis config explain train.optimizer.betas` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("data: {overlong_prompts: truncate}", &[]), @r#"
 error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, left, right, middle
- --> run.yaml:1:26
-  |
-1 | data: {overlong_prompts: truncate}
-  |                          ^^^^^^^^
+  at run.yaml:1: data: {overlong_prompts: «truncate»}
   hint: `tamis config explain data.overlong_prompts` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("objective: {aggregation: token_mean}", &[]), @"
 error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
- --> run.yaml:1:26
-  |
-1 | objective: {aggregation: token_mean}
-  |                          ^^^^^^^^^^
+  at run.yaml:1: objective: {aggregation: «token_mean»}
   hint: did you mean `token-mean`?
-
-1 error in the configuration
 ");
     assert_snapshot!(show_errors("schedule: {on_empty_round: 'retry:0'}", &[]), @r#"
 error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, not the text "retry:0"
- --> run.yaml:1:28
-  |
-1 | schedule: {on_empty_round: 'retry:0'}
-  |                            ^^^^^^^^^
+  at run.yaml:1: schedule: {on_empty_round: «'retry:0'»}
   hint: `tamis config explain schedule.on_empty_round` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("data: {train: {a: 1}}", &[]), @r#"
 error: `data.train` must be a path or the name of a data set on a hub or a list of such, not a mapping
- --> run.yaml:1:15
-  |
-1 | data: {train: {a: 1}}
-  |               ^^^^^^
+  at run.yaml:1: data: {train: «{a: 1}»}
   hint: `tamis config explain data.train` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("validate: {test_freq: often}", &[]), @r#"
 error: `validate.test_freq` must be a whole number of steps (0 or negative: never), not the text "often"
- --> run.yaml:1:23
-  |
-1 | validate: {test_freq: often}
-  |                       ^^^^^
+  at run.yaml:1: validate: {test_freq: «often»}
   hint: `tamis config explain validate.test_freq` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("run: {name: ''}", &[]), @r#"
 error: `run.name` must be non-empty, got ""
- --> run.yaml:1:13
-  |
-1 | run: {name: ''}
-  |             ^^
+  at run.yaml:1: run: {name: «''»}
   hint: `tamis config explain run.name` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("rollout: {max_num_seqs: 0}", &[]), @r#"
 error: `rollout.max_num_seqs` must be at least 1, got 0
- --> run.yaml:1:25
-  |
-1 | rollout: {max_num_seqs: 0}
-  |                         ^
+  at run.yaml:1: rollout: {max_num_seqs: «0»}
   hint: `tamis config explain rollout.max_num_seqs` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("preset: sft", &[]), @"
 error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
- --> run.yaml:1:9
-  |
-1 | preset: sft
-  |         ^^^
+  at run.yaml:1: preset: «sft»
   hint: `tamis config explain preset` says more
-
-1 error in the configuration
 ");
 }
 
@@ -216,12 +136,7 @@ fn temperatures_that_nothing_can_be_sampled_at() {
 fn a_stop_text_is_not_empty() {
     assert_snapshot!(show_errors("rollout: {stop: [a, '']}", &[]), @r#"
 error: `rollout.stop` has an empty text, which would end every completion at once
- --> run.yaml:1:17
-  |
-1 | rollout: {stop: [a, '']}
-  |                 ^^^^^^^
+  at run.yaml:1: rollout: {stop: «[a, '']»}
   hint: take it out of `rollout.stop`
-
-1 error in the configuration
 "#);
 }
