@@ -20,65 +20,6 @@ rollout.n
     es_manager.train.group_size (RAGEN, default 16 there)
     num_generations (TRL, default 8 there)
 "#);
-    assert_snapshot!(explain("objective.aggregation").unwrap(), @"
-objective.aggregation
-
-  How the losses of tokens become one number, over an optimizer mini-batch.
-
-  type       one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
-  default    token-mean
-  on resume  must stay
-  preset     grpo: seq-mean-token-mean
-  preset     dapo: token-mean
-  preset     dapo_paper: group-token-mean
-  preset     dr_grpo: seq-mean-token-sum-norm
-  preset     rloo: seq-mean-token-sum
-  preset     reinforce_plus_plus: token-mean
-  preset     reinforce_plus_plus_baseline: token-mean
-  preset     remax: seq-mean-token-sum
-  preset     opo: seq-mean-token-sum
-  preset     gpg: token-mean
-  preset     bnpo: token-mean
-  preset     gspo: seq-mean-token-mean
-  preset     gmpo: seq-mean-token-mean
-  preset     cispo: token-mean
-  preset     sapo: seq-mean-token-mean
-  preset     ppo: token-mean
-  values
-    token-mean: Mean over all tokens of the mini-batch, which weigh the same (DAPO as released).
-    seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences: a sequence weighs as many times as it has tokens.
-    seq-mean-token-mean: Mean over the tokens of a sequence, mean over sequences, which weigh the same (GRPO as published).
-    seq-mean-token-sum-norm: Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
-    group-token-mean: Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
-    group-seq-mean: Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups, so that every prompt weighs the same.
-    token-sum: Sum over all tokens of the mini-batch, undivided.
-  also known as
-    actor_rollout_ref.actor.loss_agg_mode (verl, default token-mean there)
-    actor_rollout_ref.actor.use_token_level_loss (verl)
-    worker.actor.loss_avg_mode (EasyR1, default token there)
-    worker.actor.loss_agg_mode (EasyR1, default token-mean there)
-    loss_type (TRL, default dapo there)
-");
-    assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"
-schedule.max_num_gen_batches
-
-  Most generation rounds of one step. With `mode: deficit` and `streaming`: most prompts of
-  a step, in units of `data.gen_batch_size`. `auto`: what the keep rate k of the last rounds
-  asks for, `data.train_batch_size` / (`data.gen_batch_size` x k) + 2, rounded down; it
-  never falls within a step, is 10 times the rounds of a batch without a filter while
-  nothing was kept, and never above 50 times. Null: no limit.
-
-  type       a whole number, or `auto` or null, at least 1
-  default    10
-  on resume  must stay
-  preset     dapo: 10
-  preset     dapo_paper: 10
-  preset     cispo: 10
-  also known as
-    algorithm.filter_groups.max_num_gen_batches (verl, default 0 there)
-    algorithm.dynamic_sample_max_gen_batches (EasyR1, default 3 there)
-    trainer.max_try_make_batch (EasyR1, default 20 there)
-");
     assert_snapshot!(explain("reward.method").unwrap(), @"
 reward[].method (kind gsm8k)
 

@@ -1,6 +1,10 @@
 //! Keys of other systems over and below the layers of ours.
 #![expect(clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "../../tamis-config/tests/support/brief.rs"]
+mod brief;
+
+use brief::brief;
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Frequency, Loaded};
@@ -81,26 +85,16 @@ fn keys_of_other_systems_follow_the_kind_that_a_file_chooses() {
 
 #[test]
 fn keys_of_other_systems_that_the_kind_does_not_read_are_checked_all_the_same() {
-    let wrong = |argument: &str| load(&[BASE], &[argument]).expect_err(argument).to_string();
+    let wrong = |argument: &str| brief(&load(&[BASE], &[argument]).expect_err(argument).diagnostics);
     assert_snapshot!(wrong("algorithm.high_level_gamma=grpo"), @r#"
 error: `objective.advantage.turn_gamma` must be a number, not the text "grpo"
- --> command line, RAGEN key
-  |
-1 | algorithm.high_level_gamma=grpo
-  |                            ^^^^
+  at command line, RAGEN key: algorithm.high_level_gamma=«grpo»
   hint: `tamis config explain objective.advantage.turn_gamma` says more
-
-1 error in the configuration
 "#);
     assert_snapshot!(wrong("algorithm.gamma=2"), @"
 error: `objective.advantage.gamma` must be from 0 to 1, got 2
- --> command line, verl key
-  |
-1 | algorithm.gamma=2
-  |                 ^
+  at command line, verl key: algorithm.gamma=«2»
   hint: `tamis config explain objective.advantage.gamma` says more
-
-1 error in the configuration
 ");
 }
 

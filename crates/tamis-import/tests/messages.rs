@@ -1,7 +1,11 @@
 //! Messages about keys of other systems.
 
+#[path = "../../tamis-config/tests/support/brief.rs"]
+mod brief;
+
 use std::path::Path;
 
+use brief::brief;
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_import::{import, load_sources};
@@ -12,14 +16,14 @@ fn show_errors(yaml: &str, arguments: &[&str]) -> String {
     let arguments: Vec<String> = base.iter().chain(arguments).map(|&argument| argument.to_owned()).collect();
     let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
     match load_sources(&[source], &arguments) {
-        Ok(loaded) => loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"),
-        Err(errors) => errors.to_string(),
+        Ok(loaded) => brief(&loaded.warnings),
+        Err(errors) => brief(&errors.diagnostics),
     }
 }
 
 fn imported(arguments: &[&str]) -> String {
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    import(&arguments, Path::new("")).map_or_else(|errors| errors.to_string(), |import| import.yaml)
+    import(&arguments, Path::new("")).map_or_else(|errors| brief(&errors.diagnostics), |import| import.yaml)
 }
 
 #[test]
@@ -28,123 +32,61 @@ fn foreign_keys() {
     let mixed = "algorithm: {filter_groups: {enable: true}}\nworker: {rollout: {n: 4}}\nrollout: {n: 4}";
     assert_snapshot!(show_errors(mixed, &[]), @r#"
 error: unknown key `algorithm`
- --> run.yaml:1:1
-  |
-1 | algorithm: {filter_groups: {enable: true}}
-  | ^^^^^^^^^
+  at run.yaml:1: «algorithm»: {filter_groups: {enable: true}}
   hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
-
 error: unknown key `worker`
- --> run.yaml:2:1
-  |
-2 | worker: {rollout: {n: 4}}
-  | ^^^^^^
+  at run.yaml:2: «worker»: {rollout: {n: 4}}
   hint: this is a key of EasyR1: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
-
-2 errors in the configuration
 "#);
     assert_snapshot!(show_errors("", &["algorithm.filter_groups.enabled=True"]), @r#"
 error: `algorithm.filter_groups.enabled` is no key of verl that tamis knows
- --> command line
-  |
-1 | algorithm.filter_groups.enabled=True
-  | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  at command line: «algorithm.filter_groups.enabled»=True
   hint: did you mean `algorithm.filter_groups.enable`?
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["algorithm.filter_groups.enable=yes"]), @r#"
 error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
- --> command line, verl key
-  |
-1 | algorithm.filter_groups.enable=yes
-  |                                ^^^
+  at command line, verl key: algorithm.filter_groups.enable=«yes»
   hint: `tamis config explain algorithm.filter_groups.enable` says what becomes of it
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["algorithm.adv_estimator=gae", "algorithm.compute_new_adv=true"]), @r#"
 error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages are those of the whole group: they are not computed anew once members are dropped
- --> command line, EasyR1 key
-  |
-1 | algorithm.compute_new_adv=true
-  |                           ^^^^
+  at command line, EasyR1 key: algorithm.compute_new_adv=«true»
   hint: `tamis config explain algorithm.compute_new_adv` says what becomes of it
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"]), @r#"
 error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
- --> command line, verl key
-  |
-1 | actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1
-  |                                                     ^^^
+  at command line, verl key: actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=«0.1»
   hint: `tamis config explain actor_rollout_ref.actor.optim.lr_warmup_steps_ratio` says what becomes of it
-
-1 error in the configuration
 "#);
     assert_snapshot!(show_errors("", &["per_device_train_batch_size=3", "loss_type=ppo"]), @r#"
 error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions a generation and 3 an update are not whole groups of 8 (num_generations); a group is never split here
- --> command line, TRL key
-  |
-1 | per_device_train_batch_size=3
-  |                             ^
+  at command line, TRL key: per_device_train_batch_size=«3»
   hint: `tamis config explain per_device_train_batch_size` says what becomes of it
-
 error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo and vespo
- --> command line, TRL key
-  |
-1 | loss_type=ppo
-  |           ^^^
+  at command line, TRL key: loss_type=«ppo»
   hint: `tamis config explain loss_type` says what becomes of it
-
-2 errors in the configuration
 "#);
     assert_snapshot!(show_errors("", &["data.val_batchsize=3"]), @r#"
 error: unknown key `data.val_batchsize`
- --> command line
-  |
-1 | data.val_batchsize=3
-  | ^^^^^^^^^^^^^^^^^^
+  at command line: «data.val_batchsize»=3
   hint: the keys here are task, arithmetic, train, val, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, curriculum, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
-
-1 error in the configuration
 "#);
     assert_snapshot!(imported(&["python3", "-m", "verl.trainer.main_ppo", "rollout", "--config-name=x"]), @r#"
 error: `rollout` is neither `key=value` nor a YAML file
- --> command line
-  |
-1 | rollout
-  | ^
+  at command line: «r»ollout
   hint: for example: tamis config import -- data.train_batch_size=512
-
-1 error in the configuration
 "#);
     assert_snapshot!(imported(&["critic.model.path=x", "trainer.nnodes=1", "nope=3", "algorithm.use_kl_in_reward=True", "actor_rollout_ref.actor.use_kl_loss=True"]), @"
 error: `nope` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
- --> command line
-  |
-1 | nope=3
-  | ^^^^
+  at command line: «nope»=3
   hint: remove it, or set the key of tamis that has its purpose
-
 error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss is on too, and the KL enters in one place
- --> command line, verl key
-  |
-1 | algorithm.use_kl_in_reward=True
-  |                            ^^^^
+  at command line, verl key: algorithm.use_kl_in_reward=«True»
   hint: `tamis config explain algorithm.use_kl_in_reward` says what becomes of it
-
-2 errors in the configuration
 ");
     assert_snapshot!(show_errors("critic: {optim: {lr: 1e-5}}", &[]), @"
 error: unknown key `critic.optim`
- --> run.yaml:1:10
-  |
-1 | critic: {optim: {lr: 1e-5}}
-  |          ^^^^^
+  at run.yaml:1: critic: {«optim»: {lr: 1e-5}}
   hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
-
-1 error in the configuration
 ");
 }

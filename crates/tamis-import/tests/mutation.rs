@@ -28,73 +28,27 @@ impl Draw {
     fn pick<'a>(&mut self, items: &[&'a str]) -> &'a str {
         items[self.below(items.len())]
     }
+
+    fn token(&mut self) -> &'static str {
+        self.pick(&[SIGNS, WORDS].concat())
+    }
 }
 
-const TOKENS: &[&str] = &[
-    "{",
-    "}",
-    "[",
-    "]",
-    ":",
-    "- ",
-    ", ",
-    "\n",
-    "\t",
-    "  ",
-    "'",
-    "\"",
-    "#",
-    "&a ",
-    "*a",
-    "!!int ",
-    "!x ",
-    "|",
-    ">",
-    "%",
-    "@",
-    "`",
-    "---",
-    "...",
-    "? ",
-    "null",
-    "~",
-    "true",
-    "-1",
-    "0",
-    "1e400",
-    "1e-400",
-    ".inf",
-    ".nan",
+const SIGNS: &[&str] = &[
+    "{", "}", "[", "]", ":", "- ", ", ", "\n", "\t", "  ", "'", "\"", "#", "&a ", "*a", "!!int ", "!x ", "|",
+    ">", "%", "@", "`", "---", "...", "? ", "null", "~", "true", "-1", "0", "1e400", "1e-400", ".inf",
+    ".nan", "0x10", "1_000", "\u{0}", "\u{feff}", "\u{85}", "é", "\r", "kind", "variance", "reward",
+    "filter", "n", "rollout", "data", "<<", "preset", "dapo", "command", "retry:", "-0.0", "init", "levels",
+    "[[[[[[[[", "{{{{{{",
+];
+
+const WORDS: &[&str] = &[
     "99999999999999999999",
-    "0x10",
-    "1_000",
-    "\u{0}",
-    "\u{feff}",
-    "\u{85}",
-    "é",
     "\u{1F600}",
-    "\r",
-    "kind",
-    "variance",
     "mean_range",
-    "reward",
-    "filter",
-    "n",
-    "rollout",
-    "data",
-    "<<",
-    "preset",
-    "dapo",
     "soft_overlong",
-    "command",
-    "retry:",
     "18446744073709551615",
-    "-0.0",
     "max_num_gen_batches",
-    "init",
-    "levels",
-    "[[[[[[[[",
-    "{{{{{{",
 ];
 
 const ARGUMENTS: &[&str] = &[
@@ -141,12 +95,12 @@ fn mutate(text: &str, draw: &mut Draw) -> String {
                 bytes.splice(at..at, part);
             }
             // A token put in, or in place of what is between two separators.
-            3 => drop(bytes.splice(at..at, draw.pick(TOKENS).bytes())),
+            3 => drop(bytes.splice(at..at, draw.token().bytes())),
             4 => {
                 let is_separator = |byte: &u8| b" ,:{}[]\n".contains(byte);
                 let start = bytes[..at].iter().rposition(is_separator).map_or(0, |start| start + 1);
                 let end = bytes[at..].iter().position(is_separator).map_or(bytes.len(), |end| at + end);
-                bytes.splice(start..end, draw.pick(TOKENS).bytes());
+                bytes.splice(start..end, draw.token().bytes());
             }
             // A line doubled.
             _ => {

@@ -1,6 +1,8 @@
 //! Every message that a configuration can cause, as it is printed; one file for each part of the
 //! configuration.
 
+#[path = "../support/brief.rs"]
+mod brief;
 mod critics;
 mod environment_rules;
 mod environments;
@@ -16,11 +18,10 @@ mod syntax;
 mod training;
 mod values;
 
-use std::fmt::Write as _;
-
+use brief::brief;
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, load_sources};
+use tamis_config::{ConfigErrors, Loaded, load_sources};
 use tamis_env::reward::RewardKind;
 
 fn try_load(yaml: &str, arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
@@ -42,28 +43,11 @@ fn show_errors(yaml: &str, arguments: &[&str]) -> String {
 
 /// The warnings and errors of a text and overrides alone.
 fn raw(yaml: &str, arguments: &[&str]) -> String {
-    let findings = match try_load(yaml, arguments) {
-        Ok(loaded) => loaded.warnings,
-        Err(errors) => errors.diagnostics,
+    let text = match try_load(yaml, arguments) {
+        Ok(loaded) => brief(&loaded.warnings),
+        Err(errors) => brief(&errors.diagnostics),
     };
-    let texts: Vec<String> = findings.iter().map(brief).collect();
-    texts.join("\n").replace(&RewardKind::NAMES.join(", "), "<every kind of reward>")
-}
-
-/// A finding with its place on one line, where «» stand around what is underlined when it is printed.
-fn brief(found: &Diagnostic) -> String {
-    let mut text = format!("{}: {}", found.severity, found.problem);
-    if let Some(origin) = found.origin.as_ref().filter(|origin| origin.source.kind != SourceKind::Default) {
-        let excerpt: Vec<char> = origin.excerpt().unwrap_or_default().trim_end().chars().collect();
-        let (before, rest) = excerpt.split_at(excerpt.len().min(origin.column - 1));
-        let (marked, after) = rest.split_at(rest.len().min(origin.length));
-        let [before, marked, after] = [before, marked, after].map(|part| part.iter().collect::<String>());
-        let _ = write!(text, "\n  at {origin}: {before}«{marked}»{after}");
-    }
-    if let Some(hint) = found.hint() {
-        let _ = write!(text, "\n  hint: {hint}");
-    }
-    text
+    text.replace(&RewardKind::NAMES.join(", "), "<every kind of reward>")
 }
 
 /// All that is printed of a configuration that is wrong.

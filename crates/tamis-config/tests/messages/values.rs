@@ -41,21 +41,11 @@ error: `train.optimizer.betas` must be a list of 2, each a number, not a list of
   at run.yaml:1: train: {optimizer: {betas: «[0.9]»}}
   hint: `tamis config explain train.optimizer.betas` says more
 "#);
-    assert_snapshot!(show_errors("train: {optimizer: {betas: [0.9, 1.0]}}", &[]), @r#"
-error: `train.optimizer.betas` must be from 0 to below 1, got [0.9,1.0]
-  at run.yaml:1: train: {optimizer: {betas: «[0.9, 1.0]»}}
-  hint: `tamis config explain train.optimizer.betas` says more
-"#);
     assert_snapshot!(show_errors("data: {overlong_prompts: truncate}", &[]), @r#"
 error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, left, right, middle
   at run.yaml:1: data: {overlong_prompts: «truncate»}
   hint: `tamis config explain data.overlong_prompts` says more
 "#);
-    assert_snapshot!(show_errors("objective: {aggregation: token_mean}", &[]), @"
-error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
-  at run.yaml:1: objective: {aggregation: «token_mean»}
-  hint: did you mean `token-mean`?
-");
     assert_snapshot!(show_errors("schedule: {on_empty_round: 'retry:0'}", &[]), @r#"
 error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, not the text "retry:0"
   at run.yaml:1: schedule: {on_empty_round: «'retry:0'»}
@@ -75,11 +65,6 @@ error: `validate.test_freq` must be a whole number of steps (0 or negative: neve
 error: `run.name` must be non-empty, got ""
   at run.yaml:1: run: {name: «''»}
   hint: `tamis config explain run.name` says more
-"#);
-    assert_snapshot!(show_errors("rollout: {max_num_seqs: 0}", &[]), @r#"
-error: `rollout.max_num_seqs` must be at least 1, got 0
-  at run.yaml:1: rollout: {max_num_seqs: «0»}
-  hint: `tamis config explain rollout.max_num_seqs` says more
 "#);
     assert_snapshot!(show_errors("preset: sft", &[]), @"
 error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
@@ -117,19 +102,6 @@ fn numbers_beyond_reason() {
         "",
         &["data.train_batch_size=1000000000000000", "train.ppo_mini_batch_size=900000000000000"],
     );
-}
-
-/// A temperature that generation would refuse, group after group.
-#[test]
-fn temperatures_that_nothing_can_be_sampled_at() {
-    let first = |yaml: &str| show_errors(yaml, &[]).lines().next().unwrap_or_default().to_owned();
-    assert_snapshot!(first("rollout: {temperature: 1e300}"), @"error: `rollout.temperature` must be from 0.000001 to 1000000, got 1e300");
-    assert_snapshot!(first("rollout: {temperature: 0}"), @"error: `rollout.temperature` must be from 0.000001 to 1000000, got 0");
-    assert_snapshot!(first("validate: {temperature: 1e-7}"), @"error: `validate.temperature` must be 0 or from 0.000001 to 1000000, got 1e-7");
-    for sound in ["rollout: {temperature: 1e6}", "rollout: {temperature: 1e-6}", "validate: {temperature: 0}"]
-    {
-        assert_eq!(first(sound), "");
-    }
 }
 
 #[test]

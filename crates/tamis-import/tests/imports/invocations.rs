@@ -234,39 +234,20 @@ fn keys_that_name_the_model_are_a_whole_command() {
 fn values_are_checked_where_they_are_typed() {
     assert_snapshot!(import_errors(&["actor_rollout_ref.rollout.temperature=0"]), @"
 error: `rollout.temperature` must be from 0.000001 to 1000000, got 0
- --> command line, verl key
-  |
-1 | actor_rollout_ref.rollout.temperature=0
-  |                                       ^
+  at command line, verl key: actor_rollout_ref.rollout.temperature=«0»
   hint: `tamis config explain rollout.temperature` says more
-
-1 error in the configuration
 ");
     assert_snapshot!(import_errors(&["model_name_or_path=m", "--num_train_epochs", "0.5"]), @"
 error: `num_train_epochs=0.5` of TRL cannot be followed: epochs are whole here: give max_steps, 0.5 times the prompts of the data, divided by the prompts of one step
- --> command line, TRL key
-  |
-1 | num_train_epochs=0.5
-  |                  ^^^
+  at command line, TRL key: num_train_epochs=«0.5»
   hint: `tamis config explain num_train_epochs` says what becomes of it
-
-1 error in the configuration
 ");
     assert_snapshot!(import_errors(&["worker.actor.optim.lr=-1", "worker.rollout.n=0"]), @"
 error: `rollout.n` must be from 1 to 65536, got 0
- --> command line, EasyR1 key
-  |
-1 | worker.rollout.n=0
-  |                  ^
+  at command line, EasyR1 key: worker.rollout.n=«0»
   hint: `tamis config explain rollout.n` says more
-
 error: `train.optimizer.learning_rate` must be greater than 0, got -1
- --> command line, EasyR1 key
-  |
-1 | worker.actor.optim.lr=-1
-  |                       ^^
+  at command line, EasyR1 key: worker.actor.optim.lr=«-1»
   hint: `tamis config explain train.optimizer.learning_rate` says more
-
-2 errors in the configuration
 ");
 }
