@@ -7,8 +7,6 @@ use std::path::Path;
 use tamis_config::source::{Source, SourceKind};
 use tamis_import::{import, load_sources};
 
-const NUM_MUTATIONS: usize = 12_000;
-
 /// A small generator (splitmix64): a failure names its number, which gives the same text again.
 struct Draw(u64);
 
@@ -163,21 +161,32 @@ fn loads(seeds: &[String], number: usize) -> bool {
     loaded
 }
 
-#[test]
-fn mutated_configurations_cause_no_panic() {
+/// Of so many mutations none causes a panic.
+fn mutated_configurations(num: usize) {
     const THREADS: usize = 4;
     let seeds = &seeds();
     let num_loaded = std::thread::scope(|scope| {
         let started: Vec<_> = (0..THREADS)
             .map(|first| {
-                let numbers = (first..NUM_MUTATIONS).step_by(THREADS);
+                let numbers = (first..num).step_by(THREADS);
                 scope.spawn(move || numbers.filter(|&number| loads(seeds, number)).count())
             })
             .collect();
         started.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
     });
     // Mutations that never load, or always do, would test nothing.
-    assert!(num_loaded > NUM_MUTATIONS / 50 && num_loaded < NUM_MUTATIONS / 2, "{num_loaded} loaded");
+    assert!(num_loaded > num / 50 && num_loaded < num / 2, "{num_loaded} loaded");
+}
+
+#[test]
+fn mutated_configurations_cause_no_panic() {
+    mutated_configurations(800);
+}
+
+#[test]
+#[ignore = "long: .ci/all"]
+fn many_mutated_configurations_cause_no_panic() {
+    mutated_configurations(12_000);
 }
 
 #[test]
@@ -200,9 +209,8 @@ fn what_loads_is_shown_as_itself() {
     assert!(num_compared > 50, "{num_compared} compared");
 }
 
-#[test]
-fn mutated_imports_cause_no_panic() {
-    for number in 0..2_000 {
+fn mutated_imports(num: u64) {
+    for number in 0..num {
         let mut draw = Draw(number ^ 0xABBA);
         let arguments: Vec<String> = (0..=draw.below(5))
             .map(|_| {
@@ -219,4 +227,15 @@ fn mutated_imports_cause_no_panic() {
         });
         assert!(outcome.is_ok(), "import {number} caused a panic: {arguments:?}");
     }
+}
+
+#[test]
+fn mutated_imports_cause_no_panic() {
+    mutated_imports(150);
+}
+
+#[test]
+#[ignore = "long: .ci/all"]
+fn many_mutated_imports_cause_no_panic() {
+    mutated_imports(2_000);
 }
