@@ -37,18 +37,6 @@ fn every_example_loads() {
 }
 
 #[test]
-fn every_configuration_beside_the_examples_loads() {
-    for name in
-        ["quickstart", "gsm8k_calculator", "bench_step", "smollm2", "frozen_lake", "sokoban", "countdown"]
-    {
-        let loaded = load(&[folder().join(format!("../{name}.yaml"))], &[])
-            .unwrap_or_else(|errors| panic!("{errors}"));
-        assert!(loaded.warnings.is_empty(), "{name}: {:?}", loaded.warnings);
-        assert_eq!(loaded.config.run.name, name);
-    }
-}
-
-#[test]
 fn common_settings_of_the_filter() {
     // Setting, metric (none: no filter), limit, group size: the table of common configurations.
     let table = [

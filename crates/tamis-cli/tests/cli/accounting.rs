@@ -37,7 +37,7 @@ fn check(case: Case<'_>) {
         ["filter", "--metric", "acc", "--group", "group_id", "--json"].map(str::to_owned).to_vec();
     arguments.extend(files);
     let summary = folder.tamis(&arguments).succeeds();
-    let summary: serde_json::Value = serde_json::from_str(&summary.stdout).expect("JSON");
+    let summary = summary.json();
 
     let generated = num_generated(&ended.stderr);
     assert!(
@@ -185,9 +185,8 @@ fn a_run_that_stopped_says_so_again_when_it_is_resumed() {
             .replaced("max_num_gen_batches: 50", "max_num_gen_batches: 3")
             .replaced("total_steps: 6", "total_steps: 100");
         let folder = Folder::new().with("config.yaml", &config);
-        let ended = folder.tamis(&["train", "config.yaml"]);
-        assert_eq!(ended.code, Some(1), "{}", ended.shown());
-        assert!(ended.failure().contains("stopped in step"), "{}", ended.shown());
+        let ended = folder.tamis(&["train", "config.yaml"]).exits(1);
+        ended.fails_with("stopped in step");
         let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
         assert_eq!(again.failure(), ended.failure(), "{frequency}");
     }

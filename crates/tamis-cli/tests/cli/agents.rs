@@ -1,8 +1,5 @@
 //! Runs whose prompts are played elsewhere: in a user's Python class, by programs that ask the policy, with tools.
 
-use serde_json::Value;
-use tamis_data::records::Records;
-
 use crate::tamis::{Folder, Left, Replaced as _};
 
 /// A small policy of characters that is imitated nothing and trained for a few steps.
@@ -23,18 +20,8 @@ fn config(data: &str, environment: &str, warm: &str) -> String {
     SMALL.replaced("DATA", data).replaced("ENVIRONMENT", environment).replaced("WARM", warm)
 }
 
-fn rows(folder: &Folder, step: u64) -> Vec<Value> {
-    let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
-    Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
-}
-
-fn metrics(folder: &Folder) -> Vec<Value> {
-    let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
-    metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 fn assert_on_policy(folder: &Folder) {
-    let kls: Vec<f64> = metrics(folder).iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect();
+    let kls: Vec<f64> = folder.rows("tiny").iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect();
     assert_eq!(kls, [0.0; 3]);
 }
 
@@ -60,14 +47,12 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     let environment = "kind: python, path: counter.py:Counter, args: {longest: 5}, style: plain, train_size: 16, val_size: 4";
     let config = config("task: environment", environment, "steps: 0");
     let folder = Folder::new().with("config.yaml", &config).with("counter.py", COUNTER);
-    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-    assert!(
-        ended.stderr.contains("Counter (python): 16 training and 4 held-out levels"),
-        "{}",
-        ended.shown()
-    );
+    folder
+        .tamis(&["train", "config.yaml"])
+        .succeeds()
+        .says("Counter (python): 16 training and 4 held-out levels");
     assert_on_policy(&folder);
-    for row in (1..=3).flat_map(|step| rows(&folder, step)) {
+    for row in (1..=3).flat_map(|step| folder.rollouts("tiny", step)) {
         assert_eq!(row["turn_ends"].as_array().unwrap().len(), 3, "{row}");
         let rewards: f64 =
             row["turn_rewards"].as_array().unwrap().iter().map(|reward| reward.as_f64().unwrap()).sum();
@@ -81,19 +66,16 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     expected.assert_same(&Left::by(&again.join("runs/tiny")));
     // Another class under the same name is no other file of data.
     again.write("counter.py", &COUNTER.replaced("return f\"go {", "return f\"went {"));
-    let changed = again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]);
-    assert_eq!(changed.code, Some(4), "{}", changed.shown());
+    let changed = again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).exits(4);
     let said =
         "begun with: the environment (environment.path) has changed: its levels are others than before\n";
-    assert!(changed.stderr.contains(said), "{}", changed.shown());
+    changed.says(said);
     // What it lacks is told before anything is generated.
     for (setting, said) in [
         ("environment.path=counter.py:Nobody", "has no function or class `Nobody`"),
         ("environment.python=no-such-python", "its worker `no-such-python` cannot be started"),
     ] {
-        let broken = folder.tamis(&["train", "config.yaml", "run.name=other", setting]);
-        assert_eq!(broken.code, Some(2), "{}", broken.shown());
-        assert!(broken.stderr.contains(said), "{}", broken.shown());
+        folder.tamis(&["train", "config.yaml", "run.name=other", setting]).exits(2).says(said);
     }
 }
 
@@ -109,22 +91,16 @@ fn an_environment_that_always_dies_ends_a_run_by_name() {
         .replaced("import random", "import os, random, sys")
         .replaced("self.turns += 1", "print('bye', file=sys.stderr, flush=True); os._exit(3)");
     folder.write("counter.py", &dies);
-    let measured = folder.tamis(&["eval", "runs/tiny"]);
-    assert_eq!(measured.code, Some(1), "{}", measured.shown());
+    let measured = folder.tamis(&["eval", "runs/tiny"]).exits(1);
     let said = "error: nothing was evaluated, and nothing is kept: no prompt could be generated from: the worker of its \
          environment is gone (exit status: 3)";
-    assert!(measured.stderr.contains(said), "{}", measured.shown());
+    measured.says(said);
     assert!(!folder.join("runs/tiny/evaluations").exists(), "{}", measured.shown());
     let resume = ["train", "--resume", "runs/tiny", "train.total_steps=3", "environment.max_restarts=1"];
-    let ended = folder.tamis(&resume);
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let ended = folder.tamis(&resume).exits(1);
     let said = "the environment is lost: its workers were lost 2 times in a row with no episode in between that came to its end, \
          and `environment.max_restarts` (1) allows no more; the last time: the worker of its environment is gone (exit status: 3)";
-    assert!(
-        ended.stderr.contains(said) && ended.stderr.contains("hint: mend what it says"),
-        "{}",
-        ended.shown()
-    );
+    ended.says(said).says("hint: mend what it says");
 }
 
 /// Asks twice: for anything, and again with what came of it; the first call of an episode is what its prompt is.
@@ -162,10 +138,9 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     );
     let folder =
         Folder::new().with("config.yaml", &config).with("prompts.jsonl", &prompts).with("agent.py", AGENT);
-    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-    assert!(ended.stderr.contains("programs ask the policy at http://127.0.0.1:"), "{}", ended.shown());
+    folder.tamis(&["train", "config.yaml"]).succeeds().says("programs ask the policy at http://127.0.0.1:");
     assert_on_policy(&folder);
-    for row in (1..=3).flat_map(|step| rows(&folder, step)) {
+    for row in (1..=3).flat_map(|step| folder.rollouts("tiny", step)) {
         assert_eq!(row["turn_ends"].as_array().unwrap().len(), 2, "{row}");
         assert_eq!(row["reward"], row["success"], "{row}");
         let mask = row["loss_mask"].as_array().unwrap();
@@ -174,7 +149,7 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
             "what stands between bears no loss: {row}"
         );
     }
-    let steps = metrics(&folder);
+    let steps = folder.rows("tiny");
     let last = steps.iter().rfind(|row| row["train/program/num_calls_refused"].is_number()).expect("counted");
     assert_eq!(last["train/program/num_calls_refused"], 0.0);
     // Programs leave no trace in what a seed decides.
@@ -188,8 +163,8 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     let crash = again.with("agent.py", "raise SystemExit('the agent is out')");
     let ended = crash.tamis(&["train", "config.yaml", "run.name=other"]);
     assert_ne!(ended.code, Some(0));
-    assert!(ended.stderr.contains("the agent is out"), "{}", ended.shown());
-    assert!(ended.stderr.contains("environment: look at what fails in `program`"), "{}", ended.shown());
+    ended.says("the agent is out");
+    ended.says("environment: look at what fails in `program`");
 }
 
 /// Where tamis is killed while it starts programs, none of them is left, nor anything that it wrote for them.
@@ -267,11 +242,10 @@ fn answers_that_call_tools_go_on() {
         .with("prompts.jsonl", &prompts)
         .with("template.jinja", TEMPLATE)
         .with("tools.py", TOOLS);
-    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-    assert!(ended.stderr.contains("tools: add"), "{}", ended.shown());
+    folder.tamis(&["train", "config.yaml"]).succeeds().says("tools: add");
     assert_on_policy(&folder);
     let called = (1..=3)
-        .flat_map(|step| rows(&folder, step))
+        .flat_map(|step| folder.rollouts("tiny", step))
         .filter(|row| row["turn_ends"].as_array().unwrap().len() == 2);
     let texts: Vec<String> = called.map(|row| row["completion"].as_str().unwrap().to_owned()).collect();
     assert!(!texts.is_empty());

@@ -207,10 +207,8 @@ fn what_an_environment_said_is_replayed_from_the_journal() {
 
             // The run that was never killed and heard the same.
             let replay = case.folder();
-            std::fs::create_dir_all(replay.join("runs/tiny")).unwrap();
-            for file in ["config.yaml", "started", "episodes.bin", "order.bin"] {
-                std::fs::copy(run.join(file), replay.join("runs/tiny").join(file)).unwrap();
-            }
+            let files = ["config.yaml", "started", "episodes.bin", "order.bin"];
+            folder.copy("runs/tiny", &replay, "runs/tiny", &files);
             let began = Instant::now();
             let replayed = replay.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
             whole = began.elapsed().max(Duration::from_secs(1));

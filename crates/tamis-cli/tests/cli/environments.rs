@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use serde_json::Value;
-use tamis_data::records::Records;
 
 use crate::kills::{Dice, num_kills};
 use crate::resume::through_kills;
@@ -32,18 +31,11 @@ validate: {test_freq: 3, before_train: true, save_samples: true}
 checkpoint: {save_freq: 2}
 ";
 
-fn rows(folder: &Folder, step: u64) -> Vec<Value> {
-    let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
-    Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
-}
-
 #[test]
 fn episodes_are_trained_on_as_they_were_played() {
     let folder = Folder::new().with("config.yaml", LAKE);
-    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-    assert!(ended.stderr.contains("frozen_lake: 64 training and 8 held-out levels"), "{}", ended.shown());
-    let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
-    let steps: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    folder.tamis(&["train", "config.yaml"]).succeeds().says("frozen_lake: 64 training and 8 held-out levels");
+    let steps = folder.rows("tiny");
     let mut num_updates = 0;
     for row in steps.iter().filter(|row| row["actor/ppo_kl"].is_number()) {
         // The log-probabilities of every turn are those that training computes for the whole trajectory, to the bit.
@@ -52,7 +44,7 @@ fn episodes_are_trained_on_as_they_were_played() {
     }
     assert_eq!(num_updates, 6);
     let (mut num_turns, mut num_rows) = (0, 0);
-    for row in (1..=6).flat_map(|step| rows(&folder, step)) {
+    for row in (1..=6).flat_map(|step| folder.rollouts("tiny", step)) {
         let list = |name: &str| row[name].as_array().unwrap().clone();
         let (mask, logprobs, ends) = (list("loss_mask"), list("logprobs"), list("turn_ends"));
         assert_eq!((mask.len(), logprobs.len()), (list("token_ids").len(), list("token_ids").len()));
@@ -104,12 +96,12 @@ fn answers_to_a_window_are_trained_on_as_they_were_given() {
             .replaced("max_position_embeddings: 256", "max_position_embeddings: 512");
         let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds();
-        let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
-        let steps: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let kls: Vec<f64> = steps.iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect();
+        let kls: Vec<f64> =
+            folder.rows("tiny").iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect();
         assert_eq!(kls, [0.0; 3], "{context}");
         let anew = |row: &Value| row["text_starts"].as_array().unwrap().len();
-        let num_anew: usize = (1..=3).flat_map(|step| rows(&folder, step)).map(|row| anew(&row)).sum();
+        let num_anew: usize =
+            (1..=3).flat_map(|step| folder.rollouts("tiny", step)).map(|row| anew(&row)).sum();
         assert_eq!(num_anew > 0, context != "full", "{context}: {num_anew}");
     }
 }
@@ -159,9 +151,10 @@ fn every_kind_of_environment_is_played() {
             .replaced("filter: {kind: variance}\n", "")
             .replaced("total_steps: 6", "total_steps: 1");
         let folder = Folder::new().with("config.yaml", &config);
-        let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-        assert!(ended.stderr.contains(&format!("{kind}: 64 training")), "{}", ended.shown());
-        assert!(rows(&folder, 1).iter().all(|row| !row["turn_ends"].as_array().unwrap().is_empty()));
+        folder.tamis(&["train", "config.yaml"]).succeeds().says(&format!("{kind}: 64 training"));
+        assert!(
+            folder.rollouts("tiny", 1).iter().all(|row| !row["turn_ends"].as_array().unwrap().is_empty())
+        );
     }
 }
 
@@ -171,8 +164,7 @@ fn what_an_environment_lacks_is_told_before_anything_runs() {
     let refused = |overrides: &[&str]| {
         let arguments: Vec<&str> =
             ["config", "check", "config.yaml"].iter().chain(overrides).copied().collect();
-        let ended = folder.tamis(&arguments);
-        assert_eq!(ended.code, Some(2), "{}", ended.shown());
+        let ended = folder.tamis(&arguments).exits(2);
         ended.stderr
     };
     let none = refused(&["~environment"]);
@@ -205,9 +197,9 @@ warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
     for said in
         ["frozen_lake: 64 training", "arms: 32 training and 4 held-out", "sokoban: 0 training and 4 held-out"]
     {
-        assert!(ended.stderr.contains(said), "{}", ended.shown());
+        ended.says(said);
     }
-    let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
     let last: Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
     for name in [
         "train/frozen_lake/success",

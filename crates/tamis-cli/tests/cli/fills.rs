@@ -19,16 +19,6 @@ fn config(on_limit: &str) -> String {
         .replaced("max_num_gen_batches: 50", &format!("max_num_gen_batches: 1, on_limit: {on_limit}"))
 }
 
-/// Rows of the trained steps, by metric.
-fn steps(folder: &Folder) -> Vec<BTreeMap<String, f64>> {
-    let metrics = folder.read("runs/tiny/metrics.jsonl");
-    let rows = metrics.lines().map(|line| {
-        let row: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
-        row.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))).collect()
-    });
-    rows.filter(|row: &BTreeMap<String, f64>| row.contains_key("groups/generated")).collect()
-}
-
 /// Number of trajectories by verdict, and ids of trajectories, in a step's file.
 fn verdicts(folder: &Folder, step: u64) -> BTreeMap<String, f64> {
     let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
@@ -51,7 +41,7 @@ fn copies_fill_batches_and_are_counted() {
     let start = Instant::now();
     let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
     let whole = start.elapsed();
-    let (steps, mut copies) = (steps(&folder), 0.0);
+    let (steps, mut copies) = (folder.numbers("tiny"), 0.0);
     assert_eq!(steps.len(), 6);
     let log = folder.read("runs/tiny/run.log");
     for row in &steps {
@@ -77,7 +67,7 @@ fn copies_fill_batches_and_are_counted() {
     }
     assert!(copies > 0.0, "no batch was short: {log}");
     let told = format!("; {copies} times a copy of a trained group was trained on");
-    assert!(ended.stderr.contains(&told), "{}", ended.stderr);
+    ended.says(&told);
 
     let expected = Left::by(&folder.join("runs/tiny"));
     let mut dice = Dice::new();
@@ -93,7 +83,7 @@ fn dropped_groups_fill_batches_and_are_counted() {
     let folder = Folder::new().with("config.yaml", &config("keep_dropped"));
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let log = folder.read("runs/tiny/run.log");
-    let (steps, mut filled) = (steps(&folder), 0.0);
+    let (steps, mut filled) = (folder.numbers("tiny"), 0.0);
     assert_eq!(steps.len(), 6);
     for row in &steps {
         let of = |name: &str| row[name];

@@ -48,7 +48,7 @@ fn filter_writes_kept_and_dropped_rows() {
     folder.tamis(&[&arguments[..], &["--overwrite"]].concat()).succeeds();
 
     let json = folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--json"]).succeeds();
-    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
+    let json = json.json();
     assert!(json.is_object());
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0.25", "--high", "1", "--bounds", "closed"]).shown(), @r#"
     exit code 0
@@ -73,7 +73,7 @@ fn filter_bounds_may_be_negative() {
     let bounds = ["--strategy", "mean_range", "--low", "-0.5", "--high", "0.5", "--json"];
     let ended =
         folder.tamis(&[&["filter", "rollouts.jsonl", "--metric", "acc"][..], &bounds].concat()).succeeds();
-    let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let summary = ended.json();
     assert_eq!(summary["num_kept"], 1, "{summary}");
 }
 
@@ -87,22 +87,11 @@ fn filter_messages() {
       caused by: No such file or directory (os error 2)
       hint: name a JSONL or Parquet file
     ");
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "text"]).shown(), @r#"
-    exit code 1
-    ----- stderr
-    error: rollouts.jsonl, line 1: `text` must be a number, true, false or null, got the text "x"
-    "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "top_p"]).shown(), @r#"
     exit code 2
     ----- stderr
     error: --strategy top_p needs --p
       hint: `--p 0.9`: Share of the round's mass that is kept
-    "#);
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "min-p"]).shown(), @r#"
-    exit code 2
-    ----- stderr
-    error: --strategy min_p needs --p
-      hint: `--p 0.9`: Share of the best score that a group needs
     "#);
     // Options that nothing looks at are refused.
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--low", "0.2", "--bounds", "closed"]).shown(), @r#"
@@ -138,19 +127,7 @@ fn filter_messages() {
     error: the within_group filter chooses among the members of a group, but a row of wide.jsonl holds a whole group
       hint: write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups
     "#);
-    insta::assert_snapshot!(folder.tamis(&[&within[..], &["--metric", "all"]].concat()).shown(), @r#"
-    exit code 2
-    ----- stderr
-    error: the within_group filter chooses among the members of a group, but a row of wide.jsonl holds a whole group
-      hint: write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups
-    "#);
     assert!(!folder.join("kept.jsonl").exists());
-    folder.write("torn.jsonl", &ROLLOUTS[..ROLLOUTS.len() - 10]);
-    insta::assert_snapshot!(folder.tamis(&["filter", "torn.jsonl", "--metric", "acc"]).shown(), @r#"
-    exit code 1
-    ----- stderr
-    error: torn.jsonl, line 6: not valid JSON at column 26: EOF while parsing a string
-    "#);
     folder.write("rows.csv", "uid,acc\n");
     insta::assert_snapshot!(folder.tamis(&["filter", "rows.csv", "--metric", "acc"]).shown(), @r#"
     exit code 1
@@ -161,84 +138,13 @@ fn filter_messages() {
 }
 
 #[test]
-fn filter_of_parquet_in_every_usual_compression() {
-    let files = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files");
-    let folder = Folder::new();
-    for codec in ["none", "gzip", "lz4", "zstd"] {
-        let name = format!("verl_{codec}.parquet");
-        std::fs::copy(files.join(&name), folder.join(&name)).expect("copied");
-        let arguments =
-            ["filter", &name, "--metric", "extra_info.index", "--group", "ability", "--no-outcome", "--json"];
-        let ended = folder.tamis(&[&arguments[..], &["--kept", &format!("{codec}.parquet")]].concat());
-        if codec == "zstd" && !cfg!(feature = "zstd") {
-            assert!(
-                ended.stderr.contains("is compressed with zstd, which this build cannot read"),
-                "{}",
-                ended.shown()
-            );
-            continue;
-        }
-        let summary: serde_json::Value = serde_json::from_str(&ended.succeeds().stdout).expect("JSON");
-        assert_eq!(
-            (&summary["num_rows"], &summary["num_kept"]),
-            (&2.into(), &1.into()),
-            "{codec}: {summary}"
-        );
-        folder
-            .tamis(&[
-                "filter",
-                &format!("{codec}.parquet"),
-                "--metric",
-                "extra_info.index",
-                "--group",
-                "ability",
-            ])
-            .succeeds();
-    }
-}
-
-#[test]
-fn filter_of_real_solutions() {
-    let Some(data) = tamis_golden::data("gsm8k") else { return };
-    let file = data.join("model_solutions.jsonl").display().to_string();
-    let folder = Folder::new();
-    let mut arguments = vec!["filter".to_owned(), file.clone()];
-    for model in ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"] {
-        arguments.extend(["--metric".to_owned(), format!("{model}.is_correct")]);
-    }
-    let shown = folder.tamis(&arguments).succeeds().shown().replace(&file, "model_solutions.jsonl");
-    insta::assert_snapshot!(shown, @r#"
-    exit code 0
-    ----- stdout
-    Filter statistics (variance of 6b_finetuning.is_correct, 6b_verification.is_correct, 175b_finetuning.is_correct, 175b_verification.is_correct):
-      - Total prompts: 660 (2640 trajectories, 4 a prompt)
-      - Dropped: 306 (46.4%)
-          all wrong: 221 (33.5%)
-          all correct: 85 (12.9%)
-      - Kept (groups with max > min): 354 (53.6%)
-      - Mean std: 0.243
-      - Mean metric: 0.373
-      - Pass rate: 37.3%
-    "#);
-    arguments.extend([
-        "--kept".to_owned(),
-        "kept.jsonl".to_owned(),
-        "--dropped".to_owned(),
-        "dropped.jsonl".to_owned(),
-    ]);
-    folder.tamis(&arguments).succeeds();
-    assert_eq!(folder.read("kept.jsonl").lines().count(), 354);
-    assert_eq!(folder.read("dropped.jsonl").lines().count(), 221 + 85);
-}
-
-#[test]
 fn filter_of_a_runs_own_rollouts() {
     let folder = Folder::tiny();
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
     let ended = folder
         .tamis(&["filter", "runs/tiny/rollouts/step_1.parquet", "--metric", "acc", "--json"])
         .succeeds();
-    let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let summary = ended.json();
     let metrics = folder.read("runs/tiny/metrics.jsonl");
     let step: serde_json::Value =
         serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");

@@ -6,13 +6,7 @@ use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, SyncPolicy};
 
 use crate::kills::{Dice, begun, num_kills};
-use crate::tamis::{Folder, Left, Replaced as _, TINY};
-
-/// Sends Ctrl-C.
-pub(crate) fn interrupt(child: &std::process::Child) {
-    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(sent.expect("kill").success());
-}
+use crate::tamis::{Folder, Left, Replaced as _, TINY, signal, soon, unfiltered};
 
 #[test]
 fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
@@ -21,16 +15,10 @@ fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
         TINY.replaced("total_steps: 6", "total_steps: 200").replaced("save_freq: 2", "save_freq: 1000");
     folder.write("long.yaml", &long);
     let child = folder.start(&["train", "long.yaml"]);
-    let metrics = folder.join("runs/tiny/metrics.jsonl");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 4 {
-        assert!(Instant::now() < deadline, "no steps");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    interrupt(&child);
-    let ended = folder.wait(child);
-    assert_eq!(ended.code, Some(130), "{}", ended.shown());
-    assert!(ended.stderr.contains("stopping: saves the last finished step"), "{}", ended.stderr);
+    soon("steps", || folder.has_rows("runs/tiny", 4));
+    signal(&child, "-INT");
+    let ended = folder.wait(child).exits(130);
+    ended.says("stopping: saves the last finished step");
     let steps: usize = ended
         .stdout
         .split("interrupted after ")
@@ -71,7 +59,7 @@ fn ctrl_c_is_heard_while_prompts_are_looked_at() {
     ]);
     std::thread::sleep(Duration::from_secs(2));
     let start = Instant::now();
-    interrupt(&child);
+    signal(&child, "-INT");
     let ended = folder.wait(child);
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     assert_eq!(ended.code, Some(130), "{}", ended.shown());
@@ -126,13 +114,9 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
         folder.write("hang", place);
         let _ = std::fs::remove_file(folder.join("hanging"));
         let child = folder.start(&arguments);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !folder.join("hanging").exists() {
-            assert!(Instant::now() < deadline, "{place}: nothing hangs");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        soon(place, || folder.join("hanging").exists());
         let start = Instant::now();
-        interrupt(&child);
+        signal(&child, "-INT");
         let ended = folder.wait(child);
         assert!(start.elapsed() < Duration::from_secs(20), "{place}: {:?}", start.elapsed());
         assert_eq!(ended.code, Some(130), "{place}: {}", ended.shown());
@@ -160,29 +144,22 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
         .replaced("before_train: true", "before_train: false");
     let folder = Folder::new().with("config.yaml", &long);
     let child = folder.start(&["train", "config.yaml"]);
-    let deadline = Instant::now() + Duration::from_secs(60);
     let log = folder.join("runs/tiny/run.log");
-    while !std::fs::read_to_string(&log).is_ok_and(|message| message.contains("model: ")) {
-        assert!(Instant::now() < deadline, "no model");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    soon("a model", || std::fs::read_to_string(&log).is_ok_and(|message| message.contains("model: ")));
     std::thread::sleep(Duration::from_millis(300));
     let start = Instant::now();
-    interrupt(&child);
+    signal(&child, "-INT");
     let ended = folder.wait(child);
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(ended.code, Some(130), "{}", ended.shown());
-    assert!(ended.stdout.contains("interrupted after 0 steps"), "{}", ended.shown());
+    ended.prints("interrupted after 0 steps");
 }
 
 /// Ctrl-C at any instant of runs that spend their time in updates, of which a step has many: what is begun is
 /// dropped whole or finished, and a resume ends as the run that nobody interrupted.
 #[test]
 fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
-    let config = TINY
-        .replaced("filter: {kind: variance}\n", "")
-        .replaced("  gen_batch_size: 8\n", "")
-        .replaced("schedule: {max_num_gen_batches: 50}\n", "")
+    let config = unfiltered(TINY)
         .replaced("hidden_size: 16, intermediate_size: 32", "hidden_size: 32, intermediate_size: 64")
         .replaced("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 1\n  ppo_epochs: 15");
     let config = format!(
@@ -246,26 +223,16 @@ for line in sys.stdin:
 #[test]
 fn what_an_interrupted_step_was_answered_is_not_asked_again() {
     let reward = "reward: [{kind: number}, {kind: command, name: noise, argv: [python3, noise.py], num_processes: 1, timeout: 600s}]";
-    let changes = [
-        ("reward: [{kind: number}]", reward),
-        ("filter: {kind: variance}", "filter: {kind: variance, metric: noise, tolerance: 0.8}"),
-        ("validate: {test_freq: 2", "validate: {test_freq: 3"),
-    ];
-    let mut config = TINY.to_owned();
-    for (from, to) in changes {
-        config = config.replaced(from, to);
-    }
+    let config = TINY
+        .replaced("reward: [{kind: number}]", reward)
+        .replaced("filter: {kind: variance}", "filter: {kind: variance, metric: noise, tolerance: 0.8}")
+        .replaced("validate: {test_freq: 2", "validate: {test_freq: 3");
     let folder =
         Folder::new().with("config.yaml", &config).with("noise.py", HANGS_IN_A_STEP).with("hang", "");
     let child = folder.start(&["train", "config.yaml"]);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !folder.join("hanging").exists() {
-        assert!(Instant::now() < deadline, "nothing hangs");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    interrupt(&child);
-    let ended = folder.wait(child);
-    assert!(ended.stdout.contains("interrupted after 1 step"), "{}", ended.shown());
+    soon("a hang", || folder.join("hanging").exists());
+    signal(&child, "-INT");
+    folder.wait(child).prints("interrupted after 1 step");
     std::fs::remove_file(folder.join("hang")).expect("removed");
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
 
@@ -282,11 +249,7 @@ fn what_an_interrupted_step_was_answered_is_not_asked_again() {
     let different: std::collections::BTreeSet<&String> = keys.iter().collect();
     assert!(keys.len() > 6 * 32 && different.len() == keys.len(), "{} of {}", different.len(), keys.len());
     let replay = Folder::new().with("config.yaml", &config).with("noise.py", "raise SystemExit('asked')\n");
-    for file in ["config.yaml", "started", "journal.bin"] {
-        std::fs::create_dir_all(replay.join("runs/tiny")).expect("folder");
-        std::fs::copy(folder.join("runs/tiny").join(file), replay.join("runs/tiny").join(file))
-            .expect("copied");
-    }
+    folder.copy("runs/tiny", &replay, "runs/tiny", &["config.yaml", "started", "journal.bin"]);
     replay.tamis(&["train", "--resume", "runs/tiny", "data.check_gold=off"]).succeeds();
     assert_eq!(Left::by(&folder.join("runs/tiny")).metrics, Left::by(&replay.join("runs/tiny")).metrics);
 }
@@ -319,9 +282,7 @@ fn an_update_that_is_interrupted_is_finished() {
             };
             std::thread::sleep(time.mul_f64((0.1 + 0.3 * dice.roll()) / f64::from(1 << sooner)));
             if interrupts < 12 && child.try_wait().expect("status").is_none() {
-                let sent =
-                    std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-                assert!(sent.expect("kill").success());
+                signal(&child, "-INT");
                 interrupts += 1;
             }
             if folder.wait(child).code == Some(0) {

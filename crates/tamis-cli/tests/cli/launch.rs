@@ -4,9 +4,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::tamis::{Ended, Folder};
+use crate::tamis::{Ended, Folder, signal, soon};
 
 /// A policy that was warm-started before, for servers serve a checkpoint.
 pub(crate) const SERVED: [&str; 3] =
@@ -33,7 +33,7 @@ pub(crate) fn vllm(folder: &Folder) -> (&'static str, PathBuf) {
 
 fn run(folder: &Folder, arguments: &[&str], path: (&str, PathBuf)) -> Ended {
     let ended = folder.wait(folder.start_with(arguments, &[path]));
-    assert!(!ended.stderr.contains("panicked"), "{}", ended.shown());
+    ended.never_says("panicked");
     ended
 }
 
@@ -43,20 +43,6 @@ pub(crate) fn pids(folder: &Folder) -> Vec<String> {
 
 fn is_alive(pid: &str) -> bool {
     Command::new("kill").args(["-0", pid]).stderr(std::process::Stdio::null()).status().unwrap().success()
-}
-
-/// Waits for something that takes a moment.
-#[track_caller]
-fn soon(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn weights(folder: &Folder, run: &str) -> Vec<u8> {
-    std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
 }
 
 /// verl's words for an engine are enough: two servers are started on the GPUs that there are, and the run is
@@ -80,12 +66,8 @@ fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
         "trainer.n_gpus_per_node=4",
     ];
     let ended = run(&folder, &[&engine, &SERVED[..]].concat(), path.clone()).succeeds();
-    assert!(weights(&folder, "alone") == weights(&folder, "served"), "{}", ended.shown());
-    assert!(
-        ended.stderr.contains("starting a server: VLLM_SERVER_DEV_MODE=1 vllm serve"),
-        "{}",
-        ended.stderr
-    );
+    assert!(folder.weights("alone", 4) == folder.weights("served", 4), "{}", ended.shown());
+    ended.says("starting a server: VLLM_SERVER_DEV_MODE=1 vllm serve");
     let mut arguments: Vec<String> = folder.read("arguments").lines().map(str::to_owned).collect();
     arguments.sort();
     for (line, gpus) in arguments.iter().zip(["0,1", "2,3"]) {
@@ -119,7 +101,7 @@ fn servers_that_a_launcher_starts_end_with_the_run() {
     ];
     let arguments = [&train[..], &launched, &SERVED].concat();
     let ended = folder.wait(folder.start_with(&arguments, &environment)).succeeds();
-    assert!(weights(&folder, "alone") == weights(&folder, "launched"), "{}", ended.shown());
+    assert!(folder.weights("alone", 4) == folder.weights("launched", 4), "{}", ended.shown());
     let mut arguments: Vec<String> = folder.read("arguments").lines().map(str::to_owned).collect();
     arguments.sort();
     assert_eq!(arguments.len(), 2, "{arguments:?}");
@@ -134,7 +116,7 @@ fn servers_that_a_launcher_starts_end_with_the_run() {
     let too_many = ["run.name=more", "rollout.launch={replicas: 5}"];
     let arguments = [&train[..], &launched[1..2], &launched[3..], &too_many, &SERVED].concat();
     let refused = folder.wait(folder.start_with(&arguments, &environment));
-    assert!(refused.stderr.contains("is to have 1 GPUs: 4 are there, 0 of them free"), "{}", refused.stderr);
+    refused.says("is to have 1 GPUs: 4 are there, 0 of them free");
     assert!(refused.stderr.contains("hint: lower `learner.gpus_per_node` or `rollout.launch.replicas`"));
 }
 
@@ -184,19 +166,13 @@ fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
     let launcher = parent(&parent(&pids(&folder)[0]));
     assert!(Command::new("kill").args(["-KILL", &launcher]).status().unwrap().success());
     let ended = folder.wait(run).succeeds();
-    assert!(
-        ended.stderr.contains("another launcher starts its servers in 1 s, restart 1 of at most 8"),
-        "{}",
-        ended.shown()
-    );
+    ended.says("another launcher starts its servers in 1 s, restart 1 of at most 8");
     assert_eq!(ended.stderr.matches(" was started again and answers at http://127.0.0.1:").count(), 2);
     // Two at first, and two of another launcher; on a busy machine a server may come up in more than one try.
     assert!(pids(&folder).len() >= 4);
     assert_eq!(folder.read("key"), key);
     assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
-    let last = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_60/model.safetensors"))).unwrap()
-    };
+    let last = |run: &str| folder.weights(run, 60);
     assert!(last("alone") == last("launched"), "{}", ended.shown());
 }
 
@@ -213,7 +189,7 @@ fn what_a_run_would_start_is_told_before() {
     ];
     let imported = folder.tamis(&[&["config", "import"], &verl[..]].concat()).succeeds();
     let printed = "the run starts 4 servers before it samples: `VLLM_SERVER_DEV_MODE=1 vllm serve ";
-    assert!(imported.stdout.contains(&format!("# {printed}")), "{}", imported.shown());
+    imported.prints(&format!("# {printed}"));
     let arguments = ["config", "check", "tiny.yaml", "rollout.backend=sglang", "rollout.launch={}"];
     let checked = folder.tamis(&arguments).succeeds();
     let last = checked.stdout.lines().last().unwrap_or_default();
@@ -221,18 +197,6 @@ fn what_a_run_would_start_is_told_before() {
          sglang.launch_server --model-path runs/tiny/published/start --host 127.0.0.1 --port PORT \
          --max-running-requests 256`; its program has to be installed here (servers that are running: \
          rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)");
-    let none = folder.tamis(&["config", "check", "tiny.yaml", "rollout.backend=vllm"]);
-    insta::assert_snapshot!(none.failure(), @r#"
-exit code 2
-error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
- --> command line
-  |
-1 | rollout.backend=vllm
-  |                 ^^^^
-  hint: let the run start one itself, `rollout.launch: {}`; or start it with `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256` and set `rollout.servers: [http://127.0.0.1:8000]`
-
-1 error in the configuration
-"#);
 }
 
 /// Published to a folder that servers know by another name.
@@ -258,7 +222,7 @@ fn weights_are_published_where_servers_find_them() {
         &there,
     ];
     run(&folder, &[&served, &SERVED[..]].concat(), vllm(&folder)).succeeds();
-    assert!(weights(&folder, "alone") == weights(&folder, "served"));
+    assert!(folder.weights("alone", 4) == folder.weights("served", 4));
     let names = |path: &str| {
         let entries = std::fs::read_dir(folder.join(path)).unwrap();
         let mut names: Vec<String> =
@@ -308,17 +272,6 @@ fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
       caused by: No such file or directory (os error 2)
       hint: install the server on this machine, name its program in rollout.launch.command, name servers that are running in rollout.servers, or sample in this process (`rollout.backend=native`)
     ");
-    insta::assert_snapshot!(failure("rollout.launch.command=[vllm, serve]"), @r#"
-exit code 2
-error: `rollout.launch.command` has no `{model}` in it: the server would not know its model
- --> command line
-  |
-1 | rollout.launch.command=[vllm, serve]
-  |                        ^^^^^^^^^^^^^
-  hint: write `{model}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
-
-2 errors in the configuration
-"#);
 }
 
 /// Neither Ctrl-C nor a kill leaves a server behind.
@@ -327,7 +280,7 @@ fn servers_end_with_the_run_however_that_ends() {
     let folder = Folder::tiny();
     first(&folder);
     let path = vllm(&folder);
-    for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
+    for (name, code) in [("-INT", Some(130)), ("-KILL", None)] {
         let _ = std::fs::remove_file(folder.join("pids"));
         let arguments =
             ["train", "tiny.yaml", "train.total_steps=100000", "rollout.backend=vllm", "rollout.launch={}"];
@@ -335,8 +288,7 @@ fn servers_end_with_the_run_however_that_ends() {
         soon("a server", || !pids(&folder).is_empty());
         let server = pids(&folder)[0].clone();
         std::thread::sleep(Duration::from_secs(2));
-        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        signal(&child, name);
         let ended = folder.wait(child);
         assert_eq!(ended.code, code, "{}", ended.shown());
         soon("the end of the server", || !is_alive(&server));

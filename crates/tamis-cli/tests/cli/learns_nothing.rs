@@ -1,7 +1,7 @@
 //! Runs that cannot learn: rewards that do not arrive, batches that bear no loss. They end with a diagnosis,
 //! and go on once that is mended.
 
-use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, edited, unfiltered};
 
 /// A reward program whose answer to `request` is this Python expression.
 fn judge(answer: &str) -> String {
@@ -16,15 +16,8 @@ const SCORES: &str = "{'score': len(request['completion']) % 3}";
 
 /// [`TINY`] with a judge as its only reward, and these changes.
 fn config(changes: &[(&str, &str)]) -> String {
-    let judge = (
-        "reward: [{kind: number}]",
-        "reward: [{kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]",
-    );
-    let mut config = TINY.to_owned();
-    for (from, to) in std::iter::once(&judge).chain(changes) {
-        config = config.replaced(from, to);
-    }
-    config
+    let judge = "reward: [{kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]";
+    edited(&TINY.replaced("reward: [{kind: number}]", judge), changes)
 }
 
 const NO_FILTER: [(&str, &str); 3] = [
@@ -46,11 +39,7 @@ fn failure(ended: &Ended) -> String {
 }
 
 fn num_steps(folder: &Folder) -> usize {
-    folder
-        .read("runs/tiny/metrics.jsonl")
-        .lines()
-        .filter(|line| line.contains("\"groups/generated\""))
-        .count()
+    folder.steps("tiny").len()
 }
 
 #[test]
@@ -67,8 +56,7 @@ fn a_reward_that_fails_on_everything_ends_the_run_and_a_mended_one_goes_on() {
     ");
     assert_eq!(num_steps(&folder), 3);
     // Still broken: the next round says so again.
-    let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
-    assert!(again.failure().contains("of 4 rounds in a row, up to step 4"), "{}", again.shown());
+    folder.tamis(&["train", "--resume", "runs/tiny"]).fails_with("of 4 rounds in a row, up to step 4");
     folder.write("judge.py", &judge(SCORES));
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     assert_eq!(num_steps(&folder), 6);
@@ -89,8 +77,7 @@ fn a_filter_does_not_draw_rounds_without_end_for_a_reward_that_fails() {
       hint: mend the function; then `tamis train --resume runs/tiny` goes on after the last step that was trained, and asks anew
     "));
         // What was answered is not read back from the journal: it is asked for anew.
-        let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
-        assert!(again.failure().contains("of 3 rounds in a row, up to step 1"), "{}", again.shown());
+        folder.tamis(&["train", "--resume", "runs/tiny"]).fails_with("of 3 rounds in a row, up to step 1");
         folder.write("judge.py", &judge(SCORES));
         folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
         assert_eq!(num_steps(&folder), 6);
@@ -124,8 +111,7 @@ fn no_end_of_a_step_hides_that_rewards_are_missing() {
         ("schedule: {max_num_gen_batches: 50}", "schedule: {max_num_gen_batches: 1, on_limit: skip}"),
         ("  total_steps: 6", "  total_steps: 6\n  early_stop: {empty_steps: {patience: 1}}"),
     ];
-    let ended = train(&folder, FAILS, &early_stop);
-    assert!(ended.failure().contains("failed on every completion of the only round"), "{}", ended.shown());
+    train(&folder, FAILS, &early_stop).fails_with("failed on every completion of the only round");
 }
 
 #[test]
@@ -133,19 +119,15 @@ fn a_short_run_without_any_reward_is_not_done() {
     let folder = Folder::new();
     let short = [&NO_FILTER[..], &[("  total_steps: 6", "  total_steps: 2")]].concat();
     let ended = train(&folder, FAILS, &short);
-    assert!(
-        ended.failure().contains("failed on every completion of 2 rounds in a row, up to step 2"),
-        "{}",
-        ended.shown()
-    );
-    assert!(!ended.stdout.contains("done"), "{}", ended.stdout);
+    ended.fails_with("failed on every completion of 2 rounds in a row, up to step 2");
+    ended.never_prints("done");
     let hint = "hint: mend the function; no step of this run is left: to train further: `tamis train \
          --resume runs/tiny train.total_steps=4`";
-    assert!(ended.failure().contains(hint), "{}", ended.shown());
+    ended.fails_with(hint);
     // A resume without a step to train has no news.
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
     let old = "error: no step was left to train, and as before: reward `judge` (reward[0]) failed on every completion of 2 rounds";
-    assert!(again.failure().contains(old) && again.failure().contains(hint), "{}", again.shown());
+    again.fails_with(old).fails_with(hint);
     // Once there is a reward, the same run is done.
     folder.write("judge.py", &judge(SCORES));
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).succeeds();
@@ -168,12 +150,8 @@ fn no_answer_from_anyone_ends_the_run_too() {
     train(&folder, "{'score': None}", &beside).succeeds();
     // One that fails is, even so.
     let folder = Folder::new();
-    let ended = train(&folder, FAILS, &beside);
-    assert!(
-        ended.failure().contains("reward `judge` (reward[1]) failed on every completion of 3 rounds"),
-        "{}",
-        ended.shown()
-    );
+    train(&folder, FAILS, &beside)
+        .fails_with("reward `judge` (reward[1]) failed on every completion of 3 rounds");
 }
 
 /// The preset's soft overlong punishment scores every completion, whatever the task's reward says.
@@ -184,7 +162,7 @@ fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
     folder.write("config.yaml", &config(&NO_FILTER));
     let ended = folder.tamis(&["train", "config.yaml", "preset=dapo", "filter=null"]);
     let printed = "no completion of 3 rounds in a row had a score from a reward function other than shaping, up to step 3";
-    assert!(ended.failure().contains(printed), "{}", ended.shown());
+    ended.fails_with(printed);
 }
 
 /// Shaping and another reward score what the judge fails on, without the metric that only the judge gives:
@@ -232,7 +210,7 @@ fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
     for ended in [first, again] {
         assert_eq!((ended.code, ended.stderr.matches(printed).count()), (Some(2), 2), "{}", ended.shown());
-        assert!(ended.failure().contains("`filter.metric` is `strict`"), "{}", ended.shown());
+        ended.fails_with("`filter.metric` is `strict`");
     }
     // What was answered without it is asked anew.
     folder.write("judge.py", &judge("{'scores': {'score': 1, 'strict': len(request['completion']) % 2}}"));
@@ -255,7 +233,7 @@ fn what_was_missing_is_counted_on_by_a_resume() {
         [&NO_FILTER[..], &[("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 1, keep_last: null}")]]
             .concat();
     let ended = train(&folder, &from_two, &often);
-    assert!(ended.failure().contains("of 3 rounds in a row, up to step 4"), "{}", ended.shown());
+    ended.fails_with("of 3 rounds in a row, up to step 4");
     let run = folder.join("runs/tiny");
     let expected = Left::by(&run);
     for lost in [vec![4], vec![3, 4], vec![2, 3, 4]] {
@@ -289,22 +267,12 @@ fn steps_that_bear_no_loss_end_the_run() {
     assert_eq!(num_steps(&folder), 10);
     let folder = Folder::new();
     let short = [&truncated[..], &[("  total_steps: 20", "  total_steps: 3")]].concat();
-    let ended = train(&folder, SCORES, &short);
-    assert!(
-        ended.failure().contains("the 3 steps up to step 3 made no update of the policy"),
-        "{}",
-        ended.shown()
-    );
+    train(&folder, SCORES, &short).fails_with("the 3 steps up to step 3 made no update of the policy");
 }
 
 /// Answers from the first step on: at the validation before it, nothing is scored.
 fn late() -> String {
     format!("{{'score': None}} if request['step'] == 0 else {SCORES}")
-}
-
-fn rows(folder: &Folder) -> Vec<serde_json::Map<String, serde_json::Value>> {
-    let text = folder.read("runs/tiny/metrics.jsonl");
-    text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect()
 }
 
 /// Where nothing was scored there is no number: not on the line, not in the metrics, not in the closing
@@ -321,12 +289,8 @@ fn a_validation_of_which_nothing_was_scored_has_no_figure() {
             let mut arguments = vec!["train", "config.yaml", "filter=null", &keep, "data.check_gold=off"];
             arguments.extend(preset);
             let ended = folder.tamis(&arguments).succeeds();
-            assert!(
-                ended.stderr.contains("\nvalidation after step 0: no score (8 prompts), mean length "),
-                "{}",
-                ended.shown()
-            );
-            assert!(ended.stderr.contains("\nvalidation after step 2: mean score "), "{}", ended.shown());
+            ended.says("\nvalidation after step 0: no score (8 prompts), mean length ");
+            ended.says("\nvalidation after step 2: mean score ");
             let compared =
                 "nothing was scored for `val-core/arithmetic/reward/mean@1` (checkpoint.keep_best.metric)";
             assert_eq!(ended.stderr.contains(compared), metric != "null", "{}", ended.shown());
@@ -337,11 +301,11 @@ fn a_validation_of_which_nothing_was_scored_has_no_figure() {
                 "{}",
                 ended.shown()
             );
-            let rows = rows(&folder);
-            let means = |row: &serde_json::Map<String, serde_json::Value>| {
+            let rows = folder.rows("tiny");
+            let means = |row: &serde_json::Value| {
                 // The punishment itself is measured under its own name.
                 let is_mean = |name: &&String| name.contains("mean@1") && !name.contains("/overlong/");
-                row.keys().filter(is_mean).cloned().collect::<Vec<_>>()
+                row.as_object().expect("a row").keys().filter(is_mean).cloned().collect::<Vec<_>>()
             };
             assert_eq!(means(&rows[0]), [""; 0], "{:?}", rows[0]);
             assert_eq!(rows[0]["val-aux/arithmetic/num_unscored"], 8.0);
@@ -365,11 +329,10 @@ fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
     train(&folder, SCORES, &[&NO_FILTER[..], &[("  total_steps: 6", "  total_steps: 2")]].concat())
         .succeeds();
     folder.write("judge.py", &judge("{'score': None}"));
-    let ended = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=0"]);
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let ended = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=0"]).exits(1);
     let said =
         "error: nothing was evaluated, and nothing is kept: no reward function answered any completion";
-    assert!(ended.stderr.contains(said), "{}", ended.shown());
+    ended.says(said);
     // Nothing that looks like a result is left.
     let kept = folder.join("runs/tiny/evaluations");
     assert!(!kept.exists() && !ended.stderr.contains("kept in"), "{}", ended.shown());
@@ -383,9 +346,7 @@ fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
       nothing was scored: no reward function answered any completion
       unscored                     8
     ");
-    let json = folder.tamis(&["eval", "runs/tiny", "--json"]);
-    assert_eq!(json.code, Some(1), "{}", json.shown());
-    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    let json = folder.tamis(&["eval", "runs/tiny", "--json"]).exits(1).json();
     assert!(!json["metrics"].to_string().contains("mean@"), "{json}");
 }
 
@@ -428,7 +389,7 @@ fn a_warm_start_without_any_score_does_not_reach_its_target() {
         "{}",
         ended.shown()
     );
-    assert!(ended.stderr.contains("warning: warm start: no reward function answered"), "{}", ended.shown());
+    ended.says("warning: warm start: no reward function answered");
 }
 
 /// Completions generated before a run ended in the middle of a step are written.
@@ -440,7 +401,7 @@ fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
         let arguments =
             ["rollouts", "runs/tiny", "--step", "1", "--verdict", verdict, "--limit", "1000", "--json"];
         let ended = folder.tamis(&arguments).succeeds();
-        let json: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+        let json = ended.json();
         json["rows"].as_array().expect("rows").clone()
     };
     // Three rounds of eight prompts, four completions each; nobody scored them.
@@ -456,8 +417,7 @@ fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
     ];
     train(&folder, "{'score': 1}", &changes);
     let arguments = ["rollouts", "runs/strict", "--verdict", "aborted", "--limit", "1000", "--json"];
-    let aborted: serde_json::Value =
-        serde_json::from_str(&folder.tamis(&arguments).succeeds().stdout).expect("JSON");
+    let aborted = folder.tamis(&arguments).succeeds().json();
     let aborted = aborted["rows"].as_array().expect("rows");
     assert_eq!(aborted.len(), 8 * 4);
     assert!(aborted.iter().all(|row| row["reward"] == 1.0), "{aborted:?}");
@@ -480,11 +440,8 @@ fn a_source_whose_function_fails_on_everything_ends_the_run() {
     folder.write("rows.jsonl", &rows.concat());
     let by_source = "reward: [{kind: by_source, sources: {sums: number, '*': {kind: command, argv: [python3, \
          judge.py], num_processes: 1}}}]";
-    let config = TINY
+    let config = unfiltered(TINY)
         .replaced("reward: [{kind: number}]", by_source)
-        .replaced("filter: {kind: variance}\n", "")
-        .replaced("schedule: {max_num_gen_batches: 50}\n", "")
-        .replaced("  gen_batch_size: 8\n", "")
         .replaced("train_batch_size: 4", "train_batch_size: 8");
     folder.write("config.yaml", &config);
     let files =
@@ -497,11 +454,7 @@ fn a_source_whose_function_fails_on_everything_ends_the_run() {
         "{}",
         ended.shown()
     );
-    assert!(
-        ended.failure().contains("hint: mend the function; then `tamis train --resume"),
-        "{}",
-        ended.shown()
-    );
+    ended.fails_with("hint: mend the function; then `tamis train --resume");
     folder.write("judge.py", &judge(SCORES));
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
 }

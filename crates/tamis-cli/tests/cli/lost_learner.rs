@@ -1,11 +1,11 @@
 //! Runs whose learner is lost, and learners whose run is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::launch::{SERVED, first, pids, vllm};
 use crate::listening::Listening;
-use crate::tamis::{Ended, Folder, Left, TINY};
+use crate::tamis::{Ended, Folder, Left, TINY, soon};
 
 const SOCKET: [&str; 2] = ["--listen", "unix:l.sock"];
 const URL: &str = "learner.url=unix:l.sock";
@@ -37,15 +37,6 @@ pub(crate) fn train_with_followers(
     })
 }
 
-#[track_caller]
-fn soon(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 fn is_logged(folder: &Folder, run: &str, step: u64) -> bool {
     let rows = std::fs::read_to_string(folder.join(&format!("runs/{run}/metrics.jsonl")));
     rows.is_ok_and(|rows| rows.contains(&format!("{{\"step\":{step},")))
@@ -60,8 +51,7 @@ fn a_learner_that_is_lost_time_after_time_ends_the_run_with_a_diagnosis() {
         let fault = ["--test-fault", "killed-before", "--test-fault-at", at];
         let mut learner = Listening::learner(&folder, &[&SOCKET[..], &fault].concat());
         let restarts = ["run.name=lost", URL, "learner.lost_timeout=20ms", "learner.max_restarts=2"];
-        let ended = train_with_followers(&folder, &mut learner, &fault, &restarts);
-        assert_eq!(ended.code, Some(3), "{}", ended.shown());
+        let ended = train_with_followers(&folder, &mut learner, &fault, &restarts).exits(3);
         let said = &ended.stderr;
         assert!(said.contains("error: the learner was lost 3 times in a row after step 0, and the run goes no further:\n  1. the learner at unix:l.sock "), "{said}");
         assert!(
@@ -85,8 +75,7 @@ fn a_learner_whose_run_is_killed_waits_for_the_resume() {
     soon("step 3", || is_logged(&folder, "killed", 3));
     run.kill().unwrap();
     run.wait().unwrap();
-    let resumed = folder.tamis(&["train", "--resume", "runs/killed"]).succeeds();
-    assert!(resumed.stderr.contains("resuming runs/killed after step "), "{}", resumed.shown());
+    folder.tamis(&["train", "--resume", "runs/killed"]).succeeds().says("resuming runs/killed after step ");
     Left::by(&folder.join("runs/killed")).assert_same(&Left::by(&folder.join("runs/whole")));
     assert!(learner.child.try_wait().unwrap().is_none(), "it is the learner that it was");
 }
@@ -124,10 +113,8 @@ fn servers_that_the_run_started_outlive_its_learner() {
     learner.child.wait().unwrap();
     let _follower = Listening::learner(&folder, &SOCKET);
     let ended = folder.wait(run).succeeds();
-    assert!(ended.stderr.contains("restart 1 of at most 3 in a row"), "{}", ended.shown());
+    ended.says("restart 1 of at most 3 in a row");
     assert_eq!(pids(&folder).len(), 2, "{}", ended.shown());
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
-    };
+    let weights = |run: &str| folder.weights(run, 4);
     assert!(weights("lost") == weights("whole"));
 }

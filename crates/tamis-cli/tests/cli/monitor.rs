@@ -47,17 +47,14 @@ fn what_cannot_be_followed() {
     std::fs::write(folder.join("core"), [0, 159, 146, 150, b'\n', 7]).expect("write");
     insta::assert_snapshot!("no_text", folder.tamis(&["monitor", "core", "--once"]).shown());
     folder.write("empty.log", "");
-    let empty = folder.tamis(&["monitor", "empty.log"]).succeeds();
-    assert!(empty.stdout.contains("no step yet"), "{}", empty.stdout);
+    folder.tamis(&["monitor", "empty.log"]).succeeds().prints("no step yet");
     let interval = folder.tamis(&["monitor", "runs/a", "--interval", "0"]).shown();
     assert!(interval.starts_with("exit code 2") && interval.contains("between 0.1 and 3600"), "{interval}");
 }
 
 /// Figures of `metrics.jsonl`, summed.
 fn sum(folder: &Folder, name: &str) -> f64 {
-    let text = folder.read("runs/tiny/metrics.jsonl");
-    let rows = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
-    rows.filter_map(|row| row[name].as_f64()).sum()
+    folder.rows("tiny").iter().filter_map(|row| row[name].as_f64()).sum()
 }
 
 /// `run.log` has verl's filter-group log lines, true to the accounting, in every mode. `tamis monitor` prints the same of

@@ -9,9 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::interrupts::interrupt;
 use crate::launch::{SERVED, first};
-use crate::tamis::{Ended, Folder, TINY};
+use crate::tamis::{Ended, Folder, TINY, signal};
 
 const TORCH: [&str; 2] = ["tiny.yaml", "learner.backend=torch"];
 
@@ -34,7 +33,7 @@ fn driver(folder: &Folder, mebibytes: u32) -> (&'static str, PathBuf) {
 
 fn run(folder: &Folder, arguments: &[&str], path: (&str, PathBuf)) -> Ended {
     let ended = folder.wait(folder.start_with(arguments, &[path, ("CUDA_VISIBLE_DEVICES", "0,1".into())]));
-    assert!(!ended.stderr.contains("panicked"), "{}", ended.shown());
+    ended.never_says("panicked");
     ended
 }
 
@@ -69,7 +68,7 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
     1 error in the configuration
     ");
     let ended = check(&["--plan", "--json", "--machines", "1x24GiB"]).succeeds();
-    let plan: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON alone");
+    let plan = ended.json();
     assert_eq!(plan["learner"]["ranks_per_machine"], 1);
     assert_eq!(plan["misfits"], serde_json::json!([]));
     let of_ray = check(&["--plan", "cluster.launcher=ray"]).succeeds().stdout;
@@ -80,7 +79,7 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
     assert!(of_ray.contains("learner: as many ranks as there are GPUs"), "{of_ray}");
     let wrong = check(&["--plan", "--machines", "8x80"]);
     assert_eq!(wrong.code, Some(2));
-    assert!(wrong.stderr.contains("is not [MACHINESx]GPUSxMEMORY"), "{}", wrong.stderr);
+    wrong.says("is not [MACHINESx]GPUSxMEMORY");
 }
 
 #[test]
@@ -104,8 +103,7 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
         program(&folder, "python3", &format!("echo $$ >> '{}'; exit 1", folder.join("asked").display()));
     assert_eq!(python, driver(&folder, 0));
     let train = ["train", TORCH[0], TORCH[1], "learner.device=cuda", "warm_start.steps=0"];
-    let ended = run(&folder, &train, driver(&folder, 0));
-    assert_eq!(ended.code, Some(2), "{}", ended.shown());
+    let ended = run(&folder, &train, driver(&folder, 0)).exits(2);
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 2
     error: the learner needs 46.7 KiB on each GPU before a token is computed, and has 0 B: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB
@@ -114,8 +112,7 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     assert!(!folder.join("asked").exists(), "no learner was started");
     assert!(!folder.join("runs").exists());
     // Where it fits the plan is among its first lines, before a learner is started.
-    let ended = run(&folder, &train, driver(&folder, 81_559));
-    assert_eq!(ended.code, Some(3), "{}", ended.shown());
+    let ended = run(&folder, &train, driver(&folder, 81_559)).exits(3);
     let (plan, start) =
         (ended.stderr.find("plan: this machine, 2 GPUs"), ended.stderr.find("starting a learner"));
     assert!(plan.is_some() && plan < start, "{}", ended.shown());
@@ -164,8 +161,7 @@ fn the_doctor_tells_what_is_there_and_what_a_configuration_lacks() {
     let servers = format!("rollout.servers=[{server}]");
     let own = ["learner.lora={rank: 4}", "rollout.backend=vllm", &servers];
     let lacking = [&["doctor"], &TORCH[..], &SERVED[..], &own[..]].concat();
-    let ended = run(&folder, &lacking, driver(&folder, 81_559));
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let ended = run(&folder, &lacking, driver(&folder, 81_559)).exits(1);
     let needs = ended.stdout.split("what this configuration needs\n").nth(1).expect("its own part");
     let needs = needs.replace(&server, "SERVER");
     let needs: Vec<&str> = needs.lines().filter(|line| !line.contains(" free")).collect();
@@ -198,9 +194,8 @@ fn the_doctor_gives_up_what_hangs() {
         assert!(began.elapsed() < Duration::from_secs(40), "it was not asked");
         std::thread::sleep(Duration::from_millis(5));
     }
-    interrupt(&child);
-    let ended = folder.wait(child);
-    assert_eq!(ended.code, Some(130), "{}", ended.shown());
+    signal(&child, "-INT");
+    folder.wait(child).exits(130);
     assert!(began.elapsed() < Duration::from_secs(50), "it waited for the answer");
     let _ = Command::new("kill").arg(folder.read("asked").trim()).status();
 }
@@ -208,8 +203,6 @@ fn the_doctor_gives_up_what_hangs() {
 #[test]
 fn a_run_of_the_native_engine_needs_nothing_else() {
     let folder = Folder::new().with("tiny.yaml", TINY);
-    let ended = folder.tamis(&["doctor", "tiny.yaml"]).succeeds();
-    assert!(ended.stdout.contains("  ok  the native engine"), "{}", ended.stdout);
-    let checked = folder.tamis(&["config", "check", "tiny.yaml", "--plan"]).succeeds();
-    assert!(checked.stdout.contains("plan: this machine"), "{}", checked.stdout);
+    folder.tamis(&["doctor", "tiny.yaml"]).succeeds().prints("  ok  the native engine");
+    folder.tamis(&["config", "check", "tiny.yaml", "--plan"]).succeeds().prints("plan: this machine");
 }

@@ -6,7 +6,7 @@ use crate::tamis::Folder;
 fn completions(folder: &Folder, arguments: &[&str]) -> Vec<String> {
     let ended =
         folder.tamis(&[&["rollouts"], arguments, &["--limit", "10000", "--json"]].concat()).succeeds();
-    let view: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let view = ended.json();
     let text = |row: &serde_json::Value| row["completion"].as_str().unwrap().to_owned();
     view["rows"].as_array().unwrap().iter().map(text).collect()
 }
@@ -32,12 +32,9 @@ fn every_completion_of_a_run_matches() {
     assert!(!validated.is_empty() && validated.iter().all(|text| is_two_digits(text)), "{validated:?}");
     train(&["train.total_steps=2", "run.name=part"]);
     folder.tamis(&["train", "--resume", "runs/part", "train.total_steps=4"]).succeeds();
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
-    };
+    let weights = |run: &str| folder.weights(run, 4);
     assert!(weights("tiny") == weights("part"));
-    let refused = folder.tamis(&["train", "--resume", "runs/part", "~rollout.regex"]);
-    assert!(refused.failure().contains("rollout.regex"), "{}", refused.shown());
+    folder.tamis(&["train", "--resume", "runs/part", "~rollout.regex"]).fails_with("rollout.regex");
 }
 
 /// At the start, with the place, and nothing is left behind.

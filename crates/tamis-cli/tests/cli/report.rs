@@ -67,25 +67,4 @@ fn what_cannot_be_told_about() {
     error: runs/a/metrics.jsonl: no line is a row of metrics; line 1: no JSON object: expected value at line 1 column 1
       hint: name a run directory, or a `metrics.jsonl` of tamis or with verl's names
     ");
-    let steps = folder.tamis(&["report", "runs/a", "--steps", "9..3"]).shown();
-    assert!(
-        steps.starts_with("exit code 2") && steps.contains("the first step, 9, comes after the last, 3"),
-        "{steps}"
-    );
-}
-
-/// A line that is no row costs that row alone, and Python's words for what is not finite cost none.
-#[test]
-fn damaged_lines_are_left_out_and_named() {
-    let folder = run();
-    let python = "{\"step\":3,\"critic/score/mean\":NaN,\"actor/grad_norm\":Infinity,\"all/critic/score/mean\":0.75}\n";
-    folder.write("runs/a/metrics.jsonl", &format!("broken\n{METRICS}{python}"));
-    let said = folder.tamis(&["report", "runs/a"]).succeeds();
-    assert!(said.stdout.starts_with("runs/a/report.html: 3 steps"), "{}", said.stdout);
-    let told = "line 1 of `metrics.jsonl` is damaged and left out: no JSON object: expected value at line 1 column 1";
-    assert!(said.stderr.contains(told), "{}", said.stderr);
-    let page = folder.read("runs/a/report.html");
-    assert!(page.contains("is damaged and left out: no JSON object"));
-    // The row of Python's is read, with what is finite in it.
-    assert!(page.contains("0.25 → <strong>0.75</strong>") && page.contains("0.5 → <strong>0.5</strong>"));
 }

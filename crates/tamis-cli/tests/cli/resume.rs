@@ -4,10 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use tamis_data::records::Records;
-
 use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
-use crate::tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
+use crate::tamis::{Folder, Left, Replaced as _, TINY, soon, unfiltered, without_checksums};
 
 /// Runs `config` to its end through kills and stops: half of them at a random instant, half as soon as (or shortly
 /// after) a checkpoint is being written. Returns how many there were, how many of them hit a checkpoint half
@@ -108,11 +106,7 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
 
         // A run that was never killed, given the same answers from outside.
         let replay = new();
-        for file in ["config.yaml", "started", "journal.bin"] {
-            let from = folder.join("runs/tiny").join(file);
-            std::fs::create_dir_all(replay.join("runs/tiny")).expect("folder");
-            std::fs::copy(from, replay.join("runs/tiny").join(file)).expect("copied");
-        }
+        folder.copy("runs/tiny", &replay, "runs/tiny", &["config.yaml", "started", "journal.bin"]);
         let start = Instant::now();
         let replayed = replay.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
         whole = start.elapsed();
@@ -131,9 +125,7 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
 #[test]
 fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     // KL in the reward, a critic alone at first, more updates of it than of the policy.
-    let config = TINY.replaced("total_steps: 6", "total_steps: 8").replaced("filter: {kind: variance}\n", "");
-    let config =
-        config.replaced("  gen_batch_size: 8\n", "").replaced("schedule: {max_num_gen_batches: 50}\n", "");
+    let config = unfiltered(TINY).replaced("total_steps: 6", "total_steps: 8");
     let config = format!(
         "preset: ppo\n{config}  keep_last: null\ncritic: {{warmup_steps: 3, ppo_epochs: 2, optimizer: {{learning_rate: 1e-3}}}}\n"
     )
@@ -251,8 +243,7 @@ fn more_steps_than_planned_equal_a_longer_run() {
         assert!(continued.files[&file] == planned.files[&file], "{file}");
     }
     // The change holds from then on.
-    let ended = folder.tamis(&["train", "--resume", "runs/short"]).succeeds();
-    assert!(ended.stdout.contains("done: 6 steps"), "{}", ended.shown());
+    folder.tamis(&["train", "--resume", "runs/short"]).succeeds().prints("done: 6 steps");
 }
 
 #[test]
@@ -300,12 +291,7 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     ");
 
     // Damage before the last record is no torn tail: whole records follow, and nothing is asked for again.
-    std::fs::create_dir_all(folder.join("early/runs")).expect("made");
-    for file in ["config.yaml", "started"] {
-        let (from, to) = (folder.join("runs/tiny").join(file), folder.join("early/runs/tiny"));
-        std::fs::create_dir_all(&to).expect("made");
-        std::fs::copy(from, to.join(file)).expect("copied");
-    }
+    folder.copy("runs/tiny", &folder, "early/runs/tiny", &["config.yaml", "started"]);
     let mut damaged = whole.clone();
     damaged[30] ^= 1;
     std::fs::write(folder.join("early/runs/tiny/journal.bin"), &damaged).expect("write");
@@ -379,12 +365,10 @@ fn a_run_without_its_checkpoints_is_left_as_it_is() {
 }
 
 /// Every sampled row of a run's steps, without the numbers that rounding moves.
-fn sampled(folder: &Folder, num_steps: usize) -> Vec<serde_json::Value> {
+fn sampled(folder: &Folder, num_steps: u64) -> Vec<serde_json::Value> {
     let mut rows = Vec::new();
     for step in 1..=num_steps {
-        let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
-        for record in Records::open(&path).expect("rollouts") {
-            let mut row = serde_json::to_value(record.expect("a row").values).expect("JSON");
+        for mut row in folder.rollouts("tiny", step) {
             row.as_object_mut().expect("an object").remove("logprobs").expect("log-probabilities");
             rows.push(row);
         }
@@ -401,9 +385,8 @@ fn micro_batches_may_be_others_after_a_kill() {
         .replaced("save_freq: 2", "save_freq: 1")
         .replaced("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 4");
     let rows = |folder: &Folder| -> Vec<serde_json::Value> {
-        let text = folder.read("runs/tiny/metrics.jsonl");
-        let rows = text.lines().map(|line| serde_json::from_str(line).expect("a row"));
-        rows.filter(|row: &serde_json::Value| row.get("actor/grad_norm").is_some()).collect()
+        let is_update = |row: &serde_json::Value| row.get("actor/grad_norm").is_some();
+        folder.rows("tiny").into_iter().filter(is_update).collect()
     };
     let whole = Folder::new().with("config.yaml", &config);
     whole.tamis(&["train", "config.yaml"]).succeeds();
@@ -417,8 +400,10 @@ fn micro_batches_may_be_others_after_a_kill() {
             begun(&killed).is_some_and(|run| run.join("checkpoints/step_1").is_dir())
         });
         assert!(ended.is_none(), "it ended before it was killed: {ended:?}");
-        let resumed = killed.tamis(&[&["train", "--resume", "runs/tiny"], change].concat()).succeeds();
-        assert!(resumed.stderr.contains("changed on resume: train.micro_batch_"), "{}", resumed.stderr);
+        killed
+            .tamis(&[&["train", "--resume", "runs/tiny"], change].concat())
+            .succeeds()
+            .says("changed on resume: train.micro_batch_");
         assert_eq!(sampled(&killed, 8), sampled(&whole, 8), "{change:?}");
         let (ours, theirs) = (rows(&killed), rows(&whole));
         assert_eq!((ours.len(), theirs.len()), (8, 8));
@@ -444,12 +429,13 @@ fn what_an_editor_changed_is_compared_too() {
     let own = folder.read("runs/tiny/config.yaml");
     assert!(own.contains("learning_rate: 0.001"), "{own}");
     folder.write("runs/tiny/config.yaml", &own.replaced("learning_rate: 0.001", "learning_rate: 0.5"));
-    let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]);
-    assert_eq!(refused.code, Some(4), "{}", refused.shown());
-    assert!(refused.stderr.contains("0.001") && refused.stderr.contains("0.5"), "{}", refused.stderr);
+    folder
+        .tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"])
+        .exits(4)
+        .says("0.001")
+        .says("0.5");
     folder.write("runs/tiny/config.yaml", &own.replaced("total_steps: 6", "total_steps: 8"));
-    let longer = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
-    assert!(longer.stderr.contains("changed on resume"), "{}", longer.stderr);
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds().says("changed on resume");
     assert!(folder.read("runs/tiny/.config.yaml").contains("total_steps: 8"));
 }
 
@@ -523,17 +509,9 @@ fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
     let config = TINY.replaced("reward: [{kind: number}]", &reward);
     let folder = Folder::new().with("config.yaml", &config);
     let mut tamis = folder.start(&["train", "config.yaml"]);
-    let wait = |what: &dyn Fn() -> bool| {
-        let start = Instant::now();
-        while !what() && start.elapsed() < Duration::from_secs(60) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        what()
-    };
-    let has_begun = wait(&|| folder.join("pids").exists());
+    soon("the program", || folder.join("pids").exists());
     tamis.kill().expect("killed");
-    let ended = folder.wait(tamis);
-    assert!(has_begun, "{}", ended.shown());
+    folder.wait(tamis);
     let pids: Vec<String> = folder.read("pids").split_whitespace().map(str::to_owned).collect();
     assert_eq!(pids.len(), 2);
     // One that nobody reaps is dead all the same.
@@ -541,7 +519,7 @@ fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
     };
-    assert!(wait(&|| !pids.iter().any(is_alive)), "still alive: {pids:?}");
+    soon("the end of the program", || !pids.iter().any(is_alive));
 }
 
 /// The state says which step it is of: a folder under another name, files of another checkpoint, and a key

@@ -50,26 +50,14 @@ fn rewards_that_break_down() {
     error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: the process ended (exit status: 1) before it answered; its standard error ends:
     no such module
     "#);
-    insta::assert_snapshot!(with_program(&answering("print('score: 1')")).failure(), @r#"
-    exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `score: 1`: not JSON (expected value at line 1 column 1); the process was killed
-    "#);
-    insta::assert_snapshot!(with_program(&answering("print(json.dumps({'id': 7000000 + request['id'], 'score': 1}))")).failure(), @r#"
-    exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `{"id": 7000000, "score": 1}`: no completion with id 7000000 is waiting for an answer; the process was killed
-    "#);
 }
 
 #[test]
-fn rewards_that_hang_or_flood() {
+fn rewards_that_hang() {
     insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
     exit code 1
     error: reward function `judge` cannot go on: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 0.3 s; the process was killed
       hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
-    "#);
-    insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @r#"
-    exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: an answer is longer than 1048576 bytes; the process was killed
     "#);
 }
 
@@ -96,8 +84,7 @@ fn rewards_that_give_no_number_leave_the_row_out() {
     let some = "float('inf') if request['id'] % 2 else 0.5";
     for answer in ["float('nan')", "None", some] {
         let program = answering(&format!("print(json.dumps({{'id': request['id'], 'score': {answer}}}))"));
-        let ended = with_program(&program).succeeds();
-        assert!(ended.stdout.contains("done: 2 steps"), "{}", ended.shown());
+        with_program(&program).succeeds().prints("done: 2 steps");
     }
     // Nothing but infinities is a function that fails on everything.
     let program = answering("print(json.dumps({'id': request['id'], 'score': float('inf')}))");
@@ -112,8 +99,7 @@ fn rewards_that_give_no_number_leave_the_row_out() {
         ("filter: {kind: variance}", "filter: {kind: variance, metric: judge}"),
     ]);
     let config = config.replaced("  task: arithmetic", "  task: arithmetic\n  check_gold: off");
-    let ended = train(&folder, &config);
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let ended = train(&folder, &config).exits(1);
     assert!(
         ended.failure().starts_with(
             "exit code 1\nerror: no completion of 3 rounds in a row had a reward, up to step 1: the run does not learn; the first: prompt "
@@ -121,34 +107,4 @@ fn rewards_that_give_no_number_leave_the_row_out() {
         "{}",
         ended.shown()
     );
-}
-
-#[test]
-fn a_program_that_is_not_there() {
-    let reward = "reward: [{kind: command, argv: [no-such-program-of-ours]}]";
-    let folder = Folder::new();
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"
-exit code 2
-error: `reward[0].argv`: there is no program no-such-program-of-ours
-  --> config.yaml:12:32
-   |
-12 | reward: [{kind: command, argv: [no-such-program-of-ours]}]
-   |                                ^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: is it installed and on PATH? A name without `/` is looked for there
-
-1 error in the configuration
-");
-    let reward = "reward: [{kind: python, path: missing.py}]";
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"
-exit code 2
-error: `reward[0].path`: there is no file missing.py
-  --> config.yaml:12:31
-   |
-12 | reward: [{kind: python, path: missing.py}]
-   |                               ^^^^^^^^^^
-  hint: name the Python file that holds the function
-
-1 error in the configuration
-");
-    leaves_no_run(&folder);
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::tamis::{Folder, Left, Replaced as _, TINY, edited, without_checksums};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, edited, signal, soon, without_checksums};
 
 /// Scores by length, so that answers are journalled and yet the same each time.
 const JUDGE: &str = "\
@@ -136,10 +136,14 @@ fn metrics_that_were_cut_are_gone_on_with() {
     let rows: Vec<&str> = text.lines().collect();
     assert_eq!(rows.len(), 5, "the validation before, and four steps");
     std::fs::write(&metrics, format!("{}\n{}\n{}", rows[0], rows[1], &rows[2][..40])).expect("write");
-    let resumed = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=5"]).succeeds();
-    assert!(resumed.stderr.contains("new rows are appended to what is left"), "{}", resumed.shown());
-    let resumed = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=6"]).succeeds();
-    assert!(!resumed.stderr.contains("it goes on behind"), "{}", resumed.shown());
+    folder
+        .tamis(&["train", "--resume", "runs/tiny", "train.total_steps=5"])
+        .succeeds()
+        .says("new rows are appended to what is left");
+    folder
+        .tamis(&["train", "--resume", "runs/tiny", "train.total_steps=6"])
+        .succeeds()
+        .never_says("it goes on behind");
     let steps: Vec<String> = folder
         .read("runs/tiny/metrics.jsonl")
         .lines()
@@ -241,22 +245,17 @@ fn a_run_without_intermediate_checkpoints_is_resumed_from_its_beginning() {
     let folder = Folder::new().with("config.yaml", &config);
     folder.tamis(&["train", "config.yaml", "run.name=whole"]).succeeds();
     let mut child = folder.start(&["train", "config.yaml"]);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl"))
-        .map_or(0, |text| text.lines().count())
-        < 3
-    {
-        assert!(Instant::now() < deadline, "no steps");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    soon("no steps", || {
+        !(std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl"))
+            .map_or(0, |text| text.lines().count())
+            < 3)
+    });
     child.kill().expect("killed");
     folder.wait(child);
-    let resumed = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
-    assert!(
-        resumed.stderr.contains("resuming runs/tiny from its beginning: there is no checkpoint"),
-        "{}",
-        resumed.shown()
-    );
+    folder
+        .tamis(&["train", "--resume", "runs/tiny"])
+        .succeeds()
+        .says("resuming runs/tiny from its beginning: there is no checkpoint");
     Left::by(&folder.join("runs/whole")).assert_same(&Left::by(&folder.join("runs/tiny")));
 }
 
@@ -265,12 +264,8 @@ fn a_run_whose_folder_is_removed_ends_with_that_and_makes_none_again() {
     for (name, overrides) in [("saves", "checkpoint.save_freq=1"), ("trains", "checkpoint.save_freq=0")] {
         let folder = Folder::tiny();
         let child = folder.start(&["train", "tiny.yaml", "train.total_steps=100000", overrides]);
-        let deadline = Instant::now() + Duration::from_secs(60);
         let run = folder.join("runs/tiny");
-        while std::fs::read_to_string(run.join("metrics.jsonl")).map_or(0, |text| text.lines().count()) < 3 {
-            assert!(Instant::now() < deadline, "no steps");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        soon("steps", || folder.has_rows("runs/tiny", 3));
         // The run may be writing into it.
         while run.exists() {
             let _ = std::fs::remove_dir_all(&run);
@@ -319,10 +314,6 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
         ],
     );
     let folder = Folder::new().with("config.yaml", &config).with("many.jsonl", &rows);
-    let printed = |child: &std::process::Child| {
-        let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-        assert!(sent.expect("kill").success());
-    };
     let mut num_interrupted = 0;
     for after in [30, 80, 160, 300, 600] {
         let mut child = folder.start(&["train", "config.yaml"]);
@@ -332,7 +323,7 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
             break;
         }
         let start = Instant::now();
-        printed(&child);
+        signal(&child, "-INT");
         let ended = folder.wait(child);
         let took = start.elapsed();
         assert!(took < Duration::from_secs(3), "after {after} ms: {took:?}");
@@ -372,8 +363,7 @@ fn an_evaluation_runs_its_reward_from_a_private_folder_and_removes_it() {
         folder.start_with(&["eval", "runs/tiny", "reward=[{kind: python, path: looks.py}]"], &environment)
     };
     let left = || std::fs::read_dir(folder.join("shared")).expect("folder").count();
-    let ended = folder.wait(evaluate());
-    assert_eq!(ended.code, Some(0), "{}", ended.shown());
+    folder.wait(evaluate()).exits(0);
     let seen = folder.read("seen");
     let (runner, mode) = seen.trim().split_once('\n').expect("two lines");
     assert!(Path::new(runner).starts_with(folder.join("shared")), "{runner}");
@@ -382,14 +372,9 @@ fn an_evaluation_runs_its_reward_from_a_private_folder_and_removes_it() {
     std::fs::remove_file(folder.join("seen")).expect("removed");
     folder.write("hang", "");
     let child = evaluate();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !folder.join("seen").exists() {
-        assert!(Instant::now() < deadline, "nothing hangs");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    soon("a hang", || folder.join("seen").exists());
     assert_eq!(left(), 1);
-    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(sent.expect("kill").success());
+    signal(&child, "-INT");
     let ended = folder.wait(child);
     assert_eq!((ended.code, left()), (Some(130), 0), "{}", ended.shown());
     assert!(ended.failure().ends_with("error: interrupted\n"), "{}", ended.shown());
@@ -422,7 +407,7 @@ fn project() -> Folder {
 }
 
 /// `tamis` in a folder within this one.
-fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> crate::tamis::Ended {
+fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> Ended {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tamis"))
         .args(arguments)
         .current_dir(folder.join(within))
@@ -431,11 +416,7 @@ fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> crate::tamis::
         .expect("tamis runs");
     let text =
         |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&folder.path().display().to_string(), "DIR");
-    crate::tamis::Ended {
-        code: output.status.code(),
-        stdout: text(&output.stdout),
-        stderr: text(&output.stderr),
-    }
+    Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
 /// Data, template and reward program are found whatever folder a run is gone on with or measured from, and a
@@ -446,7 +427,7 @@ fn a_run_is_tied_to_no_folder() {
     folder.tamis(&["train", "project/run.yaml"]).succeeds();
     let whole =
         folder.tamis(&["train", "project/run.yaml", "run.name=whole", "train.total_steps=4"]).succeeds();
-    assert!(whole.stdout.contains("done: 4 steps"), "{}", whole.shown());
+    whole.prints("done: 4 steps");
     let table = |within: &str, run: &str| {
         let ended = tamis_in(&folder, within, &["eval", run]).succeeds();
         ended.stdout.lines().skip(1).collect::<Vec<_>>().join("\n")
@@ -507,9 +488,7 @@ fn relative_paths_of_an_old_run_are_taken_from_the_present_folder() {
     for arguments in
         [&["train", "--resume", "../runs/tiny", "train.total_steps=3"][..], &["eval", "../runs/tiny"]]
     {
-        let ended = tamis_in(&folder, "elsewhere", arguments);
-        assert_eq!(ended.code, Some(2), "{}", ended.shown());
-        assert!(ended.stderr.contains("there is no file project/rows.jsonl"), "{}", ended.shown());
+        tamis_in(&folder, "elsewhere", arguments).exits(2).says("there is no file project/rows.jsonl");
     }
     before.assert_same(&Left::by(&folder.join("runs/tiny")));
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
@@ -534,7 +513,7 @@ fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
 }
 
 /// Runs a command that must come to an end.
-fn ends(folder: &Folder, arguments: &[&str], what: &str) -> crate::tamis::Ended {
+fn ends(folder: &Folder, arguments: &[&str], what: &str) -> Ended {
     let mut child = folder.start(arguments);
     let until = Instant::now() + Duration::from_secs(60);
     while child.try_wait().expect("a child").is_none() {

@@ -1,23 +1,14 @@
 //! Several rounds at once, and group by group: what is trained and what is counted.
 #![allow(clippy::float_cmp, reason = "counts are whole numbers")]
 
-use std::collections::BTreeMap;
-
 use crate::tamis::{Folder, Left, Replaced as _, TINY};
 
 fn with_schedule(schedule: &str) -> String {
     TINY.replaced("max_num_gen_batches: 50", &format!("max_num_gen_batches: 50, {schedule}"))
 }
 
-/// Rows of the steps in `metrics.jsonl`.
-fn steps(folder: &Folder) -> Vec<BTreeMap<String, serde_json::Value>> {
-    let text = folder.read("runs/tiny/metrics.jsonl");
-    let rows = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-    rows.filter(|row: &BTreeMap<String, serde_json::Value>| row.contains_key("groups/generated")).collect()
-}
-
 /// Generated, carried in and in flight before are as many as went somewhere, step after step.
-fn check_identity(steps: &[BTreeMap<String, serde_json::Value>]) {
+fn check_identity(steps: &[serde_json::Value]) {
     let (mut carried, mut in_flight) = (0.0, 0.0);
     for step in steps {
         let of = |name: &str| {
@@ -43,7 +34,7 @@ fn rounds_in_flight_train_the_same() {
             .replaced("gen_batch_size: 8", "gen_batch_size: 4");
         let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds();
-        let steps = steps(&folder);
+        let steps = folder.steps("tiny");
         check_identity(&steps);
         let aborted: f64 = steps.iter().filter_map(|step| step["groups/aborted"].as_f64()).sum();
         let weights =
@@ -74,17 +65,16 @@ fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
         let config = if has_critic { format!("preset: ppo\n{config}{critic}") } else { config };
         let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds();
-        let steps = steps(&folder);
+        let steps = folder.steps("tiny");
         assert_eq!(steps.len(), 6, "{schedule}");
         check_identity(&steps);
         assert!(steps.iter().all(|step| step["groups/trained"] == 4.0), "{schedule}");
-        let in_flight =
-            |step: &BTreeMap<String, serde_json::Value>| step.contains_key("groups/in_flight_out");
+        let in_flight = |step: &serde_json::Value| step.get("groups/in_flight_out").is_some();
         assert_eq!(steps.iter().any(in_flight), schedule.contains("carry"), "{schedule}");
         // Groups that were in flight at the end of a step are counted in the one in which they come to
         // something.
         let places = ["trained", "dropped", "surplus", "stale"].map(|place| format!("tokens/{place}"));
-        let went = |step: &BTreeMap<String, serde_json::Value>| -> f64 {
+        let went = |step: &serde_json::Value| -> f64 {
             places.iter().filter_map(|place| step.get(place)?.as_f64()).sum()
         };
         let (last, went) = (&steps[5], steps.iter().map(went).sum::<f64>());

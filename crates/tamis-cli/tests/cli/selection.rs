@@ -3,28 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Left, TINY, edited};
 
 fn train(folder: &Folder, changes: &[(&str, &str)]) -> Ended {
-    let mut config = TINY.to_owned();
-    for (from, to) in changes {
-        config = config.replaced(from, to);
-    }
-    folder.write("config.yaml", &config);
+    folder.write("config.yaml", &edited(TINY, changes));
     folder.tamis(&["train", "config.yaml"])
-}
-
-/// The lines of the metrics file that a trained step left.
-fn steps(folder: &Folder) -> Vec<BTreeMap<String, f64>> {
-    folder
-        .read("runs/tiny/metrics.jsonl")
-        .lines()
-        .map(|line| {
-            let line: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
-            line.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))).collect()
-        })
-        .filter(|line: &BTreeMap<String, f64>| line.contains_key("groups/generated"))
-        .collect()
 }
 
 const ONE_ROUND: (&str, &str) = ("schedule: {max_num_gen_batches: 50}", "schedule: {refill: false}");
@@ -35,15 +18,11 @@ fn a_selection_without_refill_trains_on_what_survived() {
     let filter = ("filter: {kind: variance}", "filter: {kind: top_k, fraction: 0.25}");
     let batch = ("train_batch_size: 4", "train_batch_size: 8");
     let ended = train(&folder, &[filter, batch, ONE_ROUND]).succeeds();
-    assert!(
-        ended.stderr.contains(
-            "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc`; \
-                 one round of 8 groups a step, trained on those that the filter keeps"
-        ),
-        "{}",
-        ended.stderr
+    ended.says(
+        "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc`; \
+                 one round of 8 groups a step, trained on those that the filter keeps",
     );
-    let steps = steps(&folder);
+    let steps = folder.numbers("tiny");
     assert_eq!(steps.len(), 6);
     for step in steps {
         assert_eq!(
@@ -65,7 +44,7 @@ fn a_round_over_the_end_of_an_epoch_is_judged_whole() {
     let sizes =
         [("train_batch_size: 4", "train_batch_size: 24"), ("gen_batch_size: 8", "gen_batch_size: 24")];
     train(&folder, &[filter, sizes[0], sizes[1], ONE_ROUND]).succeeds();
-    let steps = steps(&folder);
+    let steps = folder.numbers("tiny");
     assert_eq!(steps.len(), 6);
     for step in steps {
         assert_eq!((step["groups/generated"], step["groups/trained"]), (24.0, 3.0), "{step:?}");
@@ -78,8 +57,7 @@ fn the_data_end_in_the_middle_of_a_round() {
     let folder = Folder::new();
     let ends = ("  total_steps: 6", "  total_epochs: 1");
     let sizes = [("train_batch_size: 4", "train_batch_size: 6"), ("gen_batch_size: 8", "gen_batch_size: 10")];
-    let ended = train(&folder, &[ends, sizes[0], sizes[1]]).succeeds();
-    assert!(ended.stdout.contains("done: "), "{}", ended.shown());
+    train(&folder, &[ends, sizes[0], sizes[1]]).succeeds().prints("done: ");
 }
 
 /// What a weight of a group comes from can be computed from the files.
@@ -90,7 +68,7 @@ fn rollouts_say_with_what_probability_their_prompts_were_taken() {
     train(&folder, &[("schedule: {", "schedule: {selector: {kind: posterior}, "), more[0], more[1]])
         .succeeds();
     let (mut least, mut squares, mut sum, mut step_share) = (1.0_f64, 0.0, 0.0, None);
-    for row in steps(&folder) {
+    for row in folder.numbers("tiny") {
         let path = folder.join(&format!("runs/tiny/rollouts/step_{}.parquet", row["step"]));
         let mut weights = BTreeMap::new();
         for row in tamis_data::records::Records::open(&path).expect("rollouts") {
@@ -148,10 +126,10 @@ fn members_that_are_not_chosen_have_no_advantage() {
         .to_vec();
     arguments.extend(names);
     let summary = folder.tamis(&arguments).succeeds();
-    let summary: serde_json::Value = serde_json::from_str(&summary.stdout).expect("JSON");
+    let summary = summary.json();
     assert_eq!((&summary["num_prompts"], &summary["num_trajectories"]), (&24.into(), &96.into()));
     assert_eq!(summary["num_unscored_trajectories"], 48, "{summary}");
-    for step in steps(&folder) {
+    for step in folder.numbers("tiny") {
         assert_eq!((step["groups/trained"], step["trajectories/trained"]), (4.0, 8.0));
         assert_eq!((step["trajectories/left_out"], step["train/num_left_out/unchosen"]), (8.0, 8.0));
         assert_eq!(step["dynamic_sampling/num_trajectories_used"] as u64, 8);
@@ -207,7 +185,7 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     )
     .succeeds();
     let mut total: BTreeMap<String, u64> = BTreeMap::new();
-    for step in steps(&folder) {
+    for step in folder.numbers("tiny") {
         let mut went = 0;
         for place in
             ["trained", "left_out", "dropped", "surplus", "stale", "failed", "aborted", "carried_out"]
@@ -248,7 +226,7 @@ fn what_the_correction_rejects_whole_is_not_trained() {
     let strict = bypass("1e-12");
     train(&folder, &[("filter: {kind: variance}", &format!("filter: {{kind: variance}}\n{strict}"))])
         .succeeds();
-    let steps = steps(&folder);
+    let steps = folder.numbers("tiny");
     for step in &steps {
         let left_out = step["trajectories/left_out"];
         let trained = step["trajectories/trained"];
@@ -282,16 +260,12 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
     let batch = ("train_batch_size: 4", "train_batch_size: 8");
     let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND]).succeeds();
-    assert!(
-        ended.stderr.contains(
-            "warning: filter top_p lets groups whose members all have the same `acc` into \
+    ended.says(
+        "warning: filter top_p lets groups whose members all have the same `acc` into \
              the batch, where a group-relative advantage learns nothing from them; filter.include_zero=false \
-             keeps them out\n"
-        ),
-        "{}",
-        ended.stderr
+             keeps them out\n",
     );
-    let steps = steps(&folder);
+    let steps = folder.numbers("tiny");
     let uniform: f64 = steps.iter().map(|step| step["frac_reward_zero_std"] * step["groups/trained"]).sum();
     assert!(uniform > 0.0);
     let printed: Vec<&str> = ended
@@ -313,9 +287,9 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     // Told what to do, it does not compete any more.
     let folder = Folder::new();
     let strict = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, include_zero: false}");
-    let ended =
-        train(&folder, &[strict, ("train_batch_size: 4", "train_batch_size: 8"), ONE_ROUND]).succeeds();
-    assert!(!ended.stderr.contains("have the same"), "{}", ended.stderr);
+    train(&folder, &[strict, ("train_batch_size: 4", "train_batch_size: 8"), ONE_ROUND])
+        .succeeds()
+        .never_says("have the same");
 }
 
 /// Uniform groups that gave way are all wrong or all correct, and what is advised is about the data.
@@ -325,8 +299,7 @@ fn a_selection_that_keeps_nothing_is_diagnosed_by_what_its_groups_are() {
     let linear = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, mass: linear}");
     let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
     let limit = ("schedule: {max_num_gen_batches: 50}", "schedule: {max_num_gen_batches: 2}");
-    let ended = train(&folder, &[linear, cold, limit]);
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let ended = train(&folder, &[linear, cold, limit]).exits(1);
     let failure = ended.failure();
     assert!(failure.contains("100.0%  all wrong") && failure.contains("take easier prompts"), "{failure}");
     assert!(!failure.contains("outside pool") && !failure.contains("schedule.refill"), "{failure}");
@@ -338,13 +311,9 @@ fn low_validation_success_stops_the_run_and_it_stays_stopped() {
     let stop =
         ("  total_steps: 6", "  total_steps: 6\n  early_stop: {low_success: {floor: 1.0, patience: 1}}");
     let ended = train(&folder, &[stop]).succeeds();
-    assert!(
-        ended.stdout.contains(
-            "stopped early after 2 steps (low_success): validation success stayed \
-         below 1 for 1 validations in a row, "
-        ),
-        "{}",
-        ended.shown()
+    ended.prints(
+        "stopped early after 2 steps (low_success): validation success stayed \
+         below 1 for 1 validations in a row, ",
     );
     assert!(folder.join("runs/tiny/checkpoints/step_2").exists());
     let metrics = folder.read("runs/tiny/metrics.jsonl");
@@ -356,7 +325,7 @@ fn low_validation_success_stops_the_run_and_it_stays_stopped() {
     // With the stop switched off the run goes on.
     let on =
         folder.tamis(&["train", "--resume", "runs/tiny", "train.early_stop.low_success=null"]).succeeds();
-    assert!(on.stdout.contains("done: 6 steps"), "{}", on.shown());
+    on.prints("done: 6 steps");
 }
 
 #[test]
@@ -368,13 +337,7 @@ fn empty_steps_stop_the_run() {
         ("  total_steps: 6", "  total_steps: 6\n  early_stop: {empty_steps: {patience: 2}}"),
     ];
     let ended = train(&folder, &changes).succeeds();
-    assert!(
-        ended
-            .stdout
-            .contains("stopped early after 0 steps (empty_steps): 2 steps in a row had no group to train on"),
-        "{}",
-        ended.shown()
-    );
+    ended.prints("stopped early after 0 steps (empty_steps): 2 steps in a row had no group to train on");
     let left = Left::by(&folder.join("runs/tiny"));
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     assert_eq!(again.stdout, ended.stdout);
@@ -387,14 +350,9 @@ fn a_collapse_of_the_reward_stops_the_run() {
     let stop =
         "  total_steps: 6\n  early_stop: {reward_collapse: {baseline_steps: 1, window: 1, share: 0.999}}";
     let folder = Folder::new();
-    let ended = train(&folder, &[("  total_steps: 6", stop)]).succeeds();
-    assert!(
-        ended
-            .stdout
-            .contains("(reward_collapse): the reward's deviation within groups has collapsed: at most "),
-        "{}",
-        ended.shown()
-    );
+    train(&folder, &[("  total_steps: 6", stop)])
+        .succeeds()
+        .prints("(reward_collapse): the reward's deviation within groups has collapsed: at most ");
 }
 
 /// Groups by the mean and by the deviation of their trajectories' token entropies.
@@ -404,9 +362,10 @@ fn a_filter_may_look_at_entropies() {
         let folder = Folder::new();
         let filter = format!("filter: {{kind: top_k, fraction: 0.25, metric: entropy, score: {score}}}");
         let batch = ("train_batch_size: 4", "train_batch_size: 8");
-        let ended = train(&folder, &[("filter: {kind: variance}", &filter), batch, ONE_ROUND]).succeeds();
-        assert!(ended.stderr.contains("of `entropy`"), "{}", ended.stderr);
-        for step in steps(&folder) {
+        train(&folder, &[("filter: {kind: variance}", &filter), batch, ONE_ROUND])
+            .succeeds()
+            .says("of `entropy`");
+        for step in folder.numbers("tiny") {
             assert_eq!((step["groups/trained"], step["groups/dropped"]), (2.0, 6.0));
             // At most the logarithm of the vocabulary.
             assert!(step["all/filter_metric/mean"] > 0.0 && step["all/filter_metric/mean"] < 3.0, "{step:?}");
@@ -428,19 +387,13 @@ fn a_step_without_loss_says_so_and_moves_no_weight() {
         ],
     );
     assert_eq!(ended.code, Some(1), "no run that is done: {}", ended.shown());
-    assert!(
-        ended
-            .stderr
-            .contains("none of its 16 trajectories bears any loss, so nothing is learned (truncated)"),
-        "{}",
-        ended.stderr
-    );
+    ended.says("none of its 16 trajectories bears any loss, so nothing is learned (truncated)");
     let weights = |step: u64| {
         std::fs::read(folder.join(&format!("runs/tiny/checkpoints/step_{step}/model.safetensors")))
             .expect("weights")
     };
     assert!(weights(2) == weights(4));
-    for step in steps(&folder) {
+    for step in folder.numbers("tiny") {
         assert_eq!(
             (step["actor/num_updates"], step["loss"], step["trajectories/left_out"]),
             (0.0, 0.0, 16.0)

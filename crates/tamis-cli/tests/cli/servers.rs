@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::listening::Listening;
-use crate::serving::{from_the_policy, metrics, train, with_a_policy};
+use crate::serving::{from_the_policy, train, with_a_policy};
 use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
 use crate::tamis::Folder;
 
 /// The metrics of each step, without clocks and what belongs to servers alone: their faults, and how far they
 /// are from the learner, which is not at all.
 fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
-    let mut rows = metrics(folder, run);
+    let mut rows = folder.rows(run);
     for row in rows.iter_mut().filter_map(serde_json::Value::as_object_mut) {
         for name in
             ["rollout_corr/kl", "training/rollout_probs_diff_max", "sampling/sampling_logp_difference/max"]
@@ -47,12 +47,10 @@ fn a_run_over_servers_is_the_run_without() {
     let servers = [0, 1].map(|_| Listening::serve(&folder, &["first"]));
     let over = from_the_policy(&[&servers[0].address, &servers[1].address]);
     let ended = train(&folder, "served", &over, &[]).succeeds();
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
-    };
+    let weights = |run: &str| folder.weights(run, 4);
     assert!(weights("alone") == weights("served"), "{}", ended.shown());
     assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
-    for served in metrics(&folder, "served").iter().filter(|row| row["step"] != 0) {
+    for served in folder.rows("served").iter().filter(|row| row["step"] != 0) {
         assert_eq!(served["training/rollout_probs_diff_valid"], 1.0, "{served}");
     }
     // Two steps, then one server less, then the rest.
@@ -99,24 +97,21 @@ fn mini_batches_of_a_stream_are_trained_on_before_their_step_is_complete() {
     train(&folder, "alone", &from_the_policy(&[]), &[streaming]).succeeds();
     let server = Listening::serve(&folder, &["first", "--test-sample-ms", "5"]);
     let over = from_the_policy(&[&server.address]);
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
-    };
+    let weights = |run: &str| folder.weights(run, 4);
     for (name, setting) in
         [("early", "schedule.early_updates=true"), ("whole", "schedule.early_updates=false")]
     {
         train(&folder, name, &over, &[streaming, setting]).succeeds();
         assert!(weights("alone") == weights(name), "{name}");
     }
-    let refused = train(&folder, "no", &over, &[streaming, "train.ppo_epochs=2"]);
-    assert_eq!(refused.code, Some(2), "{}", refused.shown());
+    let refused = train(&folder, "no", &over, &[streaming, "train.ppo_epochs=2"]).exits(2);
     for part in ["passed over more than once", "train.ppo_epochs", "schedule.early_updates=false"] {
-        assert!(refused.stderr.contains(part), "{}", refused.shown());
+        refused.says(part);
     }
     let carry = ["schedule.surplus=carry", "schedule.max_lag=1"];
     let carried = train(&folder, "carried", &over, &[&[streaming][..], &carry].concat()).succeeds();
-    assert!(carried.stderr.contains("correction decoupled_token_is"), "{}", carried.shown());
-    let lags = metrics(&folder, "carried");
+    carried.says("correction decoupled_token_is");
+    let lags = folder.rows("carried");
     assert!(lags.iter().any(|row| row["groups/in_flight_out"].as_f64().is_some_and(|groups| groups > 0.0)));
 }
 
@@ -129,7 +124,7 @@ fn completions_of_a_form_over_servers_are_those_without() {
     let server = Listening::serve(&folder, &["first"]);
     let ended = train(&folder, "served", &from_the_policy(&[&server.address]), &bound).succeeds();
     assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
-    assert!(!ended.stderr.contains("computes them again"), "{}", ended.shown());
+    ended.never_says("computes them again");
 }
 
 /// Completions of digits, a function of the seed.
@@ -180,10 +175,8 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     let vllm = vllm_of_digits(&folder);
     let served = from_the_policy(&[&vllm.server.url()]);
     let ours = train(&folder, "ours", &served, &["rollout.save=all"]).succeeds();
-    assert!(!ours.stderr.contains("computes them again"), "{}", ours.shown());
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
-    };
+    ours.never_says("computes them again");
+    let weights = |run: &str| folder.weights(run, 4);
     for (name, setting, with) in
         [("cut", "rollout.top_p=0.9", "top_p 0.9"), ("form", "rollout.regex=[0-9]{2}", "regex")]
     {
@@ -192,9 +185,9 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
             "vllm reports log-probabilities of the truncated distribution (processed_logprobs), and with {with} these are not those \
              that are trained on: the learner computes them again"
         );
-        assert!(ended.stderr.contains(&printed), "{}", ended.shown());
+        ended.says(&printed);
         assert!(weights("ours") == weights(name), "{name}");
-        for (ours, other) in metrics(&folder, "ours").iter().zip(metrics(&folder, name)) {
+        for (ours, other) in folder.rows("ours").iter().zip(folder.rows(name)) {
             let is_step = ours["step"] != 0;
             assert_eq!(ours["rollout_corr/kl"].is_number(), is_step, "{ours}");
             assert!(
@@ -206,7 +199,7 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
         }
     }
     let shown = folder.tamis(&["rollouts", "runs/cut", "--limit", "1", "--json"]).succeeds();
-    let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    let shown = shown.json();
     assert!(shown["rows"][0]["logprobs"][0].is_null(), "{shown}");
 }
 
@@ -274,8 +267,7 @@ fn a_learner_computes_while_servers_sleep() {
     ];
     let kl = ["objective.kl.in=reward", "objective.kl.coefficient=0.01"];
     let served = from_the_policy(&[&vllm.server.url()]);
-    let ended = train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds();
-    assert!(ended.stderr.contains("computes them again"), "{}", ended.shown());
+    train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds().says("computes them again");
     let calls = relay.calls.lock().unwrap();
     let computing = ["forward", "forward_hold", "backward", "optim_step"];
     let computed: Vec<_> = calls.iter().filter(|(call, _)| computing.contains(&&**call)).collect();
@@ -327,9 +319,7 @@ fn a_learner_in_place_of_a_lost_one_is_loaded_while_servers_sleep() {
     let again: Vec<_> =
         lost[place + 1..].iter().filter(|(call, _)| call == "open" || call == "load").collect();
     assert!(!again.is_empty() && again.iter().all(|(_, slept)| *slept), "{lost:?}");
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
-    };
+    let weights = |run: &str| folder.weights(run, 4);
     assert!(weights("lost") == weights("whole"));
 }
 
@@ -361,9 +351,7 @@ fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
     let whole = vllm_of_digits(&folder);
     let url = whole.server.url();
     train(&folder, "whole", &from_the_policy(&[&url]), &settings).succeeds();
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_2/model.safetensors"))).unwrap()
-    };
+    let weights = |run: &str| folder.weights(run, 2);
     let calls_of = |relay: &Relay| -> Vec<String> {
         relay.calls.lock().unwrap().iter().map(|(call, _)| call.clone()).collect()
     };

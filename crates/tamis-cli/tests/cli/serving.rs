@@ -36,9 +36,3 @@ pub(crate) fn train(
     all.extend(further);
     folder.tamis(&all)
 }
-
-/// The metrics of a run, one row a step.
-pub(crate) fn metrics(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
-    let lines = folder.read(&format!("runs/{run}/metrics.jsonl"));
-    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}

@@ -42,11 +42,10 @@ fn environments_of_one_name_are_refused_whatever_gave_it() {
         "kind: python, path: 'games.py:Broken', train_size: 0, name: Counter",
         "kind: frozen_lake, train_size: 0, name: Counter",
     ] {
-        let ended = folder(more).tamis(&["train", "config.yaml"]);
-        assert_eq!(ended.code, Some(2), "{}", ended.shown());
+        let ended = folder(more).tamis(&["train", "config.yaml"]).exits(2);
         let said = "two environments are called `Counter` in metrics";
-        assert!(ended.stderr.contains(said), "{}", ended.shown());
-        assert!(ended.stderr.contains("hint: give each a `name`"), "{}", ended.shown());
+        ended.says(said);
+        ended.says("hint: give each a `name`");
     }
 }
 

@@ -1,7 +1,5 @@
 //! `tamis simulate` as a person types it.
 
-use std::fmt::Write as _;
-
 use crate::tamis::Folder;
 
 const WORLD: &str = "\
@@ -68,7 +66,7 @@ fn one_object_for_programs() {
     let folder = folder();
     let said =
         folder.tamis(&["simulate", "world.yaml", "run.seed=7", "simulate.servers=null", "--json"]).succeeds();
-    let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    let json = said.json();
     assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(7), Some(320)));
     let names: Vec<&str> =
         json["policies"].as_array().unwrap().iter().filter_map(|of| of["name"].as_str()).collect();
@@ -125,14 +123,7 @@ fn what_cannot_be_simulated() {
       hint: set `simulate.servers.kv_tokens: 400` or more, or lower `rollout.max_response_length`
     ");
     // Before anything is simulated.
-    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.groups=100000000", "--html", "nowhere/x.html"]).shown(), @r"
-    exit code 2
-    ----- stderr
-    error: there is no folder nowhere
-      hint: `--html FILE` names the page to write
-    ");
-    let without = folder.tamis(&["simulate", "world.yaml", "~filter", "--json"]).succeeds();
-    assert!(without.stderr.contains("there is no filter"), "{}", without.stderr);
+    folder.tamis(&["simulate", "world.yaml", "~filter", "--json"]).succeeds().says("there is no filter");
 }
 
 /// A world in which nothing can be kept: what there is is told, and the command fails.
@@ -147,60 +138,20 @@ fn policies_that_end_early() {
     ];
     let ended = folder.tamis(&never);
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(
-        ended.stderr.contains("warning: the policy `verl` ended after 0 of 20 steps"),
-        "{}",
-        ended.stderr
-    );
+    ended.says("warning: the policy `verl` ended after 0 of 20 steps");
     assert!(
         ended.stdout.contains("ended after 0 of 20 steps")
             && ended.stdout.contains("none: the filter keeps no group")
     );
-    assert!(
-        ended.stdout.contains("page: simulation.html") && !ended.stdout.contains("-0"),
-        "{}",
-        ended.stdout
-    );
+    ended.prints("page: simulation.html").never_prints("-0");
     let json = folder.tamis(&[&never[..], &["--json"]].concat());
-    let found: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let found = json.json();
     assert!(json.code == Some(1) && found["policies"][0]["ended"].is_string(), "{json:?}");
     // One step says little.
-    let short = folder.tamis(&["simulate", "world.yaml", "simulate.groups=16", "--json"]).succeeds();
-    assert!(short.stderr.contains("warning: one step of 16 groups"), "{}", short.stderr);
-}
-
-/// Rollouts of a filter's file: 40 prompts of 8, of which half are always right.
-#[test]
-fn pass_rates_of_rollouts() {
-    let folder = folder();
-    let mut rows = String::new();
-    for prompt in 0..40 {
-        for member in 0..8 {
-            let is_right = prompt % 2 == 0 || member < prompt % 8;
-            let _ = writeln!(rows, "{{\"prompt_id\": {prompt}, \"acc\": {}}}", u8::from(is_right));
-        }
-    }
-    folder.write("rollouts.jsonl", &rows);
-    let said = folder
-        .tamis(&[
-            "simulate",
-            "world.yaml",
-            "simulate.pass_rate={kind: rollouts, path: rollouts.jsonl}",
-            "--json",
-        ])
-        .succeeds();
-    let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
-    let cost = json["policies"][1]["generated_per_kept"].as_f64().unwrap();
-    // Half of the groups that were read are mixed.
-    assert!((1.6..2.6).contains(&cost), "{cost}");
-    // How long completions are is there, and asked for.
-    folder.write("rollouts.jsonl", &rows.replace("\"acc\"", "\"num_tokens\": 77, \"acc\""));
-    let rollouts = "simulate.pass_rate={kind: rollouts, path: rollouts.jsonl}";
-    let said = folder.tamis(&["simulate", "world.yaml", rollouts, "--json"]).succeeds();
-    let lengths = "simulate.length={median: 77, sigma: 0.00, wrong_factor: 1.00}";
-    assert!(said.stderr.contains(lengths), "{}", said.stderr);
-    let said = folder.tamis(&["simulate", "world.yaml", rollouts, lengths, "--json"]).succeeds();
-    assert_eq!(said.stderr, "");
+    folder
+        .tamis(&["simulate", "world.yaml", "simulate.groups=16", "--json"])
+        .succeeds()
+        .says("warning: one step of 16 groups");
 }
 
 /// What takes time has no effect without a clock.
@@ -216,7 +167,7 @@ fn times_without_servers_are_warned_of() {
         .succeeds();
     for key in ["reward_latency", "train_time.step", "publication.time"] {
         let warning = format!("warning: `simulate.{key}` has no effect: `simulate.servers` is null");
-        assert!(said.stderr.contains(&warning), "{}", said.stderr);
+        said.says(&warning);
     }
 }
 
@@ -229,14 +180,13 @@ fn a_command_of_another_system() {
     let words: Vec<&str> = command.split_whitespace().collect();
     let world = ["simulate", "--json", "world.yaml", "simulate.groups=64", "--"];
     let said = folder.tamis(&[&world[..], &words].concat()).succeeds();
-    let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    let json = said.json();
     assert_eq!(json["groups"], 64);
-    assert!(said.stderr.contains("warning: 2 steps of 32 groups"), "{}", said.stderr);
-    let shown = folder.tamis(&[&["config", "show", "--"][..], &words].concat()).succeeds();
-    assert!(shown.stdout.contains("n: 4"), "{}", shown.stdout);
+    said.says("warning: 2 steps of 32 groups");
+    folder.tamis(&[&["config", "show", "--"][..], &words].concat()).succeeds().prints("n: 4");
     let launched = "accelerate launch --num_processes 8 grpo.py --num_generations 8";
     let words: Vec<&str> = launched.split_whitespace().collect();
     let said = folder.tamis(&[&["simulate", "--"][..], &words].concat());
     assert_eq!(said.code, Some(2));
-    assert!(said.stderr.contains("note: `tamis config import -- COMMAND > my.yaml`"), "{}", said.stderr);
+    said.says("note: `tamis config import -- COMMAND > my.yaml`");
 }

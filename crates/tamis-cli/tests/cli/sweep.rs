@@ -1,10 +1,8 @@
 //! `tamis sweep`: names, a whole small sweep, kills, failures, comparison.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use crate::interrupts::interrupt;
-use crate::tamis::{Folder, Left, Replaced as _};
+use crate::tamis::{Folder, Left, Replaced as _, signal, soon};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/sweeps/ragen_filtering.yaml");
 
@@ -66,7 +64,7 @@ fn the_grid_of_ragens_document_runs_over_another_base() {
         "{}",
         ended.shown()
     );
-    assert!(ended.stdout.contains("0120_soko_3b_grpo_none_1.0_incTRUE (baseline)"), "{}", ended.stdout);
+    ended.prints("0120_soko_3b_grpo_none_1.0_incTRUE (baseline)");
 }
 
 #[test]
@@ -75,9 +73,9 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     let ended = folder.tamis(&["sweep", "small.yaml", "--parallel", "2"]).succeeds();
     for run in ["n4_seed1", "n4_seed2", "n2_seed1", "n2_seed2"] {
         assert!(folder.join(&format!("results/{run}/metrics.jsonl")).is_file(), "{run}\n{}", ended.shown());
-        assert!(ended.stderr.contains(&format!("{run}: finished, step 2/2  reward ")), "{}", ended.stderr);
+        ended.says(&format!("{run}: finished, step 2/2  reward "));
     }
-    assert!(ended.stdout.contains("\nn4 (baseline)  ") && ended.stdout.contains(" ±"), "{}", ended.stdout);
+    ended.prints("\nn4 (baseline)  ").prints(" ±");
     let csv = folder.read("results/comparison_small.csv");
     assert_eq!(csv.lines().count(), 1 + 2 * 2 * 6, "{csv}");
     assert!(folder.read("results/comparison_small.html").matches("<svg viewBox").count() >= 4);
@@ -90,9 +88,10 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     let compared = folder.tamis(&["sweep", "--compare", "small.yaml"]).succeeds();
     assert_eq!(compared.stdout, again.stdout);
     // A slip in a metric's name leaves the comparison that there is.
-    let slip = folder.tamis(&["sweep", "--compare", "small.yaml", "--metric", "all/critic/score/men"]);
-    assert_eq!(slip.code, Some(2), "{}", slip.shown());
-    assert!(slip.stderr.contains("did you mean `all/critic/score/mean`?"), "{}", slip.stderr);
+    folder
+        .tamis(&["sweep", "--compare", "small.yaml", "--metric", "all/critic/score/men"])
+        .exits(2)
+        .says("did you mean `all/critic/score/mean`?");
     assert_eq!(folder.read("results/comparison_small.csv"), csv);
     // A length may grow: what is done is kept.
     folder.write("small.yaml", &SWEEP.replaced("total_steps=2", "total_steps=3"));
@@ -101,9 +100,8 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     assert_eq!(folder.read("results/n2_seed1/metrics.jsonl").lines().count(), 4, "and the row of step 0");
     // What its steps depend on may not.
     folder.write("small.yaml", &SWEEP.replaced("validate.test_freq=2", "rollout.temperature=0.5"));
-    let other = folder.tamis(&["sweep", "small.yaml"]);
-    assert_eq!(other.code, Some(4), "{}", other.shown());
-    assert!(other.stderr.contains("rollout.temperature: 1.0 in the run, 0.5 now"), "{}", other.stderr);
+    let other = folder.tamis(&["sweep", "small.yaml"]).exits(4);
+    other.says("rollout.temperature: 1.0 in the run, 0.5 now");
 }
 
 /// Sweeps that share runs and their folder, and a part of one.
@@ -116,10 +114,11 @@ fn each_sweep_in_a_folder_has_its_own_comparison() {
     );
     folder.tamis(&["sweep", "small.yaml"]).succeeds();
     let small = folder.read("results/comparison_small.csv");
-    let ended = folder.tamis(&["sweep", "other.yaml"]).succeeds();
-    assert!(ended.stderr.contains("comparison: results/comparison_other.html"), "{}", ended.stderr);
-    let ended = folder.tamis(&["sweep", "small.yaml", "--only", "four"]).succeeds();
-    assert!(ended.stderr.contains("comparison: results/comparison_small_four.html"), "{}", ended.stderr);
+    folder.tamis(&["sweep", "other.yaml"]).succeeds().says("comparison: results/comparison_other.html");
+    folder
+        .tamis(&["sweep", "small.yaml", "--only", "four"])
+        .succeeds()
+        .says("comparison: results/comparison_small_four.html");
     assert_eq!(folder.read("results/comparison_small.csv"), small);
     let variants = |file: &str| {
         let text = folder.read(file);
@@ -133,28 +132,6 @@ fn each_sweep_in_a_folder_has_its_own_comparison() {
     assert_eq!(variants("results/comparison_small.csv"), ["n2", "n4"]);
     assert_eq!(variants("results/comparison_other.csv"), ["n3", "n4"]);
     assert_eq!(variants("results/comparison_small_four.csv"), ["n4"]);
-}
-
-/// The model of a sweep in a folder of its own, begun elsewhere: what its runs are given, they find.
-#[test]
-fn a_path_in_a_sweep_is_taken_from_its_folder() {
-    let sweep = SWEEP
-        .replaced("base: tiny.yaml", "base: ../tiny.yaml")
-        .replaced(
-            "set: [",
-            "set: [model.init=null, model.path=../results/n4/checkpoints/step_2, warm_start.steps=0, ",
-        )
-        .replaced("seeds: [1, 2]", "seeds: [7]")
-        .replaced("name: 'n", "name: 'from_n");
-    let first =
-        SWEEP.replaced("seeds: [1, 2]", "seeds: [7]").replaced("set: [", "set: [checkpoint.save_freq=2, ");
-    let folder = Folder::tiny().with("first.yaml", &first).with("sweeps/from.yaml", &sweep);
-    folder.tamis(&["sweep", "first.yaml"]).succeeds();
-    folder.tamis(&["sweep", "sweeps/from.yaml"]).succeeds();
-    let config = folder.read("results/from_n2/config.yaml");
-    let model = config.lines().find(|line| line.trim_start().starts_with("path:")).unwrap_or_default();
-    assert!(model.contains("results/n4/checkpoints/step_2"), "{model}");
-    assert!(!model.contains("path: .."), "a run can be resumed from anywhere: {model}");
 }
 
 #[test]
@@ -198,12 +175,11 @@ fn a_run_that_fails_does_not_end_the_sweep() {
 axes: {part: {sets: {good: [], bad: {reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py]}]}, last: [rollout.n=2]}}}
 ").replaced("n{rollout.n}", "{part}");
     let folder = Folder::tiny().with("part.yaml", &sweep).with("judge.py", "raise SystemExit('no judge')");
-    let ended = folder.tamis(&["sweep", "part.yaml"]);
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
-    assert!(ended.stderr.contains("1 of 3 runs failed:\n  bad (exit code "), "{}", ended.stderr);
-    assert!(ended.stderr.contains("no judge"), "{}", ended.stderr);
+    let ended = folder.tamis(&["sweep", "part.yaml"]).exits(1);
+    ended.says("1 of 3 runs failed:\n  bad (exit code ");
+    ended.says("no judge");
     assert!(folder.join("results/last/metrics.jsonl").is_file());
-    assert!(ended.stdout.contains("results/bad has no metrics yet"), "{}", ended.stdout);
+    ended.prints("results/bad has no metrics yet");
     let judge = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], 'score': 0.5}), flush=True)\n";
     folder.write("judge.py", judge);
     let again = folder.tamis(&["sweep", "part.yaml"]).succeeds();
@@ -212,12 +188,7 @@ axes: {part: {sets: {good: [], bad: {reward: [{kind: number}, {kind: command, na
 
 /// Waits until a run has some rows.
 fn wait_for_rows(folder: &Folder, run: &str, rows: usize) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    let metrics = folder.join(&format!("results/{run}/metrics.jsonl"));
-    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < rows {
-        assert!(Instant::now() < deadline, "no steps of {run}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    soon(run, || folder.has_rows(&format!("results/{run}"), rows));
 }
 
 /// Whether a process works in a run's folder.
@@ -237,8 +208,7 @@ fn a_sweep_that_is_killed_takes_its_runs_with_it_and_goes_on() {
     child.kill().expect("killed");
     folder.wait(child);
     // At once: the next one waits until the guard has ended what the first left.
-    let ended = folder.tamis(&["sweep", "long.yaml"]).succeeds();
-    assert!(ended.stderr.contains("[1/2] n4: resumed"), "{}", ended.stderr);
+    folder.tamis(&["sweep", "long.yaml"]).succeeds().says("[1/2] n4: resumed");
     let whole = Folder::tiny().with("long.yaml", &long());
     whole.tamis(&["sweep", "long.yaml"]).succeeds();
     for run in ["results/n4", "results/n2"] {
@@ -255,11 +225,9 @@ fn ctrl_c_ends_the_runs_which_save() {
     let child = folder.start(&["sweep", "long.yaml", "--parallel", "2"]);
     wait_for_rows(&folder, "n4", 4);
     wait_for_rows(&folder, "n2", 4);
-    let refused = folder.tamis(&["sweep", "long.yaml"]);
-    assert!(refused.stderr.contains(&format!("process {} works there", child.id())), "{}", refused.shown());
-    interrupt(&child);
-    let ended = folder.wait(child);
-    assert_eq!(ended.code, Some(130), "{}", ended.shown());
+    folder.tamis(&["sweep", "long.yaml"]).says(&format!("process {} works there", child.id()));
+    signal(&child, "-INT");
+    folder.wait(child).exits(130);
     for run in ["n4", "n2"] {
         assert!(!is_held(&folder.join(&format!("results/{run}"))), "{run}");
         let checkpoints =
@@ -275,34 +243,8 @@ fn ctrl_c_ends_the_runs_which_save() {
 
 #[test]
 fn messages() {
-    let folder = Folder::tiny().with("empty.yaml", "axes: {rollout.n: 4, algo: {sets: {a: [x]}}}\nnmae: x\n");
+    let folder = Folder::tiny();
     let shown = |arguments: &[&str]| folder.tamis(&[&["sweep"], arguments].concat()).shown();
-    insta::assert_snapshot!(shown(&["empty.yaml"]), @r"
-exit code 2
------ stderr
-error: unknown key `nmae`
- --> empty.yaml:2:1
-  |
-2 | nmae: x
-  | ^^^^
-  hint: did you mean `name`?
-
-error: `axes.rollout.n`: must be a list of values, or a mapping
- --> empty.yaml:1:19
-  |
-1 | axes: {rollout.n: 4, algo: {sets: {a: [x]}}}
-  |                   ^
-  hint: write [4]
-
-error: `axes.algo.sets.a`: `x` is not an override
- --> empty.yaml:1:40
-  |
-1 | axes: {rollout.n: 4, algo: {sets: {a: [x]}}}
-  |                                        ^
-  hint: write `key=value`, or `~key` for the default
-
-3 errors in the configuration
-");
     insta::assert_snapshot!(shown(&["missing.yaml"]), @r"
 exit code 2
 ----- stderr

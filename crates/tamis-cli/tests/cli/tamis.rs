@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 /// A model and a task so small that a whole run takes a fraction of a second.
 pub(crate) const TINY: &str = "\
@@ -72,11 +75,107 @@ impl Ended {
         format!("exit code {}\n{}", self.code.unwrap_or(-1), &self.stderr[from..])
     }
 
+    /// The last failure without blank lines, with each place on one line, where «» stand around what is underlined.
+    pub(crate) fn short(&self) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        let mut excerpt = String::new();
+        for line in self.failure().lines() {
+            let is_gutter = |text: &str| text.trim().chars().all(|letter| letter.is_ascii_digit());
+            if line.is_empty() || line.ends_with(" in the configuration") {
+                continue;
+            } else if let Some(place) = line.trim_start().strip_prefix("--> ") {
+                lines.push(format!("  at {place}: "));
+            } else if let Some((gutter, rest)) = line.split_once(" |").filter(|(text, _)| is_gutter(text)) {
+                let rest = rest.strip_prefix(' ').unwrap_or_default();
+                let (before, carets) = rest.split_at(rest.find('^').unwrap_or(0));
+                if !gutter.trim().is_empty() {
+                    rest.clone_into(&mut excerpt);
+                } else if let Some(line) = lines.last_mut().filter(|_| !carets.is_empty()) {
+                    let marked: String = excerpt.chars().skip(before.len()).take(carets.len()).collect();
+                    let rest: String = excerpt.chars().skip(before.len() + carets.len()).collect();
+                    let start: String = excerpt.chars().take(before.len()).collect();
+                    *line += &format!("{start}«{marked}»{rest}");
+                }
+            } else {
+                lines.push(line.to_owned());
+            }
+        }
+        lines.join("\n")
+    }
+
     #[track_caller]
     pub(crate) fn succeeds(self) -> Self {
-        assert_eq!(self.code, Some(0), "{}", self.shown());
+        self.exits(0)
+    }
+
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{}", self.shown());
         self
     }
+
+    /// A text is in standard error.
+    #[track_caller]
+    pub(crate) fn says(&self, text: &str) -> &Self {
+        assert!(self.stderr.contains(text), "no `{text}` in\n{}", self.shown());
+        self
+    }
+
+    /// A text is not in standard error.
+    #[track_caller]
+    pub(crate) fn never_says(&self, text: &str) -> &Self {
+        assert!(!self.stderr.contains(text), "`{text}` is in\n{}", self.shown());
+        self
+    }
+
+    /// A text is in standard output.
+    #[track_caller]
+    pub(crate) fn prints(&self, text: &str) -> &Self {
+        assert!(self.stdout.contains(text), "no `{text}` in\n{}", self.shown());
+        self
+    }
+
+    /// A text is not in standard output.
+    #[track_caller]
+    pub(crate) fn never_prints(&self, text: &str) -> &Self {
+        assert!(!self.stdout.contains(text), "`{text}` is in\n{}", self.shown());
+        self
+    }
+
+    /// A text is in the last failure.
+    #[track_caller]
+    pub(crate) fn fails_with(&self, text: &str) -> &Self {
+        assert!(self.failure().contains(text), "no `{text}` in the failure of\n{}", self.shown());
+        self
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.shown()))
+    }
+}
+
+/// Waits for something that takes a moment.
+#[track_caller]
+pub(crate) fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(120), "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal to a process that runs.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(sent.expect("kill").success());
+}
+
+/// A configuration such as [`TINY`] without its filter, and what goes with that.
+pub(crate) fn unfiltered(config: &str) -> String {
+    let config = config.replaced("filter: {kind: variance}\n", "").replaced("  gen_batch_size: 8\n", "");
+    config.replaced("schedule: {max_num_gen_batches: 50}\n", "")
 }
 
 /// A temporary folder in which the program runs.
@@ -115,6 +214,53 @@ impl Folder {
 
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// The rows of a run's metrics.
+    pub(crate) fn rows(&self, run: &str) -> Vec<Value> {
+        let text = self.read(&format!("runs/{run}/metrics.jsonl"));
+        text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect()
+    }
+
+    /// The rows of the steps that a run has tried to train.
+    pub(crate) fn steps(&self, run: &str) -> Vec<Value> {
+        self.rows(run).into_iter().filter(|row| row.get("groups/generated").is_some()).collect()
+    }
+
+    /// The numbers of these rows.
+    pub(crate) fn numbers(&self, run: &str) -> Vec<BTreeMap<String, f64>> {
+        let numbers = |row: &Value| {
+            let row = row.as_object().expect("an object");
+            row.iter().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect()
+        };
+        self.steps(run).iter().map(numbers).collect()
+    }
+
+    /// Whether the run in a folder has so many rows of metrics by now.
+    pub(crate) fn has_rows(&self, run: &str, num: usize) -> bool {
+        let text = std::fs::read_to_string(self.join(run).join("metrics.jsonl"));
+        text.is_ok_and(|text| text.lines().count() >= num)
+    }
+
+    /// The rows of a step's rollouts.
+    pub(crate) fn rollouts(&self, run: &str, step: u64) -> Vec<Value> {
+        let path = self.join(&format!("runs/{run}/rollouts/step_{step}.parquet"));
+        let records = tamis_data::records::Records::open(&path).expect("rollouts");
+        records.map(|record| Value::Object(record.expect("a row").values)).collect()
+    }
+
+    /// The policy's weights in a run's checkpoint.
+    pub(crate) fn weights(&self, run: &str, step: u64) -> Vec<u8> {
+        let path = format!("runs/{run}/checkpoints/step_{step}/model.safetensors");
+        std::fs::read(self.join(&path)).expect("weights")
+    }
+
+    /// Copies files to another folder.
+    pub(crate) fn copy(&self, from: &str, other: &Self, to: &str, files: &[&str]) {
+        std::fs::create_dir_all(other.join(to)).expect("folder");
+        for file in files {
+            std::fs::copy(self.join(from).join(file), other.join(to).join(file)).expect("copied");
+        }
     }
 
     fn command<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Command {
@@ -164,7 +310,7 @@ impl Folder {
     /// Runs `tamis` here; paths of this folder are shown as `DIR`.
     pub(crate) fn tamis<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Ended {
         let ended = self.wait(self.start(arguments));
-        assert!(!ended.stderr.contains("panicked"), "{}", ended.shown());
+        ended.never_says("panicked");
         ended
     }
 }
@@ -241,14 +387,14 @@ fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>)
         if name.ends_with("state.json") {
             // Lengths of logs depend on the digits of the clock, those of the journals on what was answered
             // before a kill.
-            let mut state: serde_json::Value = serde_json::from_slice(&bytes).expect("state");
+            let mut state: Value = serde_json::from_slice(&bytes).expect("state");
             for file in ["logs", "journal", "samples", "episodes"] {
                 state.as_object_mut().expect("an object").remove(file);
             }
             bytes = serde_json::to_vec_pretty(&state).expect("json");
         }
         if name.ends_with("checksums.json") {
-            let mut sums: serde_json::Value = serde_json::from_slice(&bytes).expect("checksums");
+            let mut sums: Value = serde_json::from_slice(&bytes).expect("checksums");
             sums["crc32"].as_object_mut().expect("an object").remove("state.json");
             bytes = serde_json::to_vec_pretty(&sums).expect("json");
         }

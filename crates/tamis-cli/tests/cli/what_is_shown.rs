@@ -75,8 +75,7 @@ fn the_template_gets_whole_messages_and_the_columns_of_the_row() {
     let rows = row.to_owned() + &row.replaced("\"1+1=\"", "\"1+2=\"");
     insta::assert_snapshot!(form(&trained(&rows, Some(template), &[]).succeeds()), @"first prompt (7 tokens, by the chat template): 1+1=789");
     let text = "{\"question\": \"1+1=\", \"answer\": \"2\", \"tools\": [{\"name\": \"f\"}]}\n";
-    let ended = trained(&text.replaced("1+1=", "1+2=").repeat(2), None, &[]).succeeds();
-    assert!(ended.stderr.contains("warning: the column `tools` goes to the chat template, and rows that have it are sent as bare text: it has no effect there"), "{}", ended.stderr);
+    trained(&text.replaced("1+1=", "1+2=").repeat(2), None, &[]).succeeds().says("warning: the column `tools` goes to the chat template, and rows that have it are sent as bare text: it has no effect there");
 }
 
 #[test]
@@ -104,71 +103,41 @@ fn rows_of_messages_go_through_the_template() {
 
 #[test]
 fn prompts_that_cannot_have_the_form_asked_for() {
-    let printed = |rows, template, overrides: &[&str]| trained(rows, template, overrides).failure();
+    let printed = |rows, template, overrides: &[&str]| trained(rows, template, overrides).short();
     insta::assert_snapshot!(printed(QUESTIONS, None, &["data.prompt_format=chat"]), @"
 exit code 2
 error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): data.prompt_format is `chat`, and the model has no chat template
- --> command line
-  |
-1 | data.prompt_format=chat
-  |                    ^^^^
+  at command line: data.prompt_format=«chat»
   hint: add chat_template.jinja to the model's folder or name one with model.chat_template, or set data.prompt_format=text
-
-1 error in the configuration
 ");
     insta::assert_snapshot!(printed(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 exit code 2
 error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its prompt is a list of messages, and data.prompt_format is `text`
- --> command line
-  |
-1 | data.prompt_format=text
-  |                    ^^^^
+  at command line: data.prompt_format=«text»
   hint: set data.prompt_format=auto (or chat) to render messages with the chat template
-
-1 error in the configuration
 ");
     insta::assert_snapshot!(printed(QUESTIONS, None, &["data.system_prompt=2"]), @"
 exit code 2
 error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
- --> command line
-  |
-1 | data.system_prompt=2
-  |                    ^
+  at command line: data.system_prompt=«2»
   hint: the model has no chat template: add chat_template.jinja to the model's folder or name one with model.chat_template, or take data.system_prompt out
-
-1 error in the configuration
 ");
     insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
 exit code 2
 error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
- --> command line
-  |
-1 | data.system_prompt=2
-  |                    ^
+  at command line: data.system_prompt=«2»
   hint: set data.prompt_format=chat, which makes a user message of every text, or take data.system_prompt out
-
-1 error in the configuration
 ");
     insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2", "data.prompt_format=text"]), @"
 exit code 2
 error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text without the chat template
- --> command line
-  |
-1 | data.system_prompt=2
-  |                    ^
+  at command line: data.system_prompt=«2»
   hint: set `data.prompt_format: chat`, or take `data.system_prompt` out
-
-1 error in the configuration
 ");
     insta::assert_snapshot!(printed(CHATS, None, &[]), @"
 exit code 2
 error: `model`: prompt 1 of the training data cannot be prepared: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
- --> tiny.yaml:2:1
-  |
-2 | model:
-  | ^^^^^
-
-1 error in the configuration
+  at tiny.yaml:2:1: «model»:
 ");
 }
 
@@ -179,36 +148,21 @@ fn a_template_around_every_text_prompt() {
         trained_in(&folder, rows, None, &["data.prompt_template=around.jinja"])
     };
     insta::assert_snapshot!(form(&with(QUESTIONS, "\n{{ content | trim }}+3=\n").succeeds()), @"first prompt (7 tokens, text without a chat template): 1+1=+3=");
-    insta::assert_snapshot!(with(CHATS, "{{ content }}").failure(), @"
+    insta::assert_snapshot!(with(CHATS, "{{ content }}").short(), @"
 exit code 2
 error: `data.prompt_template`: prompt 1 of the training data cannot be prepared: data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text
- --> command line
-  |
-1 | data.prompt_template=around.jinja
-  |                      ^^^^^^^^^^^^
-
-1 error in the configuration
+  at command line: data.prompt_template=«around.jinja»
 ");
-    insta::assert_snapshot!(with(QUESTIONS, "{{ content").failure(), @"
+    insta::assert_snapshot!(with(QUESTIONS, "{{ content").short(), @"
 exit code 2
 error: `data.prompt_template`: around.jinja: the chat template does not parse (line 1): syntax error: unexpected end of input, expected end of variable block
- --> command line
-  |
-1 | data.prompt_template=around.jinja
-  |                      ^^^^^^^^^^^^
-
-1 error in the configuration
+  at command line: data.prompt_template=«around.jinja»
 ");
-    insta::assert_snapshot!(trained(QUESTIONS, None, &["data.prompt_template=missing.jinja"]).failure(), @"
+    insta::assert_snapshot!(trained(QUESTIONS, None, &["data.prompt_template=missing.jinja"]).short(), @"
 exit code 2
 error: `data.prompt_template`: failed to read the template missing.jinja: No such file or directory (os error 2)
- --> command line
-  |
-1 | data.prompt_template=missing.jinja
-  |                      ^^^^^^^^^^^^^
+  at command line: data.prompt_template=«missing.jinja»
   hint: name a file with a Jinja template, or leave it out
-
-1 error in the configuration
 ");
 }
 
@@ -295,8 +249,7 @@ fn the_line_of_a_step_names_what_it_shows() {
     // Each line once where there is no terminal, and the last step has no time left.
     assert_eq!(several.stderr.lines().filter(|line| line.starts_with("step 1/2 ")).count(), 1);
     assert!(!line(&several, "step 2/2 ").contains("left"));
-    let silent = run(&["run.loggers=[jsonl]"]);
-    assert!(!silent.stderr.contains("step 1/2 "), "{}", silent.stderr);
+    run(&["run.loggers=[jsonl]"]).never_says("step 1/2 ");
 }
 
 #[test]
