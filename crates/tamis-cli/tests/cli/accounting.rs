@@ -20,7 +20,6 @@ impl Case<'_> {
     const DEFAULT: Case<'static> = Case { name: "", changes: &[], code: 0, gives_up: Some(false) };
 }
 
-/// Runs a case and counts.
 fn check(case: Case<'_>) {
     let Case { name, changes, code, gives_up } = case;
     let config = changes.iter().fold(TINY.to_owned(), |config, (from, to)| config.replaced(from, to));
@@ -113,7 +112,6 @@ fn written(rollouts: &std::path::Path, upto: u64) -> (u64, u64) {
     (groups.len() as u64, tokens)
 }
 
-/// Prompts of all rounds, as the run told them.
 fn num_generated(stderr: &str) -> u64 {
     stderr
         .lines()

@@ -79,7 +79,6 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     }
 }
 
-/// Where every episode takes its worker along, nothing can be measured, and a run ends with that and not with empty rounds.
 #[test]
 fn an_environment_that_always_dies_ends_a_run_by_name() {
     let environment = "kind: python, path: counter.py:Counter, args: {longest: 5}, style: plain, train_size: 16, val_size: 4";
@@ -167,7 +166,6 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     ended.says("environment: look at what fails in `program`");
 }
 
-/// Where tamis is killed while it starts programs, none of them is left, nor anything that it wrote for them.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_killed_run_leaves_no_program_and_no_folder() {

@@ -170,8 +170,6 @@ fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// A name with room for itself and none for a number is refused once it is taken, in words of its own;
-/// nothing is made.
 #[test]
 fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
     let folder = folder();
@@ -194,7 +192,6 @@ fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
     assert_eq!(std::fs::read_dir(folder.join("runs")).expect("runs").count(), 1);
 }
 
-/// A resume and an evaluation look at what they read, before they begin; not at what they do not.
 #[test]
 fn a_resume_and_an_evaluation_are_checked_too() {
     let folder = folder().with(

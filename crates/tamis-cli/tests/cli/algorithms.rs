@@ -8,7 +8,6 @@ use tamis_core::objective::PolicyLoss;
 
 use crate::tamis::{Ended, Folder, Replaced as _, TINY, unfiltered};
 
-/// Trains the tiny task with `objective` for three steps.
 fn trained(objective: &str) -> (Folder, Ended) {
     let folder = Folder::new();
     let config = TINY
@@ -346,7 +345,6 @@ fn a_schedule_over_epochs_ends_with_them() {
     assert!((rates[15] - 1e-3 / 16.0).abs() < 1e-12, "{rates:?}");
 }
 
-/// The micro-batch of a group changes nothing but the order in which the gradient is summed.
 #[test]
 fn balanced_micro_batches_train_on_the_same() {
     let rows = |train: &str| {

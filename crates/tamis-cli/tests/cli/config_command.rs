@@ -79,8 +79,6 @@ For more information, try '--help'.
 ");
 }
 
-/// The command of those systems' own pages, from the root of a repository: what stands in its files is found
-/// from there, by `check`, `train` and whatever reads what `import` has written, wherever that lies.
 #[test]
 fn paths_in_files_of_others_are_those_of_the_working_directory() {
     let folder = Folder::tiny()
@@ -302,7 +300,6 @@ error: nothing is called `Dr.GPRO`
     assert_eq!(values(&again), values(&shown));
 }
 
-/// The settings of a preset can be shown before there is a model or data.
 #[test]
 fn a_preset_is_shown_without_a_model() {
     let folder = Folder::tiny();

@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use crate::listening::Listening;
 use crate::tamis::Folder;
 
-/// Two runs: a policy to be evaluated, and one that a server holds meanwhile.
 fn policies() -> Folder {
     let folder = Folder::tiny();
     for (name, seed) in [("mine", "run.seed=3"), ("other", "run.seed=4")] {
@@ -23,7 +22,6 @@ fn evaluated(folder: &Folder, more: &[&str]) -> (serde_json::Value, String) {
     (serde_json::from_str(&ended.stdout).unwrap(), ended.stderr)
 }
 
-/// The server holds other weights, and is given those of the checkpoint.
 #[test]
 fn a_checkpoint_is_evaluated_at_servers() {
     let folder = policies();
@@ -61,8 +59,6 @@ fn a_checkpoint_is_evaluated_at_servers() {
     assert_eq!(std::fs::read_dir(folder.join("shared")).map_or(0, Iterator::count), 0);
 }
 
-/// A server that a run samples at is not given other weights; what is wrong with an evaluation at servers is
-/// told before anything begins.
 #[test]
 fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
     let folder = policies();
@@ -188,7 +184,6 @@ impl Drop for Judging {
     }
 }
 
-/// A judge that says what a verifier says gives the run of that verifier.
 #[test]
 fn a_run_whose_completions_are_judged() {
     let folder = Folder::tiny();

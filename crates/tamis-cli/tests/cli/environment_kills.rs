@@ -161,7 +161,6 @@ impl Case {
     }
 }
 
-/// The luck of every episode that has begun, in order.
 fn all_begun(folder: &Folder) -> Vec<String> {
     let text = std::fs::read_to_string(folder.join("begun.txt")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
@@ -265,7 +264,6 @@ fn a_run_in_a_deterministic_environment_ends_as_if_it_had_not_been_killed() {
     }
 }
 
-/// A game of the program itself leaves no journal.
 #[test]
 fn nothing_is_journalled_of_what_is_a_function_of_its_key() {
     let config = CONFIG

@@ -74,7 +74,6 @@ fn episodes_are_trained_on_as_they_were_played() {
     );
 }
 
-/// A policy that does not see all of an episode is trained by each answer after what it saw then; a critic too.
 #[test]
 fn answers_to_a_window_are_trained_on_as_they_were_given() {
     let grpo = ("filter: {kind: variance}", "filter: {kind: variance}");
@@ -106,7 +105,6 @@ fn answers_to_a_window_are_trained_on_as_they_were_given() {
     }
 }
 
-/// Also where episodes are played while a step trains, and go on from one step to the next.
 #[test]
 fn a_run_killed_in_the_middle_of_episodes_ends_as_if_it_had_not_been() {
     let rounds = "schedule: {max_num_gen_batches: 50}";

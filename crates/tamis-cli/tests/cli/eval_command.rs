@@ -105,7 +105,6 @@ fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
     ");
 }
 
-/// The folder of an evaluation goes away with it; the output of what it started does not where that failed.
 #[cfg(unix)]
 #[test]
 fn eval_keeps_the_output_of_a_learner_that_failed() {
@@ -315,8 +314,6 @@ fn rollouts_of_a_run_are_shown() {
     ");
 }
 
-/// Measured before training and nowhere in between: measured after it too, or the first figure has nothing to
-/// be compared with.
 #[test]
 fn a_run_that_is_measured_before_training_is_measured_after_it() {
     let folder = Folder::tiny();
@@ -342,7 +339,6 @@ fn a_run_that_is_measured_before_training_is_measured_after_it() {
     assert!(!folder.join("runs/never/validation").exists());
 }
 
-/// Tied or not, in whatever type: what is exported is the policy, and says the same.
 #[test]
 fn export() {
     let folder = Folder::tiny().with("sums.jsonl", SUMS);
@@ -412,8 +408,6 @@ fn export() {
     ");
 }
 
-/// A model whose files hold another head than the embedding, though its configuration ties them: every
-/// command uses that head, and says so once.
 #[test]
 fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
     let folder = Folder::tiny().with("sums.jsonl", SUMS);

@@ -19,7 +19,6 @@ fn config(on_limit: &str) -> String {
         .replaced("max_num_gen_batches: 50", &format!("max_num_gen_batches: 1, on_limit: {on_limit}"))
 }
 
-/// Number of trajectories by verdict, and ids of trajectories, in a step's file.
 fn verdicts(folder: &Folder, step: u64) -> BTreeMap<String, f64> {
     let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
     let (mut verdicts, mut seen) = (BTreeMap::new(), BTreeSet::new());
@@ -32,8 +31,6 @@ fn verdicts(folder: &Folder, step: u64) -> BTreeMap<String, f64> {
     verdicts
 }
 
-/// Trains full batches of copies; metrics, the log and the end of the run say how many there were, and a run
-/// that is killed and resumed draws the same.
 #[test]
 fn copies_fill_batches_and_are_counted() {
     let config = config("duplicate");
@@ -77,7 +74,6 @@ fn copies_fill_batches_and_are_counted() {
     expected.assert_same(&Left::by(&folder.join("runs/tiny")));
 }
 
-/// Trains full batches with groups that the filter dropped, which are neither counted as trained nor as dropped.
 #[test]
 fn dropped_groups_fill_batches_and_are_counted() {
     let folder = Folder::new().with("config.yaml", &config("keep_dropped"));

@@ -22,7 +22,6 @@ fn rows(numbers: std::ops::Range<u32>) -> String {
     numbers.map(row).collect::<Vec<_>>().concat()
 }
 
-/// A short run that begins with the model.
 fn config(model: &str, train: &str, val: &str) -> String {
     let own = TINY.lines().filter(|line| !line.starts_with("warm_start") && !line.contains("arithmetic"));
     let own = own
@@ -99,7 +98,6 @@ impl OnHub {
     }
 }
 
-/// Whether a text is in any file below a folder.
 fn is_anywhere(folder: &Path, text: &str) -> bool {
     std::fs::read_dir(folder).expect("a folder").flatten().any(|entry| {
         let path = entry.path();

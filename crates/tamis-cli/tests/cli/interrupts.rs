@@ -254,7 +254,6 @@ fn what_an_interrupted_step_was_answered_is_not_asked_again() {
     assert_eq!(Left::by(&folder.join("runs/tiny")).metrics, Left::by(&replay.join("runs/tiny")).metrics);
 }
 
-/// Ctrl-C in the middle of an update lets it end: what is saved is never half a step.
 #[cfg(unix)]
 #[test]
 fn an_update_that_is_interrupted_is_finished() {

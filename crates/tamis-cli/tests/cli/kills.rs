@@ -91,20 +91,17 @@ impl Stop {
     }
 }
 
-/// The run directory in `runs/`, once it counts as one.
 pub(crate) fn begun(folder: &Folder) -> Option<PathBuf> {
     let runs = std::fs::read_dir(folder.join("runs")).ok()?;
     runs.filter_map(|entry| Some(entry.ok()?.path())).find(|run| run.join("config.yaml").is_file())
 }
 
-/// Whether a checkpoint stands there half written.
 pub(crate) fn writes_a_checkpoint(run: &Path) -> bool {
     std::fs::read_dir(run.join("checkpoints")).is_ok_and(|entries| {
         entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".tmp"))
     })
 }
 
-/// Begins the run of `config.yaml` with further arguments, or goes on with it.
 pub(crate) fn start_run(folder: &Folder, arguments: &[&str]) -> Child {
     match begun(folder) {
         None => folder.start(&[&["train", "config.yaml"], arguments].concat()),

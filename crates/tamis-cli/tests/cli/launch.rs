@@ -84,7 +84,6 @@ fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
     assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
 }
 
-/// A launcher gives each of them its GPUs, and the run is the one without.
 #[test]
 fn servers_that_a_launcher_starts_end_with_the_run() {
     let folder = Folder::tiny();
@@ -120,7 +119,6 @@ fn servers_that_a_launcher_starts_end_with_the_run() {
     assert!(refused.stderr.contains("hint: lower `learner.gpus_per_node` or `rollout.launch.replicas`"));
 }
 
-/// The process that started another one.
 #[cfg(target_os = "linux")]
 fn parent(pid: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -176,7 +174,6 @@ fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
     assert!(last("alone") == last("launched"), "{}", ended.shown());
 }
 
-/// Whoever converts or checks such a configuration is told what it would start, to the last flag.
 #[test]
 fn what_a_run_would_start_is_told_before() {
     let folder = Folder::tiny();
@@ -199,7 +196,6 @@ fn what_a_run_would_start_is_told_before() {
          rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)");
 }
 
-/// Published to a folder that servers know by another name.
 #[test]
 fn weights_are_published_where_servers_find_them() {
     let folder = Folder::tiny();
@@ -274,7 +270,6 @@ fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
     ");
 }
 
-/// Neither Ctrl-C nor a kill leaves a server behind.
 #[test]
 fn servers_end_with_the_run_however_that_ends() {
     let folder = Folder::tiny();

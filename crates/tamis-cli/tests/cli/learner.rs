@@ -391,7 +391,6 @@ fn flip_bit(path: &std::path::Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// What a learner elsewhere cannot write or read ends a run as in one process: exit code, path and hint.
 #[cfg(unix)]
 #[test]
 fn files_of_a_learner_elsewhere_fail_as_those_of_this_process() {
@@ -434,7 +433,6 @@ error: the learner at unix:l.sock cannot use the files: DIR/runs/run/checkpoints
     assert_eq!(ends(&there), ends(&here), "{here}");
 }
 
-/// A learner elsewhere reads the folders itself: what is damaged is told before it is asked.
 #[test]
 fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
     let folder = Folder::new().with("config.yaml", &short());
@@ -463,7 +461,6 @@ fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
     damaged.says("is damaged");
 }
 
-/// The native engine knows three architectures; PyTorch and servers may know another.
 #[test]
 fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_them() {
     let folder = Folder::new().with("config.yaml", &short());
@@ -486,8 +483,6 @@ fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_the
     }
 }
 
-/// A model of an architecture that the native engine does not know is none that is damaged: what can be done
-/// with it is told.
 #[test]
 fn commands_of_the_native_engine_tell_a_model_that_it_does_not_know() {
     let folder = Folder::new().with("config.yaml", &short());
@@ -536,7 +531,6 @@ error: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCaus
 "#);
 }
 
-/// PyTorch learns from models that see images, and does not sample from them: told before there is a run.
 #[test]
 fn a_model_that_sees_images_is_not_sampled_from_in_the_learner() {
     let folder = Folder::new().with("config.yaml", &short());

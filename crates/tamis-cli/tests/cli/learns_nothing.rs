@@ -3,7 +3,6 @@
 
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, edited, unfiltered};
 
-/// A reward program whose answer to `request` is this Python expression.
 fn judge(answer: &str) -> String {
     format!(
         "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    \
@@ -14,7 +13,6 @@ fn judge(answer: &str) -> String {
 const FAILS: &str = "{'error': 'TypeError: reward() got an unexpected keyword'}";
 const SCORES: &str = "{'score': len(request['completion']) % 3}";
 
-/// [`TINY`] with a judge as its only reward, and these changes.
 fn config(changes: &[(&str, &str)]) -> String {
     let judge = "reward: [{kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]";
     edited(&TINY.replaced("reward: [{kind: number}]", judge), changes)
@@ -154,7 +152,6 @@ fn no_answer_from_anyone_ends_the_run_too() {
         .fails_with("reward `judge` (reward[1]) failed on every completion of 3 rounds");
 }
 
-/// The preset's soft overlong punishment scores every completion, whatever the task's reward says.
 #[test]
 fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
     let folder = Folder::new();
@@ -275,9 +272,6 @@ fn late() -> String {
     format!("{{'score': None}} if request['step'] == 0 else {SCORES}")
 }
 
-/// Where nothing was scored there is no number: not on the line, not in the metrics, not in the closing
-/// words, and no checkpoint is compared by it. The punishment for length that `dapo` adds answers whatever it
-/// is given, and is no measurement.
 #[test]
 fn a_validation_of_which_nothing_was_scored_has_no_figure() {
     for preset in [None, Some("preset=dapo")] {
@@ -392,7 +386,6 @@ fn a_warm_start_without_any_score_does_not_reach_its_target() {
     ended.says("warning: warm start: no reward function answered");
 }
 
-/// Completions generated before a run ended in the middle of a step are written.
 #[test]
 fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
     let folder = Folder::new();
@@ -423,7 +416,6 @@ fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
     assert!(aborted.iter().all(|row| row["reward"] == 1.0), "{aborted:?}");
 }
 
-/// One entry of `by_source` fails on all of its rows, and the others score theirs.
 #[test]
 fn a_source_whose_function_fails_on_everything_ends_the_run() {
     let folder = Folder::new().with("judge.py", &judge(FAILS));

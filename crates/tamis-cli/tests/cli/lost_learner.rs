@@ -10,8 +10,6 @@ use crate::tamis::{Ended, Folder, Left, TINY, soon};
 const SOCKET: [&str; 2] = ["--listen", "unix:l.sock"];
 const URL: &str = "learner.url=unix:l.sock";
 
-/// A run whose learner, where it ends, is followed by another at its place, as a cluster would do; each of
-/// them is started with further arguments.
 pub(crate) fn train_with_followers(
     folder: &Folder,
     learner: &mut Listening,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, edited, unfiltered};
 
-/// A reward program: `answer` is an expression over `request`, a count `n` of answers, and `step`.
 fn judge(answer: &str) -> String {
     format!(
         "import json, sys\nn = 0\nfor line in sys.stdin:\n    request = json.loads(line)\n    step = request['step']\n    n += 1\n    \
@@ -186,7 +185,6 @@ fn ten_updates_of_the_critic_in_a_row_without_a_finite_gradient_end_the_run() {
         .fails_with("the gradients of 12 updates of the critic in a row were not finite, up to step 8");
 }
 
-/// The checkpoints of the run.
 fn checkpoints(folder: &Folder) -> Vec<String> {
     let entries = std::fs::read_dir(folder.join("runs/tiny/checkpoints")).expect("checkpoints");
     let mut names: Vec<String> =
@@ -326,8 +324,6 @@ fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
     ");
 }
 
-/// Weights that are no numbers are not measured first: nothing is generated with them, and the phase ends
-/// where they went wrong.
 #[test]
 fn a_warm_start_that_diverges_is_not_measured() {
     let folder = Folder::new();
@@ -364,8 +360,6 @@ fn checkpoints_from_before_updates_that_are_left_out_are_kept() {
     assert_eq!(checkpoints(&folder), ["step_6"]);
 }
 
-/// Finite weights so large that their logits are none: nothing is sampled from them, nothing is saved of
-/// them, and a run whose last update made them is not done.
 #[test]
 fn weights_whose_logits_are_not_finite_end_the_run() {
     let folder = Folder::tiny();

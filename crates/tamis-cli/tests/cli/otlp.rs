@@ -122,7 +122,6 @@ fn every_step_of_a_run_is_a_trace() {
     assert_eq!(steps, (1..=6).collect());
 }
 
-/// The same run, with a warning that says what is lost, and in no time without end.
 #[test]
 fn collectors_that_take_nothing_stop_nothing() {
     let folder = Folder::tiny();

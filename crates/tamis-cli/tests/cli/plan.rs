@@ -14,7 +14,6 @@ use crate::tamis::{Ended, Folder, TINY, signal};
 
 const TORCH: [&str; 2] = ["tiny.yaml", "learner.backend=torch"];
 
-/// A program on `PATH`, in front of all others.
 fn program(folder: &Folder, name: &str, script: &str) -> (&'static str, PathBuf) {
     let name = format!("bin/{name}");
     folder.write(&name, &format!("#!/bin/sh\n{script}\n"));
@@ -23,7 +22,6 @@ fn program(folder: &Folder, name: &str, script: &str) -> (&'static str, PathBuf)
     ("PATH", PathBuf::from(format!("{}:{path}", folder.join("bin").display())))
 }
 
-/// Two GPUs of so many MiB each.
 fn driver(folder: &Folder, mebibytes: u32) -> (&'static str, PathBuf) {
     let gpu = |number: u32| format!("{number}, GPU-{number}, {mebibytes}, 3, NVIDIA H100 80GB HBM3");
     let script =
@@ -95,7 +93,6 @@ fn the_gpus_of_this_machine_are_those_of_its_driver() {
     assert!(plan.contains("plan: the GPUs of this machine are not known: `nvidia-smi` failed"), "{plan}");
 }
 
-/// A run says what it takes before it starts anything, and one that cannot fit leaves nothing behind.
 #[test]
 fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     let folder = Folder::tiny();
@@ -180,7 +177,6 @@ fn the_doctor_tells_what_is_there_and_what_a_configuration_lacks() {
     assert_eq!(json["ways"][0]["missing"], serde_json::json!([]));
 }
 
-/// A probe that hangs is given up by Ctrl-C: here that of SGLang, in the `python3` of `PATH`.
 #[test]
 fn the_doctor_gives_up_what_hangs() {
     let folder = Folder::tiny();

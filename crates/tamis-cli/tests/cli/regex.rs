@@ -2,7 +2,6 @@
 
 use crate::tamis::Folder;
 
-/// The completions of a file of rollouts or samples.
 fn completions(folder: &Folder, arguments: &[&str]) -> Vec<String> {
     let ended =
         folder.tamis(&[&["rollouts"], arguments, &["--limit", "10000", "--json"]].concat()).succeeds();
@@ -15,8 +14,6 @@ fn is_two_digits(text: &str) -> bool {
     text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Every completion matches: those trained on, those dropped, validation and evaluation; and a run that is
-/// interrupted goes on as if it had not been.
 #[test]
 fn every_completion_of_a_run_matches() {
     let folder = Folder::tiny();
@@ -37,7 +34,6 @@ fn every_completion_of_a_run_matches() {
     folder.tamis(&["train", "--resume", "runs/part", "~rollout.regex"]).fails_with("rollout.regex");
 }
 
-/// At the start, with the place, and nothing is left behind.
 #[test]
 fn an_expression_that_cannot_be_followed_is_refused() {
     let folder = Folder::tiny();

@@ -168,8 +168,6 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     expected.assert_same(&Left::by(&killed.join("runs/tiny")));
 }
 
-/// Which prompts are drawn depends on what their groups came to, by rounds and in a stream whose groups are
-/// carried.
 #[test]
 fn what_a_selector_has_learnt_is_resumed_too() {
     let config =
@@ -331,7 +329,6 @@ fn what_estimators_and_coefficients_carry_is_resumed_too() {
     }
 }
 
-/// A run whose checkpoints someone removed is not begun again over what it logged.
 #[test]
 fn a_run_without_its_checkpoints_is_left_as_it_is() {
     let folder = Folder::new().with("config.yaml", TINY);
@@ -376,8 +373,6 @@ fn sampled(folder: &Folder, num_steps: u64) -> Vec<serde_json::Value> {
     rows
 }
 
-/// A run that was short of memory goes on with smaller micro-batches: the same prompts, completions, verdicts
-/// and advantages, and sums in another order.
 #[test]
 fn micro_batches_may_be_others_after_a_kill() {
     let config = TINY
@@ -420,8 +415,6 @@ fn micro_batches_may_be_others_after_a_kill() {
     }
 }
 
-/// An edited `config.yaml` is a change like an override: allowed ones hold, others are refused with both
-/// values.
 #[test]
 fn what_an_editor_changed_is_compared_too() {
     let folder = Folder::new().with("config.yaml", TINY);
@@ -498,7 +491,6 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     "#);
 }
 
-/// A reward program that hangs, and does not look at its input any more, goes with a tamis that is killed.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
@@ -522,8 +514,6 @@ fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
     soon("the end of the program", || !pids.iter().any(is_alive));
 }
 
-/// The state says which step it is of: a folder under another name, files of another checkpoint, and a key
-/// that no state has are refused, checksums or not.
 #[test]
 fn a_checkpoint_under_another_name_is_refused() {
     let folder = Folder::tiny();

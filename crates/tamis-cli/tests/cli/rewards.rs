@@ -94,8 +94,6 @@ fn the_only_style_that_fits_is_taken() {
          is called as `style: trl`, the only style that its parameters fit");
 }
 
-/// A function gets TRL's arguments, and the values that it logs are in the metrics and beside the
-/// completions; so too in a resumed run.
 #[test]
 fn what_a_function_logs_is_kept() {
     if !has_python() {

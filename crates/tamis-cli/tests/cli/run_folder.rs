@@ -39,7 +39,6 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Every file and folder below, as paths in it.
 fn everything(folder: &Path, of: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(of).expect("a folder") {
         let path = entry.expect("entry").path();
@@ -125,8 +124,6 @@ fn only_what_is_computed_from_is_missed() {
     ");
 }
 
-/// A log that is shorter than it was, or cut in the middle of a line, is gone on with; every later resume
-/// finds it in order.
 #[test]
 fn metrics_that_were_cut_are_gone_on_with() {
     let folder = Folder::new().with("config.yaml", &edited(TINY, &[("total_steps: 6", "total_steps: 4")]));
@@ -285,8 +282,6 @@ fn a_run_whose_folder_is_removed_ends_with_that_and_makes_none_again() {
     }
 }
 
-/// Preparing many prompts takes long, at whatever stage: Ctrl-C is heard within a second (more on a busy
-/// machine), and leaves nothing.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
@@ -406,7 +401,6 @@ fn project() -> Folder {
         .with("elsewhere/note", "")
 }
 
-/// `tamis` in a folder within this one.
 fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> Ended {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tamis"))
         .args(arguments)
@@ -419,8 +413,6 @@ fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> Ended {
     Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
-/// Data, template and reward program are found whatever folder a run is gone on with or measured from, and a
-/// run that was moved is the same run.
 #[test]
 fn a_run_is_tied_to_no_folder() {
     let folder = project();
@@ -449,8 +441,6 @@ fn a_run_is_tied_to_no_folder() {
     }
 }
 
-/// Programs and functions that stand in `sources` of `by_source` are found as those of the list are: from the
-/// folder of their configuration file.
 #[test]
 fn programs_of_sources_are_found_from_anywhere() {
     let command = "{kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}";
@@ -512,7 +502,6 @@ fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
     ");
 }
 
-/// Runs a command that must come to an end.
 fn ends(folder: &Folder, arguments: &[&str], what: &str) -> Ended {
     let mut child = folder.start(arguments);
     let until = Instant::now() + Duration::from_secs(60);
@@ -526,7 +515,6 @@ fn ends(folder: &Folder, arguments: &[&str], what: &str) -> Ended {
     folder.wait(child)
 }
 
-/// Whatever file of a run is a pipe that nobody writes to or reads: no command waits for its other end.
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_a_run_folder_hangs_no_command() {

@@ -26,7 +26,6 @@ fn check_identity(steps: &[serde_json::Value]) {
     }
 }
 
-/// With several rounds in flight a run trains what it trains with one: the weights are the same to the bit.
 #[test]
 fn rounds_in_flight_train_the_same() {
     let trained = |rounds: usize| {
@@ -48,8 +47,6 @@ fn rounds_in_flight_train_the_same() {
     assert!(wasted > 0.0, "nothing was drawn ahead");
 }
 
-/// Nothing is lost on the way, and a run that goes on from an earlier checkpoint is the run that was never
-/// ended, groups in flight or not.
 #[test]
 fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
     for (schedule, has_critic) in [

@@ -30,8 +30,6 @@ fn groups(folder: &Folder, step: u64) -> Groups {
     groups
 }
 
-/// Only the first two members of a screened group were ever generated, and all four of any other; they are those that the
-/// run without screening generates; metrics count them; and a run that is killed and resumed does the same.
 #[test]
 fn only_first_members_of_groups_that_are_alike_are_generated() {
     let plain = Folder::new().with("config.yaml", &config(""));

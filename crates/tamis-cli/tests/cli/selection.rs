@@ -60,7 +60,6 @@ fn the_data_end_in_the_middle_of_a_round() {
     train(&folder, &[ends, sizes[0], sizes[1]]).succeeds().prints("done: ");
 }
 
-/// What a weight of a group comes from can be computed from the files.
 #[test]
 fn rollouts_say_with_what_probability_their_prompts_were_taken() {
     let folder = Folder::new();
@@ -144,7 +143,6 @@ fn members_that_are_not_chosen_have_no_advantage() {
     assert_eq!(verdicts, BTreeMap::from([("trained".to_owned(), 48), ("unchosen".to_owned(), 48)]));
 }
 
-/// Rows of the rollout files by verdict.
 fn verdicts(folder: &Folder) -> BTreeMap<String, u64> {
     let mut verdicts = BTreeMap::new();
     for entry in std::fs::read_dir(folder.join("runs/tiny/rollouts")).expect("rollouts") {
@@ -157,8 +155,6 @@ fn verdicts(folder: &Folder) -> BTreeMap<String, u64> {
     verdicts
 }
 
-/// The members of trained groups that bear no loss are under their own names, and the identity holds to the
-/// last trajectory.
 #[test]
 fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     let folder = Folder::new();
@@ -251,7 +247,6 @@ fn what_the_correction_rejects_whole_is_not_trained() {
     assert_eq!((of_rows["trained"], of_rows.get("rejected")), (96, None), "{of_rows:?}");
 }
 
-/// A selection in which groups without contrast compete says so at the start, and when it trains on some.
 #[test]
 fn a_selection_that_trains_on_uniform_groups_says_so() {
     let folder = Folder::new();
@@ -355,7 +350,6 @@ fn a_collapse_of_the_reward_stops_the_run() {
         .prints("(reward_collapse): the reward's deviation within groups has collapsed: at most ");
 }
 
-/// Groups by the mean and by the deviation of their trajectories' token entropies.
 #[test]
 fn a_filter_may_look_at_entropies() {
     for score in ["mean", "deviation"] {
@@ -373,7 +367,6 @@ fn a_filter_may_look_at_entropies() {
     }
 }
 
-/// A step whose trajectories are all masked out of the loss reports that, and changes nothing.
 #[test]
 fn a_step_without_loss_says_so_and_moves_no_weight() {
     let folder = Folder::new();

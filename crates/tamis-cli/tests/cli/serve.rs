@@ -66,7 +66,6 @@ fn a_checkpoint_is_served_until_it_is_told_to_end() {
     }
 }
 
-/// A run is served by its last checkpoint; weights of the run are loaded, damaged ones are not.
 #[test]
 fn a_run_is_served_and_checkpoints_of_it_are_loaded() {
     let folder = Folder::tiny();

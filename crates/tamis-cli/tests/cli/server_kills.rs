@@ -78,7 +78,6 @@ struct Entry {
     is_rollout: bool,
 }
 
-/// The journal of a run, which is not touched.
 fn journalled(run: &Path) -> Vec<Entry> {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("samples.bin");
@@ -120,8 +119,6 @@ fn assert_asked_once(case: &Case, journal: &[Entry]) {
 /// Fate of a group: epoch, prompt, and whether it was trained on.
 type Group = (u64, u64, bool);
 
-/// Every group of the run's rollout files, which has all of its members, or the first two that showed that it is
-/// not worth it.
 fn groups(case: &Case, run: &Path) -> BTreeMap<u64, Group> {
     let mut groups: BTreeMap<u64, (Group, usize)> = BTreeMap::new();
     for entry in std::fs::read_dir(run.join("rollouts")).unwrap() {

@@ -115,7 +115,6 @@ fn mini_batches_of_a_stream_are_trained_on_before_their_step_is_complete() {
     assert!(lags.iter().any(|row| row["groups/in_flight_out"].as_f64().is_some_and(|groups| groups > 0.0)));
 }
 
-/// Likewise with what other servers would have other log-probabilities for: a form, a cut, a temperature.
 #[test]
 fn completions_of_a_form_over_servers_are_those_without() {
     let folder = with_a_policy();
@@ -140,7 +139,6 @@ fn digits(folder: &Folder) -> Answers {
     })
 }
 
-/// A server like vLLM that completes with digits.
 fn vllm_of_digits(folder: &Folder) -> FakeVllm {
     vllm_of_digits_like(folder, Behaviour::default())
 }
@@ -149,8 +147,6 @@ fn vllm_of_digits_like(folder: &Folder, behaviour: Behaviour) -> FakeVllm {
     FakeVllm::start(Behaviour { answers: Some(digits(folder)), ..behaviour })
 }
 
-/// ReMax samples a greedy completion of each prompt that it trains on: servers go to sleep after these, and
-/// stay so until they are given new weights.
 #[test]
 fn servers_sleep_after_the_last_sample_of_a_step() {
     let folder = with_a_policy();
@@ -248,8 +244,6 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, see: impl Fn(&[u8])) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// Where servers share the learner's GPU, they sleep before it computes anything of a step, also where it
-/// computes the sampler's log-probabilities again.
 #[test]
 fn a_learner_computes_while_servers_sleep() {
     let folder = with_a_policy();
@@ -398,8 +392,6 @@ fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
     }
 }
 
-/// A setting that trains on the sampler's own log-probabilities is refused where they are of another
-/// distribution, before anything is generated.
 #[test]
 fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
     let folder = with_a_policy();
@@ -420,8 +412,6 @@ fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
     assert!(failure.contains("with regex these are not"), "{failure}");
 }
 
-/// Nobody is left on the way, while it samples, takes weights in, or is measured: the run saves, ends with
-/// exit code 3, and goes on at another server as if nothing had happened.
 #[test]
 fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
     let folder = with_a_policy();
@@ -463,7 +453,6 @@ fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
     }
 }
 
-/// Nothing answers: exit code 3 with what was tried, soon, and nothing is left behind.
 #[test]
 fn no_server_answers() {
     let folder = with_a_policy();

@@ -23,7 +23,6 @@ pub(crate) fn from_the_policy(addresses: &[&str]) -> Vec<String> {
     arguments
 }
 
-/// Runs `tamis train tiny.yaml` under a name with these arguments and further ones.
 pub(crate) fn train(
     folder: &Folder,
     name: &str,

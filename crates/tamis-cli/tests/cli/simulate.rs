@@ -126,7 +126,6 @@ fn what_cannot_be_simulated() {
     folder.tamis(&["simulate", "world.yaml", "~filter", "--json"]).succeeds().says("there is no filter");
 }
 
-/// A world in which nothing can be kept: what there is is told, and the command fails.
 #[test]
 fn policies_that_end_early() {
     let folder = folder();
@@ -154,7 +153,6 @@ fn policies_that_end_early() {
         .says("warning: one step of 16 groups");
 }
 
-/// What takes time has no effect without a clock.
 #[test]
 fn times_without_servers_are_warned_of() {
     let folder = folder();
@@ -171,7 +169,6 @@ fn times_without_servers_are_warned_of() {
     }
 }
 
-/// A command of verl is taken as it is pasted; one whose processes count is led to the import.
 #[test]
 fn a_command_of_another_system() {
     let folder = folder();

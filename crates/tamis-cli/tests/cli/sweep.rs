@@ -104,7 +104,6 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     other.says("rollout.temperature: 1.0 in the run, 0.5 now");
 }
 
-/// Sweeps that share runs and their folder, and a part of one.
 #[test]
 fn each_sweep_in_a_folder_has_its_own_comparison() {
     let part = SWEEP.replaced("seeds: [1, 2]", "seeds: [1]\nonly: {four: {rollout.n: 4}}");
@@ -186,12 +185,10 @@ axes: {part: {sets: {good: [], bad: {reward: [{kind: number}, {kind: command, na
     assert_eq!(again.stderr.matches("finished before").count(), 2, "{}", again.stderr);
 }
 
-/// Waits until a run has some rows.
 fn wait_for_rows(folder: &Folder, run: &str, rows: usize) {
     soon(run, || folder.has_rows(&format!("results/{run}"), rows));
 }
 
-/// Whether a process works in a run's folder.
 fn is_held(run: &Path) -> bool {
     tamis_run::directory::held_by(run).is_some()
 }

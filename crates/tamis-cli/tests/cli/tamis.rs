@@ -156,7 +156,6 @@ impl Ended {
     }
 }
 
-/// Waits for something that takes a moment.
 #[track_caller]
 pub(crate) fn soon(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
@@ -166,7 +165,6 @@ pub(crate) fn soon(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Sends a signal to a process that runs.
 pub(crate) fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
     assert!(sent.expect("kill").success());
@@ -370,7 +368,6 @@ impl Left {
     }
 }
 
-/// The step of the checkpoint that a file is in.
 fn step_of(file: &str) -> Option<u64> {
     file.strip_prefix("checkpoints/step_")?.split('/').next()?.parse().ok()
 }

@@ -13,7 +13,6 @@ pub(crate) fn train(folder: &Folder, config: &str) -> Ended {
     folder.tamis(&["train", "config.yaml"])
 }
 
-/// No run directory is there.
 pub(crate) fn leaves_no_run(folder: &Folder) {
     let left = std::fs::read_dir(folder.join("runs")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "a run directory was left behind");

@@ -13,7 +13,6 @@ const CHATS: &str = "{\"prompt\": \
      [{\"role\": \"system\", \"content\": \"1\"}, \
      {\"role\": \"user\", \"content\": \"1+2=\"}], \"answer\": \"3\"}\n";
 
-/// Trains one step on rows of a file, with a template or without, and overrides.
 fn trained(rows: &str, template: Option<&str>, overrides: &[&str]) -> Ended {
     trained_in(&Folder::tiny(), rows, template, overrides)
 }
@@ -44,7 +43,6 @@ fn trained_in(folder: &Folder, rows: &str, template: Option<&str>, overrides: &[
     folder.tamis(&arguments)
 }
 
-/// The lines about the form of the prompts.
 fn form(ended: &Ended) -> String {
     let about = |line: &&str| line.contains("first prompt") || line.contains("prompt_format");
     ended.stderr.lines().filter(about).collect::<Vec<_>>().join("\n")
@@ -310,8 +308,6 @@ rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
     assert!(folder.read("runs/tiny/config.yaml").contains("metric: acc  # acc follows reward"), "{of_run}");
 }
 
-/// The accuracy of a step is that of `acc`, whatever the filter's metric, and there is none where nothing
-/// gives it.
 #[test]
 fn the_accuracy_of_a_step_is_that_of_acc() {
     let both = "reward: [{kind: number}, {kind: format, pattern: '^.{2,9}$', weight: 0.1}]";

@@ -47,7 +47,6 @@ fn resumed_equals(folder: &Folder, expected: &Left) {
     expected.assert_same(&Left::by(&run));
 }
 
-/// Every folder under a final name is a whole checkpoint.
 fn checkpoints_are_whole(run: &Path) {
     let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return };
     for entry in entries.flatten() {
@@ -62,7 +61,6 @@ fn checkpoints_are_whole(run: &Path) {
     }
 }
 
-/// Runs with files limited to so many bytes, as a full quota would.
 #[cfg(unix)]
 fn limited(folder: &Folder, kilobytes: usize) -> Ended {
     let script = format!("trap '' XFSZ; ulimit -f {kilobytes}; exec \"$0\" train config.yaml");
@@ -198,7 +196,6 @@ fn quiet(total: Option<u64>, done: u64) -> Console {
     Console::plain(Box::new(std::io::sink()), total, done)
 }
 
-/// Goes on with a run in this process, on a disk that works.
 fn resume(run: &Path) {
     let directory = RunDirectory::open(&Disk::without_flush(), run).expect("not held");
     let loaded = load(&[directory.config()], &[]).expect("a sound configuration");
