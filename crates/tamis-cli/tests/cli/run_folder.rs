@@ -310,7 +310,7 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
     );
     let folder = Folder::new().with("config.yaml", &config).with("many.jsonl", &rows);
     let mut num_interrupted = 0;
-    for after in [30, 80, 160, 300, 600] {
+    for after in [80, 160, 300, 600] {
         let mut child = folder.start(&["train", "config.yaml"]);
         std::thread::sleep(Duration::from_millis(after));
         if child.try_wait().expect("status").is_some() {
