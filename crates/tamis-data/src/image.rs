@@ -61,7 +61,6 @@ pub struct ImagePlaces {
     pub store: Option<PathBuf>,
 }
 
-/// What a column of images holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ImageColumn<'a> {
     /// The values, bytes that are no text as base64.
@@ -192,7 +191,6 @@ impl ImagePlaces {
     }
 }
 
-/// Writes a file, unless it is there.
 fn write(folder: &Path, path: &Path, bytes: &[u8]) -> Result<(), String> {
     match tamis_file::read(path, MAX_BYTES) {
         Ok(there) if there == bytes => return Ok(()),

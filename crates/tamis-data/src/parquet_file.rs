@@ -49,7 +49,6 @@ const SUPPORTED: &str = if cfg!(feature = "zstd") {
 /// Length of what stands behind the metadata: its length and `PAR1`.
 const TAIL: u64 = 8;
 
-/// An open file that was checked.
 pub(crate) struct ParquetFile {
     pub(crate) reader: SerializedFileReader<File>,
     /// The file once more, to look at pages before the library does.
@@ -146,7 +145,6 @@ pub(crate) fn is_number(column: &Type) -> bool {
         && column.get_basic_info().repetition() != Repetition::REPEATED
 }
 
-/// Rows of a file in order.
 pub(crate) struct ParquetRows {
     path: Arc<Path>,
     file: ParquetFile,

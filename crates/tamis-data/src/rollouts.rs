@@ -8,10 +8,10 @@ use std::io::Write;
 
 use parquet::errors::ParquetError;
 use serde_json::{Map, Value};
-use tamis_core::group::{Episode, FinishReason, Group, Trajectory};
+use tamis_core::group::{FinishReason, Group, Trajectory};
 
 use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_parquet};
-use crate::turns::{Played, of_turns, success_column, turn_columns};
+use crate::turns::{of_turns, success_column, turn_columns};
 
 /// One trajectory as it ended.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +44,6 @@ pub struct RolloutRow<'run> {
     pub logged: Option<&'run BTreeMap<String, String>>,
 }
 
-/// Column with the images of a prompt.
 const IMAGES: &str = "images";
 
 /// Column with the probability with which a prompt was taken.
@@ -54,20 +53,23 @@ const INCLUSION: &str = "inclusion";
 const TURN_ENDS: &str = "turn_ends";
 const TEXT_STARTS: &str = "text_starts";
 
-impl Played for RolloutRow<'_> {
-    fn episode(&self) -> Option<&Episode> {
-        self.trajectory.episode.as_ref()
-    }
-}
-
 fn text_starts(row: &RolloutRow<'_>) -> Vec<u32> {
     of_turns(row, |turn| turn.context_start).into_iter().flatten().collect()
 }
 
-pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
+fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+    }
+}
+
+/// Why a trajectory ended.
+pub(crate) fn finish_reason_column<'run>() -> TableColumn<RolloutRow<'run>> {
+    TableColumn {
+        name: "finish_reason",
+        values: Values::Text(|row: &RolloutRow<'run>| finish_reason(row.trajectory.finish_reason)),
+        meaning: "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
     }
 }
 
@@ -86,7 +88,7 @@ fn columns_of_turns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
     [vec![ends], turn_columns(), vec![starts, success_column()]].into_iter().flatten().collect()
 }
 
-fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
+pub(crate) fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
     let column = |name, values, meaning| TableColumn { name, values, meaning };
     TableColumns {
         before: vec![
@@ -188,14 +190,10 @@ fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
             ),
             column("verdict", Values::Text(|row| row.verdict), "where the trajectory ended, see below"),
         ], if with_turns { columns_of_turns() } else { Vec::new() }, vec![
-            column(
-                "finish_reason",
-                Values::Text(|row| finish_reason(row.trajectory.finish_reason)),
-                "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
-            ),
+            finish_reason_column(),
             column(
                 "version_min",
-                Values::Integer(|row| row.trajectory.versions.0.0 as i64),
+                Values::Integer(|row: &RolloutRow<'run>| row.trajectory.versions.0.0 as i64),
                 "oldest policy version that sampled a part of it",
             ),
             column(
@@ -243,7 +241,11 @@ pub fn write_rollouts_to(out: impl Write + Send, rows: &[RolloutRow<'_>]) -> std
     write(out, rows).map_err(io_error)
 }
 
-fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<RolloutRow<'run>>)> {
+/// Every column by its name, with those of scores and of what was logged.
+pub(crate) fn with_scores<'run>(
+    columns: TableColumns<RolloutRow<'run>>,
+    rows: &[RolloutRow<'run>],
+) -> Vec<(String, Values<RolloutRow<'run>>)> {
     let scores: BTreeSet<&str> =
         rows.iter().flat_map(|row| row.trajectory.scores.keys().map(String::as_str)).collect();
     let logged: BTreeSet<&str> = rows
@@ -251,6 +253,10 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
         .filter_map(|row| row.logged)
         .flat_map(|logged| logged.keys().map(String::as_str))
         .collect();
+    columns.with_others(&scores, &logged)
+}
+
+fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<RolloutRow<'run>>)> {
     let has_turns = rows.iter().any(|row| row.trajectory.episode.is_some());
     let mut columns = columns(has_turns);
     if rows.iter().all(|row| row.group.images.is_empty()) {
@@ -259,7 +265,7 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
     if rows.iter().all(|row| row.inclusion >= 1.0) {
         columns.before.retain(|column| column.name != INCLUSION);
     }
-    columns.with_others(&scores, &logged)
+    with_scores(columns, rows)
 }
 
 fn write(out: impl Write + Send, rows: &[RolloutRow<'_>]) -> Result<(), ParquetError> {

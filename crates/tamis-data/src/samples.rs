@@ -3,92 +3,45 @@
 //!
 //! [`markdown`] lists the columns.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
-use tamis_core::group::{Episode, Trajectory};
 
 use crate::records::FileFormat;
-use crate::rollouts::finish_reason;
+use crate::rollouts::{self, RolloutRow, with_scores};
 use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_jsonl, write_parquet};
-use crate::turns::{Played, success_column, turn_columns};
+use crate::turns::{success_column, turn_columns};
 use crate::whole_file::WholeFile;
 
-/// One completion of a held-out prompt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SampleRow {
-    /// Training step after which it was sampled.
-    pub step: u64,
-    /// Row of the prompt in the validation data, from 0.
-    pub prompt_id: u64,
-    /// verl's `data_source`.
-    pub data_source: String,
-    /// The prompt's text, whole.
-    pub prompt: String,
-    /// Ground truth that rewards compared with.
-    pub ground_truth: Option<String>,
-    /// The completion with its scores.
-    pub trajectory: Trajectory,
-    /// Extra values that reward functions logged for it, by column.
-    pub logged: BTreeMap<String, String>,
-}
+/// The columns that rollout files have too, with what they are here.
+const OF_ROLLOUTS: [(&str, &str); 7] = [
+    ("step", "training steps before the validation; 0: before the first"),
+    ("prompt_id", "row of the prompt in the validation data, from 0"),
+    ("sample_index", "place among the `validate.n` samples of the prompt, from 0"),
+    ("data_source", "`data_source` of the prompt's row; empty where it has none"),
+    ("prompt", "the whole prompt as text, as the chat template renders it (verl's `input`)"),
+    ("completion", "the completion as text (verl's `output`)"),
+    ("ground_truth", "the answer that rewards compare with (verl's `gts`); null where the row has none"),
+];
 
-impl Played for SampleRow {
-    fn episode(&self) -> Option<&Episode> {
-        self.trajectory.episode.as_ref()
-    }
-}
-
-fn columns(with_turns: bool) -> TableColumns<SampleRow> {
+fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
     let column = |name, values, meaning| TableColumn { name, values, meaning };
+    let TableColumns { before, score, logged, .. } = rollouts::columns(false);
+    let with_meaning = |column: TableColumn<RolloutRow<'run>>| {
+        let (_, meaning) = OF_ROLLOUTS.iter().find(|(name, _)| *name == column.name)?;
+        Some(TableColumn { meaning, ..column })
+    };
     TableColumns {
-        before: vec![
-            column(
-                "step",
-                Values::Integer(|row: &SampleRow| row.step as i64),
-                "training steps before the validation; 0: before the first",
-            ),
-            column(
-                "prompt_id",
-                Values::Integer(|row| row.prompt_id as i64),
-                "row of the prompt in the validation data, from 0",
-            ),
-            column(
-                "sample_index",
-                Values::Integer(|row| i64::from(row.trajectory.sample_index)),
-                "place among the `validate.n` samples of the prompt, from 0",
-            ),
-            column(
-                "data_source",
-                Values::Text(|row| &row.data_source),
-                "`data_source` of the prompt's row; empty where it has none",
-            ),
-            column(
-                "prompt",
-                Values::Text(|row| &row.prompt),
-                "the whole prompt as text, as the chat template renders it (verl's `input`)",
-            ),
-            column(
-                "completion",
-                Values::Text(|row| &row.trajectory.text),
-                "the completion as text (verl's `output`)",
-            ),
-            column(
-                "ground_truth",
-                Values::OptionalText(|row| row.ground_truth.as_deref()),
-                "the answer that rewards compare with (verl's `gts`); null where the row has none",
-            ),
-        ],
-        score: |row, name| row.trajectory.scores.get(name).and_then(|score| not_nan(score.value)),
-        logged: |row, column| row.logged.get(column).map(String::as_str),
+        before: before.into_iter().filter_map(with_meaning).collect(),
+        score,
+        logged,
         after: [
             vec![
                 column(
                     "reward",
-                    Values::Number(|row| not_nan(row.trajectory.reward)),
+                    Values::Number(|row: &RolloutRow<'run>| not_nan(row.trajectory.reward)),
                     "weighted sum of the scores (verl's `score`); null: unscored",
                 ),
                 column(
@@ -96,11 +49,7 @@ fn columns(with_turns: bool) -> TableColumns<SampleRow> {
                     Values::Integer(|row| row.trajectory.num_written() as i64),
                     "tokens of the completion, the end token included",
                 ),
-                column(
-                    "finish_reason",
-                    Values::Text(|row| finish_reason(row.trajectory.finish_reason)),
-                    "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
-                ),
+                rollouts::finish_reason_column(),
             ],
             if with_turns { columns_of_turns() } else { Vec::new() },
         ]
@@ -111,7 +60,7 @@ fn columns(with_turns: bool) -> TableColumns<SampleRow> {
 }
 
 /// The columns of samples that were played in an environment.
-fn columns_of_turns() -> Vec<TableColumn<SampleRow>> {
+fn columns_of_turns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
     let mut success = success_column();
     success.meaning = "1 where the environment's task was solved, else 0; this and the next four only in files where a sample has turns";
     [vec![success], turn_columns()].into_iter().flatten().collect()
@@ -143,13 +92,10 @@ pub fn format_of(path: &Path) -> Result<FileFormat, Fault> {
 /// Writes samples in a format.
 pub fn write_samples_to(
     out: impl Write + Send,
-    rows: &[SampleRow],
+    rows: &[RolloutRow<'_>],
     format: FileFormat,
 ) -> std::io::Result<()> {
-    let scores: BTreeSet<&str> =
-        rows.iter().flat_map(|row| row.trajectory.scores.keys().map(String::as_str)).collect();
-    let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
-    let columns = columns(rows.iter().any(|row| row.episode().is_some())).with_others(&scores, &logged);
+    let columns = with_scores(columns(rows.iter().any(|row| row.trajectory.episode.is_some())), rows);
     match format {
         FileFormat::Jsonl => write_jsonl(out, &columns, rows),
         FileFormat::Parquet => {
@@ -160,7 +106,7 @@ pub fn write_samples_to(
 }
 
 /// Writes a file of samples, whole or not at all, in the format that its name asks for.
-pub fn write_samples(path: &Path, rows: &[SampleRow]) -> Result<(), Fault> {
+pub fn write_samples(path: &Path, rows: &[RolloutRow<'_>]) -> Result<(), Fault> {
     let format = format_of(path)?;
     let write = || {
         let mut file = WholeFile::create(path)?;
@@ -172,44 +118,70 @@ pub fn write_samples(path: &Path, rows: &[SampleRow]) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::{Value, json};
-    use tamis_core::group::{FinishReason, PolicyVersion, Score, Turn};
+    use tamis_core::group::{
+        Episode, FinishReason, Group, GroupId, PolicyVersion, PromptId, Score, Trajectory, Turn,
+    };
 
     use super::*;
     use crate::records::Records;
 
-    fn row(sample_index: u32, acc: f64, ground_truth: Option<&str>) -> SampleRow {
-        SampleRow {
-            step: 5,
-            prompt_id: 3,
-            data_source: "sums".to_owned(),
-            prompt: "1+1=".to_owned(),
-            ground_truth: ground_truth.map(ToOwned::to_owned),
-            trajectory: Trajectory {
-                episode: None,
-                sample_index,
-                text: format!("é {sample_index}"),
-                token_ids: vec![7, 8],
-                logprobs: vec![-0.5; 2],
-                entropy: None,
-                loss_mask: vec![true; 2],
-                finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
-                versions: (PolicyVersion(0), PolicyVersion(0)),
-                scores: [("acc".to_owned(), Score::of(acc)), ("prompt".to_owned(), Score::of(0.5))].into(),
-                reward: acc,
-            },
-            logged: if sample_index == 0 {
-                [("note".to_owned(), "short".to_owned())].into()
-            } else {
-                BTreeMap::new()
-            },
+    fn trajectory(sample_index: u32, acc: f64) -> Trajectory {
+        Trajectory {
+            episode: None,
+            sample_index,
+            text: format!("é {sample_index}"),
+            token_ids: vec![7, 8],
+            logprobs: vec![-0.5; 2],
+            entropy: None,
+            loss_mask: vec![true; 2],
+            finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
+            versions: (PolicyVersion(0), PolicyVersion(0)),
+            scores: [("acc".to_owned(), Score::of(acc)), ("prompt".to_owned(), Score::of(0.5))].into(),
+            reward: acc,
         }
+    }
+
+    fn group(trajectories: [Trajectory; 2]) -> Group {
+        Group {
+            id: GroupId(0),
+            prompt: PromptId(3),
+            epoch: 0,
+            dispatched: PolicyVersion(0),
+            prompt_token_ids: vec![1],
+            images: Vec::new(),
+            trajectories: trajectories.into(),
+        }
+    }
+
+    /// The first was logged something of, and has a ground truth.
+    fn rows<'a>(group: &'a Group, logged: &'a BTreeMap<String, String>) -> Vec<RolloutRow<'a>> {
+        let row = |trajectory: &'a Trajectory| RolloutRow {
+            step: 5,
+            round: 1,
+            group,
+            trajectory,
+            inclusion: 1.0,
+            data_source: "sums",
+            prompt: "1+1=",
+            ground_truth: (trajectory.sample_index == 0).then_some("2"),
+            advantage: None,
+            metric: "",
+            metric_value: None,
+            verdict: "trained",
+            logged: (trajectory.sample_index == 0).then_some(logged),
+        };
+        group.trajectories.iter().map(row).collect()
     }
 
     #[test]
     fn samples_come_back_from_either_format() {
         let folder = tempfile::tempdir().unwrap();
-        let rows = [row(0, 1.0, Some("2")), row(1, f64::NAN, None)];
+        let logged = [("note".to_owned(), "short".to_owned())].into();
+        let sampled = group([trajectory(0, 1.0), trajectory(1, f64::NAN)]);
+        let rows = rows(&sampled, &logged);
         for name in ["s.jsonl", "s.parquet"] {
             let path = folder.path().join(name);
             write_samples(&path, &rows).unwrap();
@@ -249,9 +221,8 @@ mod tests {
             is_unscored: false,
         };
         let path = folder.path().join("s.jsonl");
-        let mut played = row(0, 1.0, None);
-        played.trajectory.episode = Some(episode);
-        write_samples(&path, &[played, row(1, 0.0, None)]).unwrap();
+        let played = group([Trajectory { episode: Some(episode), ..trajectory(0, 1.0) }, trajectory(1, 0.0)]);
+        write_samples(&path, &super::tests::rows(&played, &logged)).unwrap();
         let mut read = Records::open(&path).unwrap().map(|record| record.unwrap().values);
         let mut next = || {
             let row = read.next().unwrap();

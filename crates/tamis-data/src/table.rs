@@ -47,7 +47,6 @@ impl<R> Values<R> {
     }
 }
 
-/// A column that every table of a kind has.
 pub(crate) struct TableColumn<R> {
     pub(crate) name: &'static str,
     pub(crate) values: Values<R>,
@@ -68,12 +67,10 @@ impl<R> TableColumns<R> {
         self.before.iter().chain(&self.after)
     }
 
-    /// The names of the fixed columns.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.fixed_columns().map(|column| column.name).collect()
     }
 
-    /// The columns as a table of Markdown.
     pub(crate) fn markdown(&self) -> String {
         let line = |column: &TableColumn<R>| {
             format!("| `{}` | {} | {} |\n", column.name, column.values.kind(), column.meaning)

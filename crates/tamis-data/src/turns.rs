@@ -2,28 +2,21 @@
 
 use std::borrow::Cow;
 
-use tamis_core::group::{Episode, Turn};
+use tamis_core::group::Turn;
 
+use crate::rollouts::RolloutRow;
 use crate::table::{TableColumn, Values};
 
-/// A row of a table that may have been played in turns.
-pub(crate) trait Played {
-    /// The turns; `None` where there were none.
-    fn episode(&self) -> Option<&Episode>;
+pub(crate) fn of_turns<T>(row: &RolloutRow<'_>, of: impl Fn(&Turn) -> T) -> Vec<T> {
+    row.trajectory.episode.iter().flat_map(|episode| &episode.turns).map(of).collect()
 }
 
-/// Something of each turn of a row.
-pub(crate) fn of_turns<T>(row: &impl Played, of: impl Fn(&Turn) -> T) -> Vec<T> {
-    row.episode().into_iter().flat_map(|episode| &episode.turns).map(of).collect()
-}
-
-/// What was said in each turn, and what it brought.
-pub(crate) fn turn_columns<R: Played>() -> Vec<TableColumn<R>> {
+pub(crate) fn turn_columns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
     let column = |name, values, meaning| TableColumn { name, values, meaning };
     vec![
         column(
             "turn_rewards",
-            Values::Floats(|row: &R| Cow::Owned(of_turns(row, |turn| turn.reward as f32))),
+            Values::Floats(|row: &RolloutRow<'run>| Cow::Owned(of_turns(row, |turn| turn.reward as f32))),
             "reward that the environment gave for each answer",
         ),
         column(
@@ -44,11 +37,12 @@ pub(crate) fn turn_columns<R: Played>() -> Vec<TableColumn<R>> {
     ]
 }
 
-/// Whether the task of a row was solved.
-pub(crate) fn success_column<R: Played>() -> TableColumn<R> {
+pub(crate) fn success_column<'run>() -> TableColumn<RolloutRow<'run>> {
     TableColumn {
         name: "success",
-        values: Values::Number(|row: &R| Some(f64::from(u8::from(row.episode()?.is_success?)))),
+        values: Values::Number(|row: &RolloutRow<'run>| {
+            Some(f64::from(u8::from(row.trajectory.episode.as_ref()?.is_success?)))
+        }),
         meaning: "1 where the environment's task was solved, else 0; null without an environment that says so",
     }
 }

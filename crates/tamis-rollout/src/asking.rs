@@ -34,7 +34,6 @@ pub enum ConnectError {
     Servers(#[from] GeneratorError),
 }
 
-/// Limits of asking.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AskLimits {
     /// Longest time of one answer.
@@ -74,14 +73,12 @@ struct Open<T> {
     again_at: Instant,
 }
 
-/// Servers that score.
 pub(crate) struct ScoringServers {
     addresses: Vec<Address>,
     key: Option<String>,
     client: Mutex<HttpClient>,
     /// The server that is asked next.
     next: AtomicUsize,
-    /// The reward's name.
     name: String,
     /// What answers there, for messages: `judge`.
     what: &'static str,
@@ -103,18 +100,15 @@ impl ScoringServers {
         Ok(Self { addresses, key, client, next, name: name.to_owned(), what, listener })
     }
 
-    /// Number of servers.
     pub(crate) fn len(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Their addresses, for messages.
     pub(crate) fn addresses(&self) -> String {
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         addresses.join(", ")
     }
 
-    /// Whether the scores are not wanted any more.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.listener.is_interrupted()
     }

@@ -1,195 +1,137 @@
 //! Completions of a list of prompts that are waited for together: validation, greedy baselines, evaluation.
+//!
+//! They are the groups of one round without a filter, of a dispatcher of their own beside that of the run.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use tamis_core::random::Key;
-use tamis_data::prompt::Prompt;
+use tamis_core::filter::Metric;
+use tamis_core::group::{GroupId, PolicyVersion};
+use tamis_core::schedule::{OnEmptyRound, RoundReport, ScheduleSettings, Scheduler};
 
-use crate::dispatcher::DispatchError;
-use crate::generator::{
-    AbortScope, Generator, GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, SampleRequest,
-    Sampling, Wait,
+use crate::dispatcher::{
+    Beside, Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer,
 };
-use crate::inbox::{Inbox, Unexpected};
+use crate::generator::{AbortScope, Generator};
+use crate::inbox::Inbox;
+use crate::record::Record;
+use crate::reward_health::RewardHealth;
+use crate::scorer::Scorer;
+use crate::source::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};
 
-/// A prompt to be completed several times.
-#[derive(Debug, Clone)]
-pub struct Prompted {
-    /// Token ids of the completion.
-    pub token_ids: Arc<[u32]>,
-    /// Paths of the images that go with them.
-    pub images: Arc<[String]>,
-    /// The prompt as data; see [`SampleRequest::prompt`].
-    pub prompt: Option<Arc<Prompt>>,
-    /// One key per completion \[n\].
-    pub keys: Vec<Key>,
+/// What completes and scores a list of prompts.
+pub struct CompletionWorkers<'a> {
+    /// Completions.
+    pub generator: &'a mut dyn Generator,
+    /// Keeps the events of groups that generate at the same time.
+    pub inbox: &'a mut Inbox,
+    /// Scores.
+    pub scorer: &'a mut Scorer,
+    /// Whether the run is to stop soon.
+    pub is_interrupted: &'a dyn Fn() -> bool,
 }
 
-/// The completions of each prompt \[P\], or why they could not be generated.
-pub type Completed = Vec<Result<Vec<Sample>, String>>;
-
-/// The completions of each prompt \[P\]: all that were asked for, in key order, or why one of them could not
-/// be generated (the others are then given up). `progress` hears how many prompts are done. `None` where
-/// `is_interrupted`.
+/// A group of each prompt, in their order. A group one of whose samples could not be generated has failed and
+/// has no trajectories. `progress` is given the number of prompts that are done. `None` if the run is to stop.
 ///
-/// Whatever belongs to groups that generate at the same time is left in the `inbox`; what nobody waits for is
-/// counted there. Where it ends with an error, nothing of it stays in flight.
+/// Warnings of reward functions are those of the scorer. If it ends with an error, nothing of it stays in
+/// flight.
 ///
 /// # Errors
-/// The generator breaks down.
+/// The generator, a reward function or the journal breaks down.
 pub fn complete(
-    generator: &mut dyn Generator,
-    inbox: &mut Inbox,
-    purpose: SamplePurpose,
-    prompts: &[Prompted],
-    sampling: &Arc<Sampling>,
-    is_interrupted: &dyn Fn() -> bool,
+    with: CompletionWorkers<'_>,
+    prompts: &[PreparedPrompt],
+    settings: DispatcherSettings,
+    beside: Beside,
     progress: &mut dyn FnMut(usize),
-) -> Result<Option<Completed>, DispatchError> {
+) -> Result<Option<Vec<Record>>, DispatchError> {
+    if prompts.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let CompletionWorkers { generator, inbox, scorer, is_interrupted } = with;
+    let (purpose, step) = (beside.purpose, beside.step);
     let next = inbox.num_prompts.entry(purpose).or_default();
-    let mut open = Open::new(prompts, *next);
+    let first = *next;
     // Numbers are not given again: a late answer to one is never taken for another's.
     *next += prompts.len() as u64;
-    let completed = run(generator, inbox, purpose, &mut open, sampling, is_interrupted, progress);
-    if !matches!(completed, Ok(true)) {
+    let machine = Scheduler::rounds(ScheduleSettings {
+        filter: None,
+        on_empty_round: OnEmptyRound::Skip,
+        metric: Metric::SeqReward,
+        ..ScheduleSettings::new(prompts.len(), settings.group_size)
+    })?;
+    let health = RewardHealth::default();
+    let group_size = settings.group_size;
+    let mut dispatcher =
+        Dispatcher::resume(settings, machine, first, PolicyVersion(0), Vec::new(), health).beside(beside);
+    let mut watch = Watch { progress, group_size, ended: BTreeMap::new(), num_done: 0, warnings: Vec::new() };
+    let ended = scorer.beside(step, |scorer| {
+        dispatcher.next(Dependencies {
+            source: &mut Listed(prompts),
+            generator,
+            scorer,
+            reference: None,
+            observer: &mut watch,
+            order: None,
+            is_interrupted,
+        })
+    });
+    if !matches!(ended, Ok(Next::Step(_))) {
         // What is given up may be asked for again.
         generator.abort(AbortScope::Purpose(purpose));
     }
-    Ok(completed?.then(|| open.rows.into_iter().map(Row::outcome).collect()))
+    scorer.add_warnings(watch.warnings);
+    inbox.take_over(dispatcher.inbox(), purpose);
+    let Next::Step(collected) = ended? else { return Ok(None) };
+    let mut records: Vec<Record> = collected.trained.into_iter().chain(collected.others).collect();
+    records.sort_by_key(|record| record.group.id);
+    Ok(Some(records))
 }
 
-/// The prompts with what has come of them.
-struct Open<'a> {
-    prompts: &'a [Prompted],
-    /// The number of the first among those of this purpose.
-    first: u64,
-    rows: Vec<Row>,
-    num_open: usize,
+struct Listed<'a>(&'a [PreparedPrompt]);
+
+impl PromptSource for Listed<'_> {
+    fn draw(&mut self, _n: usize, _version: PolicyVersion) -> DrawnPrompts {
+        let drawn =
+            |prompt: &PreparedPrompt| DrawnPrompt { epoch: 0, prompt: prompt.clone(), inclusion: 1.0 };
+        DrawnPrompts { prompts: self.0.iter().map(drawn).collect(), exhausted: false }
+    }
+
+    fn give_back(&mut self, _prompts: Vec<DrawnPrompt>) {}
+
+    fn next_epoch(&mut self) {}
 }
 
-/// The samples of one prompt, as far as they have arrived.
-struct Row {
-    samples: Vec<Option<Sample>>,
-    /// Whether each sample is still to end \[n\].
-    in_flight: Vec<bool>,
-    failure: Option<String>,
+struct Watch<'a> {
+    progress: &'a mut dyn FnMut(usize),
+    group_size: usize,
+    /// Members that have ended, by group.
+    ended: BTreeMap<GroupId, usize>,
+    num_done: usize,
+    warnings: Vec<String>,
 }
 
-impl Row {
-    fn is_open(&self) -> bool {
-        self.in_flight.contains(&true)
+impl Observer for Watch<'_> {
+    fn round_begins(&mut self, _step: u64, _round: u64, _num_prompts: usize) {}
+
+    fn member_ended(&mut self, group: GroupId) {
+        let ended = self.ended.entry(group).or_default();
+        *ended += 1;
+        if *ended == self.group_size {
+            self.num_done += 1;
+            (self.progress)(self.num_done);
+        }
     }
 
-    fn outcome(self) -> Result<Vec<Sample>, String> {
-        match self.failure {
-            Some(reason) => Err(reason),
-            None => Ok(self.samples.into_iter().flatten().collect()),
-        }
-    }
-}
+    fn groups_finished(&mut self, _finished: usize) {}
 
-impl<'a> Open<'a> {
-    fn new(prompts: &'a [Prompted], first: u64) -> Self {
-        let row = |prompt: &Prompted| Row {
-            samples: vec![None; prompt.keys.len()],
-            in_flight: vec![true; prompt.keys.len()],
-            failure: None,
-        };
-        let rows: Vec<Row> = prompts.iter().map(row).collect();
-        Self { prompts, first, num_open: rows.iter().filter(|row| row.is_open()).count(), rows }
-    }
+    fn round_complete(&mut self, _report: &RoundReport) {}
 
-    /// The row and the completion that an event of this purpose is about, taken as ended.
-    fn end(&mut self, id: SampleId) -> Result<&mut Row, Unexpected> {
-        let row = id.group.checked_sub(self.first).ok_or(Unexpected::Late)?;
-        let row = self.rows.get_mut(row as usize).filter(|_| id.turn == 0 && id.attempt == 0);
-        let row = row.ok_or(Unexpected::Foreign)?;
-        let in_flight = row.in_flight.get_mut(id.member as usize).ok_or(Unexpected::Foreign)?;
-        if !std::mem::replace(in_flight, false) {
-            return Err(Unexpected::Duplicate);
-        }
-        self.num_open -= usize::from(!row.in_flight.contains(&true));
-        Ok(row)
-    }
-}
+    fn group_failed(&mut self, _group: u64, _source: &str, _reason: &str) {}
 
-/// Whether it came to its end.
-fn run(
-    generator: &mut dyn Generator,
-    inbox: &mut Inbox,
-    purpose: SamplePurpose,
-    open: &mut Open<'_>,
-    sampling: &Arc<Sampling>,
-    is_interrupted: &dyn Fn() -> bool,
-    progress: &mut dyn FnMut(usize),
-) -> Result<bool, DispatchError> {
-    for (row, prompt) in open.prompts.iter().enumerate() {
-        for (member, key) in prompt.keys.iter().enumerate() {
-            generator.submit(SampleRequest {
-                id: SampleId {
-                    purpose,
-                    group: open.first + row as u64,
-                    member: member as u32,
-                    turn: 0,
-                    attempt: 0,
-                },
-                prompt_token_ids: prompt.token_ids.clone(),
-                images: prompt.images.clone(),
-                key: *key,
-                sampling: sampling.clone(),
-                prompt: prompt.prompt.clone(),
-            })?;
-        }
+    fn epoch_begins(&mut self, _epoch: u64) {}
+
+    fn warn(&mut self, message: &str) {
+        self.warnings.push(message.to_owned());
     }
-    while open.num_open > 0 {
-        let before = open.num_open;
-        let events = generator.next(Wait::Forever)?;
-        if is_interrupted() {
-            return Ok(false);
-        }
-        if events.is_empty() && generator.load().in_flight == 0 {
-            let reason =
-                format!("{} prompts are in flight and the generator returns none of them", open.num_open);
-            return Err(GeneratorError::Broken { reason }.into());
-        }
-        for event in events {
-            let (id, outcome) = match event {
-                GeneratorEvent::Sampled { id, sample } if id.purpose == purpose => (id, Ok(sample)),
-                GeneratorEvent::Failed { id, kind, reason, .. } if id.purpose == purpose => {
-                    (id, Err((Some(kind), reason)))
-                }
-                GeneratorEvent::Aborted { id, .. } if id.purpose == purpose => {
-                    (id, Err((None, "it was given up".to_owned())))
-                }
-                event => {
-                    inbox.of_groups.push_back(event);
-                    continue;
-                }
-            };
-            let row = match open.end(id) {
-                Ok(row) => row,
-                Err(why) => {
-                    inbox.ignored.count(why);
-                    continue;
-                }
-            };
-            match outcome {
-                Ok(sample) => row.samples[id.member as usize] = Some(sample),
-                Err((kind, reason)) => {
-                    // A validation stands between two steps, and is no part of what either of them counts.
-                    if let Some(kind) = kind.filter(|_| purpose != SamplePurpose::Validation) {
-                        inbox.faults.count(kind);
-                    }
-                    if row.failure.is_none() && row.is_open() {
-                        generator.abort(AbortScope::Group { purpose, group: id.group });
-                    }
-                    row.failure.get_or_insert(reason);
-                }
-            }
-        }
-        if open.num_open < before {
-            progress(open.rows.len() - open.num_open);
-        }
-    }
-    Ok(true)
 }

@@ -91,7 +91,6 @@ impl Listener {
     }
 }
 
-/// An error of any kind.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Waits until the flag is set or the other condition holds.

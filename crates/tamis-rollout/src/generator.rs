@@ -278,6 +278,15 @@ pub enum GeneratorEvent {
     },
 }
 
+impl GeneratorEvent {
+    pub(crate) fn id(&self) -> Option<SampleId> {
+        match self {
+            Self::Sampled { id, .. } | Self::Failed { id, .. } | Self::Aborted { id, .. } => Some(*id),
+            Self::Published { .. } => None,
+        }
+    }
+}
+
 /// The samples to give up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortScope {

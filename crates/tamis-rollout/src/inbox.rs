@@ -86,6 +86,8 @@ impl FaultyEpisodes {
 pub struct Inbox {
     /// Events of groups and publications, in order.
     pub(crate) of_groups: VecDeque<GeneratorEvent>,
+    /// Events for the dispatcher that this one is beside, in order.
+    pub(crate) of_others: VecDeque<GeneratorEvent>,
     /// Events for nobody since [`Inbox::take_ignored`].
     pub(crate) ignored: Ignored,
     /// Trajectories that environments have failed since [`Inbox::take_faults`].
@@ -95,6 +97,19 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// Takes what came beside the samples of a purpose while those were waited for.
+    pub(crate) fn take_over(&mut self, other: &mut Self, purpose: SamplePurpose) {
+        self.of_groups.append(&mut other.of_others);
+        self.of_groups.append(&mut other.of_groups);
+        self.ignored.add(other.take_ignored());
+        let faults = other.take_faults();
+        // A validation is between two steps, and is no part of what either of them counts.
+        if purpose != SamplePurpose::Validation {
+            self.faults.num_timed_out += faults.num_timed_out;
+            self.faults.num_broken += faults.num_broken;
+        }
+    }
+
     /// Returns the number of events since the last call that nobody waited for.
     pub fn take_ignored(&mut self) -> Ignored {
         std::mem::take(&mut self.ignored)

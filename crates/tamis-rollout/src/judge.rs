@@ -61,7 +61,6 @@ pub struct JudgeSetup {
 /// The reward function.
 pub struct Judge {
     settings: JudgeSetup,
-    /// By server.
     models: Vec<Option<String>>,
     servers: ScoringServers,
 }
@@ -110,7 +109,6 @@ impl Judge {
         Call::post("/v1/chat/completions", &Value::Object(body))
     }
 
-    /// The score in what the judge answered.
     fn score_of(&self, answer: &str) -> Result<f64, String> {
         let settings = &self.settings;
         let shown = || {

@@ -38,9 +38,9 @@ pub mod server;
 mod source;
 pub mod wire;
 
-pub use complete::{Completed, Prompted, complete};
+pub use complete::{CompletionWorkers, complete};
 pub use dispatcher::{
-    Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OnStop, OrderLog,
+    Beside, Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OnStop, OrderLog,
     PublicationEnd, Reference, ReferencePass, SampleEnd, Taken,
 };
 pub use episodes::{Agents, Between, Episodes, Plays, TokenLimits, Worlds, conversation_of, messages_of};

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use tamis_core::filter::{DropReason, ExtraColumns, FinalReward, Metric, MetricError};
-use tamis_core::group::{Group, GroupId};
+use tamis_core::group::{Group, GroupId, Trajectory};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::{Diagnosis, RunEnd, SkipReason, Spent, StepReport};
-use tamis_env::reward::Logged;
+use tamis_data::rollouts::RolloutRow;
+use tamis_env::reward::{Logged, RewardInput, TrainerState};
 
 use crate::source::PreparedPrompt;
 
@@ -93,6 +94,39 @@ impl Record {
     /// Whether it is a copy of another record, which was generated.
     pub fn is_copy(&self) -> bool {
         self.fate == Fate::Duplicated
+    }
+
+    /// A trajectory of it as reward functions get it, without the messages of its episode.
+    pub fn input<'a>(&'a self, trajectory: &'a Trajectory) -> RewardInput<'a> {
+        RewardInput {
+            prompt: &self.prompt.prompt,
+            completion: &trajectory.text,
+            messages: None,
+            episode: trajectory.episode.as_ref(),
+            completion_ids: &trajectory.token_ids,
+            step: self.step,
+            epoch: self.group.epoch,
+            trainer_state: TrainerState::default(),
+        }
+    }
+
+    /// Its trajectories as rows of a file, as far as the group says what is in them.
+    pub fn rows(&self) -> impl Iterator<Item = RolloutRow<'_>> {
+        self.group.trajectories.iter().enumerate().map(|(i, trajectory)| RolloutRow {
+            step: self.step,
+            round: self.round,
+            group: &self.group,
+            trajectory,
+            inclusion: self.inclusion,
+            data_source: &self.prompt.prompt.data_source,
+            prompt: &self.prompt.text,
+            ground_truth: self.prompt.prompt.ground_truth.as_deref(),
+            advantage: None,
+            metric: "",
+            metric_value: self.values.get(i).copied().filter(|value| !value.is_nan()),
+            verdict: self.fate.name(),
+            logged: self.logged.get(i).map(|logged| &logged.columns),
+        })
     }
 
     /// Whether the filter kept it and it is trained on, and not as a copy.

@@ -27,7 +27,6 @@ type Completion<'c> = (&'c RewardInput<'c>, &'c Scored);
 #[serde(deny_unknown_fields)]
 struct Row {
     rounds: u32,
-    /// Prompts of these rounds.
     #[serde(default)]
     prompts: u64,
     /// The failure on the first completion of the first of them.

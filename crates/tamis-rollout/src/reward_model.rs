@@ -86,14 +86,12 @@ fn conversation(prompt: &[Message], input: &RewardInput<'_>) -> Vec<Message> {
     prompt.iter().cloned().chain(completion).collect()
 }
 
-/// What the model reads.
 #[derive(Debug, Clone, PartialEq)]
 enum Text {
     Plain(String),
     Messages(Vec<Message>),
 }
 
-/// A score, or why there is none.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct TextScore {
     score: Option<f64>,
@@ -186,7 +184,6 @@ fn score_of(settings: &ModelSettings, logits: &[f64]) -> Result<f64, String> {
     })
 }
 
-/// Where the model is.
 enum Place {
     /// In a process of the run.
     Process(Box<dyn ModelProcess>),
@@ -370,7 +367,6 @@ impl RewardModel {
         batches.chain(singles.into_iter().map(|place| vec![place])).collect()
     }
 
-    /// Scores of texts, in order.
     fn ask(&self, texts: &[Text]) -> Result<Vec<TextScore>, RewardFailure> {
         let limits = AskLimits {
             timeout: self.settings.timeout.0,

@@ -201,19 +201,9 @@ impl<G: Generator> Journalled<G> {
         &mut self.generator
     }
 
-    /// From now on what comes belongs to this step.
-    pub fn set_step(&mut self, step: u64) {
-        self.memory.set_step(step);
-    }
-
-    /// See [`SampleJournal::settle`].
-    pub fn settle(&mut self, next: u64) -> u64 {
-        self.memory.settle(next)
-    }
-
-    /// See [`SampleJournal::shorten`].
-    pub fn shorten(&mut self, position: u64) -> Result<(), GeneratorError> {
-        self.memory.shorten(position)
+    /// What it remembers.
+    pub fn memory_mut(&mut self) -> &mut SampleMemory {
+        &mut self.memory
     }
 }
 

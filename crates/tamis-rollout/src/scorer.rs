@@ -264,7 +264,6 @@ pub struct Scorer {
     times: BTreeMap<String, Duration>,
     trainer_state: TrainerState,
     workers: Option<Workers>,
-    /// Answered, and not taken yet.
     answered: VecDeque<ScoreEvent>,
     failure: Option<ScoreError>,
 }
@@ -272,9 +271,13 @@ pub struct Scorer {
 impl Scorer {
     /// Without a journal, for rewards that are pure functions of the completion.
     pub fn new(rewards: Rewards) -> Self {
+        Self::of(Arc::new(rewards))
+    }
+
+    fn of(rewards: Arc<Rewards>) -> Self {
         Self {
             trainer_state: rewards.trainer_state(),
-            rewards: Arc::new(rewards),
+            rewards,
             journal: None,
             step: 0,
             warnings: Vec::new(),
@@ -318,8 +321,23 @@ impl Scorer {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.shorten(position))
     }
 
-    /// Warnings since the last call, each with the content of its first row: of batches that were waited for.
-    /// Whoever submits looks at [`Rewards::warnings`] when all is there.
+    /// Has a list of completions scored by the same functions with the same journal, whose answers belong to a
+    /// step: none of those that are scored meanwhile is among its answers.
+    pub(crate) fn beside<T>(&mut self, step: u64, score: impl FnOnce(&mut Self) -> T) -> T {
+        let (journal, times) = (self.journal.take(), std::mem::take(&mut self.times));
+        let rewards = self.rewards.clone();
+        let mut other = Self { journal, step, times, trainer_state: self.trainer_state, ..Self::of(rewards) };
+        let done = score(&mut other);
+        (self.journal, self.times) = (other.journal.take(), std::mem::take(&mut other.times));
+        done
+    }
+
+    pub(crate) fn add_warnings(&mut self, warnings: Vec<String>) {
+        self.warnings.extend(warnings);
+    }
+
+    /// Warnings since the last call, each with the content of its first row, about lists of completions
+    /// ([`crate::complete`]).
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
@@ -332,8 +350,16 @@ impl Scorer {
     /// Takes completions in that are to be scored together, and returns at once where functions wait for
     /// something outside. What the journal holds is not asked for.
     pub fn submit(&mut self, requests: Vec<ScoreRequest>) {
-        let (recorded, missing) = self.look_up(requests);
-        self.answered.extend(recorded);
+        let mut missing = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.journal.as_mut().and_then(|journal| journal.take(&request.key)) {
+                Some(answer) => {
+                    let scored = Scored::from(answer);
+                    self.answered.push_back(ScoreEvent { request, scored, is_new: false });
+                }
+                None => missing.push(request),
+            }
+        }
         if missing.is_empty() {
             return;
         }
@@ -374,44 +400,30 @@ impl Scorer {
         Ok(self.answered.drain(..).collect())
     }
 
-    /// What the journal holds of some completions, and those that it does not hold.
-    fn look_up(&mut self, requests: Vec<ScoreRequest>) -> (Vec<ScoreEvent>, Vec<ScoreRequest>) {
-        let (mut recorded, mut missing) = (Vec::new(), Vec::with_capacity(requests.len()));
-        for request in requests {
-            match self.journal.as_mut().and_then(|journal| journal.take(&request.key)) {
-                Some(answer) => {
-                    recorded.push(ScoreEvent { request, scored: Scored::from(answer), is_new: false });
-                }
-                None => missing.push(request),
-            }
-        }
-        (recorded, missing)
-    }
-
-    /// The scores of a batch, whose times are counted.
-    fn unpack(&mut self, done: Done) -> Result<Vec<ScoreEvent>, ScoreError> {
-        let Scoring { rows, times } = done.scoring?;
-        for (name, time) in times {
-            *self.times.entry(name).or_default() += time;
-        }
-        let scored = done.requests.into_iter().zip(rows);
-        Ok(scored.map(|(request, scored)| ScoreEvent { request, scored, is_new: true }).collect())
-    }
-
     /// Journals new answers, in one write.
-    fn record(&mut self, step: u64, events: &[ScoreEvent]) -> Result<(), AnswerJournalError> {
+    fn record(&mut self, events: &[ScoreEvent]) -> Result<(), AnswerJournalError> {
         let Some(journal) = self.journal.as_mut().filter(|_| !events.is_empty()) else { return Ok(()) };
         let answers: Vec<(String, Answer)> =
             events.iter().map(|event| (event.request.key.clone(), Answer::from(&event.scored))).collect();
-        journal.put(step, &answers)
+        journal.put(self.step, &answers)
     }
 
     /// Journals answers and keeps them to be taken.
     fn take_in(&mut self, done: Vec<Done>) {
         let mut events = Vec::new();
-        for done in done {
-            match self.unpack(done) {
-                Ok(scored) => events.extend(scored),
+        for Done { requests, scoring } in done {
+            match scoring {
+                Ok(Scoring { rows, times }) => {
+                    for (name, time) in times {
+                        *self.times.entry(name).or_default() += time;
+                    }
+                    let scored = requests.into_iter().zip(rows);
+                    events.extend(scored.map(|(request, scored)| ScoreEvent {
+                        request,
+                        scored,
+                        is_new: true,
+                    }));
+                }
                 // The run is to stop, and nobody waits for the scores.
                 Err(ScoreError::Reward(RewardError::Interrupted)) => {}
                 Err(error) => {
@@ -419,36 +431,11 @@ impl Scorer {
                 }
             }
         }
-        match self.record(self.step, &events) {
+        match self.record(&events) {
             Ok(()) => self.answered.extend(events),
             Err(error) => {
                 self.failure.get_or_insert(error.into());
             }
         }
-    }
-
-    /// Scores completions of one step and waits for all of them, which come back in the order of their members.
-    /// `None` if the run is to stop.
-    ///
-    /// # Errors
-    /// A reward function broke down for good, or the journal cannot be written.
-    pub fn score(&mut self, requests: Vec<ScoreRequest>) -> Result<Option<Vec<ScoreEvent>>, ScoreError> {
-        let step = requests.first().map_or(self.step, |request| request.step);
-        let (mut events, missing) = self.look_up(requests);
-        if !missing.is_empty() {
-            let job = ScoreJob { requests: missing, trainer_state: self.trainer_state };
-            let asked = match self.unpack(job.run(&self.rewards)) {
-                Err(ScoreError::Reward(RewardError::Interrupted)) => return Ok(None),
-                asked => asked?,
-            };
-            let inputs: Vec<RewardInput<'_>> = asked.iter().map(|event| event.request.input()).collect();
-            let pairs: Vec<(&RewardInput<'_>, &Scored)> =
-                inputs.iter().zip(asked.iter().map(|event| &event.scored)).collect();
-            self.warnings.extend(self.rewards.warnings(&pairs));
-            self.record(step, &asked)?;
-            events.extend(asked);
-        }
-        events.sort_by_key(|event| event.request.member);
-        Ok(Some(events))
     }
 }

@@ -35,7 +35,6 @@ pub struct Call {
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// Media type of JSON.
 const JSON: &str = "application/json";
 
 /// HTTP method of a request.

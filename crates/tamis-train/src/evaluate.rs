@@ -7,10 +7,9 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use tamis_config::{BackendKind, Config, LearnerBackend, ModelSource, PublishMode};
 use tamis_data::prompt::PromptContent;
-use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::TransformerConfig;
-use tamis_rollout::{DispatchError, GeneratorError, Inbox, Scorer};
+use tamis_rollout::{CompletionWorkers, DispatchError, GeneratorError, Inbox, Record, Scorer};
 use thiserror::Error;
 
 use crate::assemble::places::Places;
@@ -80,9 +79,9 @@ pub struct EvaluationReport {
     pub sources: Vec<SourceResult>,
     /// Some completions.
     pub samples: Vec<Shown>,
-    /// Every completion, where they were asked for.
+    /// The groups of all completions, if they were asked for.
     #[serde(skip)]
-    pub all_samples: Vec<SampleRow>,
+    pub all_samples: Vec<Record>,
 }
 
 impl EvaluateError {
@@ -284,21 +283,21 @@ fn evaluate_in(
         EvaluationSampler::new(config, learner, (&codec, launcher), folder, interrupt, progress)
             .map_err(servers)?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
-    let plural = if settings.n == 1 { "" } else { "s" };
+    let plural = if settings.groups.group_size == 1 { "" } else { "s" };
     progress.say(&format!(
         "evaluating {} prompts, {} sample{plural} of each",
         prepared.prompts.len(),
-        settings.n
+        settings.groups.group_size
     ));
     let mut plays = worlds::plays(config, worlds);
-    let with = validation::ValidationWorkers {
-        generator: plays.over(sampler.generator()),
+    let with = CompletionWorkers {
+        generator: &mut plays.over(sampler.generator()),
         inbox: &mut Inbox::default(),
         scorer: &mut scorer,
-        interrupt,
+        is_interrupted: &|| interrupt.is_requested(),
     };
     let Validation { prompts: rows, report, samples } =
-        validation::sample(with, &prepared.prompts, &settings, "eval", 0, &mut |_| {})?;
+        validation::sample(with, &prepared.prompts, &settings, "eval".to_owned(), 0, &mut |_| {})?;
     for warning in scorer.take_warnings().iter().chain(&plays.take_warnings()) {
         progress.warn(warning);
     }
@@ -317,7 +316,7 @@ fn evaluate_in(
     }
     Ok(EvaluationReport {
         num_prompts: report.num_prompts,
-        num_samples: settings.n,
+        num_samples: settings.groups.group_size,
         num_failed: report.num_failed,
         first_failure: report.first_failure,
         metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),

@@ -7,8 +7,10 @@ use tamis_cluster::Cluster;
 use tamis_config::locate::Extent;
 use tamis_config::{BackendKind, Config, Diagnostic, ModelSource};
 use tamis_core::figure::{fixed, percent};
+use tamis_data::rollouts::RolloutRow;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_import::load_for_evaluation;
+use tamis_rollout::Record;
 use tamis_run::directory::{held_by, keep_evaluation, step_of_checkpoint};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -129,9 +131,10 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     if let Some(step) = step_of_checkpoint(&checkpoint) {
         evaluation.all_samples.iter_mut().for_each(|sample| sample.step = step);
     }
-    if let Some(path) = arguments.samples.as_ref().filter(|_| !evaluation.all_samples.is_empty()) {
-        write_samples(path, &evaluation.all_samples).map_err(|error| Failure::of(FAILED, &error, None))?;
-        progress.say(&format!("wrote {} samples to {}", evaluation.all_samples.len(), path.display()));
+    let samples: Vec<RolloutRow<'_>> = evaluation.all_samples.iter().flat_map(Record::rows).collect();
+    if let Some(path) = arguments.samples.as_ref().filter(|_| !samples.is_empty()) {
+        write_samples(path, &samples).map_err(|error| Failure::of(FAILED, &error, None))?;
+        progress.say(&format!("wrote {} samples to {}", samples.len(), path.display()));
     }
     if let Some(reason) = nothing {
         return Err(Failure::new(

@@ -294,7 +294,6 @@ impl RowReader<'_> {
         }
     }
 
-    /// Counts bytes of the row.
     fn count(&mut self, bytes: u64) -> Result<()> {
         self.num_bytes = self.num_bytes.saturating_add(bytes);
         if self.num_bytes > MAX_ROW {

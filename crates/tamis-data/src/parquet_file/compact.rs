@@ -8,7 +8,6 @@ const MAX_DEPTH: usize = 32;
 /// A reader of one Thrift struct, which counts the bytes that it takes.
 pub(super) struct Compact<R> {
     input: R,
-    /// Bytes read so far.
     pub(super) num_read: u64,
     /// Bytes that there are at most.
     length: u64,

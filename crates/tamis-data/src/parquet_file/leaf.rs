@@ -22,12 +22,10 @@ pub(super) enum Scalar {
 /// A column that stands at a level of a row.
 pub(super) trait Leaf {
     fn column(&self) -> ColumnDescPtr;
-    /// Moves to the next row.
     fn start_row(&mut self) -> Result<()>;
     /// Levels of the value; 0 behind the last of the row.
     fn definition(&self) -> i16;
     fn repetition(&self) -> i16;
-    /// Moves one level on.
     fn pass(&mut self);
     /// The value, and one level on.
     fn take(&mut self) -> Result<Scalar>;
@@ -48,7 +46,6 @@ struct LeafOf<T: DataType> {
     end: usize,
 }
 
-/// The leaf of a column.
 pub(super) fn leaf(reader: ColumnReader, column: ColumnDescPtr) -> Box<dyn Leaf> {
     fn boxed<T: DataType>(
         reader: ColumnReaderImpl<T>,

@@ -87,7 +87,6 @@ impl Decoded {
     }
 }
 
-/// A reader of one column of a row group.
 pub(crate) fn column_reader(
     reader: &SerializedFileReader<File>,
     file: &File,

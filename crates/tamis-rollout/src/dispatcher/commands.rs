@@ -14,7 +14,7 @@ use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::Taken;
 use super::round::Round;
 use super::{Dependencies, DispatchError, Dispatcher, Next};
-use crate::generator::{AbortScope, SampleId, SamplePurpose, SampleRequest, Wait};
+use crate::generator::{AbortScope, SampleId, SampleRequest, Wait};
 use crate::record::{Collected, End, Fate, Generation, Record};
 use crate::source::DrawnPrompt;
 
@@ -174,6 +174,7 @@ impl Dispatcher {
         num_prompts: usize,
     ) -> Result<(), DispatchError> {
         let is_by_rounds = self.is_by_rounds();
+        let seen_as = self.beside.as_ref().map_or(step, |beside| beside.step);
         let drawn = with.source.draw(num_prompts, self.version);
         let num_rounds = self.next_round;
         let serial = self.round_for(step, round, is_by_rounds);
@@ -200,7 +201,7 @@ impl Dispatcher {
             let record = Record {
                 group,
                 prompt,
-                step,
+                step: seen_as,
                 round,
                 values: Vec::new(),
                 final_rewards: None,
@@ -212,7 +213,7 @@ impl Dispatcher {
                 inclusion,
             };
             let samples: Vec<SampleId> =
-                (0..self.settings.group_size as u32).map(|member| SampleId::of_member(id, member)).collect();
+                (0..self.settings.group_size).map(|member| self.sample_id(id, member)).collect();
             let num_first = self.machine.settings().num_first_members();
             let place = self.add_to_round(serial, id);
             let members = samples.iter().enumerate();
@@ -248,12 +249,13 @@ impl Dispatcher {
         with: &mut Dependencies<'_>,
         group: GroupId,
     ) -> Result<(), DispatchError> {
+        let first = self.sample_id(group, 0);
         let flight = self.flights.get_mut(&group).filter(|flight| flight.is_on());
         let Some(flight) = flight else { return Ok(()) };
         let mut begun = Vec::new();
         for (place, member) in flight.members.iter_mut().enumerate() {
             if *member == MemberState::Unbegun {
-                let sample = SampleId::of_member(group, place as u32);
+                let sample = SampleId { member: place as u32, ..first };
                 *member = MemberState::Sampling(sample);
                 begun.push(sample);
             }
@@ -272,10 +274,12 @@ impl Dispatcher {
     }
 
     fn request(&self, id: SampleId, record: &Record) -> SampleRequest {
-        let key = Key::new(self.settings.seed, Purpose::Rollout)
-            .with(record.group.epoch)
-            .with(record.group.prompt.0)
-            .with(u64::from(id.member));
+        let seed = self.settings.seed;
+        let of_pass = match self.beside {
+            None => Key::new(seed, Purpose::Rollout).with(record.group.epoch),
+            Some(_) => Key::new(seed, Purpose::Validation),
+        };
+        let key = of_pass.with(record.group.prompt.0).with(u64::from(id.member));
         SampleRequest {
             id,
             prompt_token_ids: record.prompt.token_ids.clone(),
@@ -307,7 +311,6 @@ impl Dispatcher {
         round.groups.len() - 1
     }
 
-    /// Gives a group up.
     pub(super) fn abort(&mut self, with: &mut Dependencies<'_>, group: GroupId) -> Result<(), DispatchError> {
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
         flight.course = Course::Aborted;
@@ -318,6 +321,7 @@ impl Dispatcher {
 
     /// Has the generator give up what it has of a group; what was to be asked for again is not.
     pub(super) fn stop_members(&mut self, with: &mut Dependencies<'_>, group: GroupId) {
+        let purpose = self.purpose();
         let Some(flight) = self.flights.get_mut(&group) else { return };
         let mut unasked = Vec::new();
         self.again.retain(|id| {
@@ -337,7 +341,7 @@ impl Dispatcher {
             self.end_member(with, group, member);
         }
         if !has_landed {
-            with.generator.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: group.0 });
+            with.generator.abort(AbortScope::Group { purpose, group: group.0 });
         }
     }
 

@@ -3,7 +3,6 @@
 use crate::generator::SampleId;
 use crate::record::Generation;
 
-/// State of one member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemberState {
     /// The member is not begun: the first ones of its group are to show whether it is worth it.
@@ -29,10 +28,8 @@ pub(super) enum Course {
     Aborted,
 }
 
-/// A group in flight.
 #[derive(Debug, Clone)]
 pub(super) struct GroupFlight {
-    /// State of each member \[n\].
     pub(super) members: Vec<MemberState>,
     pub(super) course: Course,
     /// Cost of the group so far, and when it ended: kept here too, because a group that is given up leaves
@@ -47,7 +44,6 @@ pub(super) struct GroupFlight {
 }
 
 impl GroupFlight {
-    /// Without a member, at a place in a round.
     pub(super) fn of(round: u64, place: usize) -> Self {
         Self {
             members: Vec::new(),
@@ -77,7 +73,6 @@ impl GroupFlight {
             && self.members.iter().filter(is_begun).all(|member| *member == MemberState::Scored)
     }
 
-    /// Whether all of its members are scored.
     pub(super) fn is_complete(&self) -> bool {
         self.is_on() && self.members.iter().all(|member| *member == MemberState::Scored)
     }

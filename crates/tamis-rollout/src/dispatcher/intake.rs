@@ -12,7 +12,7 @@ use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::{Arrival, SampleEnd, Taken};
 use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
-use crate::generator::{FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
+use crate::generator::{FailureKind, GeneratorError, GeneratorEvent, Sample, SampleId, Wait};
 use crate::inbox::Unexpected;
 use crate::record::{Fate, Record};
 
@@ -48,7 +48,7 @@ impl Dispatcher {
             let num_begun = self.machine.num_begun(id).unwrap_or(size);
             let mut members: Vec<MemberState> = (0..size)
                 .map(|member| {
-                    let sample = SampleId::of_member(id, member as u32);
+                    let sample = self.sample_id(id, member);
                     if member < num_begun { MemberState::Sampling(sample) } else { MemberState::Unbegun }
                 })
                 .collect();
@@ -106,7 +106,6 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Takes in what comes next.
     pub(super) fn take(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -247,7 +246,7 @@ impl Dispatcher {
 
     /// Whether somebody waits for an answer to this.
     pub(super) fn expect(&self, id: SampleId) -> Result<(), Unexpected> {
-        if id.purpose != SamplePurpose::Rollout {
+        if id.purpose != self.purpose() {
             let asked = self.inbox.num_prompts.get(&id.purpose).copied().unwrap_or(0);
             return Err(if id.group < asked { Unexpected::Late } else { Unexpected::Foreign });
         }
@@ -268,6 +267,10 @@ impl Dispatcher {
         with: &mut Dependencies<'_>,
         event: GeneratorEvent,
     ) -> Result<(), DispatchError> {
+        if self.beside.is_some() && event.id().is_none_or(|id| id.purpose != self.purpose()) {
+            self.inbox.of_others.push_back(event);
+            return Ok(());
+        }
         let (id, outcome) = match event {
             GeneratorEvent::Published { version } if self.publishing == Some(version) => {
                 self.publishing = None;
@@ -334,12 +337,8 @@ impl Dispatcher {
                         RequestEnd::Failed(_, reason, _) => reason,
                         _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
                     };
-                    let source =
-                        self.held.get(&group).map(|record| record.prompt.prompt.data_source.as_str());
-                    let source = source.filter(|source| !source.is_empty());
-                    let source = source.map_or_else(String::new, |source| format!(" of `{source}`"));
-                    with.observer.warn(&format!("group {}{source} failed: {reason}", group.0));
                     if let Some(record) = self.held.get_mut(&group) {
+                        with.observer.group_failed(group.0, &record.prompt.prompt.data_source, &reason);
                         record.group.trajectories.clear();
                         record.logged.clear();
                         record.fate = Fate::Failed(reason);
@@ -359,7 +358,6 @@ impl Dispatcher {
         is_left_to_learner || sample.logprobs.len() == sample.token_ids.len()
     }
 
-    /// Puts a sample into its group.
     pub(super) fn keep_sample(&mut self, group: GroupId, member: u32, sample: Sample) {
         let Some(record) = self.held.get_mut(&group) else { return };
         let trajectory = sample.into_trajectory(member, &record.prompt.continued);
@@ -382,7 +380,6 @@ fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMembe
     })
 }
 
-/// The end of a group's request.
 enum RequestEnd {
     Sampled(Sample),
     Failed(FailureKind, String, Spent),
@@ -400,7 +397,6 @@ impl RequestEnd {
         }
     }
 
-    /// What was generated for it.
     fn spent(&self) -> Spent {
         match self {
             Self::Sampled(sample) => sample.spent(),

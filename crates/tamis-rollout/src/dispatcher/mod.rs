@@ -47,7 +47,7 @@ pub use self::publication::{OnStop, PublicationEnd};
 use self::replay::Replay;
 pub use self::replay::{OrderLog, SampleEnd, Taken};
 use self::round::Round;
-use crate::generator::{Generator, GeneratorError, SampleId, Sampling};
+use crate::generator::{Generator, GeneratorError, SampleId, SamplePurpose, Sampling};
 use crate::inbox::Inbox;
 use crate::record::{Collected, Fate, Record};
 use crate::reward_health::{MissingRewards, RewardHealth};
@@ -59,6 +59,11 @@ pub trait Observer {
     /// A round of so many prompts begins; streaming, a round's worth of groups.
     fn round_begins(&mut self, step: u64, round: u64, num_prompts: usize);
 
+    /// The generator is done with one more member of a group.
+    fn member_ended(&mut self, group: GroupId) {
+        let _ = group;
+    }
+
     /// Reports how many of the round's groups are complete.
     fn groups_finished(&mut self, finished: usize);
 
@@ -68,6 +73,12 @@ pub trait Observer {
     /// Reports how many groups of a streaming step are ready to be trained on.
     fn groups_ready(&mut self, step: u64, num_groups: usize) {
         let _ = (step, num_groups);
+    }
+
+    /// A group failed, of a data source that may have no name.
+    fn group_failed(&mut self, group: u64, source: &str, reason: &str) {
+        let source = if source.is_empty() { String::new() } else { format!(" of `{source}`") };
+        self.warn(&format!("group {group}{source} failed: {reason}"));
     }
 
     /// The next pass over the data begins.
@@ -112,6 +123,17 @@ pub struct DispatcherSettings {
     /// Whether parts of a step are handed out as soon as the machine names them ([`Next::Part`]), while the
     /// rest is generated.
     pub hands_out_parts: bool,
+}
+
+/// What groups are for that are not trained on: those of a dispatcher beside that of the run.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// Purpose of the samples; not [`SamplePurpose::Rollout`].
+    pub purpose: SamplePurpose,
+    /// Training step that reward functions see.
+    pub step: u64,
+    /// Prefix of the trajectories' journal keys, different for every list of prompts of a run.
+    pub journal: String,
 }
 
 /// Everything that the dispatcher works with.
@@ -191,6 +213,8 @@ pub enum Next {
 /// Drives a [`Scheduler`]: [`Dispatcher::next`] gives the parts of a step and then the step.
 pub struct Dispatcher {
     settings: DispatcherSettings,
+    /// `None` for the dispatcher of a run.
+    beside: Option<Beside>,
     sampling: Arc<Sampling>,
     machine: Scheduler,
     /// Of every group that is in flight or kept.
@@ -200,7 +224,6 @@ pub struct Dispatcher {
     next_round: u64,
     /// Still to be carried out.
     commands: VecDeque<Command>,
-    /// Scored, and not taken in.
     scored: VecDeque<ScoreEvent>,
     version: PolicyVersion,
     /// A version whose publication is waited for.
@@ -212,7 +235,6 @@ pub struct Dispatcher {
     /// Groups in flight that came from a checkpoint, until their members are scored.
     resumed: Vec<GroupId>,
     inbox: Inbox,
-    /// The order that is followed.
     replay: Replay,
     /// Whether what is taken in now was noted before.
     is_replaying: bool,
@@ -249,6 +271,7 @@ impl Dispatcher {
         let mut dispatcher = Self {
             sampling: Arc::new(settings.sampling.clone()),
             settings,
+            beside: None,
             machine,
             held,
             flights: BTreeMap::new(),
@@ -273,6 +296,20 @@ impl Dispatcher {
         };
         dispatcher.take_off_again();
         dispatcher
+    }
+
+    /// The same for groups that are not trained on.
+    pub(crate) fn beside(self, beside: Beside) -> Self {
+        Self { beside: Some(beside), ..self }
+    }
+
+    fn purpose(&self) -> SamplePurpose {
+        self.beside.as_ref().map_or(SamplePurpose::Rollout, |beside| beside.purpose)
+    }
+
+    /// The first turn of a member of a group, asked for the first time.
+    fn sample_id(&self, group: GroupId, member: usize) -> SampleId {
+        SampleId { purpose: self.purpose(), ..SampleId::of_member(group, member as u32) }
     }
 
     /// The machine.
@@ -307,7 +344,7 @@ impl Dispatcher {
         self.again.sort_by_key(place);
     }
 
-    /// The inbox in which samplers beside the groups leave the events of groups; see [`crate::complete`].
+    /// The inbox, in which a dispatcher beside this one leaves its events; see [`crate::complete`].
     pub fn inbox(&mut self) -> &mut Inbox {
         &mut self.inbox
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tamis_core::filter::{AvailableMetrics, Metric};
 use tamis_core::group::GroupId;
-use tamis_env::reward::{RewardInput, Scored, TrainerState};
+use tamis_env::reward::{RewardInput, Scored};
 
 use super::round::{Round, ScoredMember};
 use super::{Dependencies, DispatchError, Dispatcher, Observer};
@@ -26,16 +26,7 @@ impl Dispatcher {
                 continue;
             }
             for (trajectory, (_, row)) in record.group.trajectories.iter().zip(of_group()) {
-                inputs.push(RewardInput {
-                    prompt: &record.prompt.prompt,
-                    completion: &trajectory.text,
-                    messages: None,
-                    episode: trajectory.episode.as_ref(),
-                    completion_ids: &trajectory.token_ids,
-                    step: record.step,
-                    epoch: record.group.epoch,
-                    trainer_state: TrainerState::default(),
-                });
+                inputs.push(record.input(trajectory));
                 rows.push(row);
             }
         }

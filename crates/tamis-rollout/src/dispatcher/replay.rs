@@ -136,7 +136,6 @@ impl Replay {
         Self { unsampled: unsampled.collect(), taken, unasked: Vec::new() }
     }
 
-    /// Whether nothing is left of it.
     pub(super) fn is_over(&self) -> bool {
         self.taken.is_empty()
     }
@@ -216,17 +215,12 @@ impl Dispatcher {
     /// later.
     fn ignore_unexpected(&mut self) {
         let mut events = std::mem::take(&mut self.inbox.of_groups);
-        events.retain(|event| match event {
-            GeneratorEvent::Sampled { id, .. }
-            | GeneratorEvent::Failed { id, .. }
-            | GeneratorEvent::Aborted { id, .. } => match self.expect(*id) {
-                Ok(()) => true,
-                Err(why) => {
-                    self.inbox.ignored.count(why);
-                    false
-                }
-            },
-            GeneratorEvent::Published { .. } => true,
+        events.retain(|event| match event.id().map_or(Ok(()), |id| self.expect(id)) {
+            Ok(()) => true,
+            Err(why) => {
+                self.inbox.ignored.count(why);
+                false
+            }
         });
         self.inbox.of_groups = events;
     }

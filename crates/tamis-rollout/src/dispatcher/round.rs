@@ -7,7 +7,6 @@ use tamis_env::reward::Scored;
 
 use crate::scorer::MemberId;
 
-/// The scores of one completion.
 #[derive(Debug, Clone)]
 pub(super) struct ScoredMember {
     pub(super) scored: Scored,
@@ -26,7 +25,6 @@ pub(super) struct Round {
     pub(super) groups: Vec<GroupId>,
     /// No more groups come to it.
     pub(super) is_drawn: bool,
-    /// Groups that are not settled.
     pub(super) num_open: usize,
     /// The scores of the round's completions so far.
     pub(super) rows: BTreeMap<MemberId, ScoredMember>,

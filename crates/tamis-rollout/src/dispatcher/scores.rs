@@ -25,11 +25,18 @@ impl Dispatcher {
             return;
         }
         let place = flight.place * size + member as usize;
-        let batch_size = with.scorer.rewards().batch_size();
+        with.observer.member_ended(group);
+        let batch_size = self.batch_size(with);
         let Some(round) = self.rounds.get_mut(&serial) else { return };
         if let Some(places) = round.end(place, batch_size, size) {
             self.submit_scores(with, serial, &places);
         }
+    }
+
+    /// Completions of a round that are scored together.
+    fn batch_size(&self, with: &Dependencies<'_>) -> usize {
+        // A list is scored whole: a model that scores has no other batches than its own.
+        if self.beside.is_some() { usize::MAX } else { with.scorer.rewards().batch_size() }
     }
 
     pub(super) fn submit_scores(&mut self, with: &mut Dependencies<'_>, serial: u64, places: &[usize]) {
@@ -54,9 +61,13 @@ impl Dispatcher {
         let trajectories = &record.group.trajectories;
         let place = trajectories.binary_search_by_key(&member, |trajectory| trajectory.sample_index).ok()?;
         let trajectory = &trajectories[place];
-        // If servers sample, a resumed run may have another completion in its place.
-        let key =
-            format!("rollout/{}/{member}/{:08x}", group.0, fingerprint(&record.group, &trajectory.text));
+        let key = match &self.beside {
+            // If servers sample, a resumed run may have another completion in its place.
+            None => {
+                format!("rollout/{}/{member}/{:08x}", group.0, fingerprint(&record.group, &trajectory.text))
+            }
+            Some(beside) => format!("{}/{}/{member}", beside.journal, record.group.prompt.0),
+        };
         let (prompt, epoch) = (record.prompt.prompt.clone(), record.group.epoch);
         Some(ScoreRequest::new(group, key, prompt, trajectory, record.step, epoch))
     }
@@ -88,7 +99,9 @@ impl Dispatcher {
         };
         trajectory.reward = scored.reward.value;
         trajectory.scores.clone_from(&scored.scores);
-        trajectory.scores.insert("reward".to_owned(), Score::clone(&scored.reward));
+        if self.beside.is_none() {
+            trajectory.scores.insert("reward".to_owned(), Score::clone(&scored.reward));
+        }
         let value = if is_by_rounds { None } else { self.machine.settings().metric.of_member(trajectory) };
         if !scored.logged.is_empty() {
             record.logged.resize(size, Logged::default());
@@ -113,14 +126,13 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// No more groups come to a round.
     pub(super) fn close_round(
         &mut self,
         with: &mut Dependencies<'_>,
         serial: u64,
     ) -> Result<(), DispatchError> {
         let (is_by_rounds, size) = (self.is_by_rounds(), self.settings.group_size);
-        let batch_size = with.scorer.rewards().batch_size();
+        let batch_size = self.batch_size(with);
         let Some(round) = self.rounds.get_mut(&serial) else { return Ok(()) };
         let places = round.close(batch_size, size);
         if let Some(places) = places.filter(|_| is_by_rounds) {

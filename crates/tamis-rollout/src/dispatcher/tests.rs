@@ -508,30 +508,29 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
         };
         generator.submit(request).expect("taken");
     }
-    let prompt = |row: u64| crate::Prompted {
-        token_ids: Arc::from([row as u32]),
-        images: Arc::default(),
-        prompt: None,
-        keys: (0..3).map(|sample| Key::new(1, Purpose::Validation).with(row).with(sample)).collect(),
-    };
-    let prompts: Vec<crate::Prompted> = (0..4).map(prompt).collect();
-    let mut texts = Vec::new();
+    let prompts: Vec<PreparedPrompt> = (0..4).map(prompt).collect();
+    let mut trajectories = Vec::new();
     for _ in 0..2 {
-        let purpose = SamplePurpose::Validation;
-        let done = crate::complete(
-            &mut generator,
-            &mut inbox,
-            purpose,
-            &prompts,
-            &sampling(4),
-            &|| false,
-            &mut |_| {},
-        );
+        let with = crate::CompletionWorkers {
+            generator: &mut generator,
+            inbox: &mut inbox,
+            scorer: &mut scorer(Exact {}),
+            is_interrupted: &|| false,
+        };
+        let beside =
+            Beside { purpose: SamplePurpose::Validation, step: 3, journal: "validation/3".to_owned() };
+        let mut num_done = Vec::new();
+        let done =
+            crate::complete(with, &prompts, settings(3), beside, &mut |finished| num_done.push(finished));
         let done = done.expect("sampled").expect("nobody stops it");
-        texts.push(done.into_iter().map(|row| row.expect("no fault")).collect::<Vec<Vec<Sample>>>());
+        assert!(done.iter().all(|record| record.step == 3 && record.fate == Fate::Trained));
+        assert_eq!(num_done, [1, 2, 3, 4]);
+        trajectories.push(done.into_iter().map(|record| record.group.trajectories).collect::<Vec<_>>());
     }
-    assert_eq!(texts[0], texts[1]);
-    assert!(texts[0].iter().all(|samples| samples.len() == 3));
+    assert_eq!(trajectories[0], trajectories[1]);
+    let is_scored = |one: &Trajectory| one.scores.contains_key("score") && !one.scores.contains_key("reward");
+    let is_whole = |group: &Vec<Trajectory>| group.len() == 3 && group.iter().all(is_scored);
+    assert!(trajectories[0].iter().all(is_whole));
     while generator.load().in_flight > 0 {
         inbox.of_groups.extend(generator.next(Wait::Forever).expect("goes on"));
     }

@@ -64,7 +64,6 @@ pub trait Agents: Send + Sync {
     fn read_answer(&self, text: &str, index: usize, has_tools: bool) -> ChatAnswer;
 }
 
-/// A call of a program.
 struct Asked {
     call: CallNumber,
     chat: ChatCall,

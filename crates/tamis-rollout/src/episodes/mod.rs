@@ -209,14 +209,12 @@ pub struct Plays {
     played: BTreeMap<SampleId, Agent>,
     /// Calls that nobody waits for any more, of which the generator has not said so yet.
     late: BTreeSet<SampleId>,
-    /// Where slow environments work.
     stage: Stage<Worked>,
     /// Trajectories that are not functions of their keys, which a process before this one may have come to the end of.
     memory: Option<SampleMemory>,
     /// A publication that waits for what is open, and what was asked for meanwhile.
     publication: Option<(Publication, InFlight)>,
     waiting: Vec<SampleRequest>,
-    /// To be told.
     told: Vec<GeneratorEvent>,
 }
 
@@ -261,24 +259,9 @@ impl Plays {
         Self { memory: Some(SampleMemory::new(journal, at)), ..self }
     }
 
-    /// From now on what comes belongs to this step.
-    pub fn begin_step(&mut self, step: u64) {
-        if let Some(memory) = &mut self.memory {
-            memory.set_step(step);
-        }
-    }
-
-    /// See [`SampleJournal::settle`]; `None` where nothing is journalled.
-    pub fn settle_journal(&mut self, next: u64) -> Option<u64> {
-        self.memory.as_mut().map(|memory| memory.settle(next))
-    }
-
-    /// See [`SampleJournal::shorten`].
-    ///
-    /// # Errors
-    /// The journal cannot be written.
-    pub fn shorten_journal(&mut self, position: u64) -> Result<(), GeneratorError> {
-        self.memory.as_mut().map_or(Ok(()), |memory| memory.shorten(position))
+    /// What is remembered of trajectories that are played elsewhere; `None` if nothing is journalled.
+    pub fn memory(&mut self) -> Option<&mut SampleMemory> {
+        self.memory.as_mut()
     }
 
     /// Whether what becomes of a request is no function of its key: somebody else has a say in it.

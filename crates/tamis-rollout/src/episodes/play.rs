@@ -11,9 +11,7 @@ use super::told::{End, Told};
 use super::{Between, LUCK, TokenLimits, Worlds, conversation_of, message};
 use crate::generator::{Sample, SampleId, SampleRequest};
 
-/// A trajectory that is being played.
 pub(super) struct Play {
-    /// As it was asked for.
     request: SampleRequest,
     prompt: Arc<Prompt>,
     environment: Box<dyn Environment>,
@@ -222,12 +220,10 @@ fn with_system_of(prompt: &[Message], mut opening: Vec<Message>) -> Vec<Message>
     opening
 }
 
-/// Bytes of what is shown.
 fn bytes_of(messages: &[Message]) -> usize {
     messages.iter().map(|message| message.content.len()).sum()
 }
 
-/// Of an environment that broke down on the way.
 pub(super) fn broken(panic: &str) -> EnvironmentFault {
     EnvironmentFault::Broke(format!("its environment broke down: {panic}"))
 }

@@ -11,7 +11,6 @@ pub(super) struct Stage<T> {
     num_threads: usize,
     jobs: Option<Sender<Job<T>>>,
     done: (Sender<T>, Receiver<T>),
-    /// What threads take jobs from.
     queue: Arc<Mutex<Receiver<Job<T>>>>,
     num_started: usize,
     num_working: usize,

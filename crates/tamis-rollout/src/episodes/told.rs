@@ -24,7 +24,6 @@ pub(super) struct Told {
 pub(super) struct End {
     /// Whether its task was solved, where somebody can say.
     pub(super) is_success: Option<bool>,
-    /// Whether no reward was given.
     pub(super) is_unscored: bool,
     /// Whether a limit ended it, and not its environment.
     pub(super) is_cut: bool,
@@ -48,7 +47,6 @@ impl Told {
         Self { sample, turns, context_start: None, num_written: 0, entropy, has_logprobs: true }
     }
 
-    /// Tokens so far.
     pub(super) fn token_ids(&self) -> &[u32] {
         &self.sample.token_ids
     }
@@ -63,7 +61,6 @@ impl Told {
         self.context_start = Some(self.sample.token_ids.len());
     }
 
-    /// Takes in the tokens of an answer.
     pub(super) fn hear(&mut self, answer: &Sample) {
         let (start, num_tokens) = (self.sample.token_ids.len(), answer.token_ids.len());
         self.has_logprobs &= answer.logprobs.len() == num_tokens;
@@ -125,7 +122,6 @@ impl Told {
         }
     }
 
-    /// The whole.
     pub(super) fn finish(&mut self, end: End) -> Sample {
         let End { is_success, is_unscored, is_cut, is_full } = end;
         let turns = std::mem::take(&mut self.turns);

@@ -6,7 +6,6 @@ use crate::wire::vllm::Figures;
 /// otherwise.
 pub const FIRST: usize = 256;
 
-/// Never more.
 const MOST: usize = 8192;
 
 /// Never more where a server does not say how many of them wait there.
@@ -21,7 +20,6 @@ const MOST_UNTOLD: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit {
     now: usize,
-    /// As it was set.
     most: Option<usize>,
     is_told: bool,
     /// Samples that succeeded since it last changed.

@@ -40,7 +40,6 @@ pub(super) struct FleetMember {
     pub(super) is_asleep: bool,
     /// The version that it has shown to hold; `None` before any was published to it.
     pub(super) holds: Option<PolicyVersion>,
-    /// The version that it refused to load.
     pub(super) refused: Option<PolicyVersion>,
     /// End of the pause of a server that had no room: nothing is sent to it before.
     pub(super) quiet_until: Option<Instant>,
@@ -88,7 +87,6 @@ impl FleetMember {
 /// A request that has not come to an end.
 pub(super) struct SampleJob {
     pub(super) request: SampleRequest,
-    /// As it was submitted.
     pub(super) id: SampleId,
     pub(super) attempts: u32,
     /// Since when servers have no room for it.

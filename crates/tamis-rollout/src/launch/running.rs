@@ -24,11 +24,9 @@ pub(super) struct Running {
     pub(super) has_answered: bool,
     /// Nothing is left of its group, whose number may be another's.
     pub(super) is_over: bool,
-    /// When it was started.
     pub(super) started_at: Instant,
     /// Restarts since it last ran for long.
     pub(super) restarts: u32,
-    /// When it is started again.
     pub(super) again_at: Option<Instant>,
     /// When it last answered, and when it is asked next.
     pub(super) heard_at: Instant,
@@ -71,7 +69,6 @@ impl Running {
         })
     }
 
-    /// Starts it again, where it has ended.
     pub(super) fn start_again(&mut self) -> Result<(), LaunchError> {
         self.restarts += 1;
         let again = Self::start(self.process.clone())?;

@@ -27,10 +27,8 @@ const ENOUGH_IN_VAIN: usize = 8;
 
 type Answered = Result<ChatAnswer, ChatError>;
 
-/// An episode that has not ended.
 struct Episode {
     token: String,
-    /// Calls that were handed on.
     num_calls: usize,
     /// Of those, the ones that wait.
     num_waiting: usize,
@@ -42,7 +40,6 @@ struct Episode {
 /// What an open episode has asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Calls {
-    /// Calls that were handed on.
     pub(super) num_calls: usize,
     /// Calls that were refused, those that were handed on before included.
     pub(super) num_refused: u64,
@@ -101,7 +98,6 @@ impl Open {
         Some((closed, calls))
     }
 
-    /// Takes out a call that waits.
     fn take(&mut self, call: CallNumber) -> Option<WaitingCall> {
         let taken = self.calls.remove(&call)?;
         if let Some(episode) = self.episodes.get_mut(&taken.episode) {
@@ -114,7 +110,6 @@ impl Open {
 /// What the threads of a host share.
 pub(super) struct Ledger {
     pub(super) settings: Arc<ProgramSettings>,
-    /// Room for the bodies of all calls.
     pub(super) room: BodyRoom,
     open: Mutex<Open>,
     bell: Box<dyn Fn() + Send + Sync>,
@@ -285,7 +280,6 @@ impl Ledger {
         std::mem::take(&mut self.lock().events)
     }
 
-    /// What an open episode has asked.
     pub(super) fn calls(&self, episode: EpisodeNumber) -> Option<Calls> {
         self.lock().episodes.get(&episode).map(|episode| Calls {
             num_calls: episode.num_calls,
@@ -294,7 +288,6 @@ impl Ledger {
         })
     }
 
-    /// The end of an episode.
     pub(super) fn close(&self, episode: EpisodeNumber, outcome: Result<ProgramOutcome, ProgramFailure>) {
         {
             let mut open = self.lock();

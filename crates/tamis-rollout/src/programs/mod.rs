@@ -95,7 +95,6 @@ use crate::connections::{ConnectionLimits, Listener, accept, set_or};
 /// Longest time that a client may take to send a call, to read some of an answer, or to say nothing between two.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Connections at once, at most.
 const MOST_CONNECTIONS: usize = 8192;
 
 /// The program of episodes, and what each may do.
@@ -230,7 +229,6 @@ pub struct ProgramHost {
     supervisor: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
-    /// The folders of its episodes.
     _folder: GuardedFolder,
 }
 

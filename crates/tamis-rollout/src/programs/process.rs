@@ -25,7 +25,6 @@ const MARK: &str = "TAMIS_TASK";
 /// The file of the task, in the folder of its episode.
 const TASK: &str = "task.json";
 
-/// How a process ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ProcessEnd {
     /// By itself, or by a signal that was not ours.
@@ -42,7 +41,6 @@ pub(super) struct Process {
     folder: Folder,
     started_at: Instant,
     measure_at: Instant,
-    /// It was killed.
     is_over: bool,
 }
 

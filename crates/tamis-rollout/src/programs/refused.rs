@@ -93,7 +93,6 @@ impl AddAssign for RefusedCalls {
     }
 }
 
-/// Why a call is refused.
 #[derive(Debug, Clone)]
 pub(super) enum Refusal {
     /// Nobody has this URL.
@@ -132,7 +131,6 @@ impl Refusal {
         }
     }
 
-    /// As the program gets it.
     pub(super) fn into_error(self) -> ApiError {
         match self {
             Self::UnknownUrl => ApiError::new(

@@ -118,7 +118,6 @@ impl ChatAnswer {
         json!({"content": self.logprobs.iter().map(token).collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// In one piece.
     pub(super) fn whole(&self, id: &str, model: &str, with_logprobs: bool) -> Value {
         let is_silent = self.text.is_empty() && !self.tool_calls.is_empty();
         let mut message = self.message();

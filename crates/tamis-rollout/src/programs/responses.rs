@@ -161,7 +161,6 @@ fn read_tool((place, tool): (usize, &Value)) -> Result<Value, ApiError> {
 }
 
 impl ChatAnswer {
-    /// What the policy said, as items.
     fn items(&self, id: &str) -> Vec<Value> {
         let mut items = Vec::new();
         if !self.text.is_empty() || self.tool_calls.is_empty() {
@@ -185,7 +184,6 @@ impl ChatAnswer {
         if self.finish == ChatFinish::Length { "incomplete" } else { "completed" }
     }
 
-    /// As a response.
     pub(super) fn response(&self, id: &str, model: &str) -> Value {
         let is_cut = self.finish == ChatFinish::Length;
         json!({
@@ -214,7 +212,6 @@ impl ChatAnswer {
         })
     }
 
-    /// As the events of a response.
     pub(super) fn response_events(&self, id: &str, model: &str) -> String {
         let whole = self.response(id, model);
         let mut begun = whole.clone();

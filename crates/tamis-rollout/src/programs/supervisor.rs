@@ -17,24 +17,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Longest time for killed processes to be gone when the host ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the supervisor is to do.
 pub(super) enum Order {
     /// Start the program of an episode, once there is room.
-    Begin {
-        /// The episode.
-        episode: EpisodeNumber,
-        /// The token of its URL.
-        token: String,
-        /// Its task, one line.
-        task: String,
-    },
+    Begin { episode: EpisodeNumber, token: String, task: String },
     /// Kill the program of an episode.
     End(EpisodeNumber),
     /// Kill all of them.
     Stop,
 }
 
-/// An episode that waits for room.
 struct WaitingEpisode {
     episode: EpisodeNumber,
     token: String,

@@ -179,7 +179,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 is_interrupted: &|| false,
             };
             dispatcher.publish(&publication, InFlight::Wait, OnStop::GiveUp, with).expect("published");
-            generator.set_step(version + 1);
+            generator.memory_mut().set_step(version + 1);
             // A checkpoint every second step.
             if version % 2 == 0 {
                 saved = Saved {
@@ -189,7 +189,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                     held: dispatcher.held().cloned().collect(),
                     health: dispatcher.reward_health().clone(),
                     source: source.clone(),
-                    journal: generator.settle(version + 1) as usize,
+                    journal: generator.memory_mut().settle(version + 1) as usize,
                     fates: fates.clone(),
                 };
             }

@@ -8,7 +8,6 @@ use super::{ASK_AGAIN, Control, ControlReply, Errand, HttpServer, Protocol, Serv
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass, vllm};
 
-/// Steps of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Health,

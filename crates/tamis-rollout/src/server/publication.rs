@@ -64,7 +64,6 @@ impl Stage {
         Self::Probe,
     ];
 
-    /// The next one.
     pub(super) fn next(self) -> Option<Self> {
         let place = Self::ALL.iter().position(|&stage| stage == self)?;
         Self::ALL.get(place + 1).copied()
@@ -75,7 +74,6 @@ impl Stage {
 /// `update_info`.
 pub const HANDLES: &str = "handles.json";
 
-/// What is loaded.
 #[derive(Debug, Clone)]
 pub(super) enum Loaded {
     /// The whole weights of the folder.
@@ -101,7 +99,6 @@ pub(super) struct Sent {
     /// How many workers it has, and what they are to be told: of a communicator that is made anew.
     pub(super) workers: Option<u64>,
     pub(super) init_info: Option<String>,
-    /// Whether there was a communicator at the beginning.
     pub(super) has_communicator: bool,
 }
 
@@ -120,7 +117,6 @@ pub(super) struct Publishing {
     pub(super) loaded: Loaded,
     /// What the server calls the weights.
     pub(super) label: String,
-    /// Whether the server slept.
     pub(super) was_asleep: bool,
     /// Whether an update before broke off.
     pub(super) undoes: bool,

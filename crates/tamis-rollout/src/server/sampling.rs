@@ -33,7 +33,6 @@ pub(super) struct Pending {
 /// A sample that a paused server did not take.
 pub(super) struct TurnedAway {
     pub(super) request: SampleRequest,
-    /// When it is asked for again.
     pub(super) again_at: Instant,
     /// When it was turned away first.
     pub(super) since: Instant,

@@ -101,7 +101,6 @@ impl Snapshot {
     }
 }
 
-/// A question to the learner.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask<'a> {
     /// A communicator with so many workers.
@@ -128,7 +127,6 @@ pub struct Sender {
     grace: Duration,
     restart: Option<Restart>,
     past: Past,
-    /// The communicator with the server, where there is one.
     communicator: Option<String>,
     /// Number of what is asked now.
     asked: Option<u64>,
@@ -180,7 +178,6 @@ impl Sender {
         self.communicator.is_some()
     }
 
-    /// Whether it is tried any more.
     pub(super) fn tries(&self) -> bool {
         self.failures < MOST_FAILURES && self.past.with(|left| left.num_hangs < MOST_HANGS)
     }
@@ -208,7 +205,6 @@ impl Sender {
         self.asked = Some(self.post(name, &body, limit));
     }
 
-    /// Takes the answer in, where there is one.
     pub(super) fn receive(&mut self) -> Option<Exchange> {
         let asked = self.asked;
         let found = self.transport.receive().into_iter().find(|(number, _)| Some(*number) == asked);

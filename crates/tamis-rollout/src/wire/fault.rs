@@ -199,7 +199,6 @@ pub fn of_status(status: u16, body: &[u8]) -> Fault {
     Fault::new(class, format!("HTTP {status}: {}", shorten(message.trim())))
 }
 
-/// A message of bounded length.
 fn shorten(message: &str) -> String {
     match message.char_indices().nth(LONGEST_DETAIL) {
         Some((end, _)) => format!("{}...", &message[..end]),

@@ -175,9 +175,10 @@ impl Checker<'_> {
     }
 
     fn sampling(&mut self) {
-        for (section, sampling) in
-            [("rollout", sampling(self.config)), ("validate", validation_settings(self.config).sampling)]
-        {
+        for (section, sampling) in [
+            ("rollout", sampling(self.config)),
+            ("validate", validation_settings(self.config).groups.sampling),
+        ] {
             let params = tamis_rollout::native::engine_params(&sampling, Vec::new());
             if let Err(error) = params.validate() {
                 let tamis_model::SamplingError::Range { name, .. } = &error;
@@ -601,7 +602,6 @@ impl Blamed {
     }
 }
 
-/// A text with the names in backquotes as keys of a section.
 fn with_whole_keys(text: &str, section: &str) -> String {
     let parts = text.split('`').enumerate();
     parts

@@ -153,7 +153,6 @@ pub(super) struct Unfit {
     pub(super) keys: Vec<String>,
     /// The file, where the error does not name it.
     pub(super) file: Option<PathBuf>,
-    /// The fault.
     pub(super) error: AssembleError,
 }
 

@@ -52,7 +52,6 @@ impl FollowError {
 pub struct Names {
     hub: Arc<dyn Locate>,
     extent: Extent,
-    /// What was found, in lines.
     notes: Vec<String>,
 }
 
@@ -133,7 +132,6 @@ impl Names {
         }
     }
 
-    /// Follows the name of a model that a reward loads.
     fn reward_model(&mut self, key: &str, place: &mut ModelPlace) -> Result<(), FollowError> {
         let text = place.named.to_string_lossy();
         let Some(name) = HubName::parse(&text).filter(|_| HubName::is_marked(&place.named)) else {

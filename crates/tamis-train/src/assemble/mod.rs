@@ -27,7 +27,6 @@ use tamis_config::LrScheduleConfig;
 
 use crate::learner::learning_rate::LearningRate;
 
-/// A learning rate over steps.
 pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningRate {
     LearningRate {
         peak,

@@ -8,7 +8,7 @@ use tamis_core::objective::Objective;
 use tamis_core::objective::ZeroGroups;
 use tamis_core::schedule::selector::InclusionWeights;
 use tamis_env::reward::TrainerState;
-use tamis_rollout::{InFlight, Record, SamplePurpose, Sampling};
+use tamis_rollout::{InFlight, Record, SamplePurpose};
 
 use super::hints::Hints;
 use super::settings::{planned_steps, trainer_state, update_settings, validation_settings};
@@ -25,23 +25,19 @@ use crate::measure::validation::ValidationSettings;
 
 /// Settings of every step, made of the configuration once and never changed.
 pub(crate) struct Recipe {
-    /// The configuration itself.
     pub(crate) config: Config,
     /// Training prompts of an epoch.
     pub(crate) num_prompts: usize,
     /// Chooses the groups that train, and their members.
     pub(crate) sieve: Sieve,
-    /// From rewards to advantages.
     pub(crate) advantage: Advantage,
     /// Shapings that the advantages go through afterwards.
     pub(crate) shapings: Vec<Shaping>,
     /// Prompts with their gold answer, where the estimator contrasts with it.
     pub(crate) hints: Hints,
-    /// The loss of the policy.
     pub(crate) objective: Objective,
     /// The place of the divergence from the reference.
     pub(crate) divergence: Divergence,
-    /// Settings of the policy's updates.
     pub(crate) update: UpdateSettings,
     /// The learning rate of the policy over steps.
     pub(crate) learning_rate: LearningRate,
@@ -160,20 +156,15 @@ impl Recipe {
 
     /// Sampling of the greedy completion that a trained group is compared with.
     pub(crate) fn greedy(&self) -> ValidationSettings {
-        let validation = validation_settings(&self.config);
+        let mut settings = validation_settings(&self.config);
+        settings.groups.group_size = 1;
+        let sampling = &mut settings.groups.sampling;
+        (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) = (0.0, None, 1.0, 0.0);
         ValidationSettings {
             purpose: SamplePurpose::Greedy,
-            n: 1,
-            sampling: Sampling {
-                temperature: 0.0,
-                top_k: None,
-                top_p: 1.0,
-                min_p: 0.0,
-                ..validation.sampling
-            },
             num_samples_shown: 0,
             keeps_samples: false,
-            ..validation
+            ..settings
         }
     }
 }

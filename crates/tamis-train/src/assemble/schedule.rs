@@ -126,7 +126,6 @@ pub(crate) fn no_such_metric(
     )
 }
 
-/// The filter, where there is one.
 pub(super) fn filter(config: &Config) -> Result<Option<GroupFilter>, FilterError> {
     let filter = config.filter.as_ref().map(|filter| filter.kind);
     filter.as_ref().map_or(Ok(()), |filter| filter.check())?;

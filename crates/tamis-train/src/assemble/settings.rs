@@ -27,7 +27,6 @@ fn optimizer(config: &Config) -> AdamWConfig {
     }
 }
 
-/// Worker threads of the run.
 pub(crate) fn threads(config: &Config) -> usize {
     config.run.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
 }
@@ -62,15 +61,19 @@ pub(crate) fn sampling(config: &Config) -> Sampling {
 /// Sampling of the validation: the rollout's limits with a temperature and truncation of its own.
 pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     ValidationSettings {
-        seed: config.run.seed,
         purpose: SamplePurpose::Validation,
-        n: config.validate.n,
-        sampling: Sampling {
-            temperature: config.validate.temperature,
-            top_p: config.validate.top_p,
-            top_k: None,
-            min_p: 0.0,
-            ..sampling(config)
+        groups: DispatcherSettings {
+            group_size: config.validate.n,
+            sampling: Sampling {
+                temperature: config.validate.temperature,
+                top_p: config.validate.top_p,
+                top_k: None,
+                min_p: 0.0,
+                ..sampling(config)
+            },
+            // Nothing of it is trained on.
+            recomputes_logprobs: true,
+            ..dispatcher_settings(config)
         },
         num_samples_shown: config.validate.num_samples_shown,
         keeps_samples: config.validate.save_samples,

@@ -62,7 +62,6 @@ pub(crate) fn no_pass<'a>(
     ))
 }
 
-/// There is no figure of this name among these.
 pub(crate) fn no_figure(name: &str, figures: impl IntoIterator<Item = FigureName>) -> AssembleError {
     let names: Vec<String> = figures.into_iter().map(|figure| figure.to_string()).collect();
     AssembleError::setting(

@@ -161,7 +161,6 @@ impl<'a> SummedFolder<'a> {
         self.files
     }
 
-    /// Makes a folder in it.
     pub(crate) fn folder(&self, name: &str) -> Result<(), DiskError> {
         self.disk.create_folder(&self.root.join(name))
     }

@@ -4,7 +4,5 @@
 pub(crate) const MASTER: &str = "master";
 /// Folder of the critic: its weights in full precision, for nothing else reads them, and its moments.
 pub(crate) const CRITIC: &str = "critic";
-/// The moments of the optimizer.
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
-/// The state of the run.
 pub(super) const STATE: &str = "state.json";

@@ -18,7 +18,7 @@ use crate::learner::critic::values;
 use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
 use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::{Learner, LearnerSequence, Network, Pass};
-use crate::measure::validation::{Validation, sample};
+use crate::measure::validation::Validation;
 use crate::workers::Workers;
 use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::{OLD_LOGPROBS, Timings};
@@ -130,9 +130,8 @@ impl Greedy {
         let own: Vec<&Record> = trained.iter().filter(|record| !record.is_copy()).collect();
         let prompts: Vec<PreparedPrompt> = own.iter().map(|record| record.prompt.clone()).collect();
         let journal = format!("greedy/{step}");
-        let settings = recipe.greedy();
         let Validation { prompts: rows, report, .. } =
-            sample(workers.validation_workers(), &prompts, &settings, &journal, step, &mut |_| {})?;
+            workers.sample(&prompts, &recipe.greedy(), journal, step, &mut |_| {})?;
         let mut rewards: Vec<f64> = rows
             .iter()
             .map(|row| {

@@ -85,7 +85,6 @@ impl<'a> Members<'a> {
         Self(groups.iter().map(|&group| (group, group.trajectories.iter().collect())).collect())
     }
 
-    /// Those that the filter chose.
     fn of_chosen(groups: &[&'a Group], left_out: &[Option<LeftOut>]) -> Self {
         let mut places = left_out.iter();
         let mut is_chosen = |_: &&Trajectory| places.next() != Some(&Some(LeftOut::Unchosen));

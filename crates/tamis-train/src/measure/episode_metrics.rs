@@ -37,7 +37,6 @@ pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metri
     }
 }
 
-/// Figures of episodes by group, by the names of their metrics.
 pub(super) fn figures_of_episodes(groups: &[Vec<&Episode>]) -> impl Iterator<Item = (String, f64)> {
     let groups: Vec<&Vec<&Episode>> = groups.iter().filter(|group| !group.is_empty()).collect();
     let episodes: Vec<&Episode> = groups.iter().flat_map(|group| group.iter().copied()).collect();

@@ -1,37 +1,30 @@
 //! Validation: completions of held-out prompts, scored, and what they say of the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tamis_config::ValidateConfig;
 use tamis_core::figure::{fixed, percent};
-use tamis_core::group::{GroupId, Trajectory, Turn};
+use tamis_core::group::{Trajectory, Turn};
 use tamis_core::printable::{cut_middle, cut_start};
-use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::PromptContent;
-use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Logged, RewardInput};
 use tamis_rollout::{
-    DispatchError, Episodes, Generator, Inbox, PreparedPrompt, Prompted, Sample, SamplePurpose, Sampling,
-    ScoreEvent, ScoreRequest, Scorer, complete,
+    Beside, CompletionWorkers, DispatchError, DispatcherSettings, Fate, PreparedPrompt, Record,
+    SamplePurpose, complete,
 };
 
-use crate::interrupt::{Halt, Interrupt, Interrupted};
+use crate::interrupt::{Halt, Interrupted};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
 use tamis_run::metrics::summary::NumberSummary;
 
 /// Sampling of a validation's completions.
 #[derive(Debug, Clone)]
 pub struct ValidationSettings {
-    /// Run seed.
-    pub seed: u64,
     /// Purpose of the samples.
     pub purpose: SamplePurpose,
-    /// Samples per prompt.
-    pub n: usize,
-    /// Sampling parameters.
-    pub sampling: Sampling,
+    /// Its groups: their size, and how they are sampled.
+    pub groups: DispatcherSettings,
     /// Samples kept as text.
     pub num_samples_shown: usize,
     /// Whether all samples are kept, to be written to a file.
@@ -154,124 +147,49 @@ pub struct Validation {
     pub prompts: Vec<PromptSamples>,
     /// Results of the validation.
     pub report: ValidationReport,
-    /// Every completion; empty unless [`ValidationSettings::keeps_samples`].
-    pub samples: Vec<SampleRow>,
-}
-
-/// Everything that a validation works with.
-pub struct ValidationWorkers<'a> {
-    /// Completions.
-    pub generator: Episodes<'a>,
-    /// Inbox for events of the run's groups.
-    pub inbox: &'a mut Inbox,
-    /// Scores.
-    pub scorer: &'a mut Scorer,
-    /// Whether the run is to stop soon.
-    pub interrupt: &'a Interrupt,
+    /// The groups of all completions; empty unless [`ValidationSettings::keeps_samples`].
+    pub samples: Vec<Record>,
 }
 
 /// A held-out prompt with its completions, which are scored.
-struct ValidationGroup<'a> {
-    prompt: &'a PreparedPrompt,
-    /// As a group of it would have them; none if one of them could not be generated.
-    trajectories: Vec<Trajectory>,
-    /// What the reward functions logged of each.
-    logged: Vec<Logged>,
-    /// The answer of each that its majority is counted by, if a reward reads answers.
+struct ValidationGroup {
+    record: Record,
+    /// The answer of each completion that its majority is counted by, if a reward reads answers.
     votes: Option<Vec<String>>,
-    /// Why one of them could not be generated.
-    failure: Option<String>,
 }
 
 /// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for
-/// every validation of a run; `progress` hears how many prompts are done.
+/// every validation of a run; `progress` is given the number of prompts that are done.
 pub fn sample(
-    with: ValidationWorkers<'_>,
+    with: CompletionWorkers<'_>,
     prompts: &[PreparedPrompt],
     settings: &ValidationSettings,
-    journal: &str,
+    journal: String,
     step: u64,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Validation, Halt<DispatchError>> {
-    let ValidationWorkers { mut generator, inbox, scorer, interrupt } = with;
-    let is_interrupted = || interrupt.is_requested();
-    let mut groups = complete_groups(&mut generator, inbox, prompts, settings, &is_interrupted, progress)?;
-    score_groups(scorer, &mut groups, journal, step)?;
+    let CompletionWorkers { generator, inbox, scorer, is_interrupted } = with;
+    let beside = Beside { purpose: settings.purpose, step, journal };
+    let with = CompletionWorkers { generator, inbox, scorer: &mut *scorer, is_interrupted };
+    let records = complete(with, prompts, settings.groups.clone(), beside, progress).map_err(Halt::Failed)?;
+    let group = |record: Record| {
+        let inputs: Vec<RewardInput<'_>> =
+            record.group.trajectories.iter().map(|trajectory| record.input(trajectory)).collect();
+        let pred = |i| record.logged.get(i).and_then(|logged: &Logged| logged.columns.get("pred").cloned());
+        let preds: Vec<Option<String>> = (0..inputs.len()).map(pred).collect();
+        let votes = scorer.rewards().votes(&inputs, &preds);
+        ValidationGroup { record, votes }
+    };
+    let groups: Vec<ValidationGroup> = records.ok_or(Interrupted)?.into_iter().map(group).collect();
     Ok(Validation {
         report: report(&groups, settings.num_samples_shown),
         prompts: groups.iter().map(ValidationGroup::row).collect(),
-        samples: if settings.keeps_samples { sample_rows(groups, step) } else { Vec::new() },
+        samples: if settings.keeps_samples {
+            groups.into_iter().map(|group| group.record).collect()
+        } else {
+            Vec::new()
+        },
     })
-}
-
-fn complete_groups<'a>(
-    generator: &mut dyn Generator,
-    inbox: &mut Inbox,
-    prompts: &'a [PreparedPrompt],
-    settings: &ValidationSettings,
-    is_interrupted: &dyn Fn() -> bool,
-    progress: &mut dyn FnMut(usize),
-) -> Result<Vec<ValidationGroup<'a>>, Halt<DispatchError>> {
-    let prompted = |prompt: &PreparedPrompt| {
-        let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
-        let keys = (0..settings.n as u64).map(|sample| key.with(sample)).collect();
-        Prompted {
-            token_ids: prompt.token_ids.clone(),
-            images: prompt.images.clone(),
-            prompt: Some(prompt.prompt.clone()),
-            keys,
-        }
-    };
-    let asked: Vec<Prompted> = prompts.iter().map(prompted).collect();
-    let sampling = Arc::new(settings.sampling.clone());
-    let completed = complete(generator, inbox, settings.purpose, &asked, &sampling, is_interrupted, progress);
-    let completed = completed.map_err(Halt::Failed)?.ok_or(Interrupted)?;
-    let group = |(prompt, completed): (&'a PreparedPrompt, Result<Vec<Sample>, String>)| {
-        let (samples, failure) = match completed {
-            Ok(samples) => (samples, None),
-            Err(reason) => (Vec::new(), Some(reason)),
-        };
-        let trajectories = (0..).zip(samples).map(|(i, sample)| sample.into_trajectory(i, &prompt.continued));
-        ValidationGroup {
-            prompt,
-            trajectories: trajectories.collect(),
-            logged: Vec::new(),
-            votes: None,
-            failure,
-        }
-    };
-    Ok(prompts.iter().zip(completed).map(group).collect())
-}
-
-fn score_groups(
-    scorer: &mut Scorer,
-    groups: &mut [ValidationGroup<'_>],
-    journal: &str,
-    step: u64,
-) -> Result<(), Halt<DispatchError>> {
-    let mut requests = Vec::new();
-    for (group, place) in groups.iter().zip(0..) {
-        let prompt = &group.prompt.prompt;
-        for trajectory in &group.trajectories {
-            let key = format!("{journal}/{}/{}", prompt.id.0, trajectory.sample_index);
-            requests.push(ScoreRequest::new(GroupId(place), key, prompt.clone(), trajectory, step, 0));
-        }
-    }
-    let scored = scorer.score(requests).map_err(|error| Halt::Failed(error.into()))?;
-    let mut scored = scored.ok_or(Interrupted)?.into_iter();
-    for group in groups {
-        let own: Vec<ScoreEvent> = scored.by_ref().take(group.trajectories.len()).collect();
-        let inputs: Vec<RewardInput<'_>> = own.iter().map(|event| event.request.input()).collect();
-        let preds: Vec<Option<String>> =
-            own.iter().map(|event| event.scored.logged.columns.get("pred").cloned()).collect();
-        group.votes = scorer.rewards().votes(&inputs, &preds);
-        for (trajectory, event) in group.trajectories.iter_mut().zip(own) {
-            trajectory.reward = event.scored.reward.value;
-            trajectory.scores = event.scored.scores;
-            group.logged.push(event.scored.logged);
-        }
-    }
-    Ok(())
 }
 
 fn score_of(trajectory: &Trajectory, name: &str) -> Option<f64> {
@@ -283,42 +201,42 @@ fn outcome(trajectory: &Trajectory) -> f64 {
     score_of(trajectory, "acc").or_else(|| score_of(trajectory, "score")).unwrap_or(f64::NAN)
 }
 
-impl ValidationGroup<'_> {
+impl ValidationGroup {
     fn source(&self) -> &str {
-        source_of(&self.prompt.prompt.data_source)
+        source_of(&self.record.prompt.prompt.data_source)
+    }
+
+    fn trajectories(&self) -> &[Trajectory] {
+        &self.record.group.trajectories
+    }
+
+    /// Why one of them could not be generated.
+    fn failure(&self) -> Option<&str> {
+        match &self.record.fate {
+            Fate::Failed(reason) => Some(reason),
+            _ => None,
+        }
     }
 
     /// What the figures are computed from.
     fn row(&self) -> PromptSamples {
-        let num_samples = self.trajectories.len();
-        let mut row = PromptSamples {
-            source: self.source().to_owned(),
-            num_samples,
-            is_failed: self.failure.is_some(),
-            answers: self.votes.clone(),
-            ..PromptSamples::default()
-        };
-        for (i, (trajectory, logged)) in self.trajectories.iter().zip(&self.logged).enumerate() {
-            let mut set = |name: &str, value: f64| {
-                row.scores.entry(name.to_owned()).or_insert_with(|| vec![f64::NAN; num_samples])[i] = value;
-            };
-            trajectory.scores.iter().for_each(|(name, score)| set(name, score.value));
-            // What shaping alone gives is no measurement: a completion that no other function answered is
-            // unscored.
-            let is_measured = score_of(trajectory, "score").is_none_or(|score| !score.is_nan());
-            set(REWARD, if is_measured { trajectory.reward } else { f64::NAN });
-            for (name, values) in &logged.metrics {
-                row.logged.entry(name.clone()).or_default().extend(values);
+        let mut row = PromptSamples::of_group(self.source(), &self.record.group, self.votes.clone());
+        row.is_failed = self.failure().is_some();
+        // What shaping alone gives is no measurement: a completion that no other function answered is unscored.
+        for (reward, trajectory) in row.scores.get_mut(REWARD).into_iter().flatten().zip(self.trajectories())
+        {
+            if score_of(trajectory, "score").is_some_and(f64::is_nan) {
+                *reward = f64::NAN;
             }
-            row.lengths.push(trajectory.num_written());
-            row.episodes.extend(trajectory.episode.clone());
-            row.num_truncated += usize::from(trajectory.is_truncated());
+        }
+        for (name, values) in self.record.logged.iter().flat_map(|logged| &logged.metrics) {
+            row.logged.entry(name.clone()).or_default().extend(values);
         }
         row
     }
 
     fn shown(&self, trajectory: &Trajectory) -> Shown {
-        let PreparedPrompt { prompt, text, .. } = self.prompt;
+        let PreparedPrompt { prompt, text, .. } = &self.record.prompt;
         Shown {
             prompt: String::from(&**text),
             question: question(&prompt.content),
@@ -330,20 +248,20 @@ impl ValidationGroup<'_> {
     }
 }
 
-fn report(groups: &[ValidationGroup<'_>], num_shown: usize) -> ValidationReport {
-    let all = || groups.iter().flat_map(|group| group.trajectories.iter().map(move |one| (group, one)));
+fn report(groups: &[ValidationGroup], num_shown: usize) -> ValidationReport {
+    let all = || groups.iter().flat_map(|group| group.trajectories().iter().map(move |one| (group, one)));
     let scored = || all().map(|(_, one)| (one, outcome(one))).filter(|(_, outcome)| !outcome.is_nan());
     let (num_samples, num_scored) = (all().count(), scored().count());
     let is_verified = |one: &Trajectory| score_of(one, "acc").is_some_and(|acc| [0.0, 1.0].contains(&acc));
     let mean = |values: Vec<f64>| NumberSummary::of(values).map(|summary| summary.mean);
     let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for group in groups {
-        let outcomes = group.trajectories.iter().map(outcome).filter(|outcome| !outcome.is_nan());
+        let outcomes = group.trajectories().iter().map(outcome).filter(|outcome| !outcome.is_nan());
         if let Some(mean) = mean(outcomes.collect()) {
             successes.entry(group.source()).or_default().push(mean);
         }
     }
-    let failures = || groups.iter().filter_map(|group| Some((group, group.failure.as_ref()?)));
+    let failures = || groups.iter().filter_map(|group| Some((group, group.failure()?)));
     let length: usize = all().map(|(_, one)| one.num_written()).sum();
     let sum = scored().fold(0.0, |sum, (_, outcome)| sum + outcome);
     ValidationReport {
@@ -364,22 +282,6 @@ fn report(groups: &[ValidationGroup<'_>], num_shown: usize) -> ValidationReport 
         mean_length: (num_samples > 0).then(|| length as f64 / num_samples as f64),
         shown: all().take(num_shown).map(|(group, one)| group.shown(one)).collect(),
     }
-}
-
-fn sample_rows(groups: Vec<ValidationGroup<'_>>, step: u64) -> Vec<SampleRow> {
-    let rows = |group: ValidationGroup<'_>| {
-        let PreparedPrompt { prompt, text, .. } = group.prompt.clone();
-        group.trajectories.into_iter().zip(group.logged).map(move |(trajectory, logged)| SampleRow {
-            step,
-            prompt_id: prompt.id.0,
-            data_source: prompt.data_source.clone(),
-            prompt: text.to_string(),
-            ground_truth: prompt.ground_truth.clone(),
-            trajectory,
-            logged: logged.columns,
-        })
-    };
-    groups.into_iter().flat_map(rows).collect()
 }
 
 /// A figure of a validation, if it has it.
@@ -435,12 +337,15 @@ pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::interrupt::Interrupt;
     use tamis_core::group::PromptId;
     use tamis_data::prompt::{Message, Prompt};
     use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answer, Rewards};
     use tamis_rollout::fake::{FakeGenerator, FakeSettings};
-    use tamis_rollout::{Plays, SampleRequest};
+    use tamis_rollout::{Generator, Inbox, Plays, SampleRequest, Sampling, Scorer};
 
     /// Answers every prompt with its token and the number of the sample.
     fn counts() -> FakeGenerator {
@@ -505,12 +410,17 @@ mod tests {
         let function =
             NamedReward { name: "among".to_owned(), weight: 1.0, function: Box::new(Among(correct)) };
         let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
-        let sampling = Sampling::plain(2);
-        let settings = ValidationSettings {
+        let groups = DispatcherSettings {
             seed: 1,
+            group_size: 2,
+            sampling: Sampling::plain(2),
+            is_metric_unproven: false,
+            recomputes_logprobs: true,
+            hands_out_parts: false,
+        };
+        let settings = ValidationSettings {
             purpose: SamplePurpose::Validation,
-            n: 2,
-            sampling,
+            groups,
             num_samples_shown: 0,
             keeps_samples: false,
         };
@@ -519,13 +429,13 @@ mod tests {
             interrupt.signal();
         }
         let mut plays = Plays::none();
-        let with = ValidationWorkers {
-            generator: plays.over(generator),
+        let with = CompletionWorkers {
+            generator: &mut plays.over(generator),
             inbox: &mut Inbox::default(),
             scorer: &mut scorer,
-            interrupt: &interrupt,
+            is_interrupted: &|| interrupt.is_requested(),
         };
-        sample(with, &prompts, &settings, "validation/1", 1, &mut |_| {})
+        sample(with, &prompts, &settings, "validation/1".to_owned(), 1, &mut |_| {})
     }
 
     fn validated(

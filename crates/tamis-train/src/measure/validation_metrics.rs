@@ -169,7 +169,9 @@ impl PromptSamples {
                 scores.insert(name.clone(), column.collect());
             }
         }
-        scores.insert(REWARD.to_owned(), members.iter().map(|member| member.reward).collect());
+        if !members.is_empty() {
+            scores.insert(REWARD.to_owned(), members.iter().map(|member| member.reward).collect());
+        }
         Self {
             source: source.to_owned(),
             num_samples: members.len(),
@@ -251,7 +253,6 @@ impl ValidationStatistic {
         }
     }
 
-    /// Value of the statistic for one prompt, if it has one.
     fn of(self, prompt: &Scored<'_>) -> Option<f64> {
         let (values, draw) = (&prompt.values, Draw::WithoutReplacement);
         match self {
@@ -291,7 +292,6 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// All that are no figure of a score.
     const COUNTS: [Self; 5] =
         [Self::NumPrompts, Self::NumFailed, Self::NumUnscored, Self::MeanLength, Self::TruncatedShare];
 }

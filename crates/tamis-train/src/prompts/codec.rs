@@ -66,6 +66,13 @@ fn images_shown(num_images: usize, num_shown: usize) -> CodecError {
         .into()
 }
 
+fn has_tokens(ids: &[u32]) -> Result<(), CodecError> {
+    if ids.is_empty() {
+        return Err(fault!("the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty").into());
+    }
+    Ok(())
+}
+
 /// Tokenizer, chat template and end tokens of a policy.
 #[derive(Debug, Clone)]
 pub struct Codec {
@@ -76,7 +83,6 @@ pub struct Codec {
     has_tools: bool,
     end_token_ids: Vec<u32>,
     images: Option<ImageTokens>,
-    /// Of the model.
     folder: Option<PathBuf>,
 }
 
@@ -296,7 +302,6 @@ impl Codec {
         Ok(self.tokenizer.decode(short.as_deref().unwrap_or(ids), false)?)
     }
 
-    /// Whether a prompt can be rendered.
     pub(crate) fn check_rendering(&self, prompt: &Prompt) -> Result<(), CodecError> {
         self.render(prompt).map(|_| ())
     }
@@ -310,11 +315,7 @@ impl Codec {
         if end == text.len() {
             self.with_images(prompt, ids.clone())?;
         }
-        if ids.is_empty() {
-            Err(fault!("the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty").into())
-        } else {
-            Ok(())
-        }
+        has_tokens(&ids)
     }
 
     /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person
@@ -346,9 +347,7 @@ impl Codec {
          data.max_prompt_length, or set data.overlong_prompts to drop, left, right or middle").into());
         }
         let ids = self.with_images(prompt, self.tokenizer.encode(&text, add_special)?)?;
-        if ids.is_empty() {
-            return Err(fault!("the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty").into());
-        }
+        has_tokens(&ids)?;
         let (ids, text, cut) = match overlong.fit(&ids, limit)? {
             Fitted::Whole => (ids, text, false),
             // An image is in a prompt whole or not at all, and a question about one that is not is none.

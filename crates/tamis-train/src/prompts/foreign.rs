@@ -26,10 +26,8 @@ const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
 
 /// An environment elsewhere, and what was started for it.
 pub struct StartedEnvironment {
-    /// Its name in metrics.
     name: String,
     foreign: Arc<Foreign>,
-    /// The program of its workers.
     _folder: Option<GuardedFolder>,
 }
 

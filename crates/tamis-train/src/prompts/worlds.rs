@@ -30,7 +30,6 @@ use crate::fault::Fault;
 /// Slow environments that work at the same time.
 const ENVIRONMENT_THREADS: usize = 64;
 
-/// Where prompts are played.
 enum Place {
     /// Here, in a built-in game.
     Here(Box<EnvironmentMaker>),
@@ -129,7 +128,6 @@ impl RunWorlds {
         self.host().is_some() && !self.is_plain
     }
 
-    /// Where programs run, if they are what plays.
     fn host(&self) -> Option<&Arc<ProgramHost>> {
         match &self.places[..] {
             [Place::Program(host)] => Some(host),
@@ -137,7 +135,6 @@ impl RunWorlds {
         }
     }
 
-    /// Where a prompt is played.
     fn place(&self, prompt: &Prompt) -> Option<&Place> {
         self.places.get(if self.places.len() > 1 { environment_of(prompt) } else { 0 })
     }
@@ -198,7 +195,6 @@ impl RunWorlds {
 }
 
 impl Place {
-    /// Descriptions of its tools.
     fn schemas(&self) -> &[Value] {
         match self {
             Self::Here(_) | Self::Program(_) => &[],
@@ -328,7 +324,6 @@ fn plain(message: &Value) -> Message {
     Message::new(of("role"), of("content"))
 }
 
-/// The programs of a run.
 struct RunAgents {
     worlds: Arc<RunWorlds>,
     host: Arc<ProgramHost>,

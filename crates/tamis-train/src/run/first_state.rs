@@ -12,6 +12,7 @@ use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
 use crate::workers::Workers;
 use crate::workers::servers::{RunSampler, publish_to};
 use tamis_model::SaveDtype;
+use tamis_rollout::CompletionWorkers;
 
 /// Key of the learning rate to lower where a warm start diverges.
 const RATE: &str = "warm_start.learning_rate";
@@ -70,10 +71,13 @@ impl Run {
                     publish_to(&mut **generator, &publication, &interrupt)?;
                 }
                 let journal = format!("warm_start/{measured}");
-                let (generator, inbox, interrupt) =
-                    (plays.over(sampler.generator()), dispatcher.inbox(), &interrupt);
-                let with = validation::ValidationWorkers { generator, inbox, scorer, interrupt };
-                let found = validation::sample(with, prompts, &validation, &journal, 0, &mut |_| {})?;
+                let with = CompletionWorkers {
+                    generator: &mut plays.over(sampler.generator()),
+                    inbox: dispatcher.inbox(),
+                    scorer,
+                    is_interrupted: &|| interrupt.is_requested(),
+                };
+                let found = validation::sample(with, prompts, &validation, journal, 0, &mut |_| {})?;
                 outcome.set(found.report.outcome);
                 Ok(found.report.accuracy)
             },

@@ -3,7 +3,9 @@
 
 use tamis_config::ValidateConfig;
 use tamis_data::records::FileFormat;
+use tamis_data::rollouts::RolloutRow;
 use tamis_data::samples::write_samples_to;
+use tamis_rollout::Record;
 
 use super::Run;
 use super::state::RunState;
@@ -100,11 +102,10 @@ impl Run {
         let step = after.step;
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(step, after.num_tokens));
         let (progress, num_prompts) = (&self.recorder.progress, self.measurement.prompts.len());
-        let Validation { prompts: rows, report, samples } = validation::sample(
-            self.workers.validation_workers(),
+        let Validation { prompts: rows, report, samples } = self.workers.sample(
             &self.measurement.prompts,
             &self.measurement.settings,
-            &format!("validation/{step}"),
+            format!("validation/{step}"),
             step,
             &mut |done| progress.stage(&format!("validating {done}/{num_prompts}")),
         )?;
@@ -127,9 +128,10 @@ impl Run {
         }
         if self.measurement.settings.keeps_samples {
             let disk = self.recorder.directory.disk();
+            let rows: Vec<RolloutRow<'_>> = samples.iter().flat_map(Record::rows).collect();
             disk.create_folder(&self.recorder.directory.validation())?;
             disk.write_file_with(&self.recorder.directory.validation_samples(step), |out| {
-                write_samples_to(out, &samples, FileFormat::Jsonl)
+                write_samples_to(out, &rows, FileFormat::Jsonl)
             })?;
         }
         if std::mem::take(&mut self.measurement.is_pass_unproven) {

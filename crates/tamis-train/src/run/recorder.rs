@@ -77,8 +77,8 @@ impl Recorder {
         let is_open = state.validation.is_missing || dispatcher.has_untaken() || !plays.is_idle();
         let next = if is_open { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
-        let samples = sampler.settle_journal(next);
-        let episodes = plays.settle_journal(next);
+        let samples = sampler.memory().map(|memory| memory.settle(next));
+        let episodes = plays.memory().map(|memory| memory.settle(next));
         // What was taken in until this step was trained is in the state, whatever is measured after it.
         let order = order.as_mut().map(|order| order.settle(state.step + 1)).transpose();
         let order = order.map_err(RunError::Journal)?;
@@ -127,11 +127,10 @@ impl Recorder {
             let shortened = scorer.shorten_journal(position);
             shortened.map_err(|error| RunError::Dispatch(ScoreError::from(error).into()))?;
         }
-        if let Some(position) = samples {
-            sampler.shorten_journal(position).map_err(|error| RunError::Dispatch(error.into()))?;
-        }
-        if let Some(position) = episodes {
-            plays.shorten_journal(position).map_err(|error| RunError::Dispatch(error.into()))?;
+        for (position, memory) in [(samples, sampler.memory()), (episodes, plays.memory())] {
+            if let (Some(position), Some(memory)) = (position, memory) {
+                memory.shorten(position).map_err(|error| RunError::Dispatch(error.into()))?;
+            }
         }
         if let (Some(position), Some(order)) = (taken, order) {
             order.shorten(position).map_err(RunError::Journal)?;
@@ -172,25 +171,16 @@ impl Recorder {
         let trained = trained.map(|trained| (&trained.record, trained.members.as_slice()));
         let others = others.into_iter().filter(|_| takes_others).map(|record| (record, &[][..]));
         for (record, members) in trained.chain(others) {
-            for (i, (trajectory, value)) in record.group.trajectories.iter().zip(&record.values).enumerate() {
+            // Groups that only fill the batch are counted whole.
+            let is_whole = matches!(record.fate, Fate::KeptWhenInsufficient(_));
+            for (i, row) in record.rows().take(record.values.len()).enumerate() {
                 let member = members.get(i);
-                // Groups that only fill the batch are counted whole.
-                let is_whole = matches!(record.fate, Fate::KeptWhenInsufficient(_));
                 let left_out = member.and_then(|member| member.left_out).filter(|_| !is_whole);
                 rows.push(RolloutRow {
-                    step: record.step,
-                    round: record.round,
-                    group: &record.group,
-                    trajectory,
-                    inclusion: record.inclusion,
-                    data_source: &record.prompt.prompt.data_source,
-                    prompt: &record.prompt.text,
-                    ground_truth: record.prompt.prompt.ground_truth.as_deref(),
                     advantage: member.and_then(|member| member.advantage),
                     metric: &self.metric,
-                    metric_value: Some(*value).filter(|value| !value.is_nan()),
                     verdict: left_out.map_or(record.fate.name(), LeftOut::name),
-                    logged: record.logged.get(i).map(|logged| &logged.columns),
+                    ..row
                 });
             }
         }

@@ -26,15 +26,12 @@ use crate::prompts::codec::Codec;
 pub(crate) enum EvaluationSampler {
     /// The learner that holds the checkpoint.
     Learner {
-        /// As it samples.
         generator: Box<dyn Generator>,
-        /// The weights that it samples by.
         #[expect(dead_code, reason = "it is there to be held")]
         learner: Box<dyn RunLearner>,
     },
     /// Servers.
     Servers {
-        /// Their fleet.
         fleet: Box<Fleet>,
         /// Those of them that were started for it.
         #[expect(dead_code, reason = "it is there to be dropped")]
@@ -56,7 +53,7 @@ impl EvaluationSampler {
         interrupt: &Interrupt,
         ui: &Console,
     ) -> Result<Self, Halt<RunError>> {
-        let sampling = &validation_settings(config).sampling;
+        let sampling = &validation_settings(config).groups.sampling;
         // What is evaluated is published as a folder.
         let how = How { sampling, other_logprobs: OtherLogprobs::Recompute, sends: None };
         let Some(mut learner) = learner else {

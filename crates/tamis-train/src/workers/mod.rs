@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use tamis_core::group::{Group, PolicyVersion};
-use tamis_rollout::{Dispatcher, Plays, Publication, Scorer, Weights};
+use tamis_rollout::{
+    CompletionWorkers, DispatchError, Dispatcher, Plays, PreparedPrompt, Publication, Scorer, Weights,
+};
 
 pub mod answers;
 pub(crate) mod evaluation_sampler;
@@ -16,7 +18,7 @@ pub(crate) mod servers;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::RunLearner;
-use crate::measure::validation;
+use crate::measure::validation::{self, Validation, ValidationSettings};
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
 use order::RecordedOrder;
@@ -27,9 +29,7 @@ use tamis_run::directory::RUN_LOG;
 /// Everything that a step drives. Weights, and the progress of generation, are the workers'; every number of
 /// the run is in its state.
 pub(crate) struct Workers {
-    /// The learner.
     pub(crate) learner: Box<dyn RunLearner>,
-    /// The tokenizer and what belongs to it.
     pub(crate) codec: Codec,
     /// Version of the weights that the sampler has, or is being given.
     pub(crate) version: PolicyVersion,
@@ -42,9 +42,7 @@ pub(crate) struct Workers {
     /// Folders in which weights are published for samplers that are apart from the learner; `None` where none
     /// is.
     pub(crate) published: Option<PublishedFolders>,
-    /// The training prompts.
     pub(crate) pool: PromptPool,
-    /// The reward functions.
     pub(crate) scorer: Scorer,
     /// The dispatcher, which brings a step's groups in.
     pub(crate) dispatcher: Dispatcher,
@@ -59,22 +57,31 @@ pub(crate) struct Workers {
 impl Workers {
     /// From now on what comes belongs to this step.
     pub(crate) fn begin_step(&mut self, step: u64) {
-        self.sampler.begin_step(step);
+        for memory in [self.sampler.memory(), self.plays.memory()].into_iter().flatten() {
+            memory.set_step(step);
+        }
         self.scorer.begin_step(step);
-        self.plays.begin_step(step);
         if let Some(order) = &mut self.order {
             order.begin_step(step);
         }
     }
 
-    /// The workers that complete and score a list of prompts.
-    pub(crate) fn validation_workers(&mut self) -> validation::ValidationWorkers<'_> {
-        validation::ValidationWorkers {
-            generator: self.plays.over(self.sampler.generator()),
+    /// Completes and scores a list of prompts, as [`validation::sample`] does.
+    pub(crate) fn sample(
+        &mut self,
+        prompts: &[PreparedPrompt],
+        settings: &ValidationSettings,
+        journal: String,
+        step: u64,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Validation, Halt<DispatchError>> {
+        let with = CompletionWorkers {
+            generator: &mut self.plays.over(self.sampler.generator()),
             inbox: self.dispatcher.inbox(),
             scorer: &mut self.scorer,
-            interrupt: &self.interrupt,
-        }
+            is_interrupted: &|| self.interrupt.is_requested(),
+        };
+        validation::sample(with, prompts, settings, journal, step, progress)
     }
 
     /// Gives the weights as they are the next version, and puts them where the generator finds them.

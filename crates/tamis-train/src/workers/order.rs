@@ -13,7 +13,6 @@ use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
-    /// The training step in which it was taken in.
     step: u64,
     taken: Taken,
 }

@@ -33,7 +33,6 @@ fn shared_name(run: &Path) -> String {
 #[derive(Debug, Clone)]
 pub(crate) struct PublishedFolders {
     pub(super) disk: Disk,
-    /// The run's folder.
     pub(super) run: PathBuf,
     /// Absolute, for servers have working directories of their own.
     root: PathBuf,
@@ -162,7 +161,6 @@ impl PublishedFolders {
         Ok(folder)
     }
 
-    /// Removes all of them.
     pub(crate) fn remove(&self) -> Result<(), RunError> {
         Ok(self.disk.remove_folder(&self.root)?)
     }

@@ -15,7 +15,6 @@ use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 #[derive(Serialize, Deserialize)]
 struct Entry {
     asked: SampleIdentity,
-    /// The training step in which it came.
     step: u64,
     outcome: SampleOutcome,
 }

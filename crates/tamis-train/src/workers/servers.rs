@@ -21,7 +21,8 @@ use tamis_rollout::server::{
 };
 use tamis_rollout::wire::vllm::sleep;
 use tamis_rollout::{
-    Beginning, Generator, GeneratorError, GeneratorEvent, InFlight, Journalled, Publication, Sampling, Wait,
+    Beginning, Generator, GeneratorError, GeneratorEvent, InFlight, Journalled, Publication, SampleMemory,
+    Sampling, Wait,
 };
 
 use super::published::PublishedFolders;
@@ -60,7 +61,6 @@ pub(crate) enum RunSampler {
     NativeWithJournal(Box<Journalled<Box<dyn Generator>>>),
     /// Servers.
     Servers {
-        /// Their fleet, with a memory.
         generator: Box<Journalled<Fleet>>,
         /// Faults that the metrics have counted, by their names there.
         reported: BTreeMap<String, u64>,
@@ -79,7 +79,6 @@ pub(crate) fn journals_native_samples(config: &Config) -> bool {
 }
 
 impl RunSampler {
-    /// As the dispatcher drives it.
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
             Self::Learner(generator) | Self::Native(generator) => &mut **generator,
@@ -93,14 +92,14 @@ impl RunSampler {
         matches!(self, Self::Learner(_) | Self::Native(_) | Self::NativeWithJournal(_))
     }
 
-    /// From now on what comes belongs to this step.
-    pub(crate) fn begin_step(&mut self, step: u64) {
+    /// What is remembered of samples that are no function of keys.
+    pub(crate) fn memory(&mut self) -> Option<&mut SampleMemory> {
         match self {
-            Self::Learner(_) | Self::Native(_) => {}
+            Self::Learner(_) | Self::Native(_) => None,
             Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => {
-                generator.set_step(step);
+                Some(generator.memory_mut())
             }
-            Self::Servers { generator, .. } => generator.set_step(step),
+            Self::Servers { generator, .. } => Some(generator.memory_mut()),
         }
     }
 
@@ -112,29 +111,6 @@ impl RunSampler {
         match self {
             Self::Servers { generator, sleeps: true, .. } => generator.generator_mut().put_to_sleep(),
             _ => Ok(()),
-        }
-    }
-
-    /// Forgets samples of steps before `next`; from where on the journal holds the others, `None` where there
-    /// is none.
-    pub(crate) fn settle_journal(&mut self, next: u64) -> Option<u64> {
-        match self {
-            Self::Learner(_) | Self::Native(_) => None,
-            Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => {
-                Some(generator.settle(next))
-            }
-            Self::Servers { generator, .. } => Some(generator.settle(next)),
-        }
-    }
-
-    /// Removes what stands before a position in the journal, which no checkpoint needs any more.
-    pub(crate) fn shorten_journal(&mut self, position: u64) -> Result<(), GeneratorError> {
-        match self {
-            Self::Learner(_) | Self::Native(_) => Ok(()),
-            Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => {
-                generator.shorten(position)
-            }
-            Self::Servers { generator, .. } => generator.shorten(position),
         }
     }
 
@@ -350,7 +326,6 @@ pub(crate) type Pasts = Arc<Mutex<BTreeMap<usize, Past>>>;
 /// Sending of weights over communicators.
 #[derive(Clone)]
 pub(super) struct Sends {
-    /// Who sends.
     learner: LearnerEndpoint,
     /// Servers that can be started again.
     launched: Option<Weak<dyn Launched>>,
@@ -405,11 +380,7 @@ pub(super) fn connect_fleet(
         AssembleError::setting(format!("rollout.backend: {error}"), "change the setting that it names")
     })?;
     let key = key_of(config, launched.map(|servers| &**servers))?;
-    let refused = |error: HttpError| {
-        AssembleError::setting(format!("rollout.servers: {error}"), "correct it and start again")
-    };
-    let addresses: Vec<Address> =
-        urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)?;
+    let addresses = parse(&urls)?;
     let sends = how.sends;
     let sends_encrypted = |sends: &Sends| sends.learner.url.starts_with("https:");
     let encrypted =
@@ -489,6 +460,14 @@ pub(super) fn connect_fleet(
     Ok(Fleet::connect_moving((servers, moves), settings, clock, bell, interrupt.flag(), say)?)
 }
 
+fn refused(error: HttpError) -> RunError {
+    AssembleError::setting(format!("rollout.servers: {error}"), "correct it and start again").into()
+}
+
+fn parse(urls: &[String]) -> Result<Vec<Address>, RunError> {
+    urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)
+}
+
 /// The key that servers are asked with: the one that the run drew for those that it started, or the one named.
 fn key_of(config: &Config, launched: Option<&dyn Launched>) -> Result<Option<String>, Fault> {
     match launched.and_then(Launched::key) {
@@ -518,14 +497,7 @@ pub(crate) fn put_to_sleep(
         // Those that the run starts are not there yet.
         None => rollout.servers.clone(),
     };
-    let refused = |error: HttpError| {
-        RunError::from(AssembleError::setting(
-            format!("rollout.servers: {error}"),
-            "correct it and start again",
-        ))
-    };
-    let addresses: Vec<Address> =
-        urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)?;
+    let addresses = parse(&urls)?;
     let key = key_of(config, launched).map_err(RunError::from)?;
     let is_encrypted = addresses.iter().any(Address::is_encrypted);
     let mut client = HttpClient::start(HttpSettings::default(), is_encrypted).map_err(refused)?;
