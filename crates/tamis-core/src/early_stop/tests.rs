@@ -91,7 +91,6 @@ fn what_the_person_is_told() {
 }
 
 proptest! {
-    /// A run resumed from its saved state at any point stops where the uninterrupted one does.
     #[test]
     fn resumed_is_uninterrupted(
         rounds in prop::collection::vec((prop_oneof![Just(0.0), Just(0.02), 0.3..0.7_f64], any::<bool>()), 0..40),
@@ -111,7 +110,6 @@ proptest! {
         }
     }
 
-    /// Neither form fires before its window is full after the baseline, and what fires is a collapse.
     #[test]
     fn stops_are_collapses(rounds in prop::collection::vec((0.0..1.0_f64, any::<bool>()), 0..60)) {
         for form in [CollapseForm::Attempts, CollapseForm::Steps] {

@@ -367,28 +367,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn estimators_by_hand() {
-        // d = ln 2: exp(-d) = 1/2.
-        let d = 2_f64.ln();
-        let expected = [
-            (KlKind::K1, d, 1.0),
-            (KlKind::Abs, d, 1.0),
-            (KlKind::K2, d * d / 2.0, d),
-            (KlKind::K3, d - 0.5, 0.5),
-        ];
-        for (kind, value, slope) in expected {
-            let plain = KlEstimator::plain(kind);
-            let found = plain.token(-1.0, -1.0 - d);
-            assert!((found.0 - value).abs() < 1e-15 && (found.1 - slope).abs() < 1e-15, "{kind:?} {found:?}");
-            let through = KlEstimator { straight_through: true, ..plain }.token(-1.0, -1.0 - d);
-            assert!(
-                (through.0 - value).abs() < 1e-15 && (through.1 - d).abs() < 1e-15,
-                "{kind:?}+ {through:?}"
-            );
-        }
-    }
-
-    #[test]
     fn k3_is_bounded_only_where_asked() {
         let plain = KlEstimator::plain(KlKind::K3);
         let clamped = KlEstimator { clamped: true, ..plain };

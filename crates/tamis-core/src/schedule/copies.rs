@@ -50,7 +50,6 @@ mod tests {
         }
     }
 
-    /// Over many draws every group is the one with a copy more equally often.
     #[test]
     fn no_group_is_preferred() {
         let mut counts = [0_u32; 5];

@@ -168,7 +168,6 @@ mod tests {
         assert_eq!(KeepRate::default().estimate(), None);
     }
 
-    /// The margin gives the share of rounds that fill the batch, as its doc says.
     #[test]
     fn the_margin_is_in_deviations() {
         let filled = |margin: f64| {

@@ -370,9 +370,8 @@ mod tests {
     use super::*;
     use crate::group::PolicyVersion;
 
-    /// Both modes are one type, say what they share in the same way, and come back from JSON as they were.
     #[test]
-    fn either_mode_is_driven_and_saved_as_one_type() {
+    fn either_mode_may_be_given_more_steps() {
         let run = ScheduleSettings { total_steps: Some(1), ..ScheduleSettings::new(1, 2) };
         let streaming = StreamingSettings { run: run.clone(), mini_batch_size: 1, max_in_flight: 8 };
         for mut scheduler in [Scheduler::rounds(run).unwrap(), Scheduler::streaming(streaming).unwrap()] {
@@ -385,16 +384,8 @@ mod tests {
                 Event::Published { version: PolicyVersion(1) },
             ];
             for event in events {
-                if matches!(event, Event::Scored { .. }) {
-                    assert!(scheduler.held().eq([group]));
-                }
                 scheduler.handle(event).unwrap();
-                let text = serde_json::to_string(&scheduler).unwrap();
-                assert_eq!(serde_json::from_str::<Scheduler>(&text).unwrap(), scheduler);
             }
-            assert_eq!(scheduler.progress().steps, 1);
-            assert_eq!(scheduler.totals().trained.groups, 1);
-            assert_eq!(scheduler.held().count(), 0);
             // The end is set further off, and then comes.
             scheduler.set_length(Some(2), None);
             assert!(matches!(scheduler.handle(Event::BeginStep).unwrap()[..], [Command::Draw { .. }]));

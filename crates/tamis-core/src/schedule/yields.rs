@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::filter::{GroupStatistics, OutcomeScale, Variance};
     use crate::random::{Key, Purpose};
-    use crate::schedule::GroupSummary;
+    use crate::schedule::{GroupFacts, GroupSummary};
 
     /// A tally of groups of n with pass rates drawn by `rate`.
     fn sampled(groups: u64, n: usize, rate: impl Fn(Key, u64) -> f64) -> Tally {
@@ -231,19 +231,7 @@ mod tests {
             let scale = Some(OutcomeScale::default());
             let statistics = GroupStatistics::of(&values, scale);
             let verdict = Variance::default().judge_one(&statistics, scale);
-            let summary = GroupSummary {
-                num_trajectories: n as u32,
-                num_scored: n as u32,
-                num_correct: statistics.num_correct.map(|correct| correct as u32),
-                first: None,
-                spent: crate::schedule::Spent::default(),
-                mean: Some(statistics.mean),
-                std: Some(statistics.std),
-                min: None,
-                max: None,
-                is_identical_in_text: false,
-            };
-            tally.add_judged(verdict, &summary);
+            tally.add_judged(verdict, &GroupSummary::of(&statistics, GroupFacts::default()));
         }
         tally
     }
@@ -333,7 +321,6 @@ mod tests {
         assert_eq!((generated_per_kept(8, 0, 0.5), generated_per_kept(8, 9, 0.5)), (None, None));
     }
 
-    /// What decides is how unlike the prompts are, not how many groups are kept.
     #[test]
     fn first_members_pay_by_the_spread_of_pass_rates() {
         let best = |spread: PassRateSpread| Screening::best(8, |m| Some(spread.keep_probability(m))).unwrap();

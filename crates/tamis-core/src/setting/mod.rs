@@ -442,6 +442,27 @@ mod tests {
     }
 
     #[test]
+    fn a_range_is_said_and_holds_no_number_that_is_none() {
+        for (check, outside, expected) in [
+            (Check::Any, f64::NAN, "NaN; expected a finite number"),
+            (Check::AtLeast(1.0), 0.5, "0.5; expected a finite number, at least 1"),
+            (Check::GreaterThan(1.0), 1.0, "1; expected a finite number, greater than 1"),
+            (Check::Between(0.0, 1.0), -0.1, "-0.1; expected a finite number, from 0 to 1"),
+            (Check::ZeroOrBetween(2.0, 3.0), 1.0, "1; expected a finite number, 0 or from 2 to 3"),
+            (Check::FromBelow(0.0, 1.0), 1.0, "1; expected a finite number, from 0 to below 1"),
+            (Check::Positive, 0.0, "0; expected a finite number, greater than 0"),
+            (Check::NonNegative, -1e-9, "-1e-9; expected a finite number, 0 or more"),
+            (Check::Probability, 1.5, "1.5; expected a finite number, greater than 0 and at most 1"),
+        ] {
+            let message = check_range("key", &outside, check).expect_err("outside").to_string();
+            assert_eq!(message, format!("setting `key` is {expected}"));
+            for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                assert!(check_range("key", &none, check).is_err(), "{check:?} {none}");
+            }
+        }
+    }
+
+    #[test]
     fn defaults_are_written_as_in_yaml() {
         assert_eq!(default_text(&1e-6), "1e-6");
         assert_eq!(default_text(&0.05), "0.05");

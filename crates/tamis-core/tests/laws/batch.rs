@@ -3,12 +3,21 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::objective::{
-    AdaptiveEntropy, AdvantageColumn, Aggregation, Columns, EntropyBonus, Importance, KlController,
-    KlEstimator, KlKind, KlTerm, LengthDivisors, LossMasks, Normalisers, Objective,
+    AdaptiveEntropy, AdvantageColumn, Aggregation, Columns, Derivatives, EntropyBonus, Importance,
+    KlController, KlEstimator, KlKind, KlTerm, LengthDivisors, LossMasks, Normalisers, Objective, Outcome,
 };
 use tamis_core::ragged::Ragged;
 
 use crate::registry::policy;
+
+/// What an objective makes of columns, from its first state.
+pub(crate) fn run(
+    objective: &Objective,
+    columns: &Columns<'_, f64>,
+    normalisers: &Normalisers,
+) -> (Outcome, Derivatives) {
+    objective.value_and_gradient(columns, normalisers, &objective.initial_state()).unwrap()
+}
 
 /// One trajectory: per token the mask and the numbers of every column.
 #[derive(Debug, Clone)]

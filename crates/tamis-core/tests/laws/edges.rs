@@ -9,13 +9,32 @@ use tamis_core::objective::{
 };
 use tamis_core::random::{Key, Purpose};
 
+use crate::batch::run;
+
 const ONE: Normalisers = Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
+const CISPO: Cispo = Cispo {
+    bound: CispoBound::Relative,
+    clip_low: 0.2,
+    clip_high: 0.2,
+    max_ratio: 5.0,
+    log_ratio_limit: None,
+};
+const DPPO_TV: DppoTv = DppoTv { clip_low: 0.5, clip_high: 0.5, max_ratio: 0.5, log_ratio_limit: None };
+const DPPO_KL: DppoKl = DppoKl { clip_low: 0.5, clip_high: 0.5, max_ratio: 0.5, log_ratio_limit: None };
+
+fn geo_mean(clip: f64) -> PolicyLoss {
+    PolicyLoss::GeoMean(GeoMean { clip_low: clip, clip_high: clip, length_epsilon: 0.0, weight_epsilon: 0.0 })
+}
+
+fn reinforce(masks: LossMasks) -> Objective {
+    Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) }
+}
 
 #[test]
 fn nothing_has_no_extremes() {
-    let objective = Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum);
+    let objective = reinforce(LossMasks::default());
     let columns = Columns::new(&[0, 1], &[false], &[-1.0], AdvantageColumn::PerTrajectory(&[1.0]));
-    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let (outcome, _) = run(&objective, &columns, &ONE);
     let metrics = outcome.metrics;
     assert!(metrics.ratio_max.is_nan() && metrics.ratio_min.is_nan());
     assert!(metrics.clip_share_low_min.is_nan() && metrics.clip_share_high_max.is_nan());
@@ -45,8 +64,7 @@ fn ratios_of_tokens_that_are_all_far_off() {
                 old: Some(&old),
                 ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0]))
             };
-            let (outcome, derivatives) =
-                objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+            let (outcome, derivatives) = run(&objective, &columns, &ONE);
             let metrics = outcome.metrics;
             let found = [
                 metrics.ratio_mean,
@@ -116,20 +134,17 @@ fn counts_that_say_nobody_is_there_divide_nothing() {
     assert_eq!([by_length(0), by_length(2)], [Ok(0.0), Ok(0.4)]);
 }
 
-/// Off-policy is what has drifted by more than the threshold.
 #[test]
 fn a_drift_of_the_threshold_is_allowed() {
     let masks = LossMasks { top_entropy: None, off_policy: Some(0.5) };
-    let objective =
-        Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) };
+    let objective = reinforce(masks);
     for (behaviour, slope) in [(-0.5, 1.0), (-0.499, 0.0)] {
         let behaviour = [behaviour];
         let columns = Columns {
             behaviour: Some(&behaviour),
             ..Columns::new(&[0, 1], &[true], &[-1.0], AdvantageColumn::PerTrajectory(&[-1.0]))
         };
-        let (_, derivatives) =
-            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        let (_, derivatives) = run(&objective, &columns, &ONE);
         assert_eq!(derivatives.logprob, [slope], "{behaviour:?}");
     }
 }
@@ -145,8 +160,7 @@ fn the_weight_of_mixed_advantages_is_their_mean() {
         old: Some(&old),
         ..Columns::new(&[0, 3], &[true; 3], &logprob, AdvantageColumn::PerToken(&[1.0, -1.0, 1.0]))
     };
-    let (outcome, derivatives) =
-        objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let (outcome, derivatives) = run(&objective, &columns, &ONE);
     let (positive, negative) = (4.0 * (-3_f64).exp(), 8.0 * (-2_f64).exp());
     let (name, own) = outcome.metrics.own.unwrap();
     assert_eq!(name, "vespo/phi_seq_mean");
@@ -176,8 +190,7 @@ fn what_overflows_for_good_tokens_is_nothing_to_bad_ones() {
             old: Some(&old),
             ..Columns::new(&[0, 3], &[true, true, false], &logprob, AdvantageColumn::PerTrajectory(&[-1.0]))
         };
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        let (outcome, derivatives) = run(&objective, &columns, &ONE);
         (outcome.loss, derivatives.logprob)
     };
     assert!(outcome(VESPO).0.is_finite());
@@ -188,7 +201,7 @@ fn what_overflows_for_good_tokens_is_nothing_to_bad_ones() {
 fn all_tokens_are_the_top_of_a_share_of_one() {
     let masked = |share| {
         let masks = LossMasks { top_entropy: Some(share), off_policy: None };
-        Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) }
+        reinforce(masks)
     };
     assert!(
         !masked(1.0).needs_selection() && masked(0.99).needs_selection() && masked(0.0).needs_selection()
@@ -241,23 +254,15 @@ fn one(policy: PolicyLoss, logprob: f64, old: f64, advantage: f64) -> (Objective
         selection: Some(&[0]),
         ..Columns::new(&[0, 1], &[true], &logprob, AdvantageColumn::PerTrajectory(&advantage))
     };
-    let (outcome, derivatives) =
-        objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let (outcome, derivatives) = run(&objective, &columns, &ONE);
     (outcome.metrics, derivatives.logprob[0])
 }
 
 /// Bounds of nothing: the old policy itself is within them, and its token is trained.
 #[test]
 fn the_bound_itself_is_inside() {
-    let cispo = |bound| {
-        PolicyLoss::Cispo(Cispo {
-            bound,
-            clip_low: 0.0,
-            clip_high: 0.0,
-            max_ratio: 1.0,
-            log_ratio_limit: None,
-        })
-    };
+    let cispo =
+        |bound| PolicyLoss::Cispo(Cispo { bound, clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, ..CISPO });
     for policy in [
         PolicyLoss::Clip(Clip::symmetric(0.0)),
         PolicyLoss::Clip(Clip { delta: Some(1.0 + f64::EPSILON), ..Clip::symmetric(0.0) }),
@@ -267,16 +272,11 @@ fn the_bound_itself_is_inside() {
             form: GspoForm::Sequence,
             log_ratio_limit: None,
         }),
-        PolicyLoss::GeoMean(GeoMean {
-            clip_low: 0.0,
-            clip_high: 0.0,
-            length_epsilon: 0.0,
-            weight_epsilon: 0.0,
-        }),
+        geo_mean(0.0),
         cispo(CispoBound::Relative),
         cispo(CispoBound::Absolute),
-        PolicyLoss::DppoTv(DppoTv { clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, log_ratio_limit: None }),
-        PolicyLoss::DppoKl(DppoKl { clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, log_ratio_limit: None }),
+        PolicyLoss::DppoTv(DppoTv { clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, ..DPPO_TV }),
+        PolicyLoss::DppoKl(DppoKl { clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, ..DPPO_KL }),
     ] {
         for advantage in [1.0, -1.0] {
             let (metrics, slope) = one(policy, -1.0, -1.0, advantage);
@@ -304,24 +304,10 @@ fn the_bound_itself_is_inside() {
     assert_eq!(one(PolicyLoss::Gspo(limited), -1.0, -2.01, -1.0).1, 0.0);
 }
 
-/// A bad token below its bound is counted as low, a good one above it as high; a token without advantage is
-/// neither.
 #[test]
 fn clipped_tokens_are_counted_by_side() {
-    let cispo = PolicyLoss::Cispo(Cispo {
-        bound: CispoBound::Relative,
-        clip_low: 0.2,
-        clip_high: 0.2,
-        max_ratio: 5.0,
-        log_ratio_limit: None,
-    });
-    let geo_mean = PolicyLoss::GeoMean(GeoMean {
-        clip_low: 0.2,
-        clip_high: 0.2,
-        length_epsilon: 0.0,
-        weight_epsilon: 0.0,
-    });
-    for policy in [PolicyLoss::Clip(Clip::symmetric(0.2)), cispo, geo_mean] {
+    let cispo = PolicyLoss::Cispo(CISPO);
+    for policy in [PolicyLoss::Clip(Clip::symmetric(0.2)), cispo, geo_mean(0.2)] {
         for (old, advantage, low, high) in [
             (-2.0, 1.0, 0.0, 1.0),
             (-2.0, -1.0, 0.0, 0.0),
@@ -341,22 +327,13 @@ fn clipped_tokens_are_counted_by_side() {
     }
 }
 
-/// Bounds that hold even a ratio of 1 hold every token trained on, and are not said to hold more than these.
 #[test]
 fn masked_tokens_are_not_counted() {
-    let dppo_tv = DppoTv { clip_low: 0.5, clip_high: 0.5, max_ratio: 0.5, log_ratio_limit: None };
-    let dppo_kl = DppoKl { clip_low: 0.5, clip_high: 0.5, max_ratio: 0.5, log_ratio_limit: None };
-    let cispo = Cispo {
-        bound: CispoBound::Absolute,
-        clip_low: 0.2,
-        clip_high: 0.2,
-        max_ratio: 0.5,
-        log_ratio_limit: None,
-    };
+    let cispo = Cispo { bound: CispoBound::Absolute, max_ratio: 0.5, ..CISPO };
     for (policy, expected) in [
         (PolicyLoss::Cispo(cispo), (1.0, 0.0)),
-        (PolicyLoss::DppoTv(dppo_tv), (0.0, 1.0)),
-        (PolicyLoss::DppoKl(dppo_kl), (0.0, 1.0)),
+        (PolicyLoss::DppoTv(DPPO_TV), (0.0, 1.0)),
+        (PolicyLoss::DppoKl(DPPO_KL), (0.0, 1.0)),
     ] {
         for mask in [
             &[true][..],
@@ -371,20 +348,17 @@ fn masked_tokens_are_not_counted() {
                 old: Some(&logprob),
                 ..Columns::new(&offsets, mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0]))
             };
-            let (outcome, _) =
-                objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+            let (outcome, _) = run(&objective, &columns, &ONE);
             let found = (outcome.metrics.clip_share, outcome.metrics.clip_share_dual);
             assert_eq!(found, expected, "{policy:?} {mask:?}");
         }
     }
 }
 
-/// A token that was certain, or has become so, is compared all the same.
 #[test]
 fn divergences_of_certain_tokens() {
-    let dppo = |low, high| {
-        PolicyLoss::DppoKl(DppoKl { clip_low: low, clip_high: high, max_ratio: 3.0, log_ratio_limit: None })
-    };
+    let dppo =
+        |low, high| PolicyLoss::DppoKl(DppoKl { clip_low: low, clip_high: high, max_ratio: 3.0, ..DPPO_KL });
     let half = 0.5_f64.ln();
     // From 1 to 1/2: ln 2.
     assert_eq!(one(dppo(0.69, 0.2), half, 0.0, -1.0).1, 0.0);
@@ -398,12 +372,7 @@ fn divergences_of_certain_tokens() {
 /// is.
 #[test]
 fn the_geometric_mean_of_held_ratios() {
-    let policy = PolicyLoss::GeoMean(GeoMean {
-        clip_low: 0.4,
-        clip_high: 0.4,
-        length_epsilon: 0.0,
-        weight_epsilon: 0.0,
-    });
+    let policy = geo_mean(0.4);
     let two = 2_f64.ln();
     let (metrics, _) = one(policy, -1.0, -1.0 - two, 1.0);
     assert!((metrics.ratio_mean - 0.4_f64.exp()).abs() < 1e-15);
@@ -415,7 +384,7 @@ fn the_geometric_mean_of_held_ratios() {
         old: Some(&[-1.0 - two, -1.0]),
         ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerTrajectory(&[1.0]))
     };
-    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let (outcome, _) = run(&objective, &columns, &ONE);
     let expected = 2_f64.sqrt() - 1.0 - two / 2.0;
     assert!((outcome.metrics.old_kl_k3 - expected).abs() < 1e-14, "{}", outcome.metrics.old_kl_k3);
     for (first, second) in [(1.0, 0.0), (-1.0, 0.0)] {
@@ -424,29 +393,22 @@ fn the_geometric_mean_of_held_ratios() {
             old: Some(&[-1.0, -1.0 - second - two * first]),
             ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerToken(&advantage))
         };
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        let (outcome, derivatives) = run(&objective, &columns, &ONE);
         assert_eq!(outcome.metrics.ratio_mean, 1.0, "{advantage:?}");
         assert_eq!(derivatives.logprob, [-0.5 * first, 0.0], "{advantage:?}");
     }
 }
 
-/// A trajectory whose tokens are all left out has moved nowhere.
 #[test]
 fn a_mean_over_no_token_is_one() {
-    let policy = PolicyLoss::GeoMean(GeoMean {
-        clip_low: 0.4,
-        clip_high: 0.4,
-        length_epsilon: 0.0,
-        weight_epsilon: 0.0,
-    });
+    let policy = geo_mean(0.4);
     let objective = Objective::of(policy, Aggregation::TokenSum);
     let columns = Columns {
         old: Some(&[-2.0, -1.5]),
         selection: Some(&[Selection::LEFT_OUT; 2]),
         ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerTrajectory(&[1.0]))
     };
-    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let (outcome, _) = run(&objective, &columns, &ONE);
     assert_eq!((outcome.metrics.ratio_mean, outcome.metrics.ratio_max), (1.0, 1.0));
 }
 
@@ -462,8 +424,7 @@ fn a_penalty_is_no_push() {
             old: Some(&[-1.0]),
             ..Columns::new(&[0, 1], &[true], &[-2.0], AdvantageColumn::PerTrajectory(&advantage))
         };
-        let (_, derivatives) =
-            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        let (_, derivatives) = run(&objective, &columns, &ONE);
         assert_eq!(derivatives.logprob, [slope], "{advantage:?}");
     }
 }
@@ -481,7 +442,7 @@ fn tokens_that_pay_for_their_distance_are_counted() {
             AdvantageColumn::PerTrajectory(&[1.0]),
         )
     };
-    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let (outcome, _) = run(&objective, &columns, &ONE);
     assert_eq!(outcome.metrics.clip_share, 1.0 / 3.0);
 }
 
@@ -501,16 +462,12 @@ fn divergences_by_hand() {
     ] {
         let estimator = KlEstimator { kind, straight_through: false, clamped };
         let kl = KlTerm { estimator, controller: KlController::Fixed { coef: 0.5 }, bias_corrected: false };
-        let objective = Objective {
-            kl: Some(kl),
-            ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum)
-        };
+        let objective = Objective { kl: Some(kl), ..reinforce(LossMasks::default()) };
         let columns = Columns {
             reference: Some(&[-4.0, -5.0, -1.0]),
             ..Columns::new(&[0, 3], &[true; 3], &[-4.0; 3], AdvantageColumn::PerTrajectory(&[0.0]))
         };
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        let (outcome, derivatives) = run(&objective, &columns, &ONE);
         let total: f64 = values.iter().sum();
         assert!((outcome.metrics.kl_loss.unwrap() - total).abs() < 1e-13, "{estimator:?}");
         for (found, slope) in derivatives.logprob.iter().zip(slopes) {
@@ -519,8 +476,6 @@ fn divergences_by_hand() {
     }
 }
 
-/// A shut gate, by a ratio beyond all numbers or by a temperature that leaves none, pushes nothing, and
-/// nothing is NaN.
 #[test]
 fn a_shut_gate_pushes_nothing() {
     let sapo = |tau, log_ratio_limit| {
@@ -540,7 +495,6 @@ fn a_shut_gate_pushes_nothing() {
     assert_eq!(one(sapo(1.0, Some(1.0)), -1.0, -2.01, 1.0).1, 0.0);
 }
 
-/// A token whose log-probability the sampler did not report has weight 1, whatever the others have.
 #[test]
 fn an_unknown_sampler_is_the_proximal_policy() {
     let decoupled = |weight_cap| Decoupled {
@@ -562,7 +516,7 @@ fn an_unknown_sampler_is_the_proximal_policy() {
             AdvantageColumn::PerTrajectory(&[1.0]),
         )
     };
-    let (_, derivatives) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let (_, derivatives) = run(&objective, &columns, &ONE);
     for (found, slope) in derivatives.logprob.iter().zip([-1.0, -0.5, -1.5, 0.0]) {
         assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
@@ -575,7 +529,7 @@ fn an_unknown_sampler_is_the_proximal_policy() {
         behaviour: Some(&[-9999.0]),
         ..Columns::new(&[0, 1], &[true], &[-1.0], AdvantageColumn::PerTrajectory(&[0.0]))
     };
-    let (outcome, derivatives) =
-        objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let state = objective.initial_state();
+    let (outcome, derivatives) = objective.value_and_gradient(&columns, &ONE, &state).unwrap();
     assert_eq!((outcome.loss, derivatives.logprob), (0.0, vec![0.0]));
 }

@@ -9,6 +9,7 @@ use tamis_core::objective::{
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 
+use crate::batch::run;
 use crate::registry::all;
 
 const ONE: Normalisers = Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
@@ -36,7 +37,7 @@ fn one(policy: PolicyLoss, logprob: f64, old: f64, behaviour: f64, advantage: f6
         selection: Some(&[Selection::BY_COVARIANCE]),
         ..Columns::new(&[0, 1], &[true], &logprob, AdvantageColumn::PerTrajectory(&advantage))
     };
-    objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap()
+    run(&objective, &columns, &ONE)
 }
 
 #[test]
@@ -148,8 +149,7 @@ fn a_trajectorys_ratio_is_the_geometric_mean() {
             weight: weight.as_ref().map(|weight| &weight[..]),
             ..Columns::new(&[0, 2], &[true, true], &logprob, AdvantageColumn::PerTrajectory(&[-1.0]))
         };
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+        let (outcome, derivatives) = run(&objective, &columns, &normalisers);
         assert!((outcome.metrics.ratio_mean - 2.0).abs() < 1e-15);
         for (found, slope) in derivatives.logprob.iter().zip(slopes) {
             assert!((found - slope).abs() < 1e-14, "{importance:?}: {found} against {slope}");
@@ -170,8 +170,7 @@ fn far_trajectories_do_not_push_down() {
             behaviour: Some(&behaviours),
             ..Columns::new(&[0, 1], &[true], &[-1.0], AdvantageColumn::PerTrajectory(&advantages))
         };
-        let (_, derivatives) =
-            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        let (_, derivatives) = run(&objective, &columns, &ONE);
         assert_eq!(derivatives.logprob, [slope], "{advantage} {behaviour}");
     }
 }
@@ -224,8 +223,8 @@ fn errors_name_what_does_not_go_together() {
     let sequence = |policy| Objective { importance: Importance::Sequence, ..of(policy) };
     insta::assert_snapshot!(message(sequence(PolicyLoss::Gpg(Reinforce {})), columns), @"policy loss `gpg` has no importance `sequence`; leave it at `token`");
     insta::assert_snapshot!(message(of(PolicyLoss::Luspo(LUSPO)), columns), @"policy loss `luspo` with aggregation `token-mean`; expected `seq-mean-token-sum`");
-    let decoupled = |weight_cap| PolicyLoss::Decoupled(Decoupled { weight_cap, ..DECOUPLED });
-    insta::assert_snapshot!(message(of(decoupled(None)), columns), @"column `behaviour` is missing; decoupled needs it");
+    let decoupled = PolicyLoss::Decoupled(Decoupled { weight_cap: None, ..DECOUPLED });
+    insta::assert_snapshot!(message(of(decoupled), columns), @"column `behaviour` is missing; decoupled needs it");
     insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.1, cov_coefficient: 1.0 })), columns), @"column `selection` is missing; a choice over the whole batch needs it");
     let top = |share| Objective {
         masks: LossMasks { top_entropy: Some(share), off_policy: None },
@@ -238,23 +237,8 @@ fn errors_name_what_does_not_go_together() {
     insta::assert_snapshot!(message(groups, columns), @"column `group_sequences` is missing; aggregation `group-seq-mean` needs it");
 
     insta::assert_snapshot!(message(top(1.5), columns), @"objective setting `masks.top_entropy` is 1.5; expected a share from 0 to 1");
-    insta::assert_snapshot!(message(of(decoupled(Some(0.0))), columns), @"setting `weight_cap` is 0; expected a finite number, greater than 0");
-    insta::assert_snapshot!(message(of(PolicyLoss::Dro(Dro { beta: -1.0 })), columns), @"setting `beta` is -1; expected a finite number, 0 or more");
-    insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.0, cov_coefficient: 1.0 })), columns), @"setting `share` is 0; expected a finite number, greater than 0 and at most 1");
     let cov = ClipCov { clip_low: 0.2, clip_high: 0.2, share: 0.1, cov_low: 2.0, cov_high: 1.0 };
     insta::assert_snapshot!(message(of(PolicyLoss::ClipCov(cov)), columns), @"objective setting `loss.cov_low` is 2; expected a number below `cov_high`");
-    let sapo = Sapo { tau_positive: 0.0, tau_negative: 1.0, log_ratio_limit: None };
-    insta::assert_snapshot!(message(of(PolicyLoss::Sapo(sapo)), columns), @"setting `tau_positive` is 0; expected a finite number, greater than 0");
-    let cispo = Cispo {
-        bound: CispoBound::Absolute,
-        clip_low: 0.2,
-        clip_high: 0.2,
-        max_ratio: 0.0,
-        log_ratio_limit: None,
-    };
-    insta::assert_snapshot!(message(of(PolicyLoss::Cispo(cispo)), columns), @"setting `max_ratio` is 0; expected a finite number, greater than 0");
-    let dppo = PolicyLoss::DppoTv(DppoTv { max_ratio: 0.0, ..DPPO });
-    insta::assert_snapshot!(message(of(dppo), columns), @"setting `max_ratio` is 0; expected a finite number, greater than 0");
 }
 
 #[test]

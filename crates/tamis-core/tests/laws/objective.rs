@@ -9,7 +9,7 @@ use tamis_core::objective::{
     KlTerm, LossMasks, Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
 };
 
-use crate::batch::{Batch, Gathered, batch, objective};
+use crate::batch::{Batch, Gathered, batch, objective, run};
 
 /// DAPO as released: clip 0.2/0.28, dual clip 10, token mean.
 fn dapo() -> Objective {
@@ -195,8 +195,6 @@ proptest! {
         prop_assert!((outcome.loss - value).abs() <= 1e-9 * (1.0 + size), "{} against {}", outcome.loss, value);
     }
 
-    /// A token that answers alone for the ratio of its trajectory has the slope that it has where that ratio
-    /// is its own.
     #[test]
     fn a_token_answers_for_the_trajectorys_ratio_as_for_its_own(objective in objective(), batch in batch()) {
         let (whole, own) = match objective.policy {
@@ -231,7 +229,6 @@ proptest! {
         }
     }
 
-    /// A straight-through estimate of the divergence has its own value, and the slope of `k2`.
     #[test]
     fn a_straight_through_divergence_has_the_slope_of_k2(objective in objective(), batch in batch()) {
         let Some(term) = objective.kl.filter(|term| !term.bias_corrected) else { return Ok(()) };
@@ -246,8 +243,6 @@ proptest! {
         prop_assert_eq!(through.1.logprob, k2.logprob);
     }
 
-    /// A ratio of the trajectory that each token answers for alone has the same value and, over the
-    /// trajectory, the same slope.
     #[test]
     fn a_trajectorys_slope_is_shared_out_or_not(objective in objective(), batch in batch()) {
         let objective = Objective { kl: None, entropy: None, ..objective };
@@ -336,7 +331,7 @@ proptest! {
         prop_assert_eq!(chosen.len(), candidates.len().min(loss.count(&columns)));
         let columns = Columns { selection: Some(&flags), ..columns };
         let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &batch.normalisers, &objective.initial_state()).unwrap();
+            run(&objective, &columns, &batch.normalisers);
         prop_assert!(chosen.iter().all(|&t| derivatives.logprob[t] == 0.0));
         let tokens = outcome.metrics.tokens;
         prop_assert!(tokens == 0.0 || (outcome.metrics.clip_share * tokens - chosen.len() as f64).abs() < 1e-9);
@@ -584,7 +579,7 @@ proptest! {
         let nothing = vec![0; gathered.mask.len()];
         let columns = Columns { old: None, weight: None, selection: Some(&nothing), ..gathered.columns() };
         let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &batch.normalisers, &objective.initial_state()).unwrap();
+            run(&objective, &columns, &batch.normalisers);
         let mut start = 0;
         for trajectory in &batch.trajectories {
             let tokens = trajectory.mask.iter().filter(|&&on| on).count();

@@ -1,13 +1,16 @@
-//! Every setting of the objective at the edges of its range: what is refused is named, what is just inside is
-//! not.
+//! Settings at the edges of their ranges: what is refused is named, what is just inside is not.
 
+use serde_json::Map;
+use tamis_core::advantage::shaping::Shaping;
+use tamis_core::advantage::{Advantage, AdvantageError};
+use tamis_core::filter::{FilterError, GroupFilter};
 use tamis_core::objective::{
-    AdaptiveEntropy, Aggregation, Clip, ClipCov, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm,
+    AdaptiveEntropy, Aggregation, ClipCov, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm,
     LengthDivisors, LossMasks, Objective, ObjectiveError, PolicyLoss, Reinforce, ValueTerm,
 };
-use tamis_core::setting::OutOfRange;
+use tamis_core::setting::{Described, KeySpec, OutOfRange, Shape};
 
-use crate::registry::{edges, keys, loss, objective_of};
+use crate::registry::{edges, objective_of};
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
@@ -21,8 +24,6 @@ const NOT_NEGATIVE: (&[f64], &[f64]) = (&[0.0, 3.0], &[-0.01, INF, NAN]);
 const POSITIVE: (&[f64], &[f64]) = (&[TINY, 3.0], &[0.0, -1.0, INF, NAN]);
 const FINITE: (&[f64], &[f64]) = (&[-3.0, 0.0, 3.0], &[INF, -INF, NAN]);
 
-const CLIP: Clip =
-    Clip { clip_low: 0.2, clip_high: 0.2, dual_clip: None, delta: None, log_ratio_limit: None };
 const CLIP_COV: ClipCov = ClipCov { clip_low: 0.2, clip_high: 0.2, share: 0.5, cov_low: 0.0, cov_high: 1.0 };
 const ADAPTIVE: AdaptiveEntropy = AdaptiveEntropy { min: 0.0, max: 1.0, delta: 0.01, target: 0.2 };
 
@@ -51,11 +52,6 @@ fn masks(top_entropy: Option<f64>, off_policy: Option<f64>) -> Objective {
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    ("loss.clip_low", |x| of(PolicyLoss::Clip(Clip { clip_low: x, ..CLIP })), SHARE.0, SHARE.1),
-    ("loss.clip_high", |x| of(PolicyLoss::Clip(Clip { clip_high: x, ..CLIP })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
-    ("loss.dual_clip", |x| of(PolicyLoss::Clip(Clip { dual_clip: Some(x), ..CLIP })), &[1.01, 10.0], &[1.0, 0.5, INF, NAN]),
-    ("loss.delta", |x| of(PolicyLoss::Clip(Clip { delta: Some(x), ..CLIP })), &[1.01, 10.0], &[1.0, 0.5, INF, NAN]),
-    ("loss.log_ratio_limit", |x| of(PolicyLoss::Clip(Clip { log_ratio_limit: Some(x), ..CLIP })), POSITIVE.0, POSITIVE.1),
     ("loss.cov_low", |x| of(PolicyLoss::ClipCov(ClipCov { cov_low: x, ..CLIP_COV })), &[-9.0, 0.99], &[1.0, 2.0, -INF, NAN]),
     ("length_epsilon", |x| divided(1.0, x), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
     ("loss_scale_factor", |x| divided(x, 0.0), POSITIVE.0, POSITIVE.1),
@@ -90,32 +86,59 @@ fn every_setting_is_held_to_its_range() {
     }
 }
 
-/// A number goes through JSON here, so infinities and NaN have their cases above.
-#[test]
-fn every_key_of_every_loss_is_held_to_its_range() {
-    for name in PolicyLoss::NAMES {
-        for spec in keys(name) {
-            let (inside, outside) = edges(spec.check);
-            let check = |value: f64| {
-                let mut keys: serde_json::Map<_, _> = keys(name)
-                    .into_iter()
-                    .filter(tamis_core::setting::KeySpec::is_required)
-                    .map(|spec| (spec.name.to_owned(), 1.0.into()))
-                    .collect();
-                keys.insert(spec.name.to_owned(), value.into());
-                objective_of(loss(name, keys)).check()
+/// Every key of every kind of a family, at the edges of its range and beyond. A number goes through JSON here:
+/// infinities and NaN are refused by `check_range` itself.
+fn check_keys<T: Described>(kinds: &[&str], out_of_range: impl Fn(&T) -> Option<OutOfRange>) {
+    for &kind in kinds {
+        for spec in T::shape().keys_of_kind(kind) {
+            let is_whole = match (spec.shape)() {
+                Shape::Nullable(inner) => matches!(*inner, Shape::Integer),
+                shape => matches!(shape, Shape::Integer),
             };
-            for value in inside {
-                assert_eq!(check(value), Ok(()), "{name} {} {value}", spec.name);
+            let numbers = |values: Vec<f64>, is_inside: bool| {
+                let whole = values.iter().flat_map(|value| [value.floor(), value.ceil()]);
+                let whole = whole.filter(|&value| value >= 0.0 && spec.check.holds(value) == is_inside);
+                if is_whole { whole.collect() } else { values.clone() }
+            };
+            let found = |value: f64| {
+                let required = T::shape().keys_of_kind(kind).into_iter().filter(KeySpec::is_required);
+                let mut keys: Map<_, _> = required.map(|spec| (spec.name.to_owned(), 1.into())).collect();
+                let number = if is_whole { (value as u64).into() } else { value.into() };
+                keys.extend([("kind".to_owned(), kind.into()), (spec.name.to_owned(), number)]);
+                out_of_range(&serde_json::from_value(keys.into()).unwrap())
+            };
+            let (inside, outside) = edges(spec.check);
+            for value in numbers(inside, true) {
+                assert_eq!(found(value), None, "{kind} {} {value}", spec.name);
             }
-            for value in outside {
-                let Err(ObjectiveError::Range(found)) = check(value) else {
-                    panic!("{name} {} {value}", spec.name)
-                };
-                assert_eq!((found.key, found.value), (spec.name, value), "{name}");
+            for value in numbers(outside, false) {
+                let found = found(value).map(|found| (found.key, found.value));
+                assert_eq!(found, Some((spec.name, value)), "{kind}");
             }
         }
     }
+}
+
+#[test]
+fn every_key_of_every_kind_is_held_to_its_range() {
+    check_keys(PolicyLoss::NAMES, |&policy| match objective_of(policy).check() {
+        Ok(()) => None,
+        Err(ObjectiveError::Range(found)) => Some(found),
+        Err(other) => panic!("{policy:?}: {other}"),
+    });
+    // Here keys may not go together besides.
+    check_keys(Advantage::NAMES, |estimator: &Advantage| match estimator.check() {
+        Err(AdvantageError::Range(found)) => Some(found),
+        _ => None,
+    });
+    check_keys(Shaping::NAMES, |shaping: &Shaping| match shaping.check() {
+        Err(AdvantageError::Range(found)) => Some(found),
+        _ => None,
+    });
+    check_keys(GroupFilter::NAMES, |filter: &GroupFilter| match filter.check() {
+        Err(FilterError::Range(found)) => Some(found),
+        _ => None,
+    });
 }
 
 #[test]

@@ -13,10 +13,10 @@ use tamis_core::objective::{
     AdvantageColumn, Clip, Columns, GroupCounts, LengthDivisors, Normalisers, Objective, PolicyLoss,
 };
 use tamis_core::ragged::Ragged;
-use tamis_golden::{cases, numbers};
+use tamis_golden::numbers;
 
-use crate::verl_loss::aggregation;
-use crate::{F64, Tally, close, column, lengths, mask, name, number, offsets, tolerance};
+use crate::verl_loss::{aggregation, compare_loss};
+use crate::{F64, cases, close, column, lengths, mask, name, number, offsets, tolerance};
 
 /// verl's means divide by their count + 1e-8, its shares of trajectories are float32, and its deviations are
 /// differences of squares: 1e-8 of the largest square may be left of a deviation of 0.
@@ -94,14 +94,12 @@ fn compare_metrics(case: &Value, named: &[(String, f64)]) {
 
 #[test]
 fn verl_rollout_correction() {
-    let mut tally = Tally::new("verl_rollout_correction");
     for case in cases("verl_rollout_correction") {
         let correction = verl(&case["params"]).unwrap();
         if let Some(error) = case["outputs"]["error"].as_str() {
             assert!(error.contains("rollout_rs_threshold must be"), "{error}");
             let refused = correction.check().unwrap_err().to_string();
             assert!(refused.ends_with("has no bound; set `min`, `max` or both"), "{}", name(&case));
-            tally.ran += 1;
             continue;
         }
         let (lengths, mask) = (lengths(&case), mask(&case));
@@ -120,9 +118,7 @@ fn verl_rollout_correction() {
         let new_mask: Vec<bool> = numbers(&case["outputs"]["new_mask"]).iter().map(|&on| on == 1.0).collect();
         assert_eq!(corrected.mask, new_mask, "{}", name(&case));
         compare_metrics(&case, &corrected.metrics.to_pairs());
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 /// The settings of the vectors' presets are those of the presets by name.
@@ -161,7 +157,6 @@ fn verl_presets_by_name() {
 /// and mask are what is compared.
 #[test]
 fn verl_loss_bypass_mode() {
-    let mut tally = Tally::new("verl_loss_bypass_mode");
     for case in cases("verl_loss_bypass_mode") {
         let params = &case["params"];
         assert_eq!(params["loss_mode"], "bypass_mode");
@@ -225,22 +220,13 @@ fn verl_loss_bypass_mode() {
             }
             Mode::Decoupled => panic!("not a bypass mode"),
         };
-        let expected = number(&case["outputs"]["loss"]);
-        if expected.is_nan() {
-            assert!(!mask.contains(&true), "{}: NaN with something to train on", name(&case));
-            assert_eq!(loss, 0.0, "{}: nothing to train on is 0 here, NaN in the reference", name(&case));
-        } else {
-            close(&case, "loss", &[loss], &[expected], tolerance(&case));
-        }
+        compare_loss(&case, loss, &mask);
         close(&case, "dloss_dlogp", &derivative, &numbers(&case["outputs"]["dloss_dlogp"]), tolerance(&case));
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn trl_vllm_is() {
-    let mut tally = Tally::new("trl_vllm_is");
     for case in cases("trl_vllm_is") {
         let params = &case["params"];
         let importance = ImportanceWeights::trl(
@@ -279,14 +265,11 @@ fn trl_vllm_is() {
                 named.iter().find(|(ours, _)| ours == metric).unwrap_or_else(|| panic!("no metric {metric}"));
             close(&case, metric, &[*actual], &[number(expected)], F64);
         }
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn trl_truncation_mask() {
-    let mut tally = Tally::new("trl_truncation_mask");
     for case in cases("trl_truncation_mask") {
         let params = &case["params"];
         let mut ends: Vec<u32> = numbers(&params["eos_token_ids"]).iter().map(|&id| id as u32).collect();
@@ -308,7 +291,5 @@ fn trl_truncation_mask() {
         assert_eq!(found, expected, "{}", name(&case));
         let items = found.values().iter().filter(|&&on| on).count();
         assert_eq!(items as f64, number(&case["outputs"]["num_items_in_batch"]), "{}", name(&case));
-        tally.ran += 1;
     }
-    tally.finish();
 }

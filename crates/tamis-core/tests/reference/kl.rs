@@ -4,32 +4,30 @@ use serde_json::Value;
 use tamis_core::objective::kl::in_reward;
 use tamis_core::objective::{KlController, KlEstimator, KlState};
 use tamis_core::ragged::Ragged;
-use tamis_golden::{cases, numbers};
+use tamis_golden::numbers;
 
-use crate::{Tally, close, lengths, mask, number, only_known, tolerance};
+use crate::{cases, close, lengths, mask, number, only_known, skip, tolerance};
+
+fn estimator(case: &Value) -> Option<KlEstimator> {
+    let estimator = case["params"]["kl_penalty"].as_str().unwrap().parse();
+    if let Err(error) = &estimator {
+        assert!(case["outputs"]["error"].is_string(), "the reference knows it: {error}");
+        skip(case, &format!("the reference raises too ({error})"));
+    }
+    estimator.ok()
+}
 
 #[test]
 fn verl_kl_penalty() {
-    let mut tally = Tally::new("verl_kl_penalty");
     for case in cases("verl_kl_penalty") {
         only_known(&case, "params", &["kl_penalty"]);
-        let estimator = case["params"]["kl_penalty"].as_str().unwrap().parse::<KlEstimator>();
-        let estimator = match estimator {
-            Ok(estimator) => estimator,
-            Err(error) => {
-                assert!(case["outputs"]["error"].is_string(), "the reference knows it: {error}");
-                tally.skip(&case, &format!("the reference raises too ({error})"));
-                continue;
-            }
-        };
+        let Some(estimator) = estimator(&case) else { continue };
         let (logprob, reference) = (numbers(&case["inputs"]["logp"]), numbers(&case["inputs"]["ref_logp"]));
         let (kl, slope): (Vec<f64>, Vec<f64>) =
             logprob.iter().zip(&reference).map(|(&a, &b)| estimator.token(a, b)).unzip();
         close(&case, "kl", &kl, &numbers(&case["outputs"]["kl"]), tolerance(&case));
         close(&case, "dkl_dlogp", &slope, &numbers(&case["outputs"]["dkl_dlogp"]), tolerance(&case));
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 fn controller(params: &Value, kind: &str, coef: f64) -> KlController {
@@ -46,7 +44,6 @@ fn controller(params: &Value, kind: &str, coef: f64) -> KlController {
 
 #[test]
 fn verl_kl_controller() {
-    let mut tally = Tally::new("verl_kl_controller");
     for case in cases("verl_kl_controller") {
         only_known(&case, "params", &["type", "init_kl_coef", "target_kl", "horizon"]);
         let params = &case["params"];
@@ -62,57 +59,30 @@ fn verl_kl_controller() {
             })
             .collect();
         close(&case, "coef", &coefs, &numbers(&case["outputs"]["coef"]), tolerance(&case));
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn verl_kl_in_reward() {
-    let mut tally = Tally::new("verl_kl_in_reward");
     for case in cases("verl_kl_in_reward") {
         only_known(&case, "params", &["kl_penalty", "controller", "coef", "target_kl", "horizon"]);
         let (params, inputs, outputs) = (&case["params"], &case["inputs"], &case["outputs"]);
-        let estimator: KlEstimator = match params["kl_penalty"].as_str().unwrap().parse() {
-            Ok(estimator) => estimator,
-            Err(error) => {
-                assert!(outputs["error"].is_string(), "the reference knows it: {error}");
-                tally.skip(&case, &format!("the reference raises too ({error})"));
-                continue;
-            }
-        };
+        let Some(estimator) = estimator(&case) else { continue };
         let controller = controller(params, params["controller"].as_str().unwrap(), number(&params["coef"]));
         let state = controller.initial();
         let scores = Ragged::from_lengths(numbers(&inputs["token_score"]), &lengths(&case)).unwrap();
         let (old, reference) = (numbers(&inputs["old_logp"]), numbers(&inputs["ref_logp"]));
         let found = in_reward(estimator, state.coef, &scores, &mask(&case), &old, &reference).unwrap();
-        close(
-            &case,
-            "token_reward",
-            &found.token_rewards,
-            &numbers(&outputs["token_reward"]),
-            tolerance(&case),
-        );
-        let metrics = &outputs["metrics"];
+        let expected = numbers(&outputs["token_reward"]);
+        close(&case, "token_reward", &found.token_rewards, &expected, tolerance(&case));
+        let metric = |name: &str| number(&outputs["metrics"][name]);
         // The reference divides each trajectory's sum by its length + 1e-8.
         let with_epsilon = (3e-8, 1e-11);
-        close(
-            &case,
-            "reward_kl_penalty",
-            &[found.mean_kl],
-            &[number(&metrics["actor/reward_kl_penalty"])],
-            with_epsilon,
-        );
-        close(
-            &case,
-            "coefficient",
-            &[state.coef],
-            &[number(&metrics["actor/reward_kl_penalty_coeff"])],
-            tolerance(&case),
-        );
+        let expected = metric("actor/reward_kl_penalty");
+        close(&case, "reward_kl_penalty", &[found.mean_kl], &[expected], with_epsilon);
+        let expected = metric("actor/reward_kl_penalty_coeff");
+        close(&case, "coefficient", &[state.coef], &[expected], tolerance(&case));
         let KlState { coef } = controller.update(state, found.mean_kl, scores.num_rows() as f64);
         close(&case, "coef_after", &[coef], &[number(&outputs["coef_after"])], with_epsilon);
-        tally.ran += 1;
     }
-    tally.finish();
 }

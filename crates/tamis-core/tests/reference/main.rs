@@ -23,25 +23,15 @@ const F64: (f64, f64) = (1e-9, 1e-11);
 /// Of float32 cases.
 const F32: (f64, f64) = (1e-5, 1e-6);
 
-/// Counts the cases of a file that ran, and prints those that did not.
-struct Tally {
-    file: &'static str,
-    ran: usize,
+/// The cases of a file; of some of them the reference gives numbers.
+fn cases(file: &str) -> Vec<Value> {
+    let cases = tamis_golden::cases(file);
+    assert!(cases.iter().any(|case| case["outputs"]["error"].is_null()), "{file}: nothing to compare");
+    cases
 }
 
-impl Tally {
-    fn new(file: &'static str) -> Self {
-        Self { file, ran: 0 }
-    }
-
-    fn skip(&self, case: &Value, reason: &str) {
-        println!("{}: `{}` not compared: {reason}", self.file, name(case));
-    }
-
-    fn finish(self) {
-        println!("{}: {} cases compared", self.file, self.ran);
-        assert!(self.ran > 0, "{}: no case was compared", self.file);
-    }
+fn skip(case: &Value, reason: &str) {
+    println!("`{}` not compared: {reason}", name(case));
 }
 
 fn name(case: &Value) -> &str {

@@ -10,10 +10,10 @@ use tamis_core::objective::{
     Sapo, Selection,
 };
 use tamis_core::random::{Key, Purpose};
-use tamis_golden::{cases, numbers};
+use tamis_golden::numbers;
 
 use crate::verl_loss::{aggregation, divisors, normalisers};
-use crate::{Tally, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
+use crate::{cases, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
 
 /// Arguments of every loss of verl; those that a loss adds come on top.
 const SHARED: &[&str] = &[
@@ -28,10 +28,11 @@ const SHARED: &[&str] = &[
     "global_batch_info",
 ];
 
-fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Value) -> PolicyLoss) {
-    let mut tally = Tally::new(file);
+fn compare(file: &'static str) {
+    let mode = &file["verl_loss_".len()..];
     for case in cases(file) {
         let (params, outputs) = (&case["params"], &case["outputs"]);
+        let (policy, own) = policy(mode, params);
         only_known(&case, "params", &[SHARED, own].concat());
         only_known(
             &case,
@@ -59,7 +60,7 @@ fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Val
             _ => (aggregation(agg_mode), normalisers(global, &lengths, &mask)),
         };
         let divisors = if mode == "geo_mean" { LengthDivisors::default() } else { divisors(&case, global) };
-        let objective = Objective { divisors, ..Objective::of(build(params), aggregation) };
+        let objective = Objective { divisors, ..Objective::of(policy, aggregation) };
         let offsets = offsets(&lengths);
         let (logprob, old) = (column(&case, "logp").unwrap(), column(&case, "old_logp").unwrap());
         let (advantage, weight) = (column(&case, "advantage").unwrap(), column(&case, "rollout_is_weight"));
@@ -97,17 +98,11 @@ fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Val
                 name(&case)
             );
             assert!(derivatives.logprob.iter().all(|derivative| *derivative == 0.0));
-            tally.ran += 1;
             continue;
         }
         close(&case, "loss", &[outcome.loss], &[number(&outputs["loss"])], tolerance(&case));
-        close(
-            &case,
-            "dloss_dlogp",
-            &derivatives.logprob,
-            &numbers(&outputs["dloss_dlogp"]),
-            tolerance(&case),
-        );
+        let expected = numbers(&outputs["dloss_dlogp"]);
+        close(&case, "dloss_dlogp", &derivatives.logprob, &expected, tolerance(&case));
         for (metric, expected) in outputs["metrics"].as_object().unwrap() {
             let tokens = outcome.metrics.tokens;
             // The reference divides by the number of tokens + 1e-8.
@@ -115,9 +110,7 @@ fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Val
             let actual = metric_of(mode, metric, &outcome.metrics);
             close(&case, metric, &[actual], &[expected], tolerance(&case));
         }
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 fn metric_of(mode: &str, metric: &str, metrics: &ObjectiveMetrics) -> f64 {
@@ -130,124 +123,62 @@ fn metric_of(mode: &str, metric: &str, metrics: &ObjectiveMetrics) -> f64 {
     named.iter().find(|(name, _)| *name == ours).unwrap_or_else(|| panic!("no metric {metric}")).1
 }
 
-fn of(params: &Value, field: &str) -> f64 {
-    number(&params[field])
+/// A loss with the settings of a case, and the parameters that it has beside those of every loss.
+fn policy(mode: &str, params: &Value) -> (PolicyLoss, &'static [&'static str]) {
+    let of = |field: &str| number(&params[field]);
+    let (clip_low, clip_high) = (of("clip_ratio_low"), of("clip_ratio_high"));
+    let (max_ratio, log_ratio_limit) = (of("clip_ratio_c"), Some(20.0));
+    let policy = match mode {
+        "vanilla" => PolicyLoss::Clip(Clip::verl(clip_low, clip_high, max_ratio)),
+        "gspo" => {
+            let (form, log_ratio_limit) = (GspoForm::Token, Some(10.0));
+            PolicyLoss::Gspo(Gspo { clip_low, clip_high, form, log_ratio_limit })
+        }
+        "sapo" => {
+            let (tau_positive, tau_negative) = (of("tau_pos"), of("tau_neg"));
+            PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit })
+        }
+        "gpg" => PolicyLoss::Gpg(Reinforce {}),
+        "clip_cov" => {
+            let (share, cov_low, cov_high) = (of("clip_cov_ratio"), of("clip_cov_lb"), of("clip_cov_ub"));
+            let loss = PolicyLoss::ClipCov(ClipCov { clip_low, clip_high, share, cov_low, cov_high });
+            return (loss, &["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"]);
+        }
+        "kl_cov" => {
+            let loss = KlCov { share: of("kl_cov_ratio"), cov_coefficient: of("ppo_kl_coef") };
+            return (PolicyLoss::KlCov(loss), &["kl_cov_ratio", "ppo_kl_coef"]);
+        }
+        "geo_mean" => {
+            let (length_epsilon, weight_epsilon) = (1e-8, 1e-10);
+            PolicyLoss::GeoMean(GeoMean { clip_low, clip_high, length_epsilon, weight_epsilon })
+        }
+        "cispo" => {
+            let (bound, max_ratio) = (CispoBound::Relative, 5.0);
+            PolicyLoss::Cispo(Cispo { bound, clip_low, clip_high, max_ratio, log_ratio_limit })
+        }
+        "dppo_tv" => PolicyLoss::DppoTv(DppoTv { clip_low, clip_high, max_ratio, log_ratio_limit }),
+        "dppo_kl" => PolicyLoss::DppoKl(DppoKl { clip_low, clip_high, max_ratio, log_ratio_limit }),
+        "dro" => return (PolicyLoss::Dro(Dro { beta: of("dro_beta") }), &["dro_beta"]),
+        other => panic!("loss_mode {other}"),
+    };
+    (policy, &[])
 }
 
 #[test]
-fn verl_loss_gspo() {
-    run("gspo", "verl_loss_gspo", &[], |params| {
-        PolicyLoss::Gspo(Gspo {
-            clip_low: of(params, "clip_ratio_low"),
-            clip_high: of(params, "clip_ratio_high"),
-            form: GspoForm::Token,
-            log_ratio_limit: Some(10.0),
-        })
-    });
-}
-
-#[test]
-fn verl_loss_sapo() {
-    run("sapo", "verl_loss_sapo", &[], |params| {
-        PolicyLoss::Sapo(Sapo {
-            tau_positive: of(params, "tau_pos"),
-            tau_negative: of(params, "tau_neg"),
-            log_ratio_limit: Some(20.0),
-        })
-    });
-}
-
-#[test]
-fn verl_loss_gpg() {
-    run("gpg", "verl_loss_gpg", &[], |_| PolicyLoss::Gpg(Reinforce {}));
-}
-
-#[test]
-fn verl_loss_clip_cov() {
-    run("clip_cov", "verl_loss_clip_cov", &["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"], |params| {
-        PolicyLoss::ClipCov(ClipCov {
-            clip_low: of(params, "clip_ratio_low"),
-            clip_high: of(params, "clip_ratio_high"),
-            share: of(params, "clip_cov_ratio"),
-            cov_low: of(params, "clip_cov_lb"),
-            cov_high: of(params, "clip_cov_ub"),
-        })
-    });
-}
-
-#[test]
-fn verl_loss_kl_cov() {
-    run("kl_cov", "verl_loss_kl_cov", &["kl_cov_ratio", "ppo_kl_coef"], |params| {
-        PolicyLoss::KlCov(KlCov {
-            share: of(params, "kl_cov_ratio"),
-            cov_coefficient: of(params, "ppo_kl_coef"),
-        })
-    });
-}
-
-#[test]
-fn verl_loss_geo_mean() {
-    run("geo_mean", "verl_loss_geo_mean", &[], |params| {
-        PolicyLoss::GeoMean(GeoMean {
-            clip_low: of(params, "clip_ratio_low"),
-            clip_high: of(params, "clip_ratio_high"),
-            length_epsilon: 1e-8,
-            weight_epsilon: 1e-10,
-        })
-    });
-}
-
-#[test]
-fn verl_loss_cispo() {
-    run("cispo", "verl_loss_cispo", &[], |params| {
-        PolicyLoss::Cispo(Cispo {
-            bound: CispoBound::Relative,
-            clip_low: of(params, "clip_ratio_low"),
-            clip_high: of(params, "clip_ratio_high"),
-            max_ratio: 5.0,
-            log_ratio_limit: Some(20.0),
-        })
-    });
-}
-
-#[test]
-fn verl_loss_dppo_tv() {
-    run("dppo_tv", "verl_loss_dppo_tv", &[], |params| {
-        PolicyLoss::DppoTv(DppoTv {
-            clip_low: of(params, "clip_ratio_low"),
-            clip_high: of(params, "clip_ratio_high"),
-            max_ratio: of(params, "clip_ratio_c"),
-            log_ratio_limit: Some(20.0),
-        })
-    });
-}
-
-#[test]
-fn verl_loss_dppo_kl() {
-    run("dppo_kl", "verl_loss_dppo_kl", &[], |params| {
-        PolicyLoss::DppoKl(DppoKl {
-            clip_low: of(params, "clip_ratio_low"),
-            clip_high: of(params, "clip_ratio_high"),
-            max_ratio: of(params, "clip_ratio_c"),
-            log_ratio_limit: Some(20.0),
-        })
-    });
-}
-
-#[test]
-fn verl_loss_dro() {
-    run("dro", "verl_loss_dro", &["dro_beta"], |params| {
-        PolicyLoss::Dro(Dro { beta: of(params, "dro_beta") })
-    });
-}
-
-#[test]
-fn verl_loss_vanilla() {
-    run("vanilla", "verl_loss_vanilla", &[], |params| {
-        PolicyLoss::Clip(Clip::verl(
-            of(params, "clip_ratio_low"),
-            of(params, "clip_ratio_high"),
-            of(params, "clip_ratio_c"),
-        ))
-    });
+fn verl_losses() {
+    for file in [
+        "verl_loss_vanilla",
+        "verl_loss_gspo",
+        "verl_loss_sapo",
+        "verl_loss_gpg",
+        "verl_loss_clip_cov",
+        "verl_loss_kl_cov",
+        "verl_loss_geo_mean",
+        "verl_loss_cispo",
+        "verl_loss_dppo_tv",
+        "verl_loss_dppo_kl",
+        "verl_loss_dro",
+    ] {
+        compare(file);
+    }
 }

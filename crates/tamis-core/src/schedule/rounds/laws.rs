@@ -342,8 +342,6 @@ proptest! {
         prop_assert_eq!(first.lines, second.lines);
     }
 
-    /// However many rounds are in flight and whatever comes first: the batches and the end of the run are
-    /// those of rounds one by one.
     #[test]
     fn rounds_in_flight_change_no_batch(
         settings in settings(), world in world(), rounds_in_flight in 2usize..5, seed in any::<u64>(),

@@ -120,8 +120,13 @@ impl Driver {
     }
 
     fn first(&mut self, kept: usize) -> Vec<Command> {
-        let commands = self.begin();
-        self.round(&commands, |place| if place < kept { Fate::Mixed } else { Fate::Wrong })
+        self.kept(&[kept])
+    }
+
+    /// A step with rounds of which so many groups are kept.
+    fn kept(&mut self, kept: &[usize]) -> Vec<Command> {
+        let begun = self.begin();
+        kept.iter().fold(begun, |commands, &kept| self.more(&commands, kept))
     }
 
     fn more(&mut self, commands: &[Command], kept: usize) -> Vec<Command> {
@@ -149,9 +154,7 @@ fn step_n_of_dynamic_sampling() {
         driver.trained();
     }
     driver.log.clear();
-    let commands = driver.first(45);
-    let commands = driver.more(&commands, 62);
-    let commands = driver.more(&commands, 50);
+    let commands = driver.kept(&[45, 62, 50]);
     let close = ready(&commands);
     assert_eq!(close.trained.len(), 128);
     assert_eq!(close.report.batch.trajectories, 2048);
@@ -241,8 +244,7 @@ step 1 batch complete: 3 rounds, 3072 prompts generated, 1259 kept (41.0%); trai
 #[test]
 fn errors_at_the_limit_as_verl() {
     let mut driver = Driver::new(ScheduleSettings::verl(8, 8, 4, 2));
-    let commands = driver.first(3);
-    let commands = driver.more(&commands, 2);
+    let commands = driver.kept(&[3, 2]);
     let [.., Command::RoundComplete(_), Command::Stop { diagnosis, close }] = &commands[..] else {
         panic!("{commands:?}")
     };
@@ -287,18 +289,14 @@ fn an_adaptive_limit() {
 #[test]
 fn uses_what_there_is_at_the_limit_as_easyr1() {
     let mut driver = Driver::new(ScheduleSettings::easyr1(8, 4, 3));
-    let mut commands = driver.first(1);
-    commands = driver.more(&commands, 0);
-    commands = driver.more(&commands, 2);
+    let mut commands = driver.kept(&[1, 0, 2]);
     let close = ready(&commands);
     assert_eq!(close.trained, [GroupId(0), GroupId(16), GroupId(17)]);
     assert!(close.report.is_partial());
     insta::assert_snapshot!(close.report, @"step 1 partial batch: 3 rounds, 24 prompts generated, 3 kept (12.5%); training on 3 of 8 groups, 12 trajectories, 120 tokens");
     driver.trained();
     // Nothing at all: the step is skipped, and its number stays free.
-    commands = driver.first(0);
-    commands = driver.more(&commands, 0);
-    commands = driver.more(&commands, 0);
+    commands = driver.kept(&[0, 0, 0]);
     let Some(Command::SkipStep { why: SkipReason::LimitReached, close }) = commands.last() else {
         panic!("{commands:?}")
     };
@@ -313,8 +311,7 @@ fn uses_what_there_is_at_the_limit_as_easyr1() {
 fn easyr1_at_the_end_of_the_data() {
     let settings = ScheduleSettings { total_epochs: Some(2), ..ScheduleSettings::easyr1(8, 2, 0) };
     let mut driver = Driver::with_data(settings, 20);
-    let mut commands = driver.first(2);
-    commands = driver.more(&commands, 2);
+    let mut commands = driver.kept(&[2, 2]);
     assert_eq!(commands.last(), Some(&Command::Draw { step: 1, round: 3, num_prompts: 8 }));
     // Four prompts are left; the epoch ends inside the round.
     commands = driver.more(&commands, 1);
@@ -340,7 +337,6 @@ fn easyr1_at_the_end_of_the_data() {
     assert_eq!(driver.rounds.totals().generated, Count::of(40, 2, spent(800)));
 }
 
-/// A round that meets the end of an epoch takes the rest of its prompts from the next one.
 #[test]
 fn rounds_go_on_over_the_end_of_an_epoch() {
     let mut driver = Driver::with_data(ScheduleSettings::verl(8, 8, 2, 0), 12);
@@ -412,9 +408,7 @@ fn empty_rounds() {
     let retry =
         ScheduleSettings { on_empty_round: OnEmptyRound::Retry { times: Some(1) }, ..settings.clone() };
     let mut driver = Driver::new(retry);
-    let commands = driver.first(0);
-    let commands = driver.more(&commands, 1);
-    let commands = driver.more(&commands, 0);
+    let commands = driver.kept(&[0, 1, 0]);
     assert!(matches!(commands.last(), Some(Command::Draw { round: 4, .. })), "one empty round is borne");
     let commands = driver.more(&commands, 0);
     let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
@@ -422,8 +416,7 @@ fn empty_rounds() {
 
     let mut driver =
         Driver::new(ScheduleSettings { on_empty_round: OnEmptyRound::Error, ..settings.clone() });
-    let commands = driver.first(3);
-    let commands = driver.more(&commands, 0);
+    let commands = driver.kept(&[3, 0]);
     assert!(matches!(commands.last(), Some(Command::Stop { .. })), "as EasyR1, though groups are at hand");
 
     let skip = ScheduleSettings { on_empty_round: OnEmptyRound::Skip, max_skipped_steps: 2, ..settings };

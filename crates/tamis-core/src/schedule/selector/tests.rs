@@ -5,6 +5,18 @@ use crate::filter::OutcomeScale;
 use crate::group::{Group, GroupId, PolicyVersion, PromptId};
 use crate::random::{Key, Purpose};
 
+fn group(prompt: u64, version: u64) -> Group {
+    Group {
+        id: GroupId(prompt),
+        prompt: PromptId(prompt),
+        epoch: 0,
+        dispatched: PolicyVersion(version),
+        prompt_token_ids: Vec::new(),
+        images: Vec::new(),
+        trajectories: Vec::new(),
+    }
+}
+
 fn history(groups: &[(u32, u32, u64)], memory: f64) -> PromptHistory {
     let mut history = PromptHistory::default();
     for &(correct, scored, version) in groups {
@@ -53,18 +65,9 @@ fn pools_go_by_the_latest_group() {
     assert_eq!((of(wide, &[(2, 8, 0)]), of(wide, &[(3, 8, 0)]), of(wide, &[(6, 8, 0)])), (0.1, 1.0, 0.3));
 }
 
-/// Whatever the scale of a metric, a group whose members differ is a mixed one to selection.
 #[test]
 fn a_judged_group_is_mixed_where_its_members_differ() {
-    let group = Group {
-        id: GroupId(7),
-        prompt: PromptId(3),
-        epoch: 0,
-        dispatched: PolicyVersion(5),
-        prompt_token_ids: Vec::new(),
-        images: Vec::new(),
-        trajectories: Vec::new(),
-    };
+    let group = group(3, 5);
     let of = |values: &[f64]| {
         let judged = JudgedGroup::of(&group, values, values.len(), Some(OutcomeScale::default()), 0.5);
         assert_eq!((judged.prompt, judged.version, judged.inclusion), (PromptId(3), PolicyVersion(5), 0.5));
@@ -127,15 +130,6 @@ fn the_prior_is_found_from_groups_whatever_was_selected() {
 fn the_prior_is_found_from_the_members_that_groups_begin_with() {
     const PROMPTS: u64 = 400;
     let key = Key::new(1, Purpose::Rollout);
-    let group = |prompt: u64| Group {
-        id: GroupId(prompt),
-        prompt: PromptId(prompt),
-        epoch: 0,
-        dispatched: PolicyVersion(0),
-        prompt_token_ids: Vec::new(),
-        images: Vec::new(),
-        trajectories: Vec::new(),
-    };
     let scale = Some(OutcomeScale::default());
     // 40 % of the prompts are solved half of the time, the others never: mean 0.2, mean square 0.1.
     for first in [2, 4, 8] {
@@ -151,7 +145,7 @@ fn the_prior_is_found_from_the_members_that_groups_begin_with() {
                     if values[..first].iter().all(|value| *value == values[0]) {
                         values.truncate(first);
                     }
-                    JudgedGroup::of(&group(prompt), &values, first, scale, 1.0)
+                    JudgedGroup::of(&group(prompt, 0), &values, first, scale, 1.0)
                 })
                 .collect();
             selector.learn(&judged);
@@ -209,7 +203,6 @@ fn few_members_do_not_make_every_prompt_unlikely() {
 }
 
 proptest! {
-    /// Nobody is forgotten, what is taken has the probability that is said, and the same is selected again.
     #[test]
     fn a_prompt_is_taken_as_often_as_is_said(
         groups in prop::collection::vec((0u32..=8, 0u64..50), 0..8),

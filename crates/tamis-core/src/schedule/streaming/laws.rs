@@ -385,8 +385,6 @@ proptest! {
         prop_assert_eq!(play(&world, &settings, timing, false), play(&world, &settings, timing, true));
     }
 
-    /// Batches depend on the groups dispatched and their results, not on the time: on-policy, those of two
-    /// runs are the same.
     #[test]
     fn in_dispatch_order_timing_does_not_matter(
         settings in settings(), world in world(), first in any::<u64>(), second in any::<u64>(),

@@ -1,5 +1,3 @@
-use std::collections::VecDeque;
-
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
@@ -12,15 +10,19 @@ fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -
     StreamingSettings { run, mini_batch_size, max_in_flight: 4096 }
 }
 
-/// A machine with a driver that answers draws at once from endless data.
+/// A machine with a driver that answers draws at once.
 struct Driver {
     machine: Scheduler,
+    /// Prompts of an epoch, and those that are left of it.
+    per_epoch: usize,
+    left: usize,
     next: u64,
     version: u64,
     flying: Vec<GroupId>,
     parts: Vec<Vec<u64>>,
     closed: Vec<StepClose>,
     continued: Vec<u64>,
+    end: Option<Command>,
 }
 
 impl Driver {
@@ -29,15 +31,21 @@ impl Driver {
     }
 
     fn starting(settings: StreamingSettings, admission: Admission) -> Self {
-        let machine = Scheduler::streaming_with(settings, admission).unwrap();
+        Self::with_data(settings, admission, usize::MAX)
+    }
+
+    fn with_data(settings: StreamingSettings, admission: Admission, per_epoch: usize) -> Self {
         Self {
-            machine,
+            machine: Scheduler::streaming_with(settings, admission).unwrap(),
+            per_epoch,
+            left: per_epoch,
             next: 0,
             version: 0,
             flying: vec![],
             parts: vec![],
             closed: vec![],
             continued: vec![],
+            end: None,
         }
     }
 
@@ -46,13 +54,15 @@ impl Driver {
         while let Some(event) = events.pop() {
             for command in self.machine.handle(event).unwrap() {
                 match command {
+                    Command::NextEpoch { .. } => self.left = self.per_epoch,
                     Command::Draw { num_prompts, .. } => {
-                        let groups: Vec<GroupId> =
-                            (self.next..self.next + num_prompts as u64).map(GroupId).collect();
-                        self.next += num_prompts as u64;
+                        let take = num_prompts.min(self.left) as u64;
+                        self.left -= take as usize;
+                        let groups: Vec<GroupId> = (self.next..self.next + take).map(GroupId).collect();
+                        self.next += take;
                         self.flying.extend(&groups);
                         let version = PolicyVersion(self.version);
-                        events.push(Event::Dispatched { groups, version, exhausted: false });
+                        events.push(Event::Dispatched { groups, version, exhausted: self.left == 0 });
                     }
                     Command::Train { groups, .. } => {
                         self.parts.push(groups.iter().map(|group| group.0).collect());
@@ -61,6 +71,7 @@ impl Driver {
                     Command::StepClosed(close) => self.closed.push(*close),
                     Command::Judged { .. } => {}
                     Command::Continue { group } => self.continued.push(group.0),
+                    end @ (Command::Finish { .. } | Command::Stop { .. }) => self.end = Some(end),
                     other => panic!("{other:?}"),
                 }
             }
@@ -199,7 +210,6 @@ fn groups_settle_while_a_step_trains_and_old_ones_are_dropped() {
     assert_eq!(close.returned, [6, 7, 8].map(GroupId));
 }
 
-/// Where surplus is carried, a kept group costs 1/k generated ones and next to nothing more.
 #[test]
 fn a_kept_group_costs_one_over_the_keep_rate() {
     for keep in [0.2, 0.5, 0.9] {
@@ -328,7 +338,6 @@ fn the_others_are_begun_at_the_first_disagreement() {
     assert_eq!(accounting.check(), Ok(()));
 }
 
-/// The second half of a group that was in flight at the end of a step counts in the step in which it is begun.
 #[test]
 fn members_count_in_the_step_in_which_they_are_begun() {
     let mut driver = Driver::new(screening(Surplus::Carry { max_lag: 1 }));
@@ -380,77 +389,35 @@ fn epochs_that_were_given_up_do_not_end_a_run() {
     let of = settings(1, 1, Surplus::Discard).run;
     let run = ScheduleSettings { order: FillOrder::Completion, ..of };
     let streaming = StreamingSettings { run, mini_batch_size: 1, max_in_flight: 6 };
-    let mut machine = Scheduler::streaming_with(streaming, Admission::Saturate).unwrap();
-    let mut next = 0;
-    for version in 0..20 {
-        let mut due = vec![Event::BeginStep];
-        let mut steps = 0;
-        while let Some(event) = due.pop() {
-            for command in machine.handle(event).unwrap() {
-                match command {
-                    Command::Draw { num_prompts, .. } => {
-                        let groups: Vec<GroupId> =
-                            (next..next + num_prompts.min(2) as u64).map(GroupId).collect();
-                        next += groups.len() as u64;
-                        let version = PolicyVersion(version);
-                        due.push(Event::Dispatched { groups, version, exhausted: true });
-                    }
-                    Command::StepClosed(close) => {
-                        assert_eq!((close.trained.len(), close.aborted.len()), (1, 5));
-                        steps += 1;
-                    }
-                    Command::Stop { diagnosis, .. } => panic!("{diagnosis}"),
-                    _ => {}
-                }
-            }
-            if due.is_empty() && steps == 0 {
-                let values = vec![0.0, 1.0];
-                due.push(Event::Scored { group: GroupId(next - 1), values, facts: GroupFacts::default() });
-            }
-        }
-        machine.handle(Event::Trained { left_out: 0, tokens: 0, turns: 0 }).unwrap();
-        machine.handle(Event::Published { version: PolicyVersion(version + 1) }).unwrap();
+    let mut driver = Driver::with_data(streaming, Admission::Saturate, 2);
+    driver.send(Event::BeginStep);
+    for step in 0..20 {
+        driver.scored(driver.next - 1, true);
+        let close = &driver.closed[step];
+        assert_eq!((close.trained.len(), close.aborted.len()), (1, 5));
+        driver.trained();
     }
-    assert_eq!(machine.progress().steps, 20);
+    assert_eq!((driver.machine.progress().steps, driver.end), (20, None));
 }
 
 /// Plays a stream over epochs of so many prompts, of which so many groups are kept at the beginning; the last
 /// command.
 fn play_epochs(run: ScheduleSettings, per_epoch: usize, mut kept: usize) -> Command {
     let streaming = StreamingSettings { run, mini_batch_size: 64, max_in_flight: 4096 };
-    let mut machine = Scheduler::streaming(streaming).unwrap();
-    let (mut next, mut left, mut version) = (0, per_epoch, 0);
-    // Groups end in the order in which they were begun.
-    let mut due = VecDeque::from([Event::BeginStep]);
-    while let Some(event) = due.pop_front() {
-        for command in machine.handle(event).unwrap() {
-            match command {
-                Command::NextEpoch { .. } => left = per_epoch,
-                Command::Draw { num_prompts, .. } => {
-                    let take = num_prompts.min(left);
-                    left -= take;
-                    let groups: Vec<GroupId> = (next..next + take as u64).map(GroupId).collect();
-                    next += take as u64;
-                    for group in &groups {
-                        let values = vec![0.0, f64::from(u8::from(kept > 0))];
-                        kept = kept.saturating_sub(1);
-                        due.push_back(Event::Scored { group: *group, values, facts: GroupFacts::default() });
-                    }
-                    let version = PolicyVersion(version);
-                    due.push_front(Event::Dispatched { groups, version, exhausted: left == 0 });
-                }
-                Command::StepClosed(_) => {
-                    version += 1;
-                    due.push_back(Event::Trained { left_out: 0, tokens: 0, turns: 0 });
-                    due.push_back(Event::Published { version: PolicyVersion(version) });
-                    due.push_back(Event::BeginStep);
-                }
-                end @ (Command::Finish { .. } | Command::Stop { .. }) => return end,
-                _ => {}
-            }
+    let mut driver = Driver::with_data(streaming, Admission::default(), per_epoch);
+    driver.send(Event::BeginStep);
+    loop {
+        if let Some(end) = driver.end {
+            return end;
+        }
+        if driver.closed.len() as u64 > driver.version {
+            driver.trained();
+        } else {
+            // Groups end in the order in which they were begun.
+            driver.scored(driver.in_flight()[0], kept > 0);
+            kept = kept.saturating_sub(1);
         }
     }
-    panic!("it never ends");
 }
 
 /// Of 64 prompts: epochs in which some are passed over, and rounds of more prompts than there are.

@@ -19,6 +19,21 @@ fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
     }
 }
 
+/// With what is read of an answer that is shown: log-probabilities without it and with it, and entropies.
+fn with_gold<'a>(
+    rewards: &'a Ragged<f64>,
+    mask: &'a Ragged<bool>,
+    [old, gold, entropy]: [&'a Ragged<f64>; 3],
+) -> AdvantageBatch<'a> {
+    AdvantageBatch {
+        mask: Some(mask),
+        old_logprobs: Some(old),
+        gold_logprobs: Some(gold),
+        entropy: Some(entropy),
+        ..AdvantageBatch::of_rewards(rewards)
+    }
+}
+
 fn run(estimator: &dyn AdvantageEstimator, batch: &AdvantageBatch<'_>) -> Vec<f64> {
     estimator.advantages(batch).unwrap().values().to_vec()
 }
@@ -208,13 +223,7 @@ fn a_tokens_entropy_counts_within_the_range_of_its_completion() {
     let old = Ragged::from_rows([[-1.0; 4]; 2]);
     let gold = Ragged::from_rows([[-1.0; 4], [-1.25, -3.0, -30.0, 0.0]]);
     let entropy = Ragged::from_rows([[1.0, 2.0, 3.0, 9.0]; 2]);
-    let batch = AdvantageBatch {
-        mask: Some(&mask),
-        old_logprobs: Some(&old),
-        gold_logprobs: Some(&gold),
-        entropy: Some(&entropy),
-        ..AdvantageBatch::of_rewards(&rewards)
-    };
+    let batch = with_gold(&rewards, &mask, [&old, &gold, &entropy]);
     let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
     let u = 1.0 / (2.0 + 1e-8);
     let cpo = Cpo { wrap: CpoWrap::TokKl, pos_alpha: 0.5, grpo, ..Cpo::default() };
@@ -304,13 +313,7 @@ fn the_contrast_is_bounded_in_mixed_groups_only() {
     // k of 1, 3, 1, 0, 1, -1.
     let gold = column([-1.0, 1.0, -1.0, -2.0, -1.0, -3.0]);
     let entropy = column([4.0, 1.0, 1.0, 2.0, 1.0, 1.0]);
-    let batch = AdvantageBatch {
-        mask: Some(&mask),
-        old_logprobs: Some(&old),
-        gold_logprobs: Some(&gold),
-        entropy: Some(&entropy),
-        ..AdvantageBatch::of_rewards(&rewards)
-    };
+    let batch = with_gold(&rewards, &mask, [&old, &gold, &entropy]);
     let cpo =
         Cpo { pos_alpha: -0.25, grpo: Grpo { scale: Scale::None, ..Grpo::default() }, ..Cpo::default() };
     // Right in the mixed group: -1 bounded to -1/2. Wrong: 3 bounded to 1/2.
@@ -331,13 +334,7 @@ fn a_contrast_of_tokens_by_hand() {
     let old = of_each([log(1.0 / 16.0), log(0.5), log(0.25)]);
     let gold = of_each([log(0.5), log(0.125), log(0.25)]);
     let entropy = of_each([2.0, 1.0, 1.5]);
-    let batch = AdvantageBatch {
-        mask: Some(&mask),
-        old_logprobs: Some(&old),
-        gold_logprobs: Some(&gold),
-        entropy: Some(&entropy),
-        ..AdvantageBatch::of_rewards(&rewards)
-    };
+    let batch = with_gold(&rewards, &mask, [&old, &gold, &entropy]);
     let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
     let cpo = Cpo { wrap: CpoWrap::TokKl, pos_alpha: 0.5, neg_alpha: 0.25, grpo, ..Cpo::default() };
     let (rise, fall) = (8.0_f64.ln() / 4.0, -(4.0_f64.ln()) / 4.0);

@@ -200,12 +200,6 @@ fn errors_name_what_is_wrong() {
         shaping.apply(shaped, &on(&rewards, None)).unwrap_err().to_string()
     };
     insta::assert_snapshot!(message(Shaping::LengthWeight(LengthWeight {}), &rewards), @"column `lengths` is missing; `length_weight` needs it: number of tokens trained on of each trajectory");
-    insta::assert_snapshot!(message(Shaping::KeepNegRatio(KeepNegRatio { ratio: 1.5 }), &rewards), @"setting `ratio` is 1.5; expected a finite number, from 0 to 1");
     insta::assert_snapshot!(message(Shaping::ClipAdvantage(ClipAdvantage { low: Some(1.0), high: None }), &rewards), @"advantage setting `low` is 1; expected a number of at most 0");
-    insta::assert_snapshot!(message(Shaping::KeepPosRatio(KeepPosRatio { ratio: -0.5 }), &rewards), @"setting `ratio` is -0.5; expected a finite number, from 0 to 1");
-    insta::assert_snapshot!(message(Shaping::ClipAdvantage(ClipAdvantage { low: Some(f64::NEG_INFINITY), high: None }), &rewards), @"setting `low` is -inf; expected a finite number");
-    insta::assert_snapshot!(message(Shaping::ClipAdvantage(ClipAdvantage { low: None, high: Some(f64::INFINITY) }), &rewards), @"setting `high` is inf; expected a finite number, 0 or more");
-    insta::assert_snapshot!(message(Shaping::SoftReweight(SoftReweight { epsilon: -1.0, ..SoftReweight::default() }), &rewards), @"setting `epsilon` is -1; expected a finite number, 0 or more");
-    insta::assert_snapshot!(message(Shaping::SoftReweight(SoftReweight { ddof: 2, ..SoftReweight::default() }), &rewards), @"setting `ddof` is 2; expected a finite number, from 0 to 1");
     insta::assert_snapshot!(message(Shaping::SoftReweight(SoftReweight::default()), &Ragged::from_rows([[1.0]])), @"advantages of 1 trajectories; expected 2");
 }

@@ -8,12 +8,15 @@ use tamis_core::objective::{
 use tamis_core::ragged::Ragged;
 
 use super::{dapo, grpo};
+use crate::batch::run;
 
 /// Two groups: one trajectory of 1 token and one of 3; one of 2. Advantages 1 and -1; 2. Ratios all 1, so
 /// that a token's loss is -A.
 fn small() -> (Vec<usize>, Vec<bool>, Vec<f64>, Vec<f64>) {
     (vec![0, 1, 4, 6], vec![true; 6], vec![-1.0; 6], vec![1.0, -1.0, 2.0])
 }
+
+const SMALL: Normalisers = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
 
 /// With a response limit of 4 tokens.
 fn divided_by_4(objective: Objective) -> Objective {
@@ -26,7 +29,7 @@ fn aggregations_by_hand() {
     let (offsets, mask, logprob, advantage) = small();
     let (normalisers, group_tokens) =
         Normalisers::of(&Ragged::from_lengths(mask.clone(), &[1, 3, 2]).unwrap(), &[2, 1]).unwrap();
-    assert_eq!(normalisers, Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 });
+    assert_eq!(normalisers, SMALL);
     assert_eq!(group_tokens, [4.0, 4.0, 2.0]);
     // Token sums per trajectory: -1, +3, -4.
     let expected = [
@@ -44,8 +47,7 @@ fn aggregations_by_hand() {
             group_tokens: Some(&group_tokens),
             ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
         };
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+        let (outcome, derivatives) = run(&objective, &columns, &normalisers);
         let name = aggregation.as_str();
         assert!((outcome.loss - loss).abs() < 1e-15, "{name}: {} against {loss}", outcome.loss);
         let tokens = [first, second, second, second, third, third];
@@ -73,8 +75,7 @@ fn presets_side_by_side() {
             group_tokens: Some(&group_tokens),
             ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
         };
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+        let (outcome, derivatives) = run(&objective, &columns, &normalisers);
         let per_trajectory: Vec<String> =
             [0, 1, 4].iter().map(|&t| format!("{:+.4}", derivatives.logprob[t])).collect();
         lines.push(format!("{:<10}  {:+.4}  {}", name, outcome.loss, per_trajectory.join("  ")));
@@ -124,8 +125,7 @@ fn nothing_to_train_on_is_zero_and_moves_nothing() {
                 group_tokens: Some(&group_tokens),
                 ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
             };
-            let (outcome, derivatives) =
-                objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+            let (outcome, derivatives) = run(&objective, &columns, &normalisers);
             assert_eq!(outcome.loss, 0.0);
             assert_eq!(outcome.state, objective.initial_state());
             assert!(outcome.metrics.ratio_mean.is_nan() && outcome.metrics.tokens == 0.0);
@@ -147,8 +147,7 @@ fn a_nan_reaches_the_loss() {
             ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
         };
         let normalisers = Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+        let (outcome, derivatives) = run(&objective, &columns, &normalisers);
         assert!(outcome.loss.is_nan() && derivatives.logprob[0].is_nan());
     }
 }
@@ -165,8 +164,7 @@ fn metrics_by_hand() {
     };
     let normalisers = Normalisers { tokens: 4.0, sequences: 2.0, groups: 1.0, dp_size: 1.0 };
     let objective = Objective { policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 3.0)), ..dapo() };
-    let (outcome, _) =
-        objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+    let (outcome, _) = run(&objective, &columns, &normalisers);
     let metrics = outcome.metrics;
     let near = |actual: f64, expected: f64| assert!((actual - expected).abs() < 1e-14, "{actual} {expected}");
     // -1.28 clipped high, 0.8 clipped low, 3 on the dual clip, 1.
@@ -199,8 +197,7 @@ fn the_divergence_of_limited_ratios_is_not_negative() {
     let of = |importance| {
         let clip = Clip { log_ratio_limit: Some(0.5), ..Clip::verl(0.2, 0.2, 3.0) };
         let objective = Objective { policy: PolicyLoss::Clip(clip), importance, ..dapo() };
-        let state = objective.initial_state();
-        objective.value_and_gradient(&columns, &normalisers, &state).unwrap().0.metrics.old_kl_k3
+        run(&objective, &columns, &normalisers).0.metrics.old_kl_k3
     };
     let by_token = of(Importance::Token);
     assert!((by_token - (k3(0.5) + k3(-0.5) + k3(0.25)) / 3.0).abs() < 1e-14, "{by_token}");
@@ -275,18 +272,16 @@ fn counts_of_ranks_add_up() {
 fn what_was_not_given_is_not_reported_as_zero() {
     let (offsets, mask, logprob, advantage) = small();
     let columns = Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage));
-    let normalisers = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
     let objective = dapo();
-    let state = objective.initial_state();
-    let (outcome, _) = objective.value_and_gradient(&columns, &normalisers, &state).unwrap();
+    let (outcome, _) = run(&objective, &columns, &SMALL);
     assert!(outcome.metrics.entropy.is_nan() && outcome.metrics.behaviour_kl.is_nan());
     assert_eq!(outcome.metrics.kl, None);
     let given = Columns { entropy: Some(&[0.5; 6]), behaviour: Some(&[-0.75; 6]), ..columns };
-    let (outcome, _) = objective.value_and_gradient(&given, &normalisers, &state).unwrap();
+    let (outcome, _) = run(&objective, &given, &SMALL);
     // Without old log-probabilities the policy is its own old one.
     assert_eq!((outcome.metrics.entropy, outcome.metrics.behaviour_kl), (0.5, 0.25));
     let older = Columns { old: Some(&[-1.5; 6]), ..given };
-    let (older, _) = objective.value_and_gradient(&older, &normalisers, &state).unwrap();
+    let (older, _) = run(&objective, &older, &SMALL);
     assert_eq!(older.metrics.behaviour_kl, 0.75);
     // exp(-1/4) - 1 + 1/4.
     assert!((outcome.metrics.behaviour_kl_k3 - ((-0.25_f64).exp() - 0.75)).abs() < 1e-15);
@@ -307,30 +302,26 @@ fn an_adaptive_coefficient_moves_with_the_divergence() {
         reference: Some(&reference),
         ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
     };
-    let normalisers = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
-    let (outcome, _) =
-        objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+    let (outcome, _) = run(&objective, &columns, &SMALL);
     assert_eq!(outcome.state.kl.unwrap().coef, 0.5 * (1.0 + 0.2 * 3.0 / 10.0));
     assert_eq!(outcome.metrics.kl, Some(4.0));
     assert_eq!(outcome.metrics.kl_coef, Some(0.5));
     // -2/3 of the policy, and 4 times the coefficient.
     assert!((outcome.loss - (-2.0 / 3.0 + 4.0 * 0.5)).abs() < 1e-15);
     // The next batch uses the new coefficient.
-    let (next, _) = objective.value_and_gradient(&columns, &normalisers, &outcome.state).unwrap();
+    let (next, _) = objective.value_and_gradient(&columns, &SMALL, &outcome.state).unwrap();
     assert_eq!(next.metrics.kl_coef, outcome.state.kl.map(|kl| kl.coef));
 }
 
 #[test]
 fn errors_name_what_is_wrong() {
     let (offsets, mask, logprob, advantage) = small();
-    let normalisers = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
     let fine = Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage));
     let message = |objective: Objective, columns: Columns<'_, f64>| {
         let state = objective.initial_state();
-        objective.value_and_gradient(&columns, &normalisers, &state).unwrap_err().to_string()
+        objective.value_and_gradient(&columns, &SMALL, &state).unwrap_err().to_string()
     };
     let dapo = dapo();
-    let clip = |clip: Clip| Objective { policy: PolicyLoss::Clip(clip), ..dapo };
 
     insta::assert_snapshot!(message(dapo, Columns { logprob: &logprob[..5], ..fine }), @"column `logprob` has 5 values, expected 6");
     insta::assert_snapshot!(message(dapo, Columns { old: Some(&[]), ..fine }), @"column `old` has 0 values, expected 6");
@@ -342,11 +333,6 @@ fn errors_name_what_is_wrong() {
     let bonus = EntropyBonus::constant(0.1);
     insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
 
-    insta::assert_snapshot!(message(clip(Clip::symmetric(1.5)), fine), @"setting `clip_low` is 1.5; expected a finite number, from 0 to 1");
-    insta::assert_snapshot!(message(clip(Clip { clip_high: -0.1, ..Clip::symmetric(0.2) }), fine), @"setting `clip_high` is -0.1; expected a finite number, 0 or more");
-    insta::assert_snapshot!(message(clip(Clip::verl(0.2, 0.28, 1.0)), fine), @"setting `dual_clip` is 1; expected a finite number, greater than 1");
-    insta::assert_snapshot!(message(clip(Clip { delta: Some(0.0), ..Clip::symmetric(0.2) }), fine), @"setting `delta` is 0; expected a finite number, greater than 1");
-    insta::assert_snapshot!(message(clip(Clip { log_ratio_limit: Some(f64::NAN), ..Clip::symmetric(0.2) }), fine), @"setting `log_ratio_limit` is NaN; expected a finite number, greater than 0");
     let divided = |loss_scale_factor, length_epsilon| Objective {
         divisors: LengthDivisors { loss_scale_factor, length_epsilon },
         ..dapo
@@ -369,7 +355,7 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(Normalisers::of(&mask, &[2]).unwrap_err(), @"column `mask` has 1 values, expected 2");
 
     let mut evaluation = Evaluation::default();
-    dapo.evaluate(&fine, &normalisers, &dapo.initial_state(), &mut evaluation).unwrap();
+    dapo.evaluate(&fine, &SMALL, &dapo.initial_state(), &mut evaluation).unwrap();
     let mut accumulator = Accumulator::new(3);
     accumulator.record(0, evaluation.sequences[0]).unwrap();
     insta::assert_snapshot!(accumulator.record(0, evaluation.sequences[0]).unwrap_err(), @"trajectory 0 of an optimizer batch of 3 was recorded twice");

@@ -3,10 +3,10 @@
 use serde_json::Value;
 use tamis_core::advantage::{AdvantageBatch, Bnpo, Component, Generated, GeneratedStatistics};
 use tamis_core::ragged::Ragged;
-use tamis_golden::{cases, numbers};
+use tamis_golden::numbers;
 
 use super::{estimate, knows};
-use crate::{Tally, close, name, number};
+use crate::{cases, close, name, number};
 
 /// 50 digits rounded to float64, against float64 throughout.
 const TOLERANCE: (f64, f64) = (1e-9, 1e-11);
@@ -52,7 +52,6 @@ fn fitted(case: &Value, form: &str, estimator: &Bnpo, rewards: &Ragged<f64>) {
 
 #[test]
 fn bnpo_paper() {
-    let mut tally = Tally::new("bnpo_paper");
     for case in cases("bnpo_paper") {
         knows(&case, &["alpha", "beta", "rule"], &["rewards", "rewards_per_function"]);
         for key in case["outputs"].as_object().unwrap().keys() {
@@ -91,9 +90,7 @@ fn bnpo_paper() {
             fitted(&case, "paper_var_ddof1", &sample, &rewards);
             fitted(&case, "official_code", &official(), &rewards);
         }
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 /// The form of BNPO's code: sample variance, fitted parameters of at least 1.

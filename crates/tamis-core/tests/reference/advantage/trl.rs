@@ -3,10 +3,10 @@
 use serde_json::Value;
 use tamis_core::advantage::{AdvantageBatch, Component, Grpo, NormalizeThenSum, Scale, SingletonAdvantage};
 use tamis_core::ragged::Ragged;
-use tamis_golden::{cases, numbers};
+use tamis_golden::numbers;
 
 use super::{deviation, estimate, knows, noise, uniform_groups_are_zero, unit};
-use crate::{Tally, close, name, number, tolerance};
+use crate::{cases, close, name, number, skip, tolerance};
 
 /// A case: answers `[B][K]`, weights \[K\], and rewards as the sum of what answered.
 struct Case {
@@ -60,7 +60,6 @@ fn sum_noise(case: &Value, components: &[Ragged<f64>], weights: &[f64]) -> f64 {
 
 #[test]
 fn trl_advantages() {
-    let mut tally = Tally::new("trl_advantages");
     for case in cases("trl_advantages") {
         knows(
             &case,
@@ -119,7 +118,7 @@ fn trl_advantages() {
                 let spread = spread_of_sums(&components, &inputs.weights);
                 let noise = sum_noise(&case, &components, &inputs.weights) / (spread + 1e-4);
                 if noise > 0.1 {
-                    tally.skip(&case, "rounding noise over 1e-4 in the reference; 0 here");
+                    skip(&case, "rounding noise over 1e-4 in the reference; 0 here");
                     assert!(result.values().iter().all(|advantage| advantage.abs() < 10.0));
                     continue;
                 }
@@ -127,9 +126,7 @@ fn trl_advantages() {
             }
             other => panic!("{}: multi_objective_aggregation {other:?}", name(&case)),
         }
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 /// Deviation over the batch of the sums of normalised rewards.

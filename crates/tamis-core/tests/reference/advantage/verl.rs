@@ -7,10 +7,10 @@ use tamis_core::advantage::{
     SingletonAdvantage, Tail, TirOptimalTokenBaseline,
 };
 use tamis_core::ragged::Ragged;
-use tamis_golden::{cases, numbers};
+use tamis_golden::numbers;
 
 use super::{deviation, estimate, knows, noise, uniform_groups_are_zero};
-use crate::{Tally, close, name, number, tolerance};
+use crate::{cases, close, name, number, tolerance};
 
 /// A case in group order.
 struct Batch {
@@ -132,37 +132,26 @@ fn outcome(
     run: impl Fn(&Value) -> Box<dyn tamis_core::advantage::AdvantageEstimator>,
     noise: impl Fn(&Value, &Batch, usize) -> f64,
 ) {
-    let mut tally = Tally::new(file);
     for case in cases(file) {
         knows(&case, params, &OUTCOME);
         let batch = Batch::grouped(&case);
         let estimator = run(&case);
         let result = estimate(estimator.as_ref(), &batch.columns()).advantages;
         let per_token = result.per_token(&batch.mask);
+        let sizes: Vec<usize> = batch.rewards.rows().map(<[f64]>::len).collect();
+        let by_group = Ragged::from_lengths(result.values().to_vec(), &sizes).unwrap();
         if let Some(error) = case["outputs"]["error"].as_str() {
             // A group of one: defined here, 0.
             assert!(error.contains("at least 2 samples"), "{}: {error}", name(&case));
-            let advantages = Ragged::from_lengths(
-                result.values().to_vec(),
-                &batch.rewards.rows().map(<[f64]>::len).collect::<Vec<_>>(),
-            )
-            .unwrap();
-            let mut singletons = advantages.rows().filter(|row| row.len() == 1).peekable();
+            let mut singletons = by_group.rows().filter(|row| row.len() == 1).peekable();
             assert!(singletons.peek().is_some() && singletons.all(|row| row == [0.0]), "{}", name(&case));
-            tally.ran += 1;
             continue;
         }
-        let shaped = Ragged::from_lengths(
-            result.values().to_vec(),
-            &batch.rewards.rows().map(<[f64]>::len).collect::<Vec<_>>(),
-        );
-        uniform_groups_are_zero(&case, &batch.rewards, &shaped.unwrap());
+        uniform_groups_are_zero(&case, &batch.rewards, &by_group);
         for field in ["advantage", "return"] {
             batch.compare(&case, field, &per_token, |group| noise(&case, &batch, group));
         }
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 fn divides(case: &Value) -> bool {
@@ -245,7 +234,6 @@ fn verl_adv_gpg() {
 
 #[test]
 fn verl_adv_reinforce_plus_plus_baseline() {
-    let mut tally = Tally::new("verl_adv_reinforce_plus_plus_baseline");
     for case in cases("verl_adv_reinforce_plus_plus_baseline") {
         knows(&case, &PLAIN, &OUTCOME);
         let batch = Batch::grouped(&case);
@@ -258,14 +246,11 @@ fn verl_adv_reinforce_plus_plus_baseline() {
         let ours = ReinforcePlusPlusBaseline { whiten: true, ..centred };
         let ours = estimate(&ours, &batch.columns()).advantages.per_token(&batch.mask);
         whitens_alike(&case, &per_token, &ours, (&whitened, factor));
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn verl_adv_gdpo() {
-    let mut tally = Tally::new("verl_adv_gdpo");
     for case in cases("verl_adv_gdpo") {
         knows(
             &case,
@@ -311,14 +296,11 @@ fn verl_adv_gdpo() {
         let ours = Gdpo { whiten: true, ..sums };
         let ours = estimate(&ours, &columns).advantages.per_token(&batch.mask);
         whitens_alike(&case, &per_token, &ours, (&whitened, factor));
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn verl_adv_reinforce_plus_plus() {
-    let mut tally = Tally::new("verl_adv_reinforce_plus_plus");
     for case in cases("verl_adv_reinforce_plus_plus") {
         knows(&case, &["estimator", "gamma"], &["group", "lengths", "mask", "padded_len", "token_reward"]);
         let batch = Batch::grouped(&case);
@@ -333,14 +315,11 @@ fn verl_adv_reinforce_plus_plus() {
         let (whitened, factor) = whiten(&returns, &batch.mask);
         batch.compare(&case, "advantage", &whitened, |_| factor * noise(&case, batch.rewards.values(), 1.0));
         whitens_alike(&case, &returns, &result.advantages.per_token(&batch.mask), (&whitened, factor));
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn verl_adv_remax() {
-    let mut tally = Tally::new("verl_adv_remax");
     for case in cases("verl_adv_remax") {
         knows(
             &case,
@@ -355,14 +334,11 @@ fn verl_adv_remax() {
         let result = estimate(&Remax { masked_rewards: MaskedRewards::Lost }, &columns);
         batch.compare(&case, "advantage", &result.advantages.per_token(&batch.mask), |_| 0.0);
         batch.compare(&case, "return", &result.returns.unwrap(), |_| 0.0);
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn verl_adv_gae() {
-    let mut tally = Tally::new("verl_adv_gae");
     for case in cases("verl_adv_gae") {
         knows(
             &case,
@@ -386,7 +362,6 @@ fn verl_adv_gae() {
             // One token cannot be whitened: 0 here.
             assert!(error.contains("sum of the mask is one"), "{}: {error}", name(&case));
             assert!(result.advantages.values().iter().all(|advantage| *advantage == 0.0));
-            tally.ran += 1;
             continue;
         }
         batch.compare(&case, "return", &result.returns.unwrap(), |_| 0.0);
@@ -394,15 +369,12 @@ fn verl_adv_gae() {
         let (whitened, factor) = whiten(&plain, &batch.mask);
         batch.compare(&case, "advantage", &whitened, |_| 0.0);
         whitens_alike(&case, &plain, &result.advantages.per_token(&batch.mask), (&whitened, factor));
-        tally.ran += 1;
     }
-    tally.finish();
 }
 
 #[test]
 fn verl_adv_optimal_token_baseline() {
     for file in ["verl_adv_optimal_token_baseline", "verl_adv_tir_optimal_token_baseline"] {
-        let mut tally = Tally::new(file);
         for case in cases(file) {
             knows(
                 &case,
@@ -440,8 +412,6 @@ fn verl_adv_optimal_token_baseline() {
             };
             batch.compare(&case, "advantage", &result.advantages.per_token(&batch.mask), |_| 0.0);
             batch.compare(&case, "return", &result.returns.unwrap(), |_| 0.0);
-            tally.ran += 1;
         }
-        tally.finish();
     }
 }

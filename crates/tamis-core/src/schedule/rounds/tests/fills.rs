@@ -58,8 +58,6 @@ fn copies_of_kept_groups_fill_the_batch() {
     assert_ne!(copies_of(1), copies_of(2));
 }
 
-/// Dropped groups of every round of the step are there to fill it, the first first, and they stand in the batch
-/// where their dispatch puts them.
 #[test]
 fn dropped_groups_fill_the_batch() {
     let fates = [Fate::Wrong, Fate::Mixed, Fate::Failed, Fate::Correct, Fate::Wrong, Fate::Mixed];
@@ -144,8 +142,7 @@ fn nothing_is_filled_where_nothing_was_kept_or_the_batch_is_full() {
         driver.trained();
         // Before the limit another round is drawn, and its groups come first.
         let mut driver = Driver::new(settings(4, 4, 2, on_limit));
-        let commands = driver.first(3);
-        let commands = driver.more(&commands, 2);
+        let commands = driver.kept(&[3, 2]);
         assert_eq!(ready(&commands).trained, ids(&[0, 1, 2, 4]));
         assert_eq!(ready(&commands).surplus, ids(&[5]));
     }

@@ -28,14 +28,11 @@ fn total_steps_are_training_steps() {
     assert_eq!((driver.rounds.progress().steps, close.report.batch.groups), (3, 0));
 }
 
-/// Where only epochs are given, the end is announced when it is reached, so that the last validation and
-/// checkpoint can happen.
 #[test]
 fn the_end_of_the_last_epoch_is_announced() {
     let settings = ScheduleSettings { total_epochs: Some(1), ..ScheduleSettings::verl(4, 4, 2, 0) };
     let mut driver = Driver::with_data(settings, 8);
-    let commands = driver.first(2);
-    let commands = driver.more(&commands, 2);
+    let commands = driver.kept(&[2, 2]);
     ready(&commands);
     driver.trained();
     assert!(matches!(driver.begin()[..], [Command::Finish { why: RunEnd::TotalEpochs, .. }]));
@@ -51,64 +48,13 @@ fn the_last_partial_batch_is_accounted_for() {
         let settings =
             ScheduleSettings { total_epochs: Some(1), on_exhausted, ..ScheduleSettings::verl(4, 4, 2, 0) };
         let mut driver = Driver::with_data(settings, 8);
-        let commands = driver.first(2);
-        let commands = driver.more(&commands, 1);
+        let commands = driver.kept(&[2, 1]);
         let close = match commands.last() {
             Some(Command::Finish { close, .. } | Command::StepReady(close)) => close,
             other => panic!("{other:?}"),
         };
         assert_eq!((close.trained.len(), close.surplus.len()), (trained, surplus));
     }
-}
-
-/// verl's epoch on resume is steps / batches of the loader. Here a resumed machine goes on exactly, at any
-/// point: in the middle of a round, and at the end of an epoch, where verl trains nothing and exits well.
-#[test]
-fn a_resumed_run_goes_on_exactly() {
-    let settings = ScheduleSettings {
-        total_epochs: Some(3),
-        surplus: Surplus::Carry { max_lag: 3 },
-        ..ScheduleSettings::verl(4, 8, 2, 3)
-    };
-    let play = |interrupt: bool| {
-        let mut driver = Driver::with_data(settings.clone(), 24);
-        let mut seen = Vec::new();
-        let mut commands = driver.begin();
-        while !driver.rounds.is_ended() {
-            let (groups, after) = driver.dispatch(&commands);
-            commands = after;
-            for group in groups {
-                if interrupt {
-                    let text = serde_json::to_string(&driver.rounds).unwrap();
-                    let resumed: Scheduler = serde_json::from_str(&text).unwrap();
-                    assert_eq!(resumed, driver.rounds);
-                    driver.rounds = resumed;
-                }
-                let fate = if group.0 % 3 == 0 { Fate::Mixed } else { Fate::Wrong };
-                commands = driver.send(scored(group, fate, 2));
-            }
-            seen.push(serde_json::to_string(&commands).unwrap());
-            if matches!(commands.last(), Some(Command::StepReady(_))) {
-                driver.trained();
-                commands = driver.begin();
-                seen.push(serde_json::to_string(&commands).unwrap());
-            }
-        }
-        assert_eq!(driver.rounds.progress().epoch, 2);
-        assert!(driver.rounds.progress().steps >= 5);
-        seen
-    };
-    assert_eq!(play(false), play(true));
-}
-
-/// verl's V1 trainer ignores the limit and loops for ever where everything is solved.
-#[test]
-fn an_epoch_of_solved_prompts_ends() {
-    let mut driver = Driver::with_data(ScheduleSettings::verl(4, 4, 2, 0), 8);
-    let begun = driver.begin();
-    let commands = driver.round(&begun, |_| Fate::Correct);
-    let commands = driver.round(&commands, |_| Fate::Correct);
-    assert!(matches!(commands.last(), Some(Command::Stop { .. })));
 }
 
 /// verl keeps its partial batch over the end of an epoch; so does this, and the epoch's number follows the

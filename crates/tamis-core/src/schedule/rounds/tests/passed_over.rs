@@ -65,7 +65,6 @@ fn a_kept_group_begins_the_count_anew() {
     assert!(matches!(commands.last(), Some(Command::Draw { .. })));
 }
 
-/// The last epoch has kept nothing, and has taken a few prompts: the run is over, and well.
 #[test]
 fn a_short_last_epoch_is_no_want_of_signal() {
     let run = ScheduleSettings { total_epochs: Some(2), ..settings() };
@@ -108,7 +107,6 @@ fn a_run_that_never_kept_a_group_has_a_diagnosis() {
     );
 }
 
-/// What was given up says nothing of an epoch: its prompts come again.
 #[test]
 fn groups_that_are_given_up_do_not_count() {
     let run = ScheduleSettings { rounds_in_flight: 3, num_prompts: None, ..settings() };
