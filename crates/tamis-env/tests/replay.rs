@@ -3,8 +3,12 @@
 
 use proptest::prelude::*;
 use tamis_core::random::{Key, Purpose};
+use tamis_core::setting::Described as _;
 use tamis_env::environment::kind::{EnvironmentKind, EnvironmentMaker, EnvironmentStyle};
 use tamis_env::environment::prompting::Prompting;
+
+const GAMES: [&str; 7] =
+    ["bandit", "countdown", "frozen_lake", "rubik_2x2", "sokoban", "sudoku", "twenty_forty_eight"];
 
 fn maker(kind: &str, style: EnvironmentStyle) -> EnvironmentMaker {
     let kind: EnvironmentKind = serde_json::from_value(serde_json::json!({"kind": kind})).expect("a kind");
@@ -36,7 +40,7 @@ proptest! {
     #[test]
     fn an_episode_is_a_function_of_its_keys_and_answers(seed in 0_u64..1000) {
         let key = |n| Key::new(seed, Purpose::Environment).with(n);
-        for kind in ["bandit", "countdown", "frozen_lake", "rubik_2x2", "sokoban", "sudoku", "twenty_forty_eight"] {
+        for kind in GAMES {
             for style in [EnvironmentStyle::Ragen, EnvironmentStyle::Plain] {
                 let maker = maker(kind, style);
                 let first = play(&maker, (key(0), key(1)), key(2));
@@ -52,11 +56,32 @@ proptest! {
     }
 }
 
+#[test]
+fn a_setting_outside_its_range_is_refused_by_name() {
+    let key = Key::new(1, Purpose::Environment);
+    let mut num_refused = 0;
+    for kind in GAMES {
+        for spec in EnvironmentKind::shape().keys_of_kind(kind) {
+            for value in [-2e9, 0.0, 1.0, 2e9].into_iter().filter(|value| !spec.check.holds(*value)) {
+                let json = serde_json::json!({"kind": kind, spec.name: value as i64});
+                // A number of something is none below 0.
+                let Ok(settings) = serde_json::from_value(json) else { continue };
+                let maker = EnvironmentMaker { kind: settings, ..maker(kind, EnvironmentStyle::Plain) };
+                let error = maker.game(key, key).err().map(|error| error.to_string()).unwrap_or_default();
+                let is_named = error.starts_with(&format!("setting `{}` is ", spec.name));
+                let is_told = is_named && error.contains("; expected a finite number, ");
+                assert!(is_told, "{kind} {} {value}: {error}", spec.name);
+                num_refused += 1;
+            }
+        }
+    }
+    assert!(num_refused > 20, "{num_refused}");
+}
+
 /// RAGEN's own words, or anyone's, take the place of a game's (`environment.prompting.instruction`).
 #[test]
 fn an_instruction_replaces_the_words_of_the_game() {
-    for kind in ["bandit", "countdown", "frozen_lake", "rubik_2x2", "sokoban", "sudoku", "twenty_forty_eight"]
-    {
+    for kind in GAMES {
         let system = |instruction: &str| {
             let mut maker = maker(kind, EnvironmentStyle::Ragen);
             instruction.clone_into(&mut maker.prompting.instruction);

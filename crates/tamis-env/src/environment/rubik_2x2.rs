@@ -495,19 +495,8 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_range() {
-        for scramble_moves in [0, 101] {
-            let settings = Rubik2x2Settings { scramble_moves, ..ALL };
-            assert_eq!(
-                Rubik2x2::new(&settings, Key::from_bits(0)).expect_err("out of range").to_string(),
-                format!(
-                    "setting `scramble_moves` is {scramble_moves}; expected a finite number, from 1 to 100"
-                )
-            );
-        }
-        let settings: Rubik2x2Settings =
-            serde_json::from_str(r#"{"faces": "six", "doubles": false, "scramble_moves": 1}"#)
-                .expect("settings");
+    fn moves_are_named() {
+        let settings = Rubik2x2Settings { doubles: false, scramble_moves: 1, ..ALL };
         let cube = Rubik2x2::new(&settings, Key::from_bits(0)).expect("a cube");
         assert_eq!(cube.actions().join(", "), "U, U', D, D', L, L', R, R', F, F', B, B'");
     }

@@ -45,26 +45,14 @@ impl RewardFunction for EnvironmentReward {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Map;
-    use tamis_core::group::{Episode, PromptId, Turn};
-    use tamis_data::prompt::{Prompt, PromptContent};
+    use tamis_core::group::{Episode, Turn};
 
     use super::*;
-
-    fn prompt() -> Prompt {
-        Prompt {
-            id: PromptId(0),
-            content: PromptContent::Text("S".to_owned()),
-            ground_truth: None,
-            data_source: String::new(),
-            columns: Map::new(),
-            images: Vec::new(),
-        }
-    }
+    use crate::reward::test_prompt;
 
     #[test]
     fn it_is_the_sum_with_its_parts_and_success_apart() {
-        let prompt = prompt();
+        let prompt = test_prompt("");
         let turn = |reward| Turn { reward, ..Turn::default() };
         let episode = Episode {
             turns: vec![turn(-0.5), turn(0.0), turn(2.0)],
@@ -82,7 +70,7 @@ mod tests {
     /// Whatever numbers an environment gives, none of them takes its reward away.
     #[test]
     fn no_answer_is_what_the_episode_says_and_no_name_of_a_number() {
-        let prompt = prompt();
+        let prompt = test_prompt("");
         let info = BTreeMap::from([("unscored".to_owned(), 1.0)]);
         let scored =
             Episode { turns: vec![Turn { reward: 1.0, info, ..Turn::default() }], ..Episode::default() };

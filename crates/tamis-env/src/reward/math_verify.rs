@@ -139,7 +139,7 @@ mod tests {
     use crate::reward::listener::Heard;
     use crate::reward::model::ModelSettings;
     use crate::reward::settings::RewardHost;
-    use crate::reward::{NamedReward, Rewards, test_prompt};
+    use crate::reward::{NamedReward, Rewards, has_python, test_prompt};
 
     /// A stand-in for the library: a ground truth is itself, an answer is the inside of a box.
     const LIBRARY: &str = r#"
@@ -235,14 +235,6 @@ def verify(gold, answer, timeout_seconds):
 
     const TESTED: [(&str, &str); 3] =
         [("math-verify", "0.9.0"), ("latex2sympy2_extended", "1.11.0"), ("antlr4-python3-runtime", "4.13.2")];
-
-    fn has_python() -> bool {
-        let found = std::process::Command::new("python3").arg("--version").output().is_ok();
-        if !found {
-            println!("skipped: no python3");
-        }
-        found
-    }
 
     #[test]
     fn verdicts_are_the_librarys() {

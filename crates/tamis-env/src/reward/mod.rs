@@ -111,8 +111,18 @@ tamis_core::tagged! {
 mod tests;
 
 /// A prompt of nothing but a ground truth.
+/// Python programs are tested where there is a Python.
 #[cfg(test)]
-fn test_prompt(truth: &str) -> tamis_data::prompt::Prompt {
+fn has_python() -> bool {
+    let found = std::process::Command::new("python3").arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: no python3");
+    }
+    found
+}
+
+#[cfg(test)]
+pub(crate) fn test_prompt(truth: &str) -> tamis_data::prompt::Prompt {
     tamis_data::prompt::Prompt {
         id: tamis_core::group::PromptId(0),
         content: tamis_data::prompt::PromptContent::Text(format!("{truth}?")),

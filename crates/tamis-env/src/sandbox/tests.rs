@@ -136,7 +136,6 @@ fn an_endless_program_is_ended() {
     assert_eq!(print(sandbox, "print(1)"), "1");
 }
 
-/// Folders that are locked, or nested deeper than any path, cost nobody else anything.
 #[test]
 fn a_working_folder_is_emptied_whatever_is_in_it() {
     for without in [&["namespaces"][..], &["namespaces", "seccomp"]] {
@@ -154,7 +153,6 @@ fn a_working_folder_is_emptied_whatever_is_in_it() {
     }
 }
 
-/// What cannot be emptied is told, and costs nobody else anything.
 #[test]
 fn a_working_folder_that_cannot_be_emptied_is_told() {
     let Ok(sandbox) = Sandbox::without(&settings(), &["namespaces", "landlock", "own user"]) else { return };

@@ -1,12 +1,10 @@
 use serde_json::Map;
-use tamis_core::group::PromptId;
 use tamis_core::random::Purpose;
-use tamis_data::prompt::PromptContent;
 
 use super::process::{EnvironmentWorkers, WorkerCommand};
 use super::*;
-use crate::reward::Nobody;
 use crate::reward::listener::Heard;
+use crate::reward::{Nobody, test_prompt};
 
 /// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say something else.
 const COUNTER: &str = r#"
@@ -68,9 +66,17 @@ fn counter(limit: Duration, max_turns: usize) -> Foreign {
 fn counter_heard(limit: Duration, max_turns: usize) -> (Foreign, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
     let listener: Arc<dyn Listener> = Arc::clone(&heard) as Arc<dyn Listener>;
-    let (workers, introduction) =
-        EnvironmentWorkers::start(command(COUNTER), Arc::clone(&listener)).expect("starts");
-    (Foreign::new(Arc::new(workers), introduction, "count", limit, max_turns, listener), heard)
+    (started(command(COUNTER), limit, max_turns, listener), heard)
+}
+
+fn started(
+    command: WorkerCommand,
+    limit: Duration,
+    max_turns: usize,
+    listener: Arc<dyn Listener>,
+) -> Foreign {
+    let (workers, introduction) = EnvironmentWorkers::start(command, Arc::clone(&listener)).expect("starts");
+    Foreign::new(Arc::new(workers), introduction, "count", limit, max_turns, listener)
 }
 
 fn nobody() -> Arc<dyn Listener> {
@@ -78,14 +84,8 @@ fn nobody() -> Arc<dyn Listener> {
 }
 
 fn prompt(level: Option<&str>) -> Prompt {
-    Prompt {
-        id: PromptId(0),
-        content: PromptContent::Text("go".to_owned()),
-        ground_truth: None,
-        data_source: String::new(),
-        columns: Map::from_iter(level.map(|level| (LEVEL.to_owned(), Value::from(level)))),
-        images: Vec::new(),
-    }
+    let columns = Map::from_iter(level.map(|level| (LEVEL.to_owned(), Value::from(level))));
+    Prompt { columns, ..test_prompt("go") }
 }
 
 fn begin(foreign: &Foreign, level: &str) -> Box<dyn Environment> {
@@ -133,9 +133,8 @@ fn episodes_are_played_elsewhere_turn_by_turn() {
 #[test]
 fn an_episode_that_is_cut_is_scored_where_its_environment_can() {
     let scoring = WorkerCommand { settings: json!({"scores_cut": true}), ..command(COUNTER) };
-    let (workers, introduction) = EnvironmentWorkers::start(scoring, nobody()).expect("starts");
     let limit = Duration::from_secs(60);
-    let foreign = Foreign::new(Arc::new(workers), introduction, "count", limit, 2, nobody());
+    let foreign = started(scoring, limit, 2, nobody());
     let mut by_turns = begin(&foreign, "4");
     assert_eq!(by_turns.act("one").reward, Some(0.5));
     let last = by_turns.act("two");
@@ -152,7 +151,6 @@ fn an_episode_that_is_cut_is_scored_where_its_environment_can() {
     assert_eq!((cut.cut(), cut.is_success()), (None, None));
 }
 
-/// A trajectory makes as many calls as it likes: its turns are not theirs.
 #[test]
 fn calls_of_tools_have_no_limit_of_turns() {
     let mut calls = counter(Duration::from_secs(60), 2)
@@ -185,7 +183,6 @@ fn what_goes_wrong_costs_one_episode_and_says_why() {
     assert_eq!((one.act("one").fault, other.act("one").fault), (None, None));
 }
 
-/// A crash costs its group, however many there were before; one after the other with nothing in between costs the run.
 #[test]
 fn restarts_are_counted_from_the_last_episode_that_ended() {
     let foreign = counter(Duration::from_secs(60), 9);
@@ -210,7 +207,6 @@ fn restarts_are_counted_from_the_last_episode_that_ended() {
     );
 }
 
-/// Calls of tools have no end of their own: one that is answered shows that they work.
 #[test]
 fn an_answered_call_forgives_lost_workers() {
     let foreign = counter(Duration::from_secs(60), 9);
@@ -223,7 +219,6 @@ fn an_answered_call_forgives_lost_workers() {
     }
 }
 
-/// What a worker prints beside its answers is left out, and told once; so are numbers that no metric can be named after.
 #[test]
 fn stray_lines_and_names_are_left_out_with_a_warning() {
     let (foreign, heard) = counter_heard(Duration::from_secs(60), 9);
@@ -269,7 +264,6 @@ fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
     assert_eq!(waits.join().expect("joined").1.fault, None);
 }
 
-/// One that answers nobody any more is ended, and another takes its place.
 #[test]
 fn a_worker_that_hangs_is_started_again() {
     let one = WorkerCommand { num_processes: 1, ..command(COUNTER) };
@@ -293,7 +287,6 @@ fn a_worker_that_hangs_is_started_again() {
     assert_eq!(begin(&patient, "5").act("one").fault, None);
 }
 
-/// The time that a worker takes to come up is no time of an answer, and has a limit of its own, whoever starts it.
 #[test]
 fn nobody_waits_longer_for_a_worker_than_one_may_take_to_start() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -307,11 +300,8 @@ fn nobody_waits_longer_for_a_worker_than_one_may_take_to_start() {
         ..command(&slow)
     };
     let limit = Duration::from_secs(10);
-    let (workers, introduction) =
-        EnvironmentWorkers::start(WorkerCommand { startup_timeout: limit, ..command }, nobody())
-            .expect("starts");
-    let foreign =
-        Foreign::new(Arc::new(workers), introduction, "count", Duration::from_secs(600), 9, nobody());
+    let command = WorkerCommand { startup_timeout: limit, ..command };
+    let foreign = started(command, Duration::from_secs(600), 9, nobody());
     assert!(fault(begin(&foreign, "5").act("die")).contains("gave up"));
     std::thread::scope(|scope| {
         for _ in 0..3 {

@@ -95,7 +95,6 @@ fn outputs_and_calls() {
     assert_eq!(judge(reward, truth, "def other(a, b): return a + [b]"), WRONG);
 }
 
-/// Programs that know no answer.
 #[test]
 fn cheats_score_nothing() {
     let Some(reward) = reward() else { return };
@@ -289,7 +288,6 @@ fn rows_that_test_nothing_are_refused() {
     assert_eq!(refusal("def check(f):\n    assert f(1) == 2\ncheck(f)"), "");
 }
 
-/// Assertions of one text see what those before them did.
 #[test]
 fn assertions_are_taken_in_their_order() {
     let Some(partial) = build(&CodeSettings { partial: true, ..settings() }) else { return };

@@ -1,4 +1,5 @@
 use super::*;
+use crate::reward::RewardOutcome::NoAnswer;
 use crate::reward::after_think::AfterThink;
 use crate::reward::math::Math;
 use crate::reward::{RewardContext, RewardKind, test_prompt};
@@ -34,8 +35,16 @@ impl RewardFunction for Says {
     }
 }
 
-fn named(name: &str, weight: f64, outcomes: Vec<RewardOutcome>, is_shaping: bool) -> NamedReward {
-    NamedReward { name: name.to_owned(), weight, function: Box::new(Says(outcomes, is_shaping)) }
+fn named(name: &str, weight: f64, outcomes: &[RewardOutcome]) -> NamedReward {
+    NamedReward { name: name.to_owned(), weight, function: Box::new(Says(outcomes.to_vec(), false)) }
+}
+
+fn shaping(name: &str, weight: f64, outcomes: &[RewardOutcome]) -> NamedReward {
+    NamedReward { function: Box::new(Says(outcomes.to_vec(), true)), ..named(name, weight, outcomes) }
+}
+
+fn score(value: f64) -> RewardOutcome {
+    RewardOutcome::score(value)
 }
 
 fn scoring(functions: Vec<NamedReward>, num_tokens: usize) -> ScoredBatch {
@@ -62,28 +71,13 @@ fn row(scored: &Scored) -> String {
 fn sums_by_hand() {
     let scoring = scoring(
         vec![
-            named(
-                "right",
-                2.0,
-                vec![RewardOutcome::verified(-1.0, false), RewardOutcome::NoAnswer, RewardOutcome::NoAnswer],
-                false,
-            ),
+            named("right", 2.0, &[RewardOutcome::verified(-1.0, false), NoAnswer, NoAnswer]),
             named(
                 "other",
                 1.0,
-                vec![
-                    RewardOutcome::verified(0.5, true),
-                    RewardOutcome::verified(1.0, true),
-                    RewardOutcome::NoAnswer,
-                ],
-                false,
+                &[RewardOutcome::verified(0.5, true), RewardOutcome::verified(1.0, true), NoAnswer],
             ),
-            named(
-                "short",
-                0.5,
-                vec![RewardOutcome::score(-1.0), RewardOutcome::score(-0.5), RewardOutcome::NoAnswer],
-                true,
-            ),
+            shaping("short", 0.5, &[score(-1.0), score(-0.5), NoAnswer]),
         ],
         2,
     );
@@ -107,25 +101,19 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
 
 #[test]
 fn shaping_alone_is_the_raw_outcome_only_where_there_is_nothing_else() {
-    let alone = scoring(vec![named("short", 0.5, vec![RewardOutcome::score(-1.0)], true)], 0);
+    let alone = scoring(vec![shaping("short", 0.5, &[score(-1.0)])], 0);
     assert_eq!(row(&alone.rows[0]), "score=-0.5 short=-1 -> -0.5");
-    let shaped = scoring(
-        vec![
-            named("right", 1.0, vec![RewardOutcome::NoAnswer], false),
-            named("short", 0.5, vec![RewardOutcome::score(-1.0)], true),
-        ],
-        0,
-    );
+    let shaped = scoring(vec![named("right", 1.0, &[NoAnswer]), shaping("short", 0.5, &[score(-1.0)])], 0);
     assert_eq!(row(&shaped.rows[0]), "right=NaN score=NaN short=-1 -> -0.5");
 }
 
 #[test]
 fn what_weighs_nothing_is_no_reward() {
     let judged = |answer: RewardOutcome| {
-        let measured = named("length", 0.0, vec![RewardOutcome::score(12.0)], false);
-        scoring(vec![measured, named("judge", 1.0, vec![answer], false)], 0)
+        let measured = named("length", 0.0, &[score(12.0)]);
+        scoring(vec![measured, named("judge", 1.0, &[answer])], 0)
     };
-    let unanswered = judged(RewardOutcome::NoAnswer);
+    let unanswered = judged(NoAnswer);
     assert_eq!(row(&unanswered.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
     assert_eq!(unanswered.warnings.len(), 1, "{:?}", unanswered.warnings);
     // One that fails is reported once, and nothing is said of a sum that there is not.
@@ -133,9 +121,9 @@ fn what_weighs_nothing_is_no_reward() {
     assert_eq!(row(&failed.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
     assert_eq!(failed.warnings.len(), 1, "{:?}", failed.warnings);
     assert!(failed.warnings[0].contains("the first: the function failed: no good"), "{:?}", failed.warnings);
-    assert_eq!(row(&judged(RewardOutcome::score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
+    assert_eq!(row(&judged(score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
     // Where nothing weighs, what was measured is all there is.
-    let all = scoring(vec![named("length", 0.0, vec![RewardOutcome::score(12.0)], false)], 0);
+    let all = scoring(vec![named("length", 0.0, &[score(12.0)])], 0);
     assert_eq!(row(&all.rows[0]), "length=12 score=0 -> 0");
 }
 
@@ -151,9 +139,9 @@ fn finer_numbers_stay_with_their_functions() {
     let message = |role: &str| Message::new(role, "x");
     let turns = ["assistant", "tool", "assistant"].map(message);
     let functions = vec![
-        named("steps", 2.0, fine(Some(vec![0.5, 0.0, -1.0]), None), false),
-        named("turns", 1.0, fine(None, Some(vec![3.0, 4.0])), false),
-        named("whole", 10.0, vec![RewardOutcome::score(1.0)], false),
+        named("steps", 2.0, &fine(Some(vec![0.5, 0.0, -1.0]), None)),
+        named("turns", 1.0, &fine(None, Some(vec![3.0, 4.0]))),
+        named("whole", 10.0, &[score(1.0)]),
     ];
     let scoring = scoring_of(functions, 3, Some(&turns));
     let reward = &scoring.rows[0].reward;
@@ -162,6 +150,11 @@ fn finer_numbers_stay_with_their_functions() {
     let scores = &scoring.rows[0].scores;
     assert_eq!(scores["steps"].per_token.as_deref(), Some(&[0.5, 0.0, -1.0][..]));
     assert_eq!(scores["turns"].per_turn.as_deref(), Some(&[3.0, 4.0][..]));
+}
+
+/// What a person is told first, without the completion that it is about.
+fn first_line(scored: &ScoredBatch) -> &str {
+    scored.warnings.first().and_then(|warning| warning.lines().next()).unwrap_or_default()
 }
 
 #[test]
@@ -179,90 +172,55 @@ fn broken_answers_are_failures() {
         ]))
     };
     let say = |outcome: RewardOutcome| {
-        let scoring = scoring(vec![named("f", 1.0, vec![outcome], false)], 2);
-        format!("{}\n{}", row(&scoring.rows[0]), scoring.warnings.first().cloned().unwrap_or_default())
+        let scoring = scoring(vec![named("f", 1.0, &[outcome])], 2);
+        format!("{}\n{}", row(&scoring.rows[0]), first_line(&scoring))
     };
-    insta::assert_snapshot!(say(RewardOutcome::score(f64::NAN)), @r"
+    insta::assert_snapshot!(say(score(f64::NAN)), @r"
 f=NaN score=NaN -> NaN
 no reward function answered 1 of 1 completions; they stay unscored; the first:
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 ");
-    insta::assert_snapshot!(say(RewardOutcome::score(f64::NEG_INFINITY)), @r"
+    insta::assert_snapshot!(say(score(f64::NEG_INFINITY)), @r"
 f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must be finite, got -inf
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 ");
     let turns = Score { per_turn: Some(vec![0.5, 0.5]), ..Score::of(1.0) };
     insta::assert_snapshot!(say(RewardOutcome::Scored(Scores::from([("score".to_owned(), turns)]))), @r#"
 f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per turn: expected 1 numbers, one for each turn of the assistant in the completion, got 2
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 "#);
     insta::assert_snapshot!(say(extra(f64::INFINITY)), @r"
 f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `bonus` must be finite, got inf
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 ");
-    insta::assert_snapshot!(say(RewardOutcome::score(-1e308)), @r#"
+    insta::assert_snapshot!(say(score(-1e308)), @r#"
     f=NaN score=NaN -> NaN
     reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got -1e308
-      prompt 0: `1?`
-      completion: `a\nb`
-      ground truth: `1`, data source: `test`
     "#);
     insta::assert_snapshot!(say(parts(vec![1.0, 1.1e100])).lines().nth(1).unwrap(), @"reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got 1.1e100");
     insta::assert_snapshot!(say(extra(f64::NAN)), @"f=1 score=1 -> 1");
     insta::assert_snapshot!(say(parts(vec![1.0])), @r"
 f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per token: expected 2 numbers, one for each completion token, got 1
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 ");
     insta::assert_snapshot!(say(parts(vec![1.0, f64::NAN])), @r"
 f=NaN score=NaN -> NaN
 no reward function answered 1 of 1 completions; they stay unscored; the first:
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 ");
     let huge = |second: f64| {
-        let functions = vec![
-            named("f", 2.0, vec![RewardOutcome::verified(1e100, true)], false),
-            named("g", 2.0, vec![RewardOutcome::score(second)], false),
-        ];
+        let functions =
+            vec![named("f", 2.0, &[RewardOutcome::verified(1e100, true)]), named("g", 2.0, &[score(second)])];
         let scoring = scoring(functions, 0);
-        format!("{}\n{}", row(&scoring.rows[0]).replace(&"0".repeat(92), "..."), scoring.warnings.join("\n"))
+        format!("{}\n{}", row(&scoring.rows[0]).replace(&"0".repeat(92), "..."), first_line(&scoring))
     };
     insta::assert_snapshot!(huge(1e100), @r"
 acc=1 f=1...00000000 g=1...00000000 score=NaN -> NaN
 the weighted sum of the scores of 1 of 1 completions is beyond plus and minus 1e100; they stay unscored; the first:
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 ");
     // Opposite ones have a sum like any others.
     assert!(huge(-1e100).ends_with("score=0 -> 0\n"), "{}", huge(-1e100));
-    let two = scoring(
-        vec![
-            named("f", 1.0, vec![RewardOutcome::score(1.0); 2], false),
-            named("g", 1.0, vec![RewardOutcome::score(1.0)], false),
-        ],
-        0,
-    );
-    insta::assert_snapshot!(two.warnings[0], @r"
+    let two = scoring(vec![named("f", 1.0, &[score(1.0), score(1.0)]), named("g", 1.0, &[score(1.0)])], 0);
+    insta::assert_snapshot!(first_line(&two), @r"
 reward function `g` failed on 2 of 2 completions and gives them no score; the first: answers: expected 2 for 2 completions, got 1
-  prompt 0: `1?`
-  completion: `a\nb`
-  ground truth: `1`, data source: `test`
 ");
     let excerpted = excerpt(&"x".repeat(1000));
     assert_eq!(excerpted.chars().count(), EXCERPT_CHARS + 1);
@@ -274,7 +232,7 @@ fn the_columns_of_a_row_that_nobody_answered_are_shown() {
     let mut prompt = test_prompt("1");
     prompt.columns.insert("level".to_owned(), serde_json::json!({"of": [1, 2]}));
     prompt.columns.insert("solution".to_owned(), "long\n".repeat(100).into());
-    let rewards = Rewards::new(vec![named("f", 1.0, vec![RewardOutcome::NoAnswer], false)]).unwrap();
+    let rewards = Rewards::new(vec![named("f", 1.0, &[NoAnswer])]).unwrap();
     let warned =
         |prompt: &Prompt| rewards.score(&[RewardInput::text(prompt, "a")]).unwrap().warnings.remove(0);
     let shown = warned(&prompt).replace(r"long\n", "L");
@@ -292,7 +250,7 @@ fn the_columns_of_a_row_that_nobody_answered_are_shown() {
 #[test]
 fn set_up_errors() {
     let error = |functions| Rewards::new(functions).err().unwrap().to_string();
-    let of = |name: &str, weight| named(name, weight, vec![], false);
+    let of = |name: &str, weight| named(name, weight, &[]);
     insta::assert_snapshot!(error(vec![]), @"a run needs at least one reward function");
     insta::assert_snapshot!(error(vec![of("", 1.0)]), @"reward function name `` is empty");
     insta::assert_snapshot!(error(vec![of("acc", 1.0)]), @"reward function name `acc` is taken by a number that tamis computes; choose another");
@@ -306,8 +264,9 @@ proptest! {
         answers in proptest::collection::vec((proptest::option::of(-2.0f64..2.0), -3.0f64..3.0), 1..6),
     ) {
         let functions = answers.iter().enumerate().map(|(i, (score, weight))| {
-            let outcome = score.map_or(RewardOutcome::NoAnswer, RewardOutcome::score);
-            named(&format!("f{i}"), *weight, vec![outcome], i % 2 == 1)
+            let outcome = score.map_or(NoAnswer, RewardOutcome::score);
+            let kind = if i % 2 == 1 { shaping } else { named };
+            kind(&format!("f{i}"), *weight, &[outcome])
         });
         let scoring = scoring(functions.collect(), 0);
         let answered: Vec<f64> = answers.iter().filter_map(|(score, weight)| Some((*score)? * weight)).collect();
@@ -320,7 +279,6 @@ proptest! {
     }
 }
 
-/// Answers that the verifier judges equal are one vote, whatever is written around them.
 #[test]
 fn votes_are_answers() {
     let by_source = || RewardKind::of_name("by_source").expect("a kind");
@@ -363,7 +321,7 @@ struct Outside;
 
 impl RewardFunction for Outside {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        vec![RewardOutcome::score(1.0); batch.len()]
+        vec![score(1.0); batch.len()]
     }
 
     fn is_external(&self) -> bool {

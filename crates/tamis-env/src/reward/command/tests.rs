@@ -9,17 +9,11 @@ use tamis_data::prompt::{Message, PromptContent};
 
 use super::*;
 use crate::reward::listener::Heard;
-use crate::reward::{NamedReward, Rewards};
+use crate::reward::{NamedReward, Rewards, has_python, test_prompt};
 
 fn prompt(id: u64, truth: &str) -> Prompt {
-    Prompt {
-        id: PromptId(id),
-        content: PromptContent::Text(format!("{truth}?")),
-        ground_truth: Some(truth.to_owned()),
-        data_source: "test".to_owned(),
-        columns: Map::from_iter([("level".to_owned(), json!(id))]),
-        images: Vec::new(),
-    }
+    let columns = Map::from_iter([("level".to_owned(), json!(id))]);
+    Prompt { id: PromptId(id), columns, ..test_prompt(truth) }
 }
 
 fn config(argv: &[&str]) -> CommandConfig {
@@ -53,6 +47,11 @@ fn failure(command: &CommandReward) -> String {
     }
 }
 
+fn alone(command: CommandReward) -> Rewards {
+    let named = NamedReward { name: "judge".to_owned(), weight: 1.0, function: Box::new(command) };
+    Rewards::new(vec![named]).unwrap()
+}
+
 #[test]
 fn what_is_sent() {
     let mut prompt = prompt(3, "5");
@@ -70,7 +69,6 @@ fn what_is_sent() {
     insta::assert_snapshot!(line(&RewardInput::text(&prompt, "five")), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":[{"role":"user","content":[{"type":"text","text":"5?"}],"name":"bob"}],"completion":"five","messages":[{"role":"assistant","content":"five"}],"completion_ids":[],"ground_truth":null,"data_source":"test","columns":{"level":3},"step":0,"epoch":0,"trainer_state":{"global_step":0,"max_steps":0,"num_train_epochs":0,"num_input_tokens_seen":0,"train_batch_size":0}}"#);
 }
 
-/// The page for users names every field that is sent, and every one that is understood.
 #[test]
 fn the_page_on_rewards_names_every_field() {
     let page =
@@ -163,10 +161,8 @@ cannot import torch
 no answer within 1.5 s; the process was killed; its standard error ends:
 still loading
 ");
-    insta::assert_snapshot!(failure(&shell("read line; echo 'debug: scoring'; cat")), @"expected one JSON object with `id` and `score` a line, got `debug: scoring`: not JSON (expected value at line 1 column 1); the process was killed");
     insta::assert_snapshot!(failure(&shell("head -c 100000000 /dev/zero")), @"an answer is longer than 1048576 bytes; the process was killed");
     insta::assert_snapshot!(failure(&shell("yes '{\"id\": 99, \"score\": 1}'")), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 99, "score": 1}`: no completion with id 99 is waiting for an answer; the process was killed"#);
-    insta::assert_snapshot!(failure(&shell("read line; echo '{\"id\": 0, \"score\": Infinity}'; cat")), @"score `score` must be finite, got Infinity");
     let nan = shell("read line; echo '{\"id\": 0, \"score\": NaN}'; cat");
     assert_eq!(outcomes(&nan, 1), [RewardOutcome::NoAnswer]);
     let error = |argv: &[&str]| CommandReward::new(config(argv)).err().unwrap().to_string();
@@ -193,20 +189,10 @@ Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: 
 "#
     );
     assert_eq!(lock(&command.health).restarts, 2);
-    let named = NamedReward { name: "judge".to_owned(), weight: 1.0, function: Box::new(command) };
-    let rewards = Rewards::new(vec![named]).unwrap();
+    let rewards = alone(command);
     let prompt = prompt(0, "1");
     let error = rewards.score(&[RewardInput::text(&prompt, "1")]).unwrap_err();
     insta::assert_snapshot!(error, @"reward function `judge` cannot go on: its processes were restarted 2 times in a row, which is the limit; the last failure: the process ended (exit status: 1) before it answered");
-}
-
-/// Python programs are tested where there is a Python.
-fn has_python() -> bool {
-    let found = std::process::Command::new("python3").arg("--version").output().is_ok();
-    if !found {
-        println!("skipped: no python3");
-    }
-    found
 }
 
 /// A raw program that scores 1 for a right completion, dies of "3" and hangs at "5".
@@ -250,7 +236,6 @@ fn one_bad_completion_does_not_cost_the_others() {
     }
 }
 
-/// Restarts that answers follow are no reason to end a run, however many there are.
 #[test]
 fn completions_that_end_their_process_one_by_one_do_not_use_up_the_restarts() {
     if !has_python() {
@@ -272,7 +257,6 @@ fn completions_that_end_their_process_one_by_one_do_not_use_up_the_restarts() {
     }
 }
 
-/// What processes print is kept in a file, which is named once, or passed on line by line.
 #[test]
 fn what_it_prints_is_kept_or_passed_on() {
     const PRINTS: &str =
@@ -312,7 +296,7 @@ for line in sys.stdin:
 ";
 
 #[test]
-fn a_long_wait_is_told_and_a_restart_too() {
+fn a_long_wait_is_told() {
     if !has_python() {
         return;
     }
@@ -330,16 +314,6 @@ fn a_long_wait_is_told_and_a_restart_too() {
     let warned = heard.text().replace(SLOW_TO_START, "SLOW");
     // Both processes waited as long; one line says so.
     insta::assert_snapshot!(warned, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it is given up after 61.5 s (a fresh process; `startup_timeout` is part of that)");
-
-    let heard = Arc::new(Heard::default());
-    let config =
-        CommandConfig { max_restarts: 1, ..super::tests::config(&["sh", "-c", "echo oh >&2; exit 3"]) };
-    let command = CommandReward::new(config).unwrap().heard_by("judge", heard.clone());
-    outcomes(&command, 3);
-    insta::assert_snapshot!(heard.text(), @r"
-    warning: reward `judge`: its process is started again, restart 1 of at most 1 in a row: the process ended (exit status: 3) before it answered; its standard error ends:
-    oh
-    ");
 }
 
 #[test]
@@ -372,12 +346,7 @@ fn a_wait_can_be_given_up() {
         later.interrupted.store(true, Ordering::SeqCst);
     });
     let start = Instant::now();
-    let rewards = Rewards::new(vec![NamedReward {
-        name: "judge".to_owned(),
-        weight: 1.0,
-        function: Box::new(command),
-    }])
-    .unwrap();
+    let rewards = alone(command);
     let prompts: Vec<Prompt> = (0..40).map(|id| prompt(id, &id.to_string())).collect();
     let inputs: Vec<RewardInput<'_>> = prompts.iter().map(|prompt| RewardInput::text(prompt, "1")).collect();
     assert!(matches!(rewards.score(&inputs), Err(RewardError::Interrupted)));

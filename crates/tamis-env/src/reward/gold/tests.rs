@@ -8,6 +8,7 @@ use crate::reward::math::Math;
 use crate::reward::math_dapo::MathDapo;
 use crate::reward::number::Number;
 use crate::reward::{RewardFailure, RewardFunction, test_prompt};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
@@ -98,7 +99,7 @@ fn a_verifier_that_rejects_its_gold_is_reported() {
 /// Accepts `#### x` only, names a number of its own, counts how often it is asked, and fails on "bad".
 struct External(AtomicUsize);
 
-impl RewardFunction for External {
+impl RewardFunction for Arc<External> {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         self.0.fetch_add(batch.len(), Ordering::Relaxed);
         let judge = |input: &RewardInput<'_>| {
@@ -121,30 +122,35 @@ impl RewardFunction for External {
     }
 }
 
-/// From outside: scores the end of a completion against the ground truth, and something for whatever it is
-/// given.
-struct Judge {
-    right: f64,
-    other: f64,
+/// Whatever a function makes of the completion and the ground truth; golds are tried in these forms.
+struct Made {
+    judge: Box<dyn Fn(&str, &str) -> f64 + Send + Sync>,
+    forms: &'static [&'static str],
+    is_external: bool,
 }
 
-impl RewardFunction for Judge {
+impl RewardFunction for Made {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        let judge = |input: &RewardInput<'_>| {
-            let truth = input.prompt.ground_truth.as_deref().unwrap_or_default();
-            let is_right = input.completion.strip_prefix("Answer: ") == Some(truth);
-            RewardOutcome::score(if is_right { self.right } else { self.other })
-        };
-        batch.iter().map(judge).collect()
+        let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
+        batch
+            .iter()
+            .map(|input| RewardOutcome::score((self.judge)(input.completion, &truth(input))))
+            .collect()
     }
 
     fn is_external(&self) -> bool {
-        true
+        self.is_external
     }
 
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        prompt.ground_truth.iter().flat_map(|truth| [truth.clone(), format!("Answer: {truth}")]).collect()
+        let forms =
+            |truth: &String| self.forms.iter().map(|form| form.replace("{}", truth)).collect::<Vec<_>>();
+        prompt.ground_truth.iter().flat_map(forms).collect()
     }
+}
+
+fn from_outside(judge: impl Fn(&str, &str) -> f64 + Send + Sync + 'static) -> Made {
+    Made { judge: Box::new(judge), forms: &["{}", "#### {}", "It is {}!"], is_external: true }
 }
 
 /// A function whose full score nobody knows is not said to accept anything.
@@ -152,7 +158,10 @@ impl RewardFunction for Judge {
 fn functions_from_outside_get_the_distribution() {
     let prompts: Vec<Prompt> = numbers(0..200);
     let check = |right: f64, other: f64| {
-        let report = checked("mine", &prompts, Judge { right, other });
+        let judge = move |answer: &str, truth: &str| {
+            if answer.strip_prefix("Answer: ") == Some(truth) { right } else { other }
+        };
+        let report = checked("mine", &prompts, Made { forms: &["{}", "Answer: {}"], ..from_outside(judge) });
         show(&report)
     };
     // A tenth for the wrong form is not taken for the score of the right one.
@@ -169,32 +178,14 @@ fn functions_from_outside_get_the_distribution() {
     insta::assert_snapshot!(check(-1.0, -2.0), @"clean: reward `mine`: gold answers score -1 on average, -1 to -1 (200 prompts)");
 }
 
-/// From outside: whatever a function makes of the completion and the ground truth.
-struct Made(fn(&str, &str) -> f64);
-
-impl RewardFunction for Made {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
-        batch.iter().map(|input| RewardOutcome::score((self.0)(input.completion, &truth(input)))).collect()
-    }
-
-    fn is_external(&self) -> bool {
-        true
-    }
-
-    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        let forms = |truth: &String| [truth.clone(), format!("#### {truth}"), format!("It is {truth}!")];
-        prompt.ground_truth.iter().flat_map(forms).collect()
-    }
-}
-
 /// The best of several forms is no sign that a function looks at the answer, and rounding is none.
 #[test]
 fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
     let prompts: Vec<Prompt> = (0..150).map(|number| test_prompt(&(number * 7).to_string())).collect();
     let few: Vec<Prompt> = (0..40).map(|row| test_prompt(if row % 8 == 0 { "no" } else { "yes" })).collect();
-    let is_clean =
-        |prompts: &[Prompt], judge: fn(&str, &str) -> f64| checked("mine", prompts, Made(judge)).is_clean();
+    let is_clean = |prompts: &[Prompt], judge: fn(&str, &str) -> f64| {
+        checked("mine", prompts, from_outside(judge)).is_clean()
+    };
     let blind: [fn(&str, &str) -> f64; 4] = [
         |answer, _| answer.len() as f64 / 7.0,
         |answer, _| (answer.len() % 2) as f64,
@@ -234,7 +225,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     }
     let report = |num_prompts: u32, judge: fn(&str, &str) -> f64| {
         let prompts: Vec<Prompt> = numbers(100..100 + num_prompts);
-        let report = checked("mine", &prompts, Made(judge));
+        let report = checked("mine", &prompts, from_outside(judge));
         show(&report)
     };
     for num_prompts in [1, 2, 3, 9, 10, 20, 40, 100] {
@@ -248,16 +239,6 @@ fn a_few_prompts_are_too_few_to_tell() {
       too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0 (means of 1 prompts, 0 of them with different scores)
       too few prompts to tell gold answers from the gold answer of another prompt: all have the same ground truth
     ");
-    insta::assert_snapshot!(report(3, often_misses), @r"
-    clean: reward `mine`: gold answers score 0.3333 on average, 0 to 1 (3 prompts)
-      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
-      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
-    ");
-    insta::assert_snapshot!(report(10, often_misses), @r"
-    clean: reward `mine`: gold answers score 0.3 on average, 0 to 1 (10 prompts)
-      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0.3 (means of 10 prompts, 3 of them with different scores)
-      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0 where the gold answer scores 0.3 (means of 10 prompts, 3 of them with different scores)
-    ");
     insta::assert_snapshot!(report(3, blind), @r"
     clean: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (3 prompts)
       too few prompts to tell gold answers from an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 3 prompts, 0 of them with different scores)
@@ -267,7 +248,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     // Many prompts with one ground truth: no other to compare with.
     let same: Vec<Prompt> = (0..30).map(|_| test_prompt("yes")).collect();
     let contains: fn(&str, &str) -> f64 = |answer, truth| f64::from(u8::from(answer.contains(truth)));
-    let report = checked("mine", &same, Made(contains));
+    let report = checked("mine", &same, from_outside(contains));
     assert!(report.is_clean());
     insta::assert_snapshot!(report, @r"
     reward `mine`: gold answers score 1 on average, 1 to 1 (30 prompts)
@@ -281,21 +262,10 @@ fn a_few_prompts_are_too_few_to_tell() {
 
 #[test]
 fn a_function_that_does_not_look_at_the_answer_is_reported() {
-    /// The length of the completion: any answer will do.
-    struct Long;
-    impl RewardFunction for Long {
-        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-            batch
-                .iter()
-                .map(|input| RewardOutcome::score(f64::from(u8::from(!input.completion.is_empty()))))
-                .collect()
-        }
-        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-            prompt.ground_truth.iter().cloned().collect()
-        }
-    }
+    let judge = |answer: &str, _: &str| f64::from(u8::from(!answer.is_empty()));
+    let long = Made { forms: &["{}"], is_external: false, ..from_outside(judge) };
     let prompts: Vec<Prompt> = numbers(10..20);
-    let report = checked("long", &prompts, Long);
+    let report = checked("long", &prompts, long);
     insta::assert_snapshot!(report, @r"
     reward `long` accepts all 10 gold answers
       no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 10 prompts)
@@ -334,7 +304,6 @@ fn whole_solutions_are_told_and_compared_by_their_answer() {
     assert_eq!(judge(&MathDapo::default(), "Answer: 1007"), Some(1.0));
 }
 
-/// The rows of GSM8K as they are released.
 #[test]
 fn gsm8k_as_it_is_released() {
     let Some(folder) = tamis_golden::data("gsm8k") else { return };
@@ -368,23 +337,12 @@ fn gold_is_told_by_source() {
     ");
 }
 
-/// The same one after it was handed over, to look at its count.
-struct Shared(std::sync::Arc<External>);
-impl RewardFunction for Shared {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        self.0.score(batch)
-    }
-    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        self.0.gold_completions(prompt)
-    }
-}
-
 #[test]
 fn the_expected_form_is_learnt() {
     let mut prompts: Vec<Prompt> = numbers(0..2000);
     prompts.push(test_prompt("bad"));
-    let external = std::sync::Arc::new(External(AtomicUsize::new(0)));
-    let report = checked("external", &prompts, Shared(external.clone()));
+    let external = Arc::new(External(AtomicUsize::new(0)));
+    let report = checked("external", &prompts, external.clone());
     assert_eq!((report.functions[0].accepted, report.functions[0].failed), (2000, 1));
     assert!(report.score_names.contains("fluency"));
     assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1 + 2 * NUM_RIVALS);

@@ -121,61 +121,52 @@ impl Tree {
 
     /// The tree with a rule applied at its top: some are right, some are common mistakes.
     fn rewritten(self, rule: usize) -> Self {
-        let boxed = Box::new;
+        type Part = Box<Tree>;
+        let integer = |value| Box::new(Self::Integer(value));
+        let power = |base: Part, exponent: Part| Box::new(Self::Power(base, exponent));
+        let half = |tree: Part, form| Box::new(Self::Ratio(tree, integer(2), form));
         match (self, rule) {
             (Self::Sum(a, b), 0) => Self::Sum(b, a),
-            (Self::Sum(a, b), _) => {
-                Self::Difference(a, boxed(Self::Product(boxed(Self::Integer(-1)), b, "*")))
-            }
+            (Self::Sum(a, b), _) => Self::Difference(a, Box::new(Self::Product(integer(-1), b, "*"))),
             (Self::Difference(a, b), _) => Self::Difference(b, a),
             (Self::Product(a, b, sign), 0) => Self::Product(b, a, sign),
-            (Self::Product(a, b, _), 1) => {
-                Self::Ratio(a, boxed(Self::Power(b, boxed(Self::Integer(-1)))), true)
-            }
+            (Self::Product(a, b, _), 1) => Self::Ratio(a, power(b, integer(-1)), true),
             (Self::Product(a, b, _), _) => Self::Sum(a, b),
             (Self::Ratio(a, b, form), 0) => Self::Ratio(b, a, form),
-            (Self::Ratio(a, b, _), 1) => {
-                Self::Product(a, boxed(Self::Power(b, boxed(Self::Integer(-1)))), "")
+            (Self::Ratio(a, b, _), 1) => Self::Product(a, power(b, integer(-1)), ""),
+            (Self::Ratio(a, b, form), _) => {
+                Self::Ratio(Box::new(Self::Product(a, b.clone(), "")), power(b, integer(2)), form)
             }
-            (Self::Ratio(a, b, form), _) => Self::Ratio(
-                boxed(Self::Product(a, b.clone(), "")),
-                boxed(Self::Power(b, boxed(Self::Integer(2)))),
-                form,
-            ),
             (Self::Root(inside, form), rule) => match (*inside, rule) {
                 (Self::Product(a, b, sign), 0) => {
-                    Self::Product(boxed(Self::Root(a, form)), boxed(Self::Root(b, form)), sign)
+                    Self::Product(Box::new(Self::Root(a, form)), Box::new(Self::Root(b, form)), sign)
                 }
-                (Self::Power(base, exponent), 1) => {
-                    Self::Power(base, boxed(Self::Ratio(exponent, boxed(Self::Integer(2)), form)))
-                }
-                (inside, _) => Self::Power(
-                    boxed(inside),
-                    boxed(Self::Ratio(boxed(Self::Integer(1)), boxed(Self::Integer(2)), form)),
-                ),
+                (Self::Power(base, exponent), 1) => Self::Power(base, half(exponent, form)),
+                (inside, _) => Self::Power(Box::new(inside), half(integer(1), form)),
             },
             (Self::Power(base, exponent), rule) => match (*base, *exponent, rule) {
                 (Self::Power(base, first), second, _) => {
-                    Self::Power(base, boxed(Self::Product(first, boxed(second), "*")))
+                    Self::Power(base, Box::new(Self::Product(first, Box::new(second), "*")))
                 }
-                (Self::Product(a, b, _), exponent, _) => Self::Product(
-                    boxed(Self::Power(a, boxed(exponent.clone()))),
-                    boxed(Self::Power(b, boxed(exponent))),
-                    "",
-                ),
-                (Self::Sum(a, b), exponent, 0) => Self::Sum(
-                    boxed(Self::Power(a, boxed(exponent.clone()))),
-                    boxed(Self::Power(b, boxed(exponent))),
-                ),
+                (Self::Product(a, b, _), exponent, _) => {
+                    let exponent = Box::new(exponent);
+                    Self::Product(power(a, exponent.clone()), power(b, exponent), "")
+                }
+                (Self::Sum(a, b), exponent, 0) => {
+                    let exponent = Box::new(exponent);
+                    Self::Sum(power(a, exponent.clone()), power(b, exponent))
+                }
                 (base, Self::Sum(a, b), _) => {
-                    let base = boxed(base);
-                    Self::Product(boxed(Self::Power(base.clone(), a)), boxed(Self::Power(base, b)), "*")
+                    let base = Box::new(base);
+                    Self::Product(power(base.clone(), a), power(base, b), "*")
                 }
-                (base, exponent, _) => Self::Power(boxed(exponent), boxed(base)),
+                (base, exponent, _) => Self::Power(Box::new(exponent), Box::new(base)),
             },
             (Self::Logarithm(inside), _) => match *inside {
-                Self::Product(a, b, _) => Self::Sum(boxed(Self::Logarithm(a)), boxed(Self::Logarithm(b))),
-                inside => Self::Sine(boxed(inside)),
+                Self::Product(a, b, _) => {
+                    Self::Sum(Box::new(Self::Logarithm(a)), Box::new(Self::Logarithm(b)))
+                }
+                inside => Self::Sine(Box::new(inside)),
             },
             (tree, _) => tree,
         }

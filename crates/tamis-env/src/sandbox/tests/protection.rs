@@ -2,6 +2,16 @@
 
 use super::*;
 
+/// Prints the name of what is not prevented.
+const ATTEMPT: &str = "
+def attempt(name, action):
+    try:
+        action()
+        print(name)
+    except OSError:
+        pass
+";
+
 #[test]
 fn a_fork_bomb_stays_small() {
     let Some(sandbox) = sandbox() else { return };
@@ -245,12 +255,6 @@ print('alive')
     let priorities = "
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
-def attempt(name, action):
-    try:
-        action()
-        print(name)
-    except OSError:
-        pass
 def ioprio(kind, who):
     number = {'x86_64': 251, 'aarch64': 30}[os.uname().machine]
     if libc.syscall(number, kind, who, 2 << 13 | 7) != 0:
@@ -271,7 +275,7 @@ for who in (0, os.getpid()):
 ";
     if has(sandbox, "system calls") {
         let own = "own priority\nown affinity\nown input and output\n".repeat(2);
-        assert_eq!(run(sandbox, priorities).stdout, own);
+        assert_eq!(run(sandbox, &[ATTEMPT, priorities].concat()).stdout, own);
     }
     // Everything that it may send a signal to is itself.
     run(sandbox, "import os\nos.kill(-1, 9)");
@@ -293,15 +297,9 @@ fn without_namespaces_neither_processes_nor_files_are_changed() {
         std::fs::write(&file, "mine").unwrap();
         let before = std::fs::metadata(&file).unwrap();
         let tries = format!(
-            "
+            "{ATTEMPT}
 import ctypes, fcntl, os
 victim, file = {}, {:?}
-def attempt(name, action):
-    try:
-        action()
-        print(name)
-    except OSError:
-        pass
 read, write = os.pipe()
 for command in (8, 10, 15):
     attempt(f'fcntl {{command}}', lambda: fcntl.fcntl(read, command, victim if command == 8 else 9))
@@ -362,15 +360,9 @@ fn sockets_outside_are_out_of_reach() {
             return;
         }
         let tries = format!(
-            "
+            "{ATTEMPT}
 import os, socket
 folder = {:?}
-def attempt(name, action):
-    try:
-        action()
-        print(name)
-    except OSError:
-        pass
 def connect():
     socket.socket(socket.AF_UNIX).connect(folder + '/streams')
 def send():

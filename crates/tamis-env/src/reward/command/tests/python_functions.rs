@@ -52,6 +52,18 @@ fn show(outcomes: &[RewardOutcome]) -> String {
     outcomes.iter().map(short).collect::<Vec<_>>().join("; ")
 }
 
+/// What a function answers to so many completions.
+fn shown(
+    source: &str,
+    name: &str,
+    style: impl Into<Option<PythonStyle>>,
+    kwargs: &Value,
+    num: usize,
+) -> String {
+    let (_folder, command) = python(source, name, style, kwargs);
+    show(&outcomes(&command, num))
+}
+
 #[test]
 fn verl_functions_run_unchanged() {
     if !has_python() {
@@ -73,16 +85,12 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonu
 async def slow(data_source, solution_str, ground_truth, extra_info):
     return len(solution_str)
 "#;
-    let (_folder, command) = python(source, "compute_score", PythonStyle::Verl, &json!({"bonus": 1}));
-    insta::assert_snapshot!(show(&outcomes(&command, 8)), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
-    let (_folder, command) = python(source, "slow", PythonStyle::Verl, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"acc=1 score=1; acc=1 score=1");
-    let (_folder, command) = python(source, "fast", PythonStyle::Verl, &Value::Null);
-    let message = show(&outcomes(&command, 1));
+    insta::assert_snapshot!(shown(source, "compute_score", PythonStyle::Verl, &json!({"bonus": 1}), 8), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
+    insta::assert_snapshot!(shown(source, "slow", PythonStyle::Verl, &Value::Null, 2), @"acc=1 score=1; acc=1 score=1");
+    let message = shown(source, "fast", PythonStyle::Verl, &Value::Null, 1);
     assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
 }
 
-/// Majority votes count what a function read, its `pred`.
 #[test]
 fn the_answer_that_a_function_read_is_a_column() {
     if !has_python() {
@@ -112,8 +120,6 @@ def easyr1(items):
     assert_eq!(preds("easyr1", PythonStyle::EasyR1), texts(["0!", "1!", "2!", "3!"]));
 }
 
-/// Every completion is scored by one process that may not be restarted: whatever the function does costs that
-/// completion only.
 #[test]
 fn whatever_a_function_does_costs_its_completion_only() {
     if !has_python() {
@@ -170,8 +176,7 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     return await asyncio.create_task(task())
 "#;
     let lines = |shown: String| shown.replace("; ", "\n");
-    let (_folder, command) = python(source, "verl", PythonStyle::Verl, &Value::Null);
-    let verl = show(&outcomes(&command, 17));
+    let verl = shown(source, "verl", PythonStyle::Verl, &Value::Null, 17);
     insta::assert_snapshot!(lines(verl.clone()), @r"
     acc=1 score=1
     error ValueError: half a pair: \ud800
@@ -191,31 +196,18 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     error SystemExit: \udfff
     acc=1 score=1
     ");
-    let (_folder, command) = python(source, "trl", PythonStyle::Trl, &Value::Null);
-    insta::assert_snapshot!(lines(show(&outcomes(&command, 17))), @r"
-    score=1
-    error ValueError: half a pair: \ud800
-    error tamis_user_reward.Unspeakable: <exception str() failed>
-    error ValueError: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
-    error SystemExit: 3
-    error KeyboardInterrupt
-    error RecursionError: maximum recursion depth exceeded
-    error ValueError: the function returned, for this completion, 1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000
-    error ValueError: the function returned, for this completion, 'many' (str), which is no number
-    error ValueError: the function returned, for this completion, [[1], 2] (list), which is no number
-    error ValueError: the function returned, for this completion, odd (Odd), which is no number
-    score `score` must be finite, got Infinity
-    error asyncio.exceptions.CancelledError
-    error ValueError: the function returned, for this completion, <class 'float'> (type), which is no number
-    score=0.5
-    error SystemExit: \udfff
-    score=1
-    ");
-    let (_folder, command) = python(source, "escapes", PythonStyle::Verl, &Value::Null);
-    let escaped = show(&outcomes(&command, 17));
-    assert_eq!(escaped.matches("error").count(), verl.matches("error").count(), "{escaped}");
-    let (_folder, command) = python(source, "names", PythonStyle::Verl, &Value::Null);
-    insta::assert_snapshot!(lines(show(&outcomes(&command, 8))), @r"
+    // Of a batch and of a coroutine, each completion the same.
+    for (name, style) in [("trl", PythonStyle::Trl), ("escapes", PythonStyle::Verl)] {
+        let shown = shown(source, name, style, &Value::Null, 17);
+        let failed = |shown: &str| shown.split("; ").map(|one| one.starts_with("error")).collect::<Vec<_>>();
+        assert_eq!(failed(&shown), failed(&verl), "{shown}");
+        assert!(
+            style != PythonStyle::Trl
+                || shown.contains("the function returned, for this completion, 'many' (str)")
+        );
+    }
+    let names = shown(source, "names", PythonStyle::Verl, &Value::Null, 8);
+    insta::assert_snapshot!(lines(names), @r"
     acc=1 score=1
     error ValueError: the function returned a name of 1000000 characters, nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn … nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: a
     error the answer takes 2277815 bytes, more than 500000
@@ -227,7 +219,6 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     ");
 }
 
-/// An answer that contradicts itself belongs to one completion; the process goes on.
 #[test]
 fn an_unusable_answer_costs_one_completion() {
     let script = r#"
@@ -235,23 +226,17 @@ fn an_unusable_answer_costs_one_completion() {
             id=${line#*\"id\":}; id=${id%%,*}
             case $id in
                 1) echo "{\"id\": $id, \"score\": 1, \"per_token\": {\"score\": [0.25, 0.5]}}" ;;
-                2) echo "{\"id\": $id, \"scores\": [1]}" ;;
-                3) echo "{\"id\": $id}" ;;
-                4) echo "{\"id\": $id, \"error\": \"\\ud800\"}" ;;
+                2) echo "{\"id\": $id, \"error\": \"\\ud800\"}" ;;
                 *) echo "{\"id\": $id, \"score\": \"0.5\"}" ;;
             esac
         done"#;
     let command =
         CommandReward::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }).unwrap();
-    let shown = show(&outcomes(&command, 6));
+    let shown = show(&outcomes(&command, 4));
     insta::assert_snapshot!(shown.replace("; ", "\n"), @r#"
     score=0.5
     its answer is not usable: `per_token` of `score` sums to 0.75, not to its value 1
     it answered `{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}`
-    its answer is not usable: `scores` is not an object
-    it answered `{"id": 2, "scores": [1]}`
-    its answer is not usable: it has neither `score`, `scores`, `per_token`, `per_turn` nor `error`
-    it answered `{"id": 3}`
     error �
     score=0.5
     "#);
@@ -342,8 +327,7 @@ built_in = max
     assert_eq!(command.introduce(None).unwrap().style, "trl");
     insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
     // `kwargs` come before what is passed, as in verl.
-    let (_folder, command) = python(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}));
-    insta::assert_snapshot!(show(&outcomes(&command, 1)), @"acc=2 score=2");
+    insta::assert_snapshot!(shown(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}), 1), @"acc=2 score=2");
 }
 
 #[test]
@@ -367,8 +351,7 @@ def wrong(completions, log_extra, log_metric, **kwargs):
     return [1.0] * len(completions)
 "#;
     let (_folder, command) = python(source, "reward", None, &Value::Null);
-    let function = NamedReward { name: "mine".to_owned(), weight: 1.0, function: Box::new(command) };
-    let mut rewards = Rewards::new(vec![function]).unwrap();
+    let mut rewards = alone(command);
     rewards.set_trainer_state(TrainerState {
         global_step: 3,
         max_steps: 12,
@@ -389,8 +372,7 @@ def wrong(completions, log_extra, log_metric, **kwargs):
     502 {"columns":{"half":"\\ud800","length":"1"},"metrics":{"progress":[0.25]}}
     502 {"columns":{"length":"2"}}
     "#);
-    let (_folder, command) = python(source, "wrong", None, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"error ValueError: log_extra('few', ...) was given 0 values for 1 completions; error ValueError: log_metric('bad', ...) was given 'x' (str), which is no number");
+    insta::assert_snapshot!(shown(source, "wrong", None, &Value::Null, 2), @"error ValueError: log_extra('few', ...) was given 0 values for 1 completions; error ValueError: log_metric('bad', ...) was given 'x' (str), which is no number");
 }
 
 #[test]
@@ -415,10 +397,8 @@ def short(completions, **kwargs):
     let (_folder, command) = python(source, "reward", PythonStyle::Trl, &Value::Null);
     insta::assert_snapshot!(show(&outcomes(&command, 3)), @"score=3; no answer; score=5");
     insta::assert_snapshot!(show(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
-    let (_folder, command) = python(source, "slow", PythonStyle::Trl, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
-    let (_folder, command) = python(source, "short", PythonStyle::Trl, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
+    insta::assert_snapshot!(shown(source, "slow", PythonStyle::Trl, &Value::Null, 2), @"score=1; score=1");
+    insta::assert_snapshot!(shown(source, "short", PythonStyle::Trl, &Value::Null, 2), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
 }
 
 #[test]
@@ -449,17 +429,13 @@ def numbers(reward_inputs):
 def main(reward_inputs):
     return []
 "#;
-    let (_folder, command) =
-        python(batch, "compute_score", PythonStyle::EasyR1, &json!({"format_weight": 0.5}));
-    insta::assert_snapshot!(show(&outcomes(&command, 4)), @r#"acc=1 accuracy=1 accuracy_normalized=1 format=1 score=1.5; acc=0 accuracy=-1 accuracy_normalized=0 format=1 score=-0.5; error ValueError: two; error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has ['accuracy']"#);
+    insta::assert_snapshot!(shown(batch, "compute_score", PythonStyle::EasyR1, &json!({"format_weight": 0.5}), 4), @r#"acc=1 accuracy=1 accuracy_normalized=1 format=1 score=1.5; acc=0 accuracy=-1 accuracy_normalized=0 format=1 score=-0.5; error ValueError: two; error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has ['accuracy']"#);
     let (_folder, command) = python(batch, "lengths", PythonStyle::EasyR1, &Value::Null);
     let first = prompt(0, "1");
     let input = RewardInput { completion_ids: &[4, 2, 7], ..RewardInput::text(&first, "1") };
     insta::assert_snapshot!(show(&command.score(&[input])), @"score=3");
-    let (_folder, command) = python(batch, "numbers", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 1)), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
-    let (_folder, command) = python(batch, "main", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 1)), @"error NoList: the function returned 0 rewards for 1 completions");
+    insta::assert_snapshot!(shown(batch, "numbers", PythonStyle::EasyR1, &Value::Null, 1), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
+    insta::assert_snapshot!(shown(batch, "main", PythonStyle::EasyR1, &Value::Null, 1), @"error NoList: the function returned 0 rewards for 1 completions");
 
     let sequential = r#"
 REWARD_TYPE = "sequential"
@@ -467,16 +443,13 @@ REWARD_TYPE = "sequential"
 def compute_score(reward_input):
     return {"overall": float(reward_input["response"] == reward_input["ground_truth"]), "format": None}
 "#;
-    let (_folder, command) = python(sequential, "compute_score", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
+    insta::assert_snapshot!(shown(sequential, "compute_score", PythonStyle::EasyR1, &Value::Null, 2), @"score=1; score=1");
     let line = "REWARD_TYPE = \"sequential\"";
     assert!(sequential.contains(line));
     let unsaid = sequential.replace(line, "");
-    let (_folder, command) = python(&unsaid, "compute_score", PythonStyle::EasyR1Sequential, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
+    insta::assert_snapshot!(shown(&unsaid, "compute_score", PythonStyle::EasyR1Sequential, &Value::Null, 2), @"score=1; score=1");
     let wrong = sequential.replace(line, "REWARD_TYPE = \"single\"");
-    let (_folder, command) = python(&wrong, "compute_score", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(show(&outcomes(&command, 1)), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
+    insta::assert_snapshot!(shown(&wrong, "compute_score", PythonStyle::EasyR1, &Value::Null, 1), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
 }
 
 #[test]
@@ -498,25 +471,4 @@ def reward(prompts, completions, answer, scale, **kwargs):
     let several = RewardInput { messages: Some(&turns), ..RewardInput::text(&prompt, "all turns") };
     let inputs = [RewardInput::text(&prompt, "one"), RewardInput::text(&prompt, "two"), several];
     insta::assert_snapshot!(show(&command.score(&inputs)), @"score=3; score=0; score=3");
-}
-
-#[test]
-fn an_external_function_is_weighed_and_checked_like_any_other() {
-    if !has_python() {
-        return;
-    }
-    let source = r#"
-def compute_score(data_source, solution_str, ground_truth, extra_info):
-    return {"score": float(solution_str.removeprefix('#' * 4 + ' ') == ground_truth and solution_str[0] == '#'), "length": len(solution_str)}
-"#;
-    let (_folder, command) = python(source, "compute_score", PythonStyle::Verl, &Value::Null);
-    let function = NamedReward { name: "mine".to_owned(), weight: 0.5, function: Box::new(command) };
-    let rewards = Rewards::new(vec![function]).unwrap();
-    let prompts: Vec<Prompt> = (0..100).map(|id| prompt(id, &id.to_string())).collect();
-    let report = crate::reward::gold::check_gold(&prompts, &rewards).unwrap();
-    assert!(report.is_clean(), "{report}");
-    assert!(report.score_names.contains("length"));
-    let scored = rewards.score(&[RewardInput::text(&prompts[7], "#### 7")]).unwrap();
-    assert_eq!(scored.rows[0].reward, tamis_core::group::Score::of(0.5));
-    assert_eq!(scored.rows[0].scores["length"], tamis_core::group::Score::of(6.0));
 }
