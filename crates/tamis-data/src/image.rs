@@ -266,7 +266,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;

@@ -85,4 +85,4 @@ pub fn lookup<'row>(row: &'row Map<String, Value>, path: &str) -> Option<&'row V
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

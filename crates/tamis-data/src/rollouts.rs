@@ -274,4 +274,4 @@ fn write(out: impl Write + Send, rows: &[RolloutRow<'_>]) -> Result<(), ParquetE
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -15,6 +15,10 @@ use tamis_model::{
     backward, forward_hold, logits, score, values, values_backward, values_forward_hold,
 };
 
+mod support;
+
+use support::{assert_near, check_slopes, sequences};
+
 const VOCAB: usize = 37;
 
 fn policy(architecture: Architecture, tied: bool, seed: u64) -> Model {
@@ -57,10 +61,6 @@ fn rows() -> Vec<(Vec<u32>, usize)> {
             members.iter().enumerate().map(move |one| member(prompt, len, one)).collect::<Vec<_>>()
         })
         .collect()
-}
-
-fn sequences(rows: &[(Vec<u32>, usize)]) -> Vec<Sequence<'_>> {
-    rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect()
 }
 
 fn slopes(first: usize, values: &Ragged<f32>) -> Vec<f32> {
@@ -109,7 +109,6 @@ fn gradient_is_the_central_difference() {
     let threads = Threads::new(1);
     let rows = rows();
     for model in critics() {
-        let architecture = model.config().architecture;
         let analytic = gradients(&threads, &model, PassOptions::default(), usize::MAX);
         let objective = |model: &Model| -> f64 {
             let predicted = values(&threads, model, &mut Workspace::default(), &sequences(&rows)).unwrap();
@@ -120,24 +119,7 @@ fn gradient_is_the_central_difference() {
                 .map(|(&v, c)| f64::from(v) * f64::from(c))
                 .sum()
         };
-        for (name, shape, gradient) in analytic.tensors() {
-            let key = name.bytes().fold(Key::new(2, Purpose::Init), |key, byte| key.with(u64::from(byte)));
-            let direction: Vec<f64> = (0..gradient.len() as u64).map(|i| key.normal(i)).collect();
-            let slope: f64 = gradient.iter().zip(&direction).map(|(&g, d)| f64::from(g) * d).sum();
-            let size = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
-            let step = 1e-3;
-            let moved = |sign: f64| {
-                let mut moved = model.clone();
-                assert!(moved.nudge(name, |i| (sign * step * direction[i]) as f32), "{name}");
-                objective(&moved)
-            };
-            let difference = (moved(1.0) - moved(-1.0)) / (2.0 * step);
-            assert!(size > 0.0, "{architecture:?} {name}");
-            assert!(
-                (slope - difference).abs() <= 0.02 * size.max(0.1),
-                "{architecture:?} {name} {shape:?}: {slope} {difference} (norm {size})"
-            );
-        }
+        check_slopes(&model, &analytic, objective);
     }
 }
 
@@ -152,12 +134,7 @@ fn gradients_do_not_depend_on_threads_recomputation_or_micro_batches() {
             let again = PassOptions { recompute: true, ..plain };
             assert!(gradients(&threads, &model, again, usize::MAX).same_bits(&whole));
         }
-        for ((name, _, a), (_, _, b)) in
-            whole.tensors().zip(gradients(&Threads::new(1), &model, plain, 2).tensors())
-        {
-            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
-            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
-        }
+        assert_near(&whole, &gradients(&Threads::new(1), &model, plain, 2), 1e-5);
     }
 }
 

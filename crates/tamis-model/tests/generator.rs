@@ -32,6 +32,19 @@ fn sorted(mut completions: Vec<Completion>) -> Vec<Completion> {
     completions
 }
 
+/// What a generator makes of these requests.
+fn generated(
+    (threads, model): (&Threads, &Model),
+    settings: GeneratorSettings,
+    requests: impl IntoIterator<Item = GenerationRequest>,
+) -> Vec<Completion> {
+    let mut generator = BatchGenerator::new(model.config(), settings);
+    for request in requests {
+        generator.submit(request).unwrap();
+    }
+    sorted(generator.run(threads, model))
+}
+
 /// Ends a completion after a sum of tokens: a stand-in for text that needs decoding.
 struct SumReaches(u32);
 
@@ -66,20 +79,12 @@ fn a_mask_binds_a_completion_to_a_form() {
     let (threads, model) = (Threads::new(2), model());
     let masked =
         |prompt: &[u32]| GenerationRequest { mask: Some(Arc::new(InTurn)), ..request(prompt, 5, 30) };
-    let alone = |request: GenerationRequest| {
-        let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
-        generator.submit(request).unwrap();
-        sorted(generator.run(&threads, &model))
-    };
-    let mut generator = BatchGenerator::new(
-        model.config(),
-        GeneratorSettings { max_sequences: 4, ..GeneratorSettings::default() },
-    );
-    for request in [masked(&[1, 2, 3]), request(&[1, 2, 3], 5, 30), masked(&[4])] {
-        generator.submit(request).unwrap();
-    }
-    let together = sorted(generator.run(&threads, &model));
-    let apart = [alone(masked(&[1, 2, 3])), alone(request(&[1, 2, 3], 5, 30)), alone(masked(&[4]))].concat();
+    let alone =
+        |request: GenerationRequest| generated((&threads, &model), GeneratorSettings::default(), [request]);
+    let few = GeneratorSettings { max_sequences: 4, ..GeneratorSettings::default() };
+    let requests = [masked(&[1, 2, 3]), request(&[1, 2, 3], 5, 30), masked(&[4])];
+    let together = generated((&threads, &model), few, requests.clone());
+    let apart = requests.map(alone).concat();
     for (together, apart) in together.iter().zip(&apart) {
         assert_eq!((&together.tokens, &together.logprobs), (&apart.tokens, &apart.logprobs));
     }
@@ -107,11 +112,9 @@ fn a_mask_binds_a_completion_to_a_form() {
 #[test]
 fn a_stop_check_ends_a_completion_with_its_last_token() {
     let (threads, model) = (Threads::new(1), model());
-    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
     let checked = GenerationRequest { stop: Some(Arc::new(SumReaches(60))), ..request(&[1, 2, 3], 6, 30) };
-    generator.submit(request(&[1, 2, 3], 6, 30)).unwrap();
-    generator.submit(checked).unwrap();
-    let completions = sorted(generator.run(&threads, &model));
+    let requests = [request(&[1, 2, 3], 6, 30), checked];
+    let completions = generated((&threads, &model), GeneratorSettings::default(), requests);
     let (free, stopped) = completions.split_at(6);
     for (free, stopped) in free.iter().zip(stopped) {
         // The same draws, cut where the sum is reached.
@@ -127,33 +130,17 @@ fn a_stop_check_ends_a_completion_with_its_last_token() {
 #[test]
 fn the_last_position_of_the_model_ends_a_completion() {
     let (threads, model) = (Threads::new(2), model());
-    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
-    generator.submit(request(&[4; 40], 2, 100)).unwrap();
-    generator.submit(request(&[4; 47], 2, 100)).unwrap();
-    let lengths: Vec<_> = sorted(generator.run(&threads, &model))
-        .iter()
-        .map(|completion| (completion.tokens.len(), completion.finish))
-        .collect();
-    assert_eq!(
-        lengths,
-        [
-            (8, CompletionEnd::Length),
-            (8, CompletionEnd::Length),
-            (1, CompletionEnd::Length),
-            (1, CompletionEnd::Length)
-        ]
-    );
+    let requests = [request(&[4; 40], 2, 100), request(&[4; 47], 2, 100)];
+    let completions = generated((&threads, &model), GeneratorSettings::default(), requests);
+    let ends: Vec<_> = completions.iter().map(|done| (done.tokens.len(), done.finish)).collect();
+    assert_eq!(ends, [8, 8, 1, 1].map(|length| (length, CompletionEnd::Length)));
 }
 
 #[test]
 fn aborting_returns_what_there_is_and_leaves_the_others_alone() {
     let (threads, model) = (Threads::new(2), model());
     let settings = GeneratorSettings { max_sequences: 5, ..GeneratorSettings::default() };
-    let alone = {
-        let mut generator = BatchGenerator::new(model.config(), settings);
-        generator.submit(request(&[9, 9], 2, 20)).unwrap();
-        generator.run(&threads, &model)
-    };
+    let alone = generated((&threads, &model), settings, [request(&[9, 9], 2, 20)]);
     let mut generator = BatchGenerator::new(model.config(), settings);
     let doomed = generator.submit(request(&[1, 2, 3], 8, 20)).unwrap();
     let kept = generator.submit(request(&[9, 9], 2, 20)).unwrap();
@@ -170,7 +157,7 @@ fn aborting_returns_what_there_is_and_leaves_the_others_alone() {
     assert!(generator.abort(doomed).is_empty() && generator.abort(RequestId(77)).is_empty());
     let rest = generator.run(&threads, &model);
     assert!(generator.is_idle());
-    for (a, b) in sorted(rest).iter().zip(sorted(alone)) {
+    for (a, b) in sorted(rest).iter().zip(alone) {
         assert_eq!((a.request, &a.tokens, &a.logprobs), (kept, &b.tokens, &b.logprobs));
     }
 }
@@ -230,17 +217,12 @@ fn messages() {
     assert!(generator.is_idle());
 }
 
-/// A sample depends neither on when it was added to a request, nor on what became of the others.
 #[test]
 fn samples_are_added_to_and_taken_out_of_a_request() {
     let (threads, model) = (Threads::new(2), model());
     let settings = GeneratorSettings { max_sequences: 4, ..GeneratorSettings::default() };
     let together = request(&[5, 6, 7], 8, 20);
-    let whole = {
-        let mut generator = BatchGenerator::new(model.config(), settings);
-        generator.submit(together.clone()).unwrap();
-        sorted(generator.run(&threads, &model))
-    };
+    let whole = generated((&threads, &model), settings, [together.clone()]);
     let mut generator = BatchGenerator::new(model.config(), settings);
     let keys = &together.keys;
     let id = generator.submit(GenerationRequest { keys: keys[..1].to_vec(), ..together.clone() }).unwrap();
@@ -400,7 +382,6 @@ fn what_prompts_have_in_common_is_computed_once() {
     }
 }
 
-/// What a step that was stopped in the middle has computed is not used after it.
 #[test]
 fn a_stopped_step_leaves_no_beginning() {
     let (threads, model) = (Threads::new(1), model());
@@ -428,14 +409,11 @@ fn a_stopped_step_leaves_no_beginning() {
 #[test]
 fn alternatives_are_told_where_asked_for() {
     let (threads, model) = (Threads::new(1), model());
-    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
-    let asked = request(&[1, 2, 3], 3, 9);
-    generator.submit(asked.clone()).unwrap();
-    let params = SamplingParams { num_alternatives: Some(31), ..asked.params.clone() };
-    generator.submit(GenerationRequest { params, ..asked.clone() }).unwrap();
-    let params = SamplingParams { num_alternatives: Some(2), ..asked.params.clone() };
-    generator.submit(GenerationRequest { params, ..asked }).unwrap();
-    let completions = sorted(generator.run(&threads, &model));
+    let requests = [None, Some(31), Some(2)].map(|num_alternatives| {
+        let asked = request(&[1, 2, 3], 3, 9);
+        GenerationRequest { params: SamplingParams { num_alternatives, ..asked.params }, ..asked }
+    });
+    let completions = generated((&threads, &model), GeneratorSettings::default(), requests);
     let (plain, printed) = completions.split_at(3);
     let (all, two) = printed.split_at(3);
     for ((plain, all), two) in plain.iter().zip(all).zip(two) {

@@ -12,6 +12,10 @@ use tamis_model::{
     forward_backward, score,
 };
 
+mod support;
+
+use support::{assert_near, check_slopes, sequences};
+
 const VOCAB: usize = 37;
 
 fn models() -> Vec<Model> {
@@ -60,20 +64,14 @@ fn coefficients(first: u64, scores: &TokenScores) -> Coefficients {
 
 fn gradients(threads: &Threads, model: &Model, options: PassOptions, cuts: &[usize]) -> Gradients {
     let rows = rows();
-    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    let sequences = sequences(&rows);
     let mut gradients = Gradients::new(model);
     let (mut begin, mut first) = (0, 0);
     for &end in cuts.iter().chain([&sequences.len()]) {
         let part = &sequences[begin..end];
-        let result = forward_backward(
-            threads,
-            model,
-            &mut Workspace::default(),
-            part,
-            options,
-            &mut gradients,
-            |scores| coefficients(first, scores),
-        );
+        let (answer, workspace) =
+            (|scores: &TokenScores| coefficients(first, scores), &mut Workspace::default());
+        let result = forward_backward(threads, model, workspace, part, options, &mut gradients, answer);
         first += result.unwrap().logprobs.num_values() as u64;
         begin = end;
     }
@@ -85,9 +83,8 @@ fn gradient_is_the_central_difference() {
     let threads = Threads::new(1);
     let options = PassOptions { temperature: 0.9, ..PassOptions::default() };
     let rows = rows();
-    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    let sequences = sequences(&rows);
     for model in models() {
-        let architecture = model.config().architecture;
         let analytic = gradients(&threads, &model, options, &[]);
         let objective = |model: &Model| {
             let scores = score(&threads, model, &mut Workspace::default(), &sequences, 0.9).unwrap();
@@ -98,28 +95,7 @@ fn gradient_is_the_central_difference() {
             dot(scores.logprobs.values(), &coefs.logprob)
                 + dot(scores.entropies.values(), coefs.entropy.as_deref().unwrap_or(&[]))
         };
-        // Along a random direction in every tensor: one number that every element of the gradient takes part
-        // in.
-        for (name, shape, gradient) in analytic.tensors() {
-            let direction: Vec<f64> = {
-                let key =
-                    name.bytes().fold(Key::new(2, Purpose::Init), |key, byte| key.with(u64::from(byte)));
-                (0..gradient.len() as u64).map(|i| key.normal(i)).collect()
-            };
-            let slope: f64 = gradient.iter().zip(&direction).map(|(&g, d)| f64::from(g) * d).sum();
-            let size = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
-            let step = 1e-3;
-            let moved = |sign: f64| {
-                let mut moved = model.clone();
-                assert!(moved.nudge(name, |i| (sign * step * direction[i]) as f32), "{name}");
-                objective(&moved)
-            };
-            let difference = (moved(1.0) - moved(-1.0)) / (2.0 * step);
-            assert!(
-                (slope - difference).abs() <= 0.02 * size.max(0.1),
-                "{architecture:?} {name} {shape:?}: {slope} {difference} (norm {size})"
-            );
-        }
+        check_slopes(&model, &analytic, objective);
     }
 }
 
@@ -127,7 +103,7 @@ fn gradient_is_the_central_difference() {
 #[test]
 fn a_pass_that_is_not_wanted_is_given_up() {
     let rows = rows();
-    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    let sequences = sequences(&rows);
     for (model, recompute) in models().iter().zip([false, true, true]) {
         let threads = Threads::new(2);
         let options = PassOptions { recompute, ..PassOptions::default() };
@@ -150,15 +126,9 @@ fn a_pass_that_is_not_wanted_is_given_up() {
         assert_eq!(score(&threads, model, &mut workspace, &sequences, 1.0), Err(SequenceError::GivenUp));
         gradients.clear();
         workspace.stop_on(None);
-        let whole = forward_backward(
-            &threads,
-            model,
-            &mut workspace,
-            &sequences,
-            options,
-            &mut gradients,
-            |scores| coefficients(0, scores),
-        );
+        let answer = |scores: &TokenScores| coefficients(0, scores);
+        let whole =
+            forward_backward(&threads, model, &mut workspace, &sequences, options, &mut gradients, answer);
         assert!(whole.is_ok() && gradients.same_bits(&reference));
     }
 }
@@ -179,10 +149,7 @@ fn gradients_do_not_depend_on_threads_micro_batches_or_recomputation() {
             let each: Vec<usize> = (1..rows().len()).collect();
             for cuts in [&[1, 3][..], &[6, 8, 11], &each] {
                 let cut = gradients(&Threads::with_level(1, level), &model, plain, cuts);
-                for ((name, _, a), (_, _, b)) in reference.tensors().zip(cut.tensors()) {
-                    let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
-                    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
-                }
+                assert_near(&reference, &cut, 1e-5);
             }
         }
     }
@@ -217,14 +184,10 @@ fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
             assert!(run_keeping(2, 60, bytes).same_bits(&whole), "logits of {rows} rows kept");
         }
         assert!(run(2, 60).same_bits(&whole) && run(3, 60).same_bits(&whole));
-        for ((name, _, a), (_, _, b)) in whole.tensors().zip(run(1, 1).tensors()) {
-            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
-            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
-        }
+        assert_near(&whole, &run(1, 1), 1e-5);
     }
 }
 
-/// Groups whose coefficients are 0 add nothing, whether their chunk is passed over or has others that count.
 #[test]
 fn what_has_no_coefficient_adds_nothing() {
     let key = Key::new(5, Purpose::Task);
@@ -237,6 +200,15 @@ fn what_has_no_coefficient_adds_nothing() {
             let mut gradients = Gradients::new(&model);
             let (threads, mut workspace) = (Threads::new(2), Workspace::default());
             let options = PassOptions::default();
+            let answer = |scores: &TokenScores| {
+                let mut all = coefficients(0, scores);
+                for column in std::iter::once(&mut all.logprob).chain(&mut all.entropy) {
+                    // Four members of 20 tokens.
+                    let groups = column.chunks_mut(80).enumerate();
+                    groups.filter(|(group, _)| !counts(*group)).for_each(|(_, own)| own.fill(0.0));
+                }
+                all
+            };
             let passed = forward_backward(
                 &threads,
                 &model,
@@ -244,15 +216,7 @@ fn what_has_no_coefficient_adds_nothing() {
                 sequences,
                 options,
                 &mut gradients,
-                |scores| {
-                    let mut all = coefficients(0, scores);
-                    for column in std::iter::once(&mut all.logprob).chain(&mut all.entropy) {
-                        // Four members of 20 tokens.
-                        let groups = column.chunks_mut(80).enumerate();
-                        groups.filter(|(group, _)| !counts(*group)).for_each(|(_, own)| own.fill(0.0));
-                    }
-                    all
-                },
+                answer,
             );
             assert!(passed.is_ok());
             gradients
@@ -260,10 +224,7 @@ fn what_has_no_coefficient_adds_nothing() {
         assert!(run(&sequences, &|_| false).same_bits(&Gradients::new(&model)));
         // The first groups alone, and with those behind them, of which whole chunks are passed over.
         let (few, all) = (run(&sequences[..12], &|_| true), run(&sequences, &|group| group < 3));
-        for ((name, _, a), (_, _, b)) in few.tensors().zip(all.tensors()) {
-            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
-            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
-        }
+        assert_near(&few, &all, 1e-5);
     }
 }
 
@@ -273,29 +234,9 @@ fn levels_agree() {
     let plain = gradients(&Threads::with_level(1, SimdLevel::Portable), &model, PassOptions::default(), &[]);
     for level in SimdLevel::available() {
         let other = gradients(&Threads::with_level(1, level), &model, PassOptions::default(), &[]);
-        for ((name, _, a), (_, _, b)) in plain.tensors().zip(other.tensors()) {
-            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
-            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-4 * largest), "{level:?} {name}");
-        }
+        assert_near(&plain, &other, 1e-4);
     }
-}
-
-#[test]
-fn blocks_of_logits_do_not_change_the_scores() {
-    let Some(model) = models().pop() else { panic!("no model") };
-    let rows = rows();
-    let all: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
-    let threads = Threads::new(2);
-    let mut workspace = Workspace::default();
-    let together = score(&threads, &model, &mut workspace, &all, 1.0).unwrap();
-    assert_eq!(together.logprobs.num_rows(), all.len());
-    for (i, sequence) in all.iter().enumerate() {
-        let alone = score(&threads, &model, &mut workspace, &[*sequence], 1.0).unwrap();
-        assert_eq!(together.logprobs.row(i), alone.logprobs.row(0));
-        assert_eq!(together.entropies.row(i), alone.entropies.row(0));
-        assert_eq!(alone.logprobs.row(0).len(), sequence.tokens.len() - sequence.start);
-    }
-    let none = score(&threads, &model, &mut workspace, &[], 1.0).unwrap();
+    let none = score(&Threads::new(2), &model, &mut Workspace::default(), &[], 1.0).unwrap();
     assert_eq!(none.logprobs.num_rows(), 0);
 }
 
@@ -318,22 +259,14 @@ fn an_update_without_gradient_only_decays_and_a_broken_one_is_skipped() {
     }
     let kept = model.clone();
     let rows = rows();
-    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    let sequences = sequences(&rows);
     let mut workspace = Workspace::default();
-    forward_backward(
-        &threads,
-        &model,
-        &mut workspace,
-        &sequences,
-        PassOptions::default(),
-        &mut gradients,
-        |scores| {
-            let mut logprob = vec![1.0; scores.logprobs.num_values()];
-            logprob[3] = f32::INFINITY;
-            Coefficients { logprob, entropy: None }
-        },
-    )
-    .unwrap();
+    let (options, answer) = (PassOptions::default(), |scores: &TokenScores| {
+        let mut logprob = vec![1.0; scores.logprobs.num_values()];
+        logprob[3] = f32::INFINITY;
+        Coefficients { logprob, entropy: None }
+    });
+    forward_backward(&threads, &model, &mut workspace, &sequences, options, &mut gradients, answer).unwrap();
     let report = optimizer.step(&threads, &mut model, &gradients, 0.1, None);
     assert!(report.skipped && !report.grad_norm.is_finite() && model.same_weights(&kept));
     assert_eq!(optimizer.num_steps(), 1);

@@ -2,7 +2,7 @@
 //! entropies, gradients, AdamW.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{folder, load, numbers};
 use tamis_model::{
@@ -56,27 +56,17 @@ fn logits_logprobs_and_entropies() {
             let tokens = tokens(&sequence["tokens"]);
             let all = logits(&threads, &model, &mut workspace, &tokens).unwrap();
             assert_near(&what("logits_first"), &all[..size], &numbers(&sequence["logits_first"]), 1e-5);
-            assert_near(
-                &what("logits_last"),
-                &all[all.len() - size..],
-                &numbers(&sequence["logits_last"]),
-                1e-5,
-            );
+            let last = &all[all.len() - size..];
+            assert_near(&what("logits_last"), last, &numbers(&sequence["logits_last"]), 1e-5);
             if tokens.len() < 2 {
                 continue;
             }
-            let scores =
-                score(&threads, &model, &mut workspace, &[Sequence { tokens: &tokens, start: 1 }], 1.0)
-                    .unwrap();
-            let expected_entropy = numbers(&sequence["entropy"]);
-            let expected_logprob = numbers(&sequence["next_token_logprobs"]);
-            assert_near(&what("logprobs"), scores.logprobs.values(), &expected_logprob, 1e-5);
-            assert_near(
-                &what("entropy"),
-                scores.entropies.values(),
-                &expected_entropy[..tokens.len() - 1],
-                1e-5,
-            );
+            let rows = [Sequence { tokens: &tokens, start: 1 }];
+            let scores = score(&threads, &model, &mut workspace, &rows, 1.0).unwrap();
+            let logprobs = numbers(&sequence["next_token_logprobs"]);
+            assert_near(&what("logprobs"), scores.logprobs.values(), &logprobs, 1e-5);
+            let entropies = &numbers(&sequence["entropy"])[..tokens.len() - 1];
+            assert_near(&what("entropy"), scores.entropies.values(), entropies, 1e-5);
         }
     }
 }
@@ -114,13 +104,8 @@ fn gradients_and_three_steps_of_adamw() {
                 PassOptions::default(),
                 &mut gradients,
                 |scores| {
-                    objective = scores
-                        .logprobs
-                        .values()
-                        .iter()
-                        .zip(&coefs)
-                        .map(|(&l, &c)| f64::from(l) * f64::from(c))
-                        .sum();
+                    let products = scores.logprobs.values().iter().zip(&coefs);
+                    objective = products.map(|(&l, &c)| f64::from(l) * f64::from(c)).sum();
                     Coefficients { logprob: coefs.clone(), entropy: None }
                 },
             )
@@ -133,16 +118,7 @@ fn gradients_and_three_steps_of_adamw() {
             let norm = gradient_norm(&threads, &gradients);
             if let Some(clipped) = expected["clipped_grad"].as_object() {
                 gradients.scale((1.0 / (norm + 1e-6)).min(1.0) as f32);
-                let names: Vec<_> = gradients.tensors().map(|tensor| tensor.0.to_owned()).collect();
-                assert_eq!(names.len(), clipped.len());
-                for (tensor, shape, values) in gradients.tensors() {
-                    check_tensor(
-                        &format!("{name} step {step} gradient of {tensor}"),
-                        shape,
-                        &values,
-                        &clipped[tensor],
-                    );
-                }
+                check_tensors(&format!("{name} step {step} gradient"), gradients.tensors(), clipped);
                 gradients.scale((norm + 1e-6).max(1.0) as f32);
             }
             let report = optimizer.step(&threads, &mut model, &gradients, 1e-3, Some(1.0));
@@ -150,15 +126,7 @@ fn gradients_and_three_steps_of_adamw() {
             assert!((norm - wanted).abs() <= 1e-4 * wanted, "{name} step {step}: {norm} {wanted}");
             assert!(!report.skipped);
             if let Some(after) = expected["param_after"].as_object() {
-                assert_eq!(model.tensors().count(), after.len());
-                for (tensor, shape, values) in model.tensors() {
-                    check_tensor(
-                        &format!("{name} {tensor} after step {step}"),
-                        shape,
-                        &values,
-                        &after[tensor],
-                    );
-                }
+                check_tensors(&format!("{name} after step {step}"), model.tensors(), after);
                 compared += 1;
             }
         }
@@ -166,8 +134,19 @@ fn gradients_and_three_steps_of_adamw() {
     }
 }
 
+fn check_tensors<'a>(
+    what: &str,
+    tensors: impl Iterator<Item = (&'a str, &'a [usize], Vec<f32>)>,
+    expected: &Map<String, Value>,
+) {
+    let tensors: Vec<_> = tensors.collect();
+    assert_eq!(tensors.len(), expected.len(), "{what}");
+    for (name, shape, values) in tensors {
+        check_tensor(&format!("{what} of {name}"), shape, &values, &expected[name]);
+    }
+}
+
 /// Norm and first values of a tensor, to 1e-4 of its largest value.
-#[track_caller]
 fn check_tensor(what: &str, shape: &[usize], values: &[f32], expected: &Value) {
     if let Some(expected) = expected["shape"].as_array() {
         let expected: Vec<usize> = expected.iter().map(|n| n.as_u64().unwrap() as usize).collect();
@@ -196,26 +175,14 @@ fn greedy_continuations() {
                 max_new_tokens: continuation.len(),
                 ..SamplingParams::default()
             };
-            let keys = vec![Key::new(1, Purpose::Rollout)];
-            generator
-                .submit(GenerationRequest {
-                    prompt: tokens(&sequence["tokens"]),
-                    keys,
-                    params,
-                    stop: None,
-                    mask: None,
-                })
-                .unwrap();
+            let (prompt, keys) = (tokens(&sequence["tokens"]), vec![Key::new(1, Purpose::Rollout)]);
+            generator.submit(GenerationRequest { prompt, keys, params, stop: None, mask: None }).unwrap();
         }
         let mut completions = generator.run(&threads, &model);
         completions.sort_by_key(|completion| completion.request);
         for (completion, sequence) in completions.iter().zip(sequences) {
-            assert_eq!(
-                completion.tokens,
-                tokens(&sequence["greedy_continuation"]),
-                "{name} {:?}",
-                completion.request
-            );
+            let expected = tokens(&sequence["greedy_continuation"]);
+            assert_eq!(completion.tokens, expected, "{name} {:?}", completion.request);
         }
         assert_eq!(completions.len(), sequences.len());
     }

@@ -232,7 +232,6 @@ fn only_what_is_new_is_computed() {
     assert_eq!(generator.num_reused_tokens(), before, "of other sequences");
 }
 
-/// What is kept of a sequence's last turn does not stand in the way of more that is there.
 #[test]
 fn a_longer_beginning_takes_the_place_of_what_is_kept() {
     let (threads, model) = (Threads::new(1), small());
@@ -310,7 +309,6 @@ fn what_is_kept_takes_the_place_of_what_runs() {
     assert!(stop.load(Ordering::Relaxed));
 }
 
-/// A sequence that has begun is finished before others begin.
 #[test]
 fn a_next_turn_goes_before_a_first_one() {
     let (threads, model) = (Threads::new(1), small());
@@ -326,7 +324,6 @@ fn a_next_turn_goes_before_a_first_one() {
     assert_eq!(order, [ids[1], ids[3], ids[0], ids[2]]);
 }
 
-/// Other weights, in the middle of a turn that goes on with a kept one: everything is computed by them.
 #[test]
 fn a_turn_goes_on_by_other_weights() {
     let (threads, old) = (Threads::new(1), small());

@@ -461,7 +461,6 @@ mod tests {
         assert!(matches!(over(r"\[a\]").err(), Some(RegexMaskError::NoMatch)), "no other token writes it");
     }
 
-    /// A branch of the pattern that no token can continue is not begun.
     #[test]
     fn a_way_that_ends_without_a_match_is_not_taken() {
         assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), ""), "2a-");

@@ -1,53 +1,18 @@
-use tamis_core::group::{FinishReason, Group, GroupId, PolicyVersion, PromptId, Score, Trajectory};
+use tamis_core::group::Group;
 
 use super::*;
-use crate::rollouts::{RolloutRow, write_rollouts_to};
+use crate::rollouts::tests::{group, table, trajectory};
+use crate::rollouts::write_rollouts_to;
 
 /// A file of five trajectories with 0 to 4 tokens, the second of which has no reward.
 fn file() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let member = |number: u32| Trajectory {
-        episode: None,
-        sample_index: number,
-        text: format!("text {number}"),
-        token_ids: (0..number).collect(),
-        logprobs: (0..number).map(|token| -(token as f32)).collect(),
-        entropy: None,
-        loss_mask: (0..number).map(|token| token % 2 == 0).collect(),
-        finish_reason: FinishReason::Stop,
-        versions: (PolicyVersion(3), PolicyVersion(3)),
-        scores: [("acc".to_owned(), Score::of(f64::from(number)))].into(),
-        reward: if number == 1 { f64::NAN } else { f64::from(number) / 2.0 },
+    let member = |number: u32| {
+        let reward = if number == 1 { f64::NAN } else { f64::from(number) / 2.0 };
+        trajectory(number, number as usize, &[("acc", f64::from(number))], reward)
     };
-    let group = Group {
-        id: GroupId(1),
-        prompt: PromptId(2),
-        epoch: 0,
-        dispatched: PolicyVersion(3),
-        prompt_token_ids: vec![7],
-        images: Vec::new(),
-        trajectories: (0..5).map(member).collect(),
-    };
-    let rows: Vec<RolloutRow<'_>> = group
-        .trajectories
-        .iter()
-        .map(|trajectory| RolloutRow {
-            step: 9,
-            round: 0,
-            group: &group,
-            trajectory,
-            inclusion: 1.0,
-            data_source: "",
-            prompt: "p",
-            ground_truth: None,
-            advantage: None,
-            metric: "acc",
-            metric_value: None,
-            verdict: "trained",
-            logged: None,
-        })
-        .collect();
-    write_rollouts_to(std::fs::File::create(file.path()).unwrap(), &rows).unwrap();
+    let group = Group { trajectories: (0..5).map(member).collect(), ..group() };
+    write_rollouts_to(file.reopen().unwrap(), &table(&group)).unwrap();
     file
 }
 
@@ -61,16 +26,16 @@ fn columns_of_all_rows_and_of_some() {
     let columns = Columns::open(file.path()).unwrap();
     assert_eq!(columns.num_rows(), 5);
     let texts = |rows| lists(columns.texts("completion", rows).unwrap());
-    assert_eq!(texts(None)[4], ["text 4"]);
-    assert_eq!(texts(Some(&[1, 3, 4])), [["text 1"], ["text 3"], ["text 4"]]);
+    assert_eq!(texts(None)[4], ["réponse 4"]);
+    assert_eq!(texts(Some(&[1, 3, 4])), [["réponse 1"], ["réponse 3"], ["réponse 4"]]);
     assert_eq!(texts(Some(&[])), Vec::<Vec<String>>::new());
     let numbers = |name: &str, rows| lists(columns.numbers(name, rows).unwrap());
-    assert_eq!(numbers("step", Some(&[2])), [[9.0]]);
+    assert_eq!(numbers("step", Some(&[2])), [[2.0]]);
     assert_eq!(numbers("reward", None), [vec![0.0], vec![], vec![1.0], vec![1.5], vec![2.0]]);
     assert_eq!(numbers("reward", Some(&[1, 2])), [vec![], vec![1.0]]);
     assert_eq!(numbers("loss_mask", Some(&[0, 3])), [vec![], vec![1.0, 0.0, 1.0]]);
     assert_eq!(numbers("token_ids", None).iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-    assert_eq!(lists(columns.texts("ground_truth", None).unwrap()), vec![Vec::<String>::new(); 5]);
+    assert_eq!(lists(columns.texts("ground_truth", Some(&[0, 1])).unwrap()), [vec![], vec!["2"]]);
 }
 
 #[test]

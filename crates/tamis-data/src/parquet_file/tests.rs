@@ -1,22 +1,13 @@
-use std::path::PathBuf;
-
 use parquet::basic::{Encoding, GzipLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use parquet::file::writer::SerializedFileWriter;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 use crate::columns::Columns;
+use crate::records::tests::{files, rows};
 use crate::records::{Records, copy_rows};
-
-fn files() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files")
-}
-
-fn rows(path: &Path) -> Vec<Value> {
-    Records::open(path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
-}
 
 /// The first error of a file without its name.
 fn error(path: &Path) -> String {

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::*;
 
-fn files() -> PathBuf {
+pub(crate) fn files() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files")
 }
 
-fn rows(path: &Path) -> Vec<Value> {
+pub(crate) fn rows(path: &Path) -> Vec<Value> {
     Records::open(path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
 }
 

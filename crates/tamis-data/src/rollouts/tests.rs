@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::fs::File;
 
 use serde_json::{Value, json};
 use tamis_core::group::{Episode, GroupId, PolicyVersion, PromptId, Score, Turn};
@@ -8,7 +7,12 @@ use super::*;
 use crate::records::Records;
 use crate::table::ROWS_PER_ROW_GROUP;
 
-fn trajectory(sample_index: u32, tokens: usize, scores: &[(&str, f64)], reward: f64) -> Trajectory {
+pub(crate) fn trajectory(
+    sample_index: u32,
+    tokens: usize,
+    scores: &[(&str, f64)],
+    reward: f64,
+) -> Trajectory {
     Trajectory {
         episode: None,
         sample_index,
@@ -24,7 +28,7 @@ fn trajectory(sample_index: u32, tokens: usize, scores: &[(&str, f64)], reward: 
     }
 }
 
-fn group() -> Group {
+pub(crate) fn group() -> Group {
     Group {
         id: GroupId(17),
         prompt: PromptId(5),
@@ -40,7 +44,7 @@ fn group() -> Group {
     }
 }
 
-fn table(group: &Group) -> Vec<RolloutRow<'_>> {
+pub(crate) fn table(group: &Group) -> Vec<RolloutRow<'_>> {
     group
         .trajectories
         .iter()
@@ -62,67 +66,59 @@ fn table(group: &Group) -> Vec<RolloutRow<'_>> {
         .collect()
 }
 
+/// What a file of these rows holds.
+fn written(rows: &[RolloutRow<'_>]) -> Vec<Value> {
+    let file = tempfile::Builder::new().suffix(".parquet").tempfile().unwrap();
+    write_rollouts_to(file.reopen().unwrap(), rows).unwrap();
+    Records::open(file.path()).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
+}
+
+/// Some values of a row.
+fn values(row: &Value, columns: &[&str]) -> Value {
+    columns.iter().map(|column| row[*column].clone()).collect()
+}
+
 #[test]
 fn rows_come_back_as_they_were() {
-    let folder = tempfile::tempdir().unwrap();
     let group = group();
     let mut rows = table(&group);
-    let logged = BTreeMap::from([("note", "long"), ("verdict", "mine")])
-        .into_iter()
-        .map(|(column, text)| (column.to_owned(), text.to_owned()))
-        .collect();
+    let logged =
+        BTreeMap::from([("note", "long"), ("verdict", "mine")].map(|(a, b)| (a.to_owned(), b.to_owned())));
     rows[0].logged = Some(&logged);
-    {
-        let path = folder.path().join("step_2.parquet");
-        write_rollouts_to(File::create(&path).unwrap(), &rows).unwrap();
-        let read: Vec<Value> =
-            Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect();
-        assert_eq!(read.len(), 3);
-        assert_eq!(
-            read[0],
-            json!({
-                "step": 2, "round": 1, "group_id": 17, "prompt_id": 5, "epoch": 1, "sample_index": 0,
-                "data_source": "arithmetic", "prompt": "1+1=", "completion": "réponse 0", "ground_truth": null,
-                "prompt_ids": [7, 8, 9], "token_ids": [0, 1000, 2000], "logprobs": [-0.0, -0.5, -1.0],
-                "loss_mask": [true, false, true],
-                "acc": 1.0, "format.x y": null, "score_reward": 0.25,
-                "note": "long", "extra_verdict": "mine",
-                "reward": 1.25, "advantage": -0.75, "metric": "acc", "metric_value": 1.0, "verdict": "trained",
-                "finish_reason": "length", "version_min": 3, "version_max": 4,
-            })
-        );
-        let unscored = &read[1];
-        assert_eq!((&unscored["note"], &unscored["extra_verdict"]), (&Value::Null, &Value::Null));
-        assert_eq!(
-            (&unscored["acc"], &unscored["reward"], &unscored["metric_value"]),
-            (&Value::Null, &Value::Null, &Value::Null)
-        );
-        assert_eq!((&unscored["token_ids"], &unscored["logprobs"]), (&json!([]), &json!([])));
-        assert_eq!((&read[2]["token_ids"], &read[2]["ground_truth"]), (&json!([0]), &json!("2")));
-    }
+    let read = written(&rows);
+    assert_eq!(read.len(), 3);
+    assert_eq!(
+        read[0],
+        json!({
+            "step": 2, "round": 1, "group_id": 17, "prompt_id": 5, "epoch": 1, "sample_index": 0,
+            "data_source": "arithmetic", "prompt": "1+1=", "completion": "réponse 0", "ground_truth": null,
+            "prompt_ids": [7, 8, 9], "token_ids": [0, 1000, 2000], "logprobs": [-0.0, -0.5, -1.0],
+            "loss_mask": [true, false, true],
+            "acc": 1.0, "format.x y": null, "score_reward": 0.25,
+            "note": "long", "extra_verdict": "mine",
+            "reward": 1.25, "advantage": -0.75, "metric": "acc", "metric_value": 1.0, "verdict": "trained",
+            "finish_reason": "length", "version_min": 3, "version_max": 4,
+        })
+    );
+    let unscored = ["note", "extra_verdict", "acc", "reward", "metric_value", "token_ids", "logprobs"];
+    assert_eq!(values(&read[1], &unscored), json!([null, null, null, null, null, [], []]));
+    assert_eq!(values(&read[2], &["token_ids", "ground_truth"]), json!([[0], "2"]));
 }
 
 /// In files where a selector passed over prompts, and no others.
 #[test]
 fn the_probability_with_which_a_prompt_was_taken_is_written() {
-    let folder = tempfile::tempdir().unwrap();
     let group = group();
     let mut rows = table(&group);
     rows[1].inclusion = 0.25;
-    let path = folder.path().join("step_2.parquet");
-    write_rollouts_to(File::create(&path).unwrap(), &rows).unwrap();
-    let read: Vec<Value> =
-        Records::open(&path).unwrap().map(|record| record.unwrap().values["inclusion"].clone()).collect();
+    let read: Vec<Value> = written(&rows).iter().map(|row| row["inclusion"].clone()).collect();
     assert_eq!(read, [1.0, 0.25, 1.0]);
     assert!(fixed_columns().contains(&"inclusion"));
 }
 
 #[test]
 fn a_step_without_rows_is_a_file_without_rows() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("step_1.parquet");
-    write_rollouts_to(File::create(&path).unwrap(), &[]).unwrap();
-    assert_eq!(Records::open(&path).unwrap().count(), 0);
+    assert_eq!(written(&[]).len(), 0);
 }
 
 #[test]
@@ -130,13 +126,8 @@ fn many_rows_go_over_row_groups() {
     let mut group = group();
     group.trajectories =
         (0..ROWS_PER_ROW_GROUP as u32 + 10).map(|i| trajectory(i, 2, &[], f64::from(i))).collect();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("step_1.parquet");
-    write_rollouts_to(File::create(&path).unwrap(), &table(&group)).unwrap();
-    let rewards: Vec<f64> = Records::open(&path)
-        .unwrap()
-        .map(|record| record.unwrap().values["reward"].as_f64().unwrap())
-        .collect();
+    let rewards: Vec<f64> =
+        written(&table(&group)).iter().map(|row| row["reward"].as_f64().unwrap()).collect();
     assert_eq!(rewards, (0..group.trajectories.len()).map(|i| i as f64).collect::<Vec<_>>());
 }
 
@@ -184,28 +175,22 @@ fn names_that_clash_stay_apart() {
 
 #[test]
 fn images_are_named_where_there_are_any() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("step_1.parquet");
     let columns_of = |groups: &[&Group]| -> Vec<Value> {
-        let rows: Vec<RolloutRow<'_>> = groups.iter().flat_map(|group| table(group)).collect();
-        write_rollouts_to(File::create(&path).unwrap(), &rows).unwrap();
-        Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
+        written(&groups.iter().flat_map(|group| table(group)).collect::<Vec<_>>())
     };
     let plain = group();
     assert!(columns_of(&[&plain]).iter().all(|row| row.get("images").is_none()));
     let seen = Group { images: vec!["/data/é.png".to_owned(), "/data/b.png".to_owned()], ..group() };
     let rows = columns_of(&[&plain, &seen]);
     assert_eq!(
-        (&rows[0]["images"], &rows[3]["images"]),
-        (&json!([]), &json!(["/data/é.png", "/data/b.png"]))
+        [&rows[0]["images"], &rows[3]["images"]],
+        [&json!([]), &json!(["/data/é.png", "/data/b.png"])]
     );
     assert!(fixed_columns().contains(&"images"));
 }
 
 #[test]
 fn turns_are_told_where_there_are_any() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("step_1.parquet");
     let mut played = group();
     let turn = |end, reward| Turn {
         end,
@@ -218,18 +203,16 @@ fn turns_are_told_where_there_are_any() {
     let episode =
         Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: Some(true), ..Episode::default() };
     played.trajectories[0].episode = Some(episode);
-    write_rollouts_to(File::create(&path).unwrap(), &table(&played)).unwrap();
-    let rows: Vec<Value> =
-        Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect();
+    let rows = written(&table(&played));
     assert_eq!(
-        (&rows[0]["turn_ends"], &rows[0]["turn_rewards"], &rows[0]["success"]),
-        (&json!([1, 3]), &json!([-0.5, 1.0]), &json!(1.0))
+        values(&rows[0], &["turn_ends", "turn_rewards", "success"]),
+        json!([[1, 3], [-0.5, 1.0], 1.0])
     );
     assert_eq!(
-        (&rows[0]["turn_texts"], &rows[0]["turn_observations"], &rows[0]["turn_roles"]),
-        (&json!(["answer 1", "answer 3"]), &json!(["seen", ""]), &json!(["tool", ""]))
+        values(&rows[0], &["turn_texts", "turn_observations", "turn_roles"]),
+        json!([["answer 1", "answer 3"], ["seen", ""], ["tool", ""]])
     );
-    assert_eq!((&rows[1]["turn_ends"], &rows[1]["success"]), (&json!([]), &Value::Null));
+    assert_eq!(values(&rows[1], &["turn_ends", "success"]), json!([[], null]));
     let of_answers = group();
     let names: Vec<String> = named_columns(&table(&of_answers)).into_iter().map(|(name, _)| name).collect();
     assert!(!names.contains(&"turn_ends".to_owned()) && fixed_columns().contains(&"turn_ends"));

@@ -287,19 +287,22 @@ mod tests {
 
     use super::*;
 
+    /// Token, log-probability and entropy.
+    fn drawn(
+        logits: &[f32],
+        params: &SamplingParams,
+        history: &[u32],
+        allowed: Option<&[u64]>,
+        index: u64,
+    ) -> (u32, f32, f32) {
+        let (level, key) = (SimdLevel::detect(), Key::new(5, Purpose::Rollout));
+        let mut scratch = SamplingScratch::default();
+        draw(level, logits, params, [history, &[]], allowed, key, index, &mut scratch)
+    }
+
     fn take(logits: &[f32], params: &SamplingParams, history: &[u32], index: u64) -> (u32, f32) {
-        let key = Key::new(5, Purpose::Rollout);
-        let drawn = draw(
-            SimdLevel::detect(),
-            logits,
-            params,
-            [history, &[]],
-            None,
-            key,
-            index,
-            &mut SamplingScratch::default(),
-        );
-        (drawn.0, drawn.1)
+        let (token, logprob, _) = drawn(logits, params, history, None, index);
+        (token, logprob)
     }
 
     fn frequencies(logits: &[f32], params: &SamplingParams, history: &[u32]) -> Vec<f64> {
@@ -357,10 +360,8 @@ mod tests {
     /// Drawn among the allowed tokens in their proportions, however unlikely they are; reported as of all.
     #[test]
     fn a_mask_is_a_truncation() {
-        let key = Key::new(5, Purpose::Rollout);
         let drawn = |logits: &[f32], params: &SamplingParams, allowed: u64, index| {
-            let mut scratch = SamplingScratch::default();
-            draw(SimdLevel::detect(), logits, params, [&[], &[]], Some(&[allowed]), key, index, &mut scratch)
+            drawn(logits, params, &[], Some(&[allowed]), index)
         };
         let plain = SamplingParams::default();
         let mut counts = vec![0.0; 4];
@@ -388,18 +389,7 @@ mod tests {
             SamplingParams { top_k: 1, repetition_penalty: 3.0, ..SamplingParams::default() },
             SamplingParams { greedy: true, ..SamplingParams::default() },
         ] {
-            let key = Key::new(5, Purpose::Rollout);
-            let history = [&[0, 0][..], &[]];
-            let (.., entropy) = draw(
-                SimdLevel::detect(),
-                &halves(),
-                &params,
-                history,
-                None,
-                key,
-                0,
-                &mut SamplingScratch::default(),
-            );
+            let (.., entropy) = drawn(&halves(), &params, &[0, 0], None, 0);
             assert!((entropy - expected).abs() < 1e-6, "{entropy}");
         }
     }

@@ -163,75 +163,7 @@ fn named_templates_and_precedence() {
     assert_eq!(render(&files, json!([{}])), "own");
 }
 
-/// ChatML with thinking and tools, in the manner of recent Qwen templates.
-const THINKING: &str = r#"
-{%- if tools %}
-    {{- '<|im_start|>system\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\n\n' }}
-    {%- endif %}
-    {{- "Tools:" }}
-    {%- for tool in tools %}
-        {{- "\n" }}
-        {{- tool | tojson }}
-    {%- endfor %}
-    {{- "\n<|im_end|>\n" }}
-{%- else %}
-    {%- if messages[0].role == 'system' %}
-        {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
-    {%- endif %}
-{%- endif %}
-{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
-        {%- set ns.multi_step_tool = false %}
-        {%- set ns.last_query_index = index %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- if message.content is string %}
-        {%- set content = message.content %}
-    {%- else %}
-        {%- set content = '' %}
-    {%- endif %}
-    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' }}
-    {%- elif message.role == "assistant" %}
-        {%- set reasoning = '' %}
-        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
-            {%- set reasoning = message.reasoning_content %}
-        {%- elif '</think>' in content %}
-            {%- set reasoning = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
-            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
-        {%- endif %}
-        {%- if loop.index0 > ns.last_query_index and (loop.last or reasoning) %}
-            {{- '<|im_start|>assistant\n<think>\n' + reasoning.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}
-        {%- else %}
-            {{- '<|im_start|>assistant\n' + content }}
-        {%- endif %}
-        {%- if message.tool_calls %}
-            {%- for call in message.tool_calls %}
-                {%- if call.function %}{%- set call = call.function %}{%- endif %}
-                {{- '\n<tool_call>\n{"name": "' }}{{- call.name }}{{- '", "arguments": ' }}
-                {%- if call.arguments is string %}{{- call.arguments }}{%- else %}{{- call.arguments | tojson }}{%- endif %}
-                {{- '}\n</tool_call>' }}
-            {%- endfor %}
-        {%- endif %}
-        {{- '<|im_end|>\n' }}
-    {%- elif message.role == "tool" %}
-        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
-        {{- '\n<tool_response>\n' }}{{- content }}{{- '\n</tool_response>' }}
-        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\n' }}{%- endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\n\n</think>\n\n' }}
-    {%- endif %}
-{%- endif %}
-"#;
+const THINKING: &str = include_str!("../../tests/chat_templates/qwen3.jinja");
 
 #[test]
 fn thinking_and_tools() {
@@ -250,9 +182,19 @@ fn thinking_and_tools() {
 <|im_start|>system
 Be brief.
 
-Tools:
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
 {"type": "function", "function": {"name": "calc", "parameters": {}}}
-<|im_end|>
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
 <|im_start|>user
 6*7?<|im_end|>
 <|im_start|>assistant
@@ -297,118 +239,7 @@ sure?<|im_end|>
 "#);
 }
 
-/// Header tokens, a date, and arguments with defaults, in the manner of Llama 3 templates.
-const HEADERS: &str = r#"{{- bos_token }}
-{%- if not date_string is defined %}
-    {%- if strftime_now is defined %}
-        {%- set date_string = strftime_now("%d %b %Y") %}
-    {%- else %}
-        {%- set date_string = "26 Jul 2024" %}
-    {%- endif %}
-{%- endif %}
-{%- if not tools_in_user_message is defined %}
-    {%- set tools_in_user_message = true %}
-{%- endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start|>system<|stop|>\n\n" }}
-{%- if tools is not none %}{{- "Environment: ipython\n" }}{%- endif %}
-{{- "Today: " + date_string + "\n\n" }}
-{{- system_message }}{{- "<|eot|>" }}
-{%- if tools_in_user_message and not tools is none %}
-    {%- if messages | length != 0 %}
-        {%- set first_user_message = messages[0]['content']|trim %}
-        {%- set messages = messages[1:] %}
-    {%- else %}
-        {{- raise_exception("no first user message") }}
-    {%- endif %}
-    {{- '<|start|>user<|stop|>\n\n' -}}
-    {%- for t in tools %}
-        {{- t | tojson(indent=4) }}
-        {{- "\n\n" }}
-    {%- endfor %}
-    {{- first_user_message + "<|eot|>"}}
-{%- endif %}
-{%- for message in messages %}
-    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
-        {{- '<|start|>' + message['role'] + '<|stop|>\n\n'+ message['content'] | trim + '<|eot|>' }}
-    {%- elif 'tool_calls' in message %}
-        {%- if not message.tool_calls|length == 1 %}
-            {{- raise_exception("one tool call at once") }}
-        {%- endif %}
-        {%- set tool_call = message.tool_calls[0].function %}
-        {{- '<|start|>assistant<|stop|>\n\n' -}}
-        {{- '{"name": "' + tool_call.name + '", ' }}
-        {{- '"parameters": ' }}
-        {{- tool_call.arguments | tojson }}
-        {{- "}" }}
-        {%- for arg_name, arg_val in tool_call.arguments | items %}
-            {{- arg_name + '="' + arg_val + '"' }}
-            {%- if not loop.last %}{{- ", " }}{%- endif %}
-        {%- endfor %}
-        {{- "<|eot|>" }}
-    {%- elif message.role == "tool" or message.role == "ipython" %}
-        {{- "<|start|>ipython<|stop|>\n\n" }}
-        {%- if message.content is mapping or message.content is iterable %}
-            {{- message.content | tojson }}
-        {%- else %}
-            {{- message.content }}
-        {%- endif %}
-        {{- "<|eot|>" }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|start|>assistant<|stop|>\n\n' }}{%- endif %}
-"#;
-
-#[test]
-fn headers_dates_and_indented_tools() {
-    let messages = [
-        json!({"role": "system", "content": " Help. "}),
-        json!({"role": "user", "content": "weather?\n"}),
-        json!({"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Köln", "unit": "°C"}}}]}),
-        json!({"role": "tool", "content": {"celsius": 21.5, "rain": null}}),
-    ];
-    let tools = json!({"tools": [{"name": "weather", "parameters": {"required": [], "properties": {"city": {"type": "string"}}}}]});
-    insta::assert_snapshot!(template(HEADERS).prompt(&messages, &arguments(tools)).unwrap().text, @r#"
-<s><|start|>system<|stop|>
-
-Environment: ipython
-Today: 26 Jul 2024
-
-Help.<|eot|><|start|>user<|stop|>
-
-{
-    "name": "weather",
-    "parameters": {
-        "required": [],
-        "properties": {
-            "city": {
-                "type": "string"
-            }
-        }
-    }
-}
-
-weather?<|eot|><|start|>assistant<|stop|>
-
-{"name": "weather", "parameters": {"city": "Köln", "unit": "°C"}}city="Köln", unit="°C"<|eot|><|start|>ipython<|stop|>
-
-{"celsius": 21.5, "rain": null}<|eot|><|start|>assistant<|stop|>
-"#);
-    insta::assert_snapshot!(template(HEADERS).prompt(&messages[..2], &arguments(json!({"date_string": "1 Jan 2000"}))).unwrap().text, @r#"
-<s><|start|>system<|stop|>
-
-Today: 1 Jan 2000
-
-Help.<|eot|><|start|>user<|stop|>
-
-weather?<|eot|><|start|>assistant<|stop|>
-"#);
-}
+const HEADERS: &str = include_str!("../../tests/chat_templates/headers_with_tools.jinja");
 
 /// Alternation checks and block lists, in the manner of Mistral templates.
 const ALTERNATING: &str = r#"{%- if messages[0]["role"] == "system" %}
@@ -542,7 +373,7 @@ fn expressions_print_as_in_python() {
         ("{'b': 1, 'a': [1, {}]} | tojson(sort_keys=true, separators=(',', ':'))", "{\"a\":[1,{}],\"b\":1}"),
         ("'<é>\"\\n' | tojson", "\"<é>\\\"\\n\""),
         ("'é😀' | tojson(ensure_ascii=true)", "\"\\u00e9\\ud83d\\ude00\""),
-        ("[] | tojson(indent=2)", "[]"),
+        ("[] | tojson(indent=2) ~ {'a': [1]} | tojson(indent=4)", "[]{\n    \"a\": [\n        1\n    ]\n}"),
         ("(1, 2) | tojson", "[1, 2]"),
         ("1e20 | tojson", "1e+20"),
         ("'x' ~ 1 ~ none ~ true", "x1NoneTrue"),
@@ -574,6 +405,7 @@ fn expressions_print_as_in_python() {
         ("'a\\nb' | indent(2, true)", "  a\n  b"),
         ("{'a': 1, 'b': 2} | last ~ 'Ab'.casefold() ~ 'xby'.index('b') ~ [1].copy()", "bab1[1]"),
         ("joiner(', ')()", ""),
+        ("strftime_now('%d %b %Y')", "26 Jul 2024"),
         ("1e-05", "1e-05"),
         ("1e16", "1e+16"),
         ("[1e-05, 1e16, 1.0, none, 'a']", "[1e-05, 1e+16, 1.0, None, 'a']"),
@@ -608,7 +440,6 @@ fn expressions_print_as_in_python() {
     }
 }
 
-/// What Jinja2 renders and tamis does not is refused as what it is.
 #[test]
 fn what_is_not_supported_is_named() {
     let refused = |expression: &str| {

@@ -295,12 +295,7 @@ fn continuations() {
     "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
 ]
 "#);
-    insta::assert_snapshot!(shown(&QWEN3), @r#"
-[
-    "\n<|im_start|>user\nWall.<|im_end|>\n<|im_start|>assistant\n",
-    "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-]
-"#);
+    assert_eq!(shown(&QWEN3), shown(&QWEN2_5));
     insta::assert_snapshot!(shown(&SMOLLM2), @r#"
 [
     "\n<|im_start|>user\nWall.<|im_end|>\n<|im_start|>assistant\n",
@@ -428,7 +423,6 @@ fn templates_without_system_messages() {
     assert_eq!(continuation(&model, &user("x"), &ids("Up<|endoftext|>")), "\n[user]x<|endoftext|>\n[model]");
 }
 
-/// A template that writes no earlier answers: the transcript keeps them, and each is named.
 #[test]
 fn answers_that_are_left_out() {
     let model = written(

@@ -110,8 +110,6 @@ fn what_is_too_much_is_said() {
     insta::assert_snapshot!(ChatTemplate::new(&branches, &special()).unwrap_err(), @"the chat template does not parse (line 1): syntax error: more than 500 `elif` (line 1)");
 }
 
-/// Long conversations stay far below the limits: a thousand messages, half a million bytes, gathered in a
-/// list and in a text.
 #[test]
 fn a_long_conversation_is_within_the_limits() {
     let source = "{% set ns = namespace(seen=[], text='') %}{% for m in messages %}{% set ns.seen = ns.seen + [m] %}\
@@ -227,32 +225,14 @@ fn what_is_done_is_charged() {
 /// clock says.
 #[test]
 fn no_template_reads_or_sorts_for_ever() {
-    let long = "{% set s = 'ab' * 1000000 %}{% set t = 'ab' * 1000000 %}{% set l = ['x' * 1000] * 2000 %}{% \
-         set n = range(100000) | list %}";
+    let long = "{% set s = 'ab' * 1000000 %}{% set n = range(100000) | list %}";
     let again =
         |what: &str| format!("{long}{{% for i in range(100000) %}}{{% set x = {what} %}}{{% endfor %}}");
     let name = "n".repeat(150);
     let sources = [
         again("n | sort"),
-        again("n | unique"),
-        again("l | sort"),
-        again("l | groupby('x')"),
-        again("l | map('upper') | list"),
-        again("l | map('replace', 'x', 'y') | list"),
-        again("l | select('in', s) | list"),
-        again("s | upper"),
         again("s.swapcase()"),
-        again("s.lower().title()"),
-        again("s.strip(t)"),
-        again("(s ~ 'c') | trim(t)"),
         again("s.rstrip('cba')"),
-        again("s[-1]"),
-        again("{'a': 1}[s]"),
-        again("{'a': 1}.get(s)"),
-        again("{s: 1}"),
-        again("s is lower"),
-        again("s | int"),
-        again("s == t"),
         again("loop.changed(s)"),
         again("strftime_now(s)"),
         again(&format!("'{}' in s", "b".repeat(400_000))),
