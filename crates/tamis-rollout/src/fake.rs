@@ -384,7 +384,7 @@ impl Generator for FakeGenerator {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
         let id = request.id;
         if self.in_flight.contains_key(&id) || self.waiting.iter().any(|waiting| waiting.id == id) {
-            return Err(GeneratorError::IdInUse { id });
+            return Err(GeneratorError::id_in_use(id));
         }
         self.num_submitted += 1;
         if self.publishing.is_some() {

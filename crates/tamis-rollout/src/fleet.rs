@@ -224,7 +224,7 @@ impl Fleet {
     /// waits until they have. What is in flight ends first.
     ///
     /// # Errors
-    /// [`GeneratorError::Broken`] where one says that it does not sleep.
+    /// [`GeneratorError::stopped`] if one says that it does not sleep.
     pub fn put_to_sleep(&mut self) -> Result<(), GeneratorError> {
         let in_use = |member: &FleetMember| member.state == State::Usable && !member.is_draining;
         let mut awake: BTreeSet<usize> = (0..self.members.len())
@@ -348,7 +348,7 @@ impl Fleet {
                 *self.counts.servers.entry(fault.class).or_default() += 1;
                 if matches!(fault.class, FaultClass::Refused | FaultClass::ServerError) {
                     let reason = format!("{}: {}", self.members[place].server.name(), fault.detail);
-                    return Err(GeneratorError::Broken { reason });
+                    return Err(GeneratorError::stopped(reason));
                 }
                 self.lose(place, fault, now);
             }
@@ -393,7 +393,7 @@ impl Generator for Fleet {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
         let id = request.id;
         if self.attempts.contains_key(&id) {
-            return Err(GeneratorError::IdInUse { id });
+            return Err(GeneratorError::id_in_use(id));
         }
         let mut attempt = id;
         while self.tasks.contains_key(&attempt) {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::group::{Episode, FinishReason, GroupId, PolicyVersion, Trajectory};
 use tamis_core::random::Key;
 pub use tamis_core::schedule::InFlight;
@@ -364,12 +366,6 @@ pub struct Load {
 /// The generator as a whole cannot go on.
 #[derive(Debug, Error)]
 pub enum GeneratorError {
-    /// The backend broke down.
-    #[error("the generator stopped: {reason}")]
-    Broken {
-        /// The message.
-        reason: String,
-    },
     /// The policy gives no numbers to draw from.
     #[error("{LOGITS_NOT_FINITE} ({id}, token {token})")]
     NotFinite {
@@ -378,9 +374,6 @@ pub enum GeneratorError {
         /// The token that could not be drawn, from 0.
         token: usize,
     },
-    /// A sample cannot be journalled, so it may not be used.
-    #[error("failed to journal what was sampled")]
-    Journal(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The learner that samples failed.
     #[error("the learner could not sample")]
     Learner(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -402,12 +395,26 @@ pub enum GeneratorError {
         /// The servers tried, each with the result.
         tried: Vec<String>,
     },
+    /// Anything else that nobody tells apart.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl GeneratorError {
+    /// The backend broke down.
+    pub fn stopped(reason: impl std::fmt::Display) -> Self {
+        fault!("the generator stopped: {reason}").into()
+    }
+
+    /// A sample cannot be journalled, so it may not be used.
+    pub fn journal(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Fault::new("failed to journal what was sampled").with_source(error).into()
+    }
+
     /// A request has the id of one that is in flight: a fault of the caller.
-    #[error("{id} is in flight already")]
-    IdInUse {
-        /// The id.
-        id: SampleId,
-    },
+    pub fn id_in_use(id: SampleId) -> Self {
+        fault!("{id} is in flight already").into()
+    }
 }
 
 /// Samples completions of prompts, one request at a time.
@@ -419,7 +426,7 @@ pub trait Generator: Send {
     /// Takes a request in and returns at once.
     ///
     /// # Errors
-    /// [`GeneratorError::IdInUse`] where a request in flight has the same id.
+    /// [`GeneratorError::id_in_use`] if a request in flight has the same id.
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError>;
 
     /// Gives requests up. Each that was in flight is answered by [`GeneratorEvent::Aborted`], or by what it

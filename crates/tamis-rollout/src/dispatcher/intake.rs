@@ -176,7 +176,7 @@ impl Dispatcher {
         if num_samples > 0 {
             let reason =
                 format!("{num_samples} samples are in flight and the generator returns none of them");
-            return GeneratorError::Broken { reason }.into();
+            return GeneratorError::stopped(reason).into();
         }
         DispatchError::Schedule(
             fault!("event `begin_step` came while the scheduler was waiting for an event that nobody sends")

@@ -536,7 +536,7 @@ impl Generator for Episodes<'_> {
         let id = request.id;
         let is_open = self.plays.open.contains_key(&id) || self.plays.played.contains_key(&id);
         if is_open || self.plays.waiting.iter().any(|one| one.id == id) {
-            return Err(GeneratorError::IdInUse { id });
+            return Err(GeneratorError::id_in_use(id));
         }
         if self.plays.publication.is_some() {
             self.plays.waiting.push(request);

@@ -326,7 +326,10 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
     let mut episodes = plays.over(&mut generator);
     let first = request(0, Some(3));
     episodes.submit(first.clone()).expect("taken");
-    assert!(matches!(episodes.submit(first.clone()), Err(GeneratorError::IdInUse { .. })));
+    assert_eq!(
+        episodes.submit(first.clone()).unwrap_err().to_string(),
+        format!("{} is in flight already", first.id)
+    );
     // The first answer, by which the second turn begins.
     assert!(episodes.next(Wait::No).expect("goes on").is_empty());
     while episodes.plays.open.values().all(|slot| slot.turn == Some(0)) {

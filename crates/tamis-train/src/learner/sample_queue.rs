@@ -26,10 +26,10 @@ impl SampleQueue {
     /// Queues a request.
     ///
     /// # Errors
-    /// [`GeneratorError::IdInUse`] where one of this id has not ended.
+    /// [`GeneratorError::id_in_use`] if one of this id has not ended.
     pub(crate) fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
         if !self.ids.insert(request.id) {
-            return Err(GeneratorError::IdInUse { id: request.id });
+            return Err(GeneratorError::id_in_use(request.id));
         }
         self.waiting.push(request);
         Ok(())

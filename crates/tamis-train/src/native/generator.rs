@@ -141,7 +141,7 @@ fn is_of(what: &AbortScope, sequence: SequenceName) -> bool {
 }
 
 fn engine_error(error: &dyn std::fmt::Display) -> GeneratorError {
-    GeneratorError::Broken { reason: error.to_string() }
+    GeneratorError::stopped(error)
 }
 
 impl NativeGenerator {
@@ -210,7 +210,7 @@ impl NativeGenerator {
 
     fn begin_group(&mut self, members: Vec<SampleRequest>) -> Result<(), GeneratorError> {
         let Some(first) = members.first() else { return Ok(()) };
-        let gone = || GeneratorError::Broken { reason: "there are no weights to sample with".to_owned() };
+        let gone = || GeneratorError::stopped("there are no weights to sample with");
         let weights = if let Some(weights) = &self.weights {
             weights
         } else {
@@ -398,7 +398,7 @@ impl Generator for NativeGenerator {
                 "the native engine samples with the learner's weights in memory, and was asked to read {}",
                 folder.display()
             );
-            return Err(GeneratorError::Broken { reason });
+            return Err(GeneratorError::stopped(reason));
         }
         match in_flight {
             // Nothing is gained by a change in mid-sample: what had been computed would be computed again.

@@ -71,15 +71,13 @@ impl RecordedOrder {
     }
 }
 
-fn journal_error(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
-    GeneratorError::Journal(Box::new(error))
-}
-
 impl OrderLog for RecordedOrder {
     fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError> {
         self.starts.entry(self.step).or_insert(self.journal.position());
         let entry = Entry { step: self.step, taken: taken.clone() };
-        self.journal.append(&serde_json::to_vec(&entry).map_err(journal_error)?).map_err(journal_error)
+        self.journal
+            .append(&serde_json::to_vec(&entry).map_err(GeneratorError::journal)?)
+            .map_err(GeneratorError::journal)
     }
 
     fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError> {
@@ -87,7 +85,7 @@ impl OrderLog for RecordedOrder {
         let Some(&end) = self.read.get(kept) else { return Ok(()) };
         self.read.truncate(kept);
         self.starts.retain(|_, start| *start < end);
-        self.journal.cut(end).map_err(journal_error)
+        self.journal.cut(end).map_err(GeneratorError::journal)
     }
 }
 

@@ -51,10 +51,6 @@ impl RecordedSamples {
     }
 }
 
-fn journal_error(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
-    GeneratorError::Journal(Box::new(error))
-}
-
 impl SampleJournal for RecordedSamples {
     fn take(&mut self, step: u64, asked: &SampleIdentity) -> Option<SampleOutcome> {
         let known = self.known.get_mut(&asked.key)?;
@@ -73,10 +69,10 @@ impl SampleJournal for RecordedSamples {
         for (asked, outcome) in outcomes {
             let entry = Entry { asked: *asked, step, outcome: outcome.clone() };
             self.journal
-                .append(&serde_json::to_vec(&entry).map_err(journal_error)?)
-                .map_err(journal_error)?;
+                .append(&serde_json::to_vec(&entry).map_err(GeneratorError::journal)?)
+                .map_err(GeneratorError::journal)?;
         }
-        self.journal.sync().map_err(journal_error)
+        self.journal.sync().map_err(GeneratorError::journal)
     }
 
     fn settle(&mut self, next: u64) -> u64 {
@@ -89,7 +85,7 @@ impl SampleJournal for RecordedSamples {
     }
 
     fn shorten(&mut self, position: u64) -> Result<(), GeneratorError> {
-        self.journal.shorten(position).map_err(journal_error)
+        self.journal.shorten(position).map_err(GeneratorError::journal)
     }
 }
 

@@ -129,7 +129,7 @@ impl Open {
 }
 
 fn broken(error: &dyn std::fmt::Display) -> GeneratorError {
-    GeneratorError::Broken { reason: error.to_string() }
+    GeneratorError::stopped(error)
 }
 
 fn drawing(sampling: &Sampling, end_tokens: Vec<u32>) -> Drawing {
