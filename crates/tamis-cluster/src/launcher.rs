@@ -26,7 +26,6 @@ const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
 /// Most of a line that is no event that a message shows, in characters.
 const MOST_SHOWN: usize = 200;
 
-/// What a launcher says, in part.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event {
@@ -111,16 +110,8 @@ impl Death {
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
     Died(Box<Death>),
-    Refused {
-        message: String,
-        hint: Option<String>,
-    },
-    /// The launcher itself ended.
-    Over {
-        status: String,
-        by_signal: bool,
-        output: String,
-    },
+    Refused { message: String, hint: Option<String> },
+    Over { status: String, by_signal: bool, output: String },
 }
 
 impl Failure {
@@ -159,7 +150,6 @@ impl Failure {
 /// What became of a role that was asked for.
 pub(crate) enum Fate {
     Open,
-    /// All of it are up, at these addresses.
     Up(Vec<String>),
     Failed(Failure),
 }
@@ -202,7 +192,6 @@ struct State {
     generation: u64,
     /// When it had what it starts things on.
     connected_at: Option<Instant>,
-    /// Why it was killed.
     killed: Option<String>,
     /// Those that it has found.
     machines: Option<Vec<Machine>>,
@@ -465,7 +454,6 @@ impl LauncherProcess {
         }
     }
 
-    /// The end of the process itself.
     fn end(&self) -> Failure {
         let status = self.status();
         let by_signal =
@@ -486,7 +474,6 @@ impl LauncherProcess {
     }
 }
 
-/// Takes in what a launcher says, to its end.
 fn listen(output: ChildStdout, child: &ChildHandle, state: &Mutex<State>) {
     let mut lines = Lines::new(output, LONGEST_LINE);
     while let Some(Line::Ended(line) | Line::Unended(line) | Line::TooLong(line)) = lines.next_line() {

@@ -16,7 +16,6 @@ use crate::launcher::{Fate, LauncherProcess};
 /// Longest wait for the news of an end.
 const NEWS: Duration = Duration::from_millis(500);
 
-/// How a launcher is started.
 pub(crate) struct StartLauncher {
     pub(crate) python: String,
     pub(crate) kind: LauncherKind,
@@ -41,7 +40,6 @@ impl StartLauncher {
     }
 }
 
-/// What was asked of a launcher.
 pub(crate) struct Asked {
     pub(crate) name: &'static str,
     pub(crate) count: usize,
@@ -96,7 +94,6 @@ pub(crate) fn is_late(
     Some(LaunchError::Late { command, timeout: began.elapsed(), output })
 }
 
-/// What is known of a role.
 pub(crate) struct Standing {
     pub(crate) launcher: Arc<LauncherProcess>,
     /// Which request of it they are.
@@ -108,7 +105,6 @@ pub(crate) struct Standing {
     pub(crate) restarts: u32,
 }
 
-/// Where a role stands.
 pub(crate) enum State {
     Up {
         since: Instant,

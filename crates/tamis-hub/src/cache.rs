@@ -24,7 +24,6 @@ const MAX_REFERENCE: u64 = 4096;
 /// Files that are looked through where no listing says what there is, at most.
 const MAX_FOUND: usize = 100_000;
 
-/// What the cache has of one repository.
 #[derive(Debug)]
 pub(crate) struct CachedRepository {
     folder: PathBuf,
@@ -50,7 +49,6 @@ impl CachedRepository {
         stays_inside(revision).then(|| self.folder.join("refs").join(revision))
     }
 
-    /// Writes down which commit a revision is.
     pub(crate) fn remember_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         match self.reference(revision) {
             Some(path) if !is_commit(revision) => write_whole(&path, commit.as_bytes()),
@@ -102,7 +100,6 @@ impl CachedRepository {
         Some(Listing { commit: commit.to_owned(), files, configurations: Vec::new() })
     }
 
-    /// The folder of a commit.
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit)
     }
@@ -174,9 +171,8 @@ fn symlink(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// An error of the disk.
 pub(crate) fn disk<'p>(operation: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> HubError + 'p {
-    move |source| HubError::Disk { operation, path: path.to_owned(), source }
+    move |source| HubError::disk(operation, path, source)
 }
 
 pub(crate) fn make_folder(path: &Path) -> Result<(), HubError> {

@@ -9,7 +9,7 @@ use ureq::http::StatusCode;
 
 use crate::cache::{CachedRepository, disk, make_folder};
 use crate::digest::Digest;
-use crate::error::HubError;
+use crate::error::{HubCause, HubError};
 use crate::listing::ListedFile;
 use crate::progress::DownloadProgress;
 use crate::request::{Client, FileFacts, status_error};
@@ -46,12 +46,8 @@ impl Download<'_> {
             Err((status, headers)) => Err(status_error(address, status, &headers)),
         })?;
         if let Some(size) = listed.and_then(|listed| listed.size).filter(|&size| size != facts.size) {
-            return Err(HubError::Damaged {
-                name: self.name.to_owned(),
-                file: file.to_owned(),
-                expected: format!("{size} bytes, as the repository's listing has it"),
-                got: format!("{} bytes", facts.size),
-            });
+            let expected = format!("{size} bytes, as the repository's listing has it");
+            return Err(HubError::damaged(self.name, file, &expected, &format!("{} bytes", facts.size)));
         }
         let blob = self.cached.blob(&facts.blob);
         if !is_whole(&blob, facts.size) {
@@ -108,12 +104,7 @@ impl Download<'_> {
     /// Fills the part with the whole file, whatever of it is there, and checks it.
     fn bring(&self, file: &str, address: &str, facts: &FileFacts, part: &Path) -> Result<(), HubError> {
         let found = fs::metadata(part).map_or(0, |part| part.len());
-        let damaged = |expected: String, got: String| HubError::Damaged {
-            name: self.name.to_owned(),
-            file: file.to_owned(),
-            expected,
-            got,
-        };
+        let damaged = |expected: &str, got: &str| HubError::damaged(self.name, file, expected, got);
         let mut pauses = self.pauses.iter();
         let mut anew = 0;
         loop {
@@ -124,12 +115,12 @@ impl Download<'_> {
                     if sum == expected {
                         return Ok(());
                     }
-                    damaged(expected, sum)
+                    damaged(&expected, &sum)
                 }
-                Err(Broken::Length(length)) => damaged(format!("{} bytes", facts.size), length),
+                Err(Broken::Length(length)) => damaged(&format!("{} bytes", facts.size), &length),
                 Err(Broken::Hub(error)) => error,
             };
-            if let HubError::Damaged { .. } = failure {
+            if failure.cause == HubCause::Damaged {
                 fs::remove_file(part).map_err(disk("remove", part))?;
                 // What another process or an earlier run left may be the damaged part: one more time, whole.
                 if found == 0 || anew > 0 {
@@ -188,8 +179,7 @@ impl Download<'_> {
             })?;
             if length < facts.size {
                 let reason = format!("the connection ended after {length} of {} bytes", facts.size);
-                let endpoint = crate::request::origin(address).to_owned();
-                return Err(HubError::Unreachable { endpoint, reason, is_passing: true }.into());
+                return Err(HubError::unreachable(crate::request::origin(address), &reason, true).into());
             }
         }
         file.sync_all().map_err(disk("write", part))?;
@@ -244,8 +234,8 @@ pub(crate) fn patiently<T>(
 
 /// Waits before another attempt: as long as the hub wishes, where it says so.
 fn wait(pause: Duration, after: &HubError) {
-    let wish = match after {
-        HubError::Status { after: Some(seconds), .. } => Duration::from_secs(*seconds),
+    let wish = match after.cause {
+        HubCause::Status { after: Some(seconds), .. } => Duration::from_secs(seconds),
         _ => Duration::ZERO,
     };
     std::thread::sleep(pause.max(wish));

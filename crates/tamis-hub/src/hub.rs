@@ -7,7 +7,7 @@ use ureq::http::{HeaderMap, StatusCode};
 
 use crate::cache::CachedRepository;
 use crate::download::{Download, patiently};
-use crate::error::HubError;
+use crate::error::{HubCause, HubError};
 use crate::listing::Listing;
 use crate::model_files::{CONFIGURATION, SINGLE, SINGLE_INDEX, shards, small_files};
 use crate::progress::DownloadProgress;
@@ -138,19 +138,25 @@ impl Hub {
     ) -> Result<FoundSplit, HubError> {
         let found = self.split_at(id, revision.unwrap_or(MAIN), wanted, extent, progress);
         match found {
-            Err(
-                error @ (HubError::NoRows { .. }
-                | HubError::NoConfiguration { .. }
-                | HubError::NoSplit { .. }
-                | HubError::Offline { .. }),
-            ) if revision.is_none() => match self.split_at(id, CONVERTED, wanted, extent, progress) {
-                Ok(found) => Ok(found),
-                // There is a conversion, but of it nothing that was asked for.
-                Err(converted) if matches!(error, HubError::NoRows { .. }) && is_of_splits(&converted) => {
+            Err(error)
+                if revision.is_none()
+                    && matches!(error.cause, HubCause::NoRows | HubCause::NoSplit | HubCause::Offline) =>
+            {
+                match self.split_at(id, CONVERTED, wanted, extent, progress) {
+                    Ok(found) => Ok(found),
+                    // There is a conversion, but of it nothing that was asked for.
                     Err(converted)
+                        if error.cause == HubCause::NoRows
+                            && matches!(
+                                converted.cause,
+                                HubCause::WhichConfiguration | HubCause::NoSplit
+                            ) =>
+                    {
+                        Err(converted)
+                    }
+                    Err(_) => Err(error),
                 }
-                Err(_) => Err(error),
-            },
+            }
             found => found,
         }
     }
@@ -217,17 +223,29 @@ impl Hub {
         if let Some(variable) = self.settings.offline {
             return match in_cache() {
                 Some((found, missing)) if missing.is_empty() => Ok(found),
-                lacking => Err(HubError::Offline {
-                    name: if revision == MAIN {
-                        repository.id.clone()
-                    } else {
-                        format!("{}@{revision}", repository.id)
-                    },
-                    cache: self.settings.cache.clone(),
-                    missing: lacking.map(|(_, missing)| missing).unwrap_or_default(),
-                    variable,
-                    command: repository.command(revision),
-                }),
+                lacking => {
+                    let at = if revision == MAIN { String::new() } else { format!("@{revision}") };
+                    let (name, cache) = (&repository.id, self.settings.cache.display());
+                    let missing = lacking.map(|(_, missing)| missing).unwrap_or_default();
+                    let lacks = match missing.as_slice() {
+                        [] => format!("`{name}{at}` is not in the cache {cache}"),
+                        [file, others @ ..] => {
+                            let more = match others.len() {
+                                0 => "is".to_owned(),
+                                more => format!("and {more} more are"),
+                            };
+                            format!("`{name}{at}` is not whole in the cache {cache} ({file} {more} missing)")
+                        }
+                    };
+                    Err(HubError::new(
+                        HubCause::Offline,
+                        format!("{lacks}, and {variable} forbids to download"),
+                        format!(
+                            "`{}` fetches it where there is a network; or take {variable} out of the environment",
+                            repository.command(revision)
+                        ),
+                    ))
+                }
             };
         }
         match self.listing(repository, revision) {
@@ -250,8 +268,7 @@ impl Hub {
             if !status.is_success() {
                 return Err(self.refusal(repository, revision, &address, status, &headers));
             }
-            let broken = |what| HubError::Answer { address: plain(&address), what };
-            Listing::of_answer(&body).map_err(broken)
+            Listing::of_answer(&body).map_err(|what| HubError::answer(&plain(&address), &what))
         })
     }
 
@@ -283,9 +300,9 @@ impl Hub {
             download.fetch(file, listing.file(file), &address)
         });
         progress.end();
-        brought.map_err(|error| match error {
-            HubError::Status { status: status @ (401 | 403), .. } => self.forbidden(repository, status, None),
-            error => error,
+        brought.map_err(|error| match error.cause {
+            HubCause::Status { status: status @ (401 | 403), .. } => self.forbidden(repository, status, None),
+            _ => error,
         })
     }
 
@@ -300,9 +317,11 @@ impl Hub {
     ) -> HubError {
         let code = headers.get("x-error-code").and_then(|code| code.to_str().ok());
         match (status.as_u16(), code) {
-            (_, Some("RevisionNotFound")) => {
-                HubError::NoRevision { name: repository.id.clone(), revision: revision.to_owned() }
-            }
+            (_, Some("RevisionNotFound")) => HubError::new(
+                HubCause::Refused,
+                format!("`{}` has no revision `{revision}`", repository.id),
+                "a revision is a branch, a tag or a whole commit",
+            ),
             (401 | 403, code) => self.forbidden(repository, status.as_u16(), code),
             (404, _) => self.no_repository(repository),
             _ => status_error(address, status, headers),
@@ -311,36 +330,54 @@ impl Hub {
 
     /// Statuses 401 and 403: gated, private, or not there at all, which the hub does not tell a stranger.
     fn forbidden(&self, repository: &Repository, status: u16, code: Option<&str>) -> HubError {
-        let (endpoint, has_token) = (self.settings.endpoint.clone(), self.client.has_token());
+        let (endpoint, has_token) = (&self.settings.endpoint, self.client.has_token());
         match code {
             Some("RepoNotFound") => self.no_repository(repository),
             Some("GatedRepo") => self.gated(repository),
             // Without its reason: a file of a repository that can be seen is gated.
             None if status == 403 || !has_token => self.gated(repository),
             _ if !has_token => self.no_repository(repository),
-            _ => HubError::Token { endpoint, status },
+            _ => HubError::new(
+                HubCause::Refused,
+                format!("the hub {endpoint} refuses the token (status {status})"),
+                format!(
+                    "set HF_TOKEN to a token of {endpoint}/settings/tokens that may read it, or take it out"
+                ),
+            ),
         }
     }
 
     fn gated(&self, repository: &Repository) -> HubError {
-        HubError::Gated {
-            name: repository.id.clone(),
-            page: repository.page(&self.settings.endpoint),
-            has_token: self.client.has_token(),
-        }
+        let with = if self.client.has_token() {
+            " with the account of the token"
+        } else {
+            ", and set HF_TOKEN to your token"
+        };
+        HubError::new(
+            HubCause::Refused,
+            format!(
+                "`{}` is gated: its owner gives it only to those who have accepted its terms",
+                repository.id
+            ),
+            format!("accept the terms at {}{with}", repository.page(&self.settings.endpoint)),
+        )
     }
 
     fn no_repository(&self, repository: &Repository) -> HubError {
-        HubError::NoRepository {
-            kind: repository.kind.name(),
-            name: repository.id.clone(),
-            endpoint: self.settings.endpoint.clone(),
-            has_token: self.client.has_token(),
-        }
+        let (kind, name, endpoint) = (repository.kind.name(), &repository.id, &self.settings.endpoint);
+        let (or, token) = if self.client.has_token() {
+            (", or it is not for this token", "The token must be of an account that may see it")
+        } else {
+            ("", "A private one needs HF_TOKEN in the environment")
+        };
+        HubError::new(
+            HubCause::NoRepository,
+            format!("there is no {kind} `{name}` on {endpoint}{or}"),
+            format!("is it spelt `owner/name`, as on the hub? {token}"),
+        )
     }
 }
 
-/// What the cache knows of a commit.
 fn known(cached: &CachedRepository, commit: &str) -> Option<Known> {
     match cached.listing(commit) {
         Some(listing) => Some(Known { listing, is_all: true }),
@@ -357,15 +394,6 @@ fn model_files(id: &str, cached: &CachedRepository, listing: &Listing) -> Result
     }
     let path = cached.snapshot(&listing.commit).join(SINGLE_INDEX);
     let index = tamis_file::read(&path, MAX_INDEX).map_err(crate::cache::disk("read", &path))?;
-    let broken = |what| HubError::Answer { address: path.display().to_string(), what };
-    files.extend(shards(&index).map_err(broken)?);
+    files.extend(shards(&index).map_err(|what| HubError::answer(&path.display().to_string(), &what))?);
     Ok(files)
-}
-
-/// Whether an error says which splits there are instead.
-fn is_of_splits(error: &HubError) -> bool {
-    matches!(
-        error,
-        HubError::WhichConfiguration { .. } | HubError::NoConfiguration { .. } | HubError::NoSplit { .. }
-    )
 }

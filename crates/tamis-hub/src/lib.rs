@@ -28,7 +28,7 @@ mod settings;
 mod splits;
 mod token;
 
-pub use error::HubError;
+pub use error::{HubCause, HubError};
 pub use hub::Hub;
 pub use names::NamesOnHub;
 pub use progress::DownloadProgress;

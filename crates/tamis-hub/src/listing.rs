@@ -8,7 +8,6 @@ use serde_json::Value as Json;
 use crate::digest::is_checksum;
 use crate::repository::is_commit;
 
-/// A file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ListedFile {
     /// Path inside the repository.
@@ -24,7 +23,6 @@ pub(crate) struct ListedFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CardSplit {
     pub(crate) split: String,
-    /// Patterns of paths.
     pub(crate) patterns: Vec<String>,
 }
 
@@ -74,12 +72,10 @@ impl Listing {
         self.file(name).is_some()
     }
 
-    /// What is said of a file.
     pub(crate) fn file(&self, name: &str) -> Option<&ListedFile> {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// Names of all files.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(|file| file.name.as_str())
     }

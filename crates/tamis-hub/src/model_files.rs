@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::error::HubError;
+use crate::error::{HubCause, HubError, listed};
 use crate::listing::{Listing, stays_inside};
 
 /// Files beside the weights, in the order in which they are fetched: what refuses a model comes first.
@@ -25,7 +25,6 @@ const SMALL: [&str; 14] = [
 
 /// What a model is: architecture and sizes.
 pub(crate) const CONFIGURATION: &str = "config.json";
-/// All weights in one file.
 pub(crate) const SINGLE: &str = "model.safetensors";
 /// Which weight is in which file, where there are several.
 pub(crate) const SINGLE_INDEX: &str = "model.safetensors.index.json";
@@ -47,8 +46,18 @@ pub(crate) fn small_files(name: &str, listing: &Listing) -> Result<Vec<String>, 
         return Ok(SMALL.iter().filter(is_read).map(|file| (*file).to_owned()).collect());
     };
     let is_weights = |file: &&str| OTHER_WEIGHTS.iter().any(|ending| file.ends_with(ending));
-    let others = listing.names().filter(is_weights).map(str::to_owned).collect();
-    Err(HubError::NoModel { name: name.to_owned(), lacks, others })
+    let others: Vec<&str> = listing.names().filter(is_weights).collect();
+    let instead = match others.as_slice() {
+        [] => String::new(),
+        others => format!(", only {}", listed(others.iter().copied())),
+    };
+    let hint = if lacks == CONFIGURATION {
+        "name the repository of a whole model in the layout of transformers"
+    } else {
+        "weights are read as safetensors: convert the model with `save_pretrained(FOLDER, safe_serialization=True)` and \
+         name the folder"
+    };
+    Err(HubError::new(HubCause::Refused, format!("`{name}` has no {lacks}{instead}"), hint))
 }
 
 /// The files that an index of weights names, in order; what is wrong with it, otherwise.

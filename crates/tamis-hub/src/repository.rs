@@ -47,7 +47,6 @@ impl fmt::Display for Repository {
 }
 
 impl Repository {
-    /// Its folder in the cache.
     pub(crate) fn folder(&self) -> String {
         format!("{}--{}", self.kind.plural(), self.id.replace('/', "--"))
     }
@@ -69,7 +68,6 @@ impl Repository {
         )
     }
 
-    /// Address of a file at a revision.
     pub(crate) fn file(&self, endpoint: &str, revision: &str, file: &str) -> String {
         format!(
             "{}/resolve/{}/{}",

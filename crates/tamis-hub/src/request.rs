@@ -26,7 +26,6 @@ const LEAST_BYTES: u64 = 64 << 10;
 /// Longest wait that a hub that is asked too often may impose.
 const MAX_WAIT: u64 = 60;
 
-/// How a request goes on at a redirect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Follow {
     /// Wherever it leads.
@@ -35,7 +34,6 @@ enum Follow {
     Hub,
 }
 
-/// What the hub says of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileFacts {
     /// Name of its blob: a checksum of the content.
@@ -44,7 +42,6 @@ pub(crate) struct FileFacts {
     pub(crate) size: u64,
 }
 
-/// A client of one hub.
 #[derive(Debug)]
 pub(crate) struct Client {
     agent: OnceLock<Agent>,
@@ -95,8 +92,7 @@ impl Client {
             if pace.is_too_slow(count) {
                 let least = tamis_file::human(LEAST_BYTES);
                 let reason = format!("it sends less than {least} in {} s", (2 * self.silence).as_secs());
-                let endpoint = origin(address).to_owned();
-                return Err(HubError::Unreachable { endpoint, reason, is_passing: true }.into());
+                return Err(HubError::unreachable(origin(address), &reason, true).into());
             }
         }
     }
@@ -113,7 +109,7 @@ impl Client {
         if !status.is_success() && !status.is_redirection() {
             return Ok(Err((status, headers.clone())));
         }
-        let answer = |what: &str| HubError::Answer { address: plain(address), what: what.to_owned() };
+        let answer = |what: &str| HubError::answer(&plain(address), what);
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let tag = text("x-linked-etag").or_else(|| text("etag")).map(blob_name);
         let listed = || listed.and_then(|listed| listed.checksum.clone());
@@ -162,7 +158,7 @@ impl Client {
             let Some(next) = location.filter(|_| redirect).map(|next| join(&address, next)) else {
                 return Ok((address, response));
             };
-            let answer = |what: &str| HubError::Answer { address: plain(&address), what: what.to_owned() };
+            let answer = |what: &str| HubError::answer(&plain(&address), what);
             let next = next.ok_or_else(|| answer("it leads to no address"))?;
             if address.starts_with("https://") && !next.starts_with("https://") {
                 return Err(answer("it leads from https to http"));
@@ -172,7 +168,7 @@ impl Client {
             }
             address = next;
         }
-        Err(HubError::Answer { address: plain(&address), what: "it leads in a circle".to_owned() })
+        Err(HubError::answer(&plain(&address), "it leads in a circle"))
     }
 
     fn agent(&self) -> &Agent {
@@ -210,7 +206,7 @@ impl Client {
             ureq::Error::Io(error) => error.kind() != ErrorKind::ConnectionRefused,
             _ => false,
         };
-        HubError::Unreachable { endpoint: origin(address).to_owned(), reason, is_passing }
+        HubError::unreachable(origin(address), &reason, is_passing)
     }
 }
 
@@ -224,7 +220,7 @@ enum Method {
 pub(crate) fn status_error(address: &str, status: StatusCode, headers: &HeaderMap) -> HubError {
     let after = headers.get("retry-after").and_then(|value| value.to_str().ok());
     let after = after.and_then(|seconds| seconds.parse().ok()).filter(|&seconds| seconds <= MAX_WAIT);
-    HubError::Status { address: plain(address), status: status.as_u16(), after }
+    HubError::status(&plain(address), status.as_u16(), after)
 }
 
 /// Scheme and host of an address.

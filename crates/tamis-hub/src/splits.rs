@@ -7,10 +7,9 @@
 
 use tamis_config::locate::WantedSplit;
 
-use crate::error::HubError;
+use crate::error::{HubCause, HubError, listed};
 use crate::listing::{CardConfiguration, Listing};
 
-/// A split that there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SplitFiles {
     pub(crate) configuration: String,
@@ -42,17 +41,22 @@ pub(crate) fn find_split(
 ) -> Result<SplitFiles, HubError> {
     let configurations = configurations(listing);
     if configurations.is_empty() {
-        return Err(HubError::NoRows { name: name.to_owned() });
+        return Err(HubError::new(
+            HubCause::NoRows,
+            format!("`{name}` has no Parquet or JSONL files at this revision"),
+            "the hub's own conversion is at the revision `refs/convert/parquet` where it has made one; else write the rows \
+             to a JSONL or Parquet file",
+        ));
     }
-    let names = || configurations.iter().map(|found| found.name.clone()).collect::<Vec<_>>();
+    const FORM: &str = "a split is written `owner/name:configuration/split`";
+    let names = || listed(configurations.iter().map(|found| found.name.as_str()));
     let is_split = |found: &Configuration, split: &str| position(&found.splits, split).is_some();
     let configuration = match wanted.configuration {
         Some(asked) => {
             let found = configurations.iter().find(|found| found.name == asked);
-            found.ok_or_else(|| HubError::NoConfiguration {
-                name: name.to_owned(),
-                configuration: asked.to_owned(),
-                configurations: names(),
+            found.ok_or_else(|| {
+                let message = format!("`{name}` has no configuration `{asked}`; it has {}", names());
+                HubError::new(HubCause::NoSplit, message, FORM)
             })?
         }
         None => match configurations.as_slice() {
@@ -70,11 +74,11 @@ pub(crate) fn find_split(
                     let split =
                         wanted.split.filter(|_| of_name.is_none()).or(there.copied()).unwrap_or("train");
                     let example = example.map_or("", |found| found.name.as_str());
-                    HubError::WhichConfiguration {
-                        name: name.to_owned(),
-                        configurations: names(),
-                        example: format!("{name}:{example}/{split}"),
-                    }
+                    HubError::new(
+                        HubCause::WhichConfiguration,
+                        format!("`{name}` has several configurations: {}", names()),
+                        format!("name one: `{name}:{example}/{split}`"),
+                    )
                 })?
             }
         },
@@ -85,13 +89,15 @@ pub(crate) fn find_split(
         let split = asked.first().copied().unwrap_or_default();
         let meant = configurations.iter().find(|other| wanted.configuration.is_none() && other.name == split);
         let usual = wanted.or.iter().find(|usual| meant.is_some_and(|meant| is_split(meant, usual)));
-        return Err(HubError::NoSplit {
-            name: name.to_owned(),
-            configuration: configuration.name.clone(),
-            split: split.to_owned(),
-            splits: configuration.splits.iter().map(|(split, _)| split.clone()).collect(),
-            meant: meant.zip(usual).map(|(meant, usual)| format!("{name}:{}/{usual}", meant.name)),
-        });
+        let splits = listed(configuration.splits.iter().map(|(split, _)| split.as_str()));
+        return Err(HubError::new(
+            HubCause::NoSplit,
+            format!("`{name}` has no split `{split}` in `{}`; it has {splits}", configuration.name),
+            meant.zip(usual).map_or_else(
+                || FORM.to_owned(),
+                |(meant, usual)| format!("write `{name}:{}/{usual}`", meant.name),
+            ),
+        ));
     };
     Ok(SplitFiles { configuration: configuration.name.clone(), split: split.clone(), files: files.clone() })
 }

@@ -3,9 +3,10 @@
 use tamis_core::advantage::{Advantage, Column};
 
 use crate::owner::Owner;
-use crate::shared::{advantage, defaults, kl, learner, learning_rate};
+use crate::ragen::{Played, sections};
+use crate::shared::{advantage, critic, kl, learner, learning_rate, reward, run, servers};
 use crate::translator::Translator;
-use crate::{trl, verl};
+use crate::{easyr1, ragen, trl, verl};
 
 /// Calls a rule with the keys, the default and the note of its row.
 pub(crate) fn call(
@@ -16,32 +17,37 @@ pub(crate) fn call(
     t: &mut Translator,
 ) {
     match (name, keys) {
-        ("kl estimator", keys) => kl::set_estimator(t, keys, default),
-        ("kl controller", [coefficient, kind, horizon, target, switches @ ..]) => {
-            kl::set_controller(t, [*coefficient, *kind, *horizon, *target], switches, default);
-        }
-        ("schedule", [steps, ratio, min_ratio, total, kinds @ ..]) => {
-            learning_rate::schedule(default, (*steps, *ratio, *min_ratio, kinds, &[*total]), t);
-        }
+        ("estimator", _) => advantage::estimator(t),
         ("scale", [key]) => advantage::scale(t, key, default),
-        ("batch", _) => trl::batch(t),
-        ("default interval of checkpoints", [key]) => {
-            let steps = trl::in_steps_of_ours(t, default.parse().unwrap_or_default());
-            t.default(owner, key, "checkpoint.save_freq", &steps.to_string());
+        ("kl estimator", keys) => kl::set_estimator(t, keys, default),
+        ("schedule", [steps, ratio, min_ratio, total, kinds @ ..]) => {
+            learning_rate::schedule(default, [*steps, *ratio, *min_ratio, *total], kinds, t);
         }
+        ("known options", [key]) => trl::known_options(key, default, t),
+        ("rejections", [names, thresholds]) => verl::rejections(names, thresholds, t),
         ("rounds in flight", [key]) => verl::rounds_in_flight(key, t),
-        ("default of mini-batches", [key]) => defaults::mini_batch(owner, key, t),
-        ("default of the critic's mini-batches", [key]) => defaults::critic_mini_batch(owner, key, t),
-        ("rewards by source", [key]) => defaults::by_source(owner, key, note, t),
-        ("validation as training", [prefix]) => defaults::same_as_training(owner, prefix, t),
+        ("rewards of verl", _) => verl::rewards(t),
+        ("rewards of EasyR1", _) => easyr1::rewards(t),
+        ("rewards of TRL", _) => trl::rewards(t),
+        ("rewards by source", [key]) => reward::by_source(owner, key, note, t),
+        ("loggers", [key]) => {
+            run::loggers(t, key, if owner == Owner::Trl { &["console"] } else { &[] });
+        }
+        ("engine", [name]) => servers::engine(name, default, t),
+        ("vLLM beside the learner", _) => trl::beside_the_learner(t),
+        ("data of TRL", _) => trl::data(t),
+        ("model of TRL", _) => trl::model(t),
+        ("options of the generator", _) => trl::generation(t),
+        ("environment", _) => ragen::environment(t),
         _ => unreachable!("no rule `{name}` for {keys:?}"),
     }
 }
 
 /// Whether a condition with a name holds.
-pub(crate) fn named(name: &str, t: &Translator) -> bool {
+pub(crate) fn named(name: &str, owner: Owner, t: &Translator) -> bool {
     match name {
         "asynchronous" => verl::is_asynchronous(t),
+        "separate" => verl::is_separate(t),
         "torch" => learner::is_torch(t),
         // A layer of ours may have chosen the loss if no key does.
         "cispo" => {
@@ -50,6 +56,7 @@ pub(crate) fn named(name: &str, t: &Translator) -> bool {
         // A whole command of RAGEN that names no estimator takes gae; among keys of ours it is ours that counts,
         // of which grpo is the default.
         "grpo" => t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo"),
+        "critic" => critic::has_critic(owner, t),
         "validated" => trl::validates(t),
         "rewarded" => t.sets_list("reward"),
         // The estimator reads the values of a critic.
@@ -57,6 +64,11 @@ pub(crate) fn named(name: &str, t: &Translator) -> bool {
             .value_of("objective.advantage.kind")
             .and_then(|kind| Advantage::of_name(&kind))
             .is_some_and(|estimator| estimator.needs().contains(&Column::Values)),
+        "played" => Played::by(t) != Played::Nothing,
+        "played by tag" => Played::by(t) == Played::Tag,
+        "environment of ours" => Played::by(t) == Played::Own,
+        "several environments" => sections(t).len() > 1,
+        "no tag" => !t.given.iter().any(|given| given.rule == Some("environment")),
         _ => unreachable!("no condition `{name}`"),
     }
 }

@@ -209,7 +209,6 @@ fn problem_with(word: &str, problem: Problem) -> Diagnostic {
     Diagnostic::error(problem, Some(Origin::start_of(&source)))
 }
 
-/// Hydra's own options, which say where its file is.
 #[derive(Default)]
 struct HydraOptions {
     folders: Vec<String>,
@@ -217,7 +216,6 @@ struct HydraOptions {
 }
 
 impl HydraOptions {
-    /// A short option in full.
     fn in_full(word: &str) -> String {
         match word {
             "-cp" => "--config-path",

@@ -7,7 +7,6 @@ use crate::is_foreign_name;
 
 /// A command line taken apart.
 pub(super) struct Invocation<'a> {
-    /// The program's own arguments.
     pub(super) arguments: &'a [String],
     /// The program that starts several processes of it, with its options.
     launcher: Option<(Launcher, Options<'a>)>,
@@ -27,11 +26,8 @@ enum Launcher {
 /// Number of processes that a launcher starts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Processes {
-    /// There is no launcher.
     NoLauncher,
-    /// The number.
     Number(u64),
-    /// A place elsewhere that has the number.
     Elsewhere(String),
 }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::owner::Owner;
-use super::translator::Translator;
 
 /// One entry of the table.
 #[derive(Debug, Clone)]
@@ -50,29 +49,11 @@ impl fmt::Display for Becomes {
 /// The translation of keys that mean something only together.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
+    pub(super) owner: Owner,
     /// When the rule is applied: stage by stage, and within a stage in the order of the tables.
     pub stage: u8,
     /// Name of the rule, by which the rows of one owner's table share it.
     pub name: &'static str,
-    pub(super) body: Body,
-}
-
-/// What a rule does; [`crate::steps::apply`] does it.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Body {
-    /// A function.
-    Function(fn(&mut Translator)),
-    /// Steps of an owner's table.
-    Steps(Owner, &'static str),
-}
-
-impl Rule {
-    pub(super) const fn new(stage: u8, name: &'static str, apply: fn(&mut Translator)) -> Self {
-        Self { stage, name, body: Body::Function(apply) }
-    }
-
-    /// A rule that stands in a table.
-    pub(super) const fn of_steps(owner: Owner, stage: u8, name: &'static str, steps: &'static str) -> Self {
-        Self { stage, name, body: Body::Steps(owner, steps) }
-    }
+    /// Rows that [`crate::steps::apply`] takes.
+    pub(super) steps: &'static str,
 }

@@ -6,9 +6,8 @@
 //! arguments -> row of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
 //! ```
 //!
-//! `tables/SYSTEM.tsv` holds the rows of a system (`table.rs`) and the rules that are rows themselves
-//! (`steps.rs`). What no row can express is a named function, in the folder of its system or, for several, in
-//! `shared`.
+//! `tables/SYSTEM.tsv` holds the rows of a system (`table.rs`) and its rules (`steps.rs`). What no row can express
+//! is a function that a row calls by its name (`calls.rs`), in the folder of its system or, for several, in `shared`.
 
 mod calls;
 mod documents;
@@ -31,8 +30,12 @@ mod translator;
 mod trl;
 mod verl;
 
+use std::sync::LazyLock;
+
 use tamis_config::override_argument::{self, ValueForm};
 use tamis_config::table::{Place, place};
+
+use table::Table;
 
 pub use import::{Import, import};
 pub use invocation::{has_program, without_program};
@@ -48,12 +51,18 @@ impl Owner {
         &self.table().rows
     }
 
-    pub(crate) fn table(self) -> &'static table::Table {
+    pub(crate) fn table(self) -> &'static Table {
+        static TABLES: LazyLock<[Table; 4]> =
+            LazyLock::new(|| Owner::ALL.map(|owner| table::read(owner, owner.text())));
+        &TABLES[self as usize]
+    }
+
+    fn text(self) -> &'static str {
         match self {
-            Self::Verl => verl::table(),
-            Self::EasyR1 => easyr1::table(),
-            Self::Ragen => ragen::table(),
-            Self::Trl => trl::table(),
+            Self::Verl => include_str!("../tables/verl.tsv"),
+            Self::EasyR1 => include_str!("../tables/easyr1.tsv"),
+            Self::Ragen => include_str!("../tables/ragen.tsv"),
+            Self::Trl => include_str!("../tables/trl.tsv"),
         }
     }
 }
@@ -64,22 +73,16 @@ pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, Str
     if owner != Owner::Ragen {
         return Vec::new();
     }
-    let of = |(key, default, ours, value): &(&'static str, &'static str, &'static str, &'static str)| {
-        (*key, *default, format!("{ours}: {value}"))
+    let of = |[key, default, becomes, ..]: [&'static str; 5]| {
+        let (ours, value) = becomes.strip_prefix("default ")?.split_once('=')?;
+        (!default.is_empty()).then(|| (key, default, format!("{}: {value}", ours.replace('*', ""))))
     };
     let mini = (
         "ppo_mini_batch_size",
         "32",
         "train.ppo_mini_batch_size: 2, which counts prompts (32 trajectories in groups of 16)".to_owned(),
     );
-    ragen::DEFAULTS
-        .iter()
-        .chain(ragen::VALIDATION_DEFAULTS)
-        .chain(ragen::PLAYED_DEFAULTS)
-        .chain(&ragen::STOPS)
-        .map(of)
-        .chain([mini])
-        .collect()
+    owner.table().rule("defaults").steps.lines().map(table::columns).filter_map(of).chain([mini]).collect()
 }
 
 /// First parts of keys that only another system has.
@@ -106,7 +109,6 @@ const SECTIONS: &[(&str, Owner)] = &[
     ("output", Owner::Ragen),
 ];
 
-/// The entry of a key in an owner's table.
 pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
     if owner == Owner::Verl && key.rsplit('.').next() == Some("_target_") {
         return Some(&verl::TARGET);

@@ -4,7 +4,6 @@ use super::owner::Owner;
 use super::trl::{LISTS, SWITCHES};
 use super::{entry, is_foreign_name};
 
-/// The field that an option sets.
 struct Field {
     key: String,
     kind: Kind,
@@ -13,13 +12,11 @@ struct Field {
 /// Number of words that follow an option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// One.
     One,
     /// One or none: a switch.
     Switch,
     /// None: `--no_key`, which switches off.
     Off,
-    /// All up to the next option.
     Many,
 }
 
@@ -105,7 +102,6 @@ pub fn is_foreign_option(name: &str) -> bool {
     key == "config" || is_foreign_name(&key)
 }
 
-/// A flag as YAML has it.
 fn as_flag(text: &str) -> &'static str {
     if matches!(text.to_lowercase().as_str(), "true" | "yes" | "t" | "y" | "1") { "true" } else { "false" }
 }

@@ -7,7 +7,7 @@ use super::owner::Owner;
 use super::steps;
 pub(crate) use super::translator::Lower;
 use super::translator::{Given, Translator, point, refusal, show};
-use super::{entry, free_values, hydra, inside, ragen, section_owner, trl};
+use super::{entry, free_values, hydra, inside, section_owner, trl};
 use tamis_config::diagnostic::{Diagnostic, Problem};
 use tamis_config::hub_name::HubName;
 use tamis_config::override_argument::Override;
@@ -17,7 +17,6 @@ use tamis_config::tree::{Node, Value, parse_bool, parse_float};
 use tamis_config::{Note, NoteOutcome, suggest};
 use tamis_core::setting::Shape;
 
-/// The result of a translation.
 #[derive(Debug, Default)]
 pub(crate) struct Translation {
     pub(crate) overrides: Vec<Override>,
@@ -36,18 +35,10 @@ pub(crate) fn translate_whole(arguments: &[Override], typed: Node) -> Translatio
     run(arguments, true, Lower { tree: Some(typed), ..Lower::default() })
 }
 
-/// The row of each key that was given.
 type Rows = HashMap<String, &'static ForeignKey>;
 
 fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
-    let mut translator = Translator {
-        given: Vec::new(),
-        whole,
-        lower,
-        overrides: Vec::new(),
-        notes: Vec::new(),
-        diagnostics: Vec::new(),
-    };
+    let mut translator = Translator { whole, lower, ..Translator::default() };
     let arguments = hydra::resolve_all(arguments);
     let easyr1 = arguments.iter().any(|argument| {
         let has = |owner| entry(owner, &argument.path).is_some();
@@ -71,7 +62,6 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
 }
 
 impl Translator {
-    /// Takes an argument, with its row.
     fn take(&mut self, argument: &Override, easyr1: bool, rows: &mut Rows) {
         let typed = argument.path.as_str();
         let newer = trl::OLDER.iter().find(|(older, _)| *older == typed);
@@ -205,14 +195,18 @@ impl Translator {
             );
             rules.push((rule.stage, place, rule));
         }
+        // What RAGEN and TRL count, even if no key says how many a group has: after the others of its stage.
+        for owner in [Owner::Ragen, Owner::Trl] {
+            let sizes = owner.table().rule("sizes");
+            if self.has_key_of(owner)
+                && !rules.iter().any(|(_, _, rule)| (rule.owner, rule.name) == (owner, sizes.name))
+            {
+                rules.push((sizes.stage, (Some(usize::MAX), None), sizes));
+            }
+        }
         rules.sort_by_key(|(stage, place, _)| (*stage, *place));
         rules.dedup_by_key(|(stage, place, _)| (*stage, *place));
-        let mut rules: Vec<Rule> = rules.into_iter().map(|(_, _, rule)| rule).collect();
-        // RAGEN's mini-batches count trajectories even where no key says how many a group has.
-        if self.has_key_of(Owner::Ragen) && !rules.iter().any(|rule| rule.name == ragen::SIZES.name) {
-            rules.push(ragen::SIZES);
-        }
-        rules
+        rules.into_iter().map(|(_, _, rule)| rule).collect()
     }
 
     /// Sets our keys that have the same value as theirs.
@@ -259,7 +253,7 @@ impl Translator {
         // One table is the base of the others: the most particular one's defaults are taken.
         if let Some(owner) = [Owner::EasyR1, Owner::Trl, Owner::Ragen, Owner::Verl].into_iter().find(is_there)
         {
-            steps::apply(&owner.table().defaults, self);
+            steps::apply(&owner.table().rule("defaults"), self);
         }
     }
 

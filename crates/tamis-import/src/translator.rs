@@ -1,5 +1,6 @@
 //! The interface of rules: the keys that were given, and the overrides, notes and problems that they become.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::owner::Owner;
@@ -25,7 +26,6 @@ pub(crate) struct Lower {
 pub(super) struct Given {
     pub(super) owner: Owner,
     pub(super) key: String,
-    /// The rule of its row, where that has one.
     pub(super) rule: Option<&'static str>,
     /// One of ours inside a mapping that is handed on as it is, for a key below the row's own.
     pub(super) below: Option<String>,
@@ -36,29 +36,38 @@ pub(super) struct Given {
 }
 
 /// The keys that were given, and their translations so far.
+#[derive(Default)]
 pub(super) struct Translator {
     pub(super) given: Vec<Given>,
     /// Whether a whole configuration is converted, so that what is absent has its owner's default.
     pub(super) whole: bool,
     /// The layers that the result is put over.
     pub(super) lower: Lower,
+    /// Values that steps of rules named.
+    pub(super) variables: HashMap<&'static str, String>,
     pub(super) overrides: Vec<Override>,
     pub(super) notes: Vec<Note>,
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
 impl Translator {
-    /// The value given for a key.
     pub(super) fn find(&self, key: &str) -> Option<&Given> {
         self.given.iter().find(|given| given.key == key)
     }
 
-    /// The value of a key as text; `None` where it was not given or is null.
+    /// The value of a key, of what is inside one (`KEY/NAME`), or of a variable, as text; `None` if it was not given or
+    /// is null.
     pub(super) fn text(&self, key: &str) -> Option<String> {
+        if key.starts_with('$') {
+            return self.variables.get(key).cloned();
+        }
+        if let Some((key, name)) = key.split_once('/') {
+            let inside = self.find(key)?.node.at(name)?;
+            return (!inside.is_null()).then(|| show(inside));
+        }
         self.find(key).filter(|given| !given.node.is_null()).map(|given| show(&given.node))
     }
 
-    /// The value of a key as a flag.
     pub(super) fn flag(&mut self, key: &str, default: bool) -> bool {
         let Some(text) = self.text(key) else { return default };
         parse_bool(&text).unwrap_or_else(|| {
@@ -67,7 +76,6 @@ impl Translator {
         })
     }
 
-    /// The value of a key as a number.
     pub(super) fn number(&mut self, key: &str) -> Option<f64> {
         let text = self.text(key)?;
         let value = parse_float(&text);
@@ -121,11 +129,11 @@ impl Translator {
 
     /// Takes the owner's default for one of ours, where a whole configuration is converted and nothing set
     /// it.
-    pub(super) fn default(&mut self, owner: Owner, key: &str, ours: &str, value: &str) {
+    pub(super) fn owner_default(&mut self, owner: Owner, key: &str, ours: &str, value: &str) {
         self.defaults(owner, key, &[(ours, value)]);
     }
 
-    /// As [`Self::default`], for a key that becomes several of ours.
+    /// As [`Self::owner_default`], for a key that becomes several of ours.
     pub(super) fn defaults(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)]) {
         // null is no value in any of those systems.
         if !self.whole || self.text(key).is_some() {
@@ -222,9 +230,16 @@ impl Translator {
         self.overrides.insert(0, Override { path: ours.to_owned(), origin, operation });
     }
 
-    /// Says that a key that was given does nothing.
     pub(super) fn no_effect(&mut self, key: &str, reason: &str) {
         self.note(key, NoteOutcome::NoEffect(reason.to_owned()));
+    }
+
+    /// Says so of each key of a rule that nothing was said of.
+    pub(super) fn rest_without_effect(&mut self, rule: &str, reason: &str) {
+        let keys = self.given.iter().filter(|given| given.rule == Some(rule)).map(|given| given.key.clone());
+        for key in keys.collect::<Vec<_>>() {
+            self.no_effect(&key, reason);
+        }
     }
 
     /// Says that a key that was given is part of what another one became.
@@ -254,7 +269,6 @@ impl Translator {
         }
     }
 
-    /// Remarks on something that was not given.
     pub(super) fn absent(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)], remark: &str) {
         // What was given has a note of its own.
         if self.find(key).is_some() {
@@ -287,7 +301,6 @@ impl Translator {
         self.given.iter().any(|given| given.owner == owner)
     }
 
-    /// Refuses what was given.
     pub(super) fn refuse(&mut self, key: &str, reason: impl Into<String>) {
         let Some(given) = self.find(key) else { return };
         let problem = refusal(key, &show(&given.node), given.owner, &reason.into());
@@ -329,7 +342,6 @@ impl Translator {
     }
 }
 
-/// The refusal of a value.
 pub(super) fn refusal(key: &str, value: &str, owner: Owner, reason: &str) -> Problem {
     Problem::rule(format!("`{key}={value}` of {owner} cannot be followed: {reason}"), explained(key))
 }
@@ -346,7 +358,6 @@ pub(super) fn show(node: &Node) -> String {
     }
 }
 
-/// A value as YAML on one line.
 fn show_yaml(node: &Node) -> String {
     match &node.value {
         Value::Scalar { .. } if node.is_null() => "null".to_owned(),

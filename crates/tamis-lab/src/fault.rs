@@ -75,7 +75,6 @@ impl Fault {
         self.hint.clone()
     }
 
-    /// The cause, if it is of this type.
     pub(crate) fn cause<E: Error + 'static>(&self) -> Option<&E> {
         self.source.as_deref().and_then(|source| source.downcast_ref())
     }

@@ -166,7 +166,6 @@ fn matches(query: &RolloutQuery, row: &Map<String, Value>) -> bool {
     ended && has("group_id", query.group) && has("prompt_id", query.prompt)
 }
 
-/// The file that a query is about.
 fn file_of(query: &RolloutQuery) -> Result<PathBuf, Fault> {
     let source = &query.source;
     if !source.exists() {

@@ -55,7 +55,6 @@ impl Guard {
         matches!(said, Some(Ok(()))).then_some(guard)
     }
 
-    /// The number of its group.
     pub(crate) fn group(&self) -> u32 {
         self.shell.id()
     }

@@ -249,7 +249,6 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A shell, and the lines that it writes.
     fn shell(script: &str, grace: Duration, errors: Errors) -> (LineChild, Receiver<String>) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);

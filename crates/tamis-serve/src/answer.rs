@@ -48,7 +48,6 @@ pub(crate) struct ChoiceOutput<'a> {
     pub(crate) stop_reason: Value,
 }
 
-/// The words of a route.
 pub(crate) trait RouteFormat: Send {
     /// Whether the text is returned; otherwise it is made only for stop strings.
     fn tells_text(&self) -> bool {
@@ -58,13 +57,10 @@ pub(crate) trait RouteFormat: Send {
     /// Sampled tokens with their log-probabilities, of which there are some to return.
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError>;
 
-    /// A choice of an answer in one piece.
     fn choice(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value;
 
-    /// An answer in one piece.
     fn whole(&self, asked: &OpenRequest, choices: Value, usage: Value) -> Value;
 
-    /// A choice of a part.
     fn part(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value;
 
     /// A part: a choice, or the `usage` behind the last.
@@ -176,7 +172,6 @@ impl OpenRequest {
         })
     }
 
-    /// The prompt of a choice.
     pub(crate) fn prompt(&self, choice: usize) -> &[u32] {
         self.prompts.get(choice / self.how.n).map_or(&[], Vec::as_slice)
     }
@@ -196,7 +191,6 @@ impl OpenRequest {
         std::iter::once(Value::Null).chain(tokens).collect()
     }
 
-    /// An answer in OpenAI's form.
     pub(crate) fn openai_whole(&self, object: &str, choices: Value, usage: Value) -> Value {
         let mut value = self.openai_chunk(object, choices, None);
         value["service_tier"] = Value::Null;

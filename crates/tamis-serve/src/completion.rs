@@ -80,7 +80,6 @@ async fn prompts(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<Vec<u32>>, Ap
     Ok(prompts)
 }
 
-/// The words of completions.
 struct Completion;
 
 impl RouteFormat for Completion {

@@ -24,7 +24,6 @@ async fn ask<T>(app: &App, command: impl FnOnce(oneshot::Sender<T>) -> EngineCom
     answer.await.map_err(|_| broken_error())
 }
 
-/// A parameter of the query.
 fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').filter_map(|pair| pair.split_once('=')).find(|pair| pair.0 == name).map(|pair| pair.1)
 }

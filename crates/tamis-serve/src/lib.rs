@@ -147,7 +147,6 @@ impl Fault {
         Self::new("failed to begin serving".to_owned(), Some(source))
     }
 
-    /// The host has no address.
     fn host(host: &str, source: Option<io::Error>) -> Self {
         Self { is_usage: true, ..Self::new(format!("failed to find an address of {host}"), source) }
     }
@@ -191,7 +190,6 @@ struct App {
     tokenizer: Arc<Tokenizer>,
     /// Bytes of the longest text whose tokens the model may read.
     most_text_bytes: usize,
-    /// Room for all bodies.
     room: BodyRoom,
     masks: RegexMasks,
     template: Option<ChatTemplate>,
@@ -349,9 +347,7 @@ fn affordable(config: &TransformerConfig) -> usize {
 enum Reply {
     /// 200 without a body.
     Empty,
-    /// A JSON document.
     Json(Value),
-    /// One that is written already.
     Written(String),
     /// Prometheus's text.
     Text(String),

@@ -37,7 +37,6 @@ pub(crate) struct ServeMetrics {
     version: Mutex<Arc<str>>,
 }
 
-/// Number of durations and their sum.
 #[derive(Debug, Default)]
 struct Sum {
     count: AtomicU64,

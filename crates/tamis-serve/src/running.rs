@@ -29,7 +29,6 @@ impl Drop for Running {
     }
 }
 
-/// A finished choice.
 pub(crate) struct Choice {
     pub(crate) piece: Piece,
     pub(crate) ended: Ended,

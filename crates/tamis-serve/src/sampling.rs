@@ -34,11 +34,9 @@ enum Randomness {
 /// Everything that decides what is sampled for a prompt, and how its text ends.
 #[derive(Debug, Clone)]
 pub(crate) struct HowSampled {
-    /// Number of samples.
     pub(crate) n: usize,
     /// Without regard to the room that a prompt leaves.
     pub(crate) params: SamplingParams,
-    /// Stop strings.
     pub(crate) stop: Arc<StopText>,
     /// Pattern that texts must match.
     pub(crate) regex: Option<String>,
@@ -67,7 +65,6 @@ pub(crate) struct Defaults<'a> {
     pub(crate) tokenizer: &'a Arc<Tokenizer>,
     /// Completion tokens where the client does not say.
     pub(crate) max_tokens: usize,
-    /// For requests without a seed.
     pub(crate) seed: u64,
 }
 

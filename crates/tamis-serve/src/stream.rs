@@ -20,16 +20,13 @@ pub(crate) trait Chunks: Send {
         Vec::new()
     }
 
-    /// The JSON of an event.
     fn chunk(&mut self, event: ChoiceEvent) -> Result<Value, ApiError>;
 
     /// Events after the last one, before `[DONE]`.
     fn tail(&mut self) -> Vec<Value>;
 }
 
-/// The body of an answer.
 pub(crate) enum AnswerBody {
-    /// All of it.
     Whole(Option<Bytes>),
     /// Events.
     Stream(Box<Stream>),
@@ -50,7 +47,6 @@ impl Stream {
         Self { running: Some(running), chunks, has_head: false, deadline, limit }
     }
 
-    /// Ends it with an error.
     fn fail(&mut self, error: &ApiError, text: &mut String) {
         self.running = None;
         put(text, &error.body());

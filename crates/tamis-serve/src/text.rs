@@ -156,7 +156,6 @@ impl TokenTexts {
         Ok(json!({"content": content}))
     }
 
-    /// The text of a token by itself.
     pub(crate) fn alone(&self, token: u32) -> Result<String, ApiError> {
         if self.as_ids {
             return Ok(format!("token_id:{token}"));

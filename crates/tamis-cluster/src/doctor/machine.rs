@@ -28,7 +28,6 @@ fn other_order(order: Option<&str>) -> Option<Finding> {
     ))
 }
 
-/// What there is, whatever is to run.
 pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
     let mut found = Vec::new();
     let here = Machine::here();
@@ -102,7 +101,6 @@ fn engine() -> String {
     format!("the native engine computes {level}")
 }
 
-/// The driver's version.
 fn driver() -> Option<String> {
     let query = ["--query-gpu=driver_version", "--format=csv,noheader"];
     let text = ask(Command::new("nvidia-smi").args(query), LONGEST).ok()?;

@@ -22,7 +22,6 @@ use crate::plan::{Misfit, Plan, RunModels};
 
 /// What was found before.
 pub(super) struct There {
-    /// This machine.
     pub(super) here: Machine,
     /// What `learner.python` is, where it answers.
     pub(super) python: Option<Interpreter>,
@@ -34,7 +33,6 @@ pub(super) struct There {
     pub(super) hub: Arc<dyn Locate>,
 }
 
-/// What a configuration needs.
 pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> Topic {
     let mut found = Vec::new();
     let names = Names::new(Arc::clone(&there.hub), Extent::Look);

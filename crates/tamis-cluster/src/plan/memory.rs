@@ -101,7 +101,6 @@ pub struct ServerMemory {
     pub max_length: Option<u64>,
 }
 
-/// The options of an engine that are read.
 pub(super) struct Options {
     /// Its part of a GPU.
     pub(super) share: &'static str,
@@ -110,7 +109,6 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Of the engine of a configuration.
     pub(super) fn of(config: &Config) -> Self {
         match config.rollout.backend {
             BackendKind::Sglang => Self { share: "--mem-fraction-static", length: "--context-length" },

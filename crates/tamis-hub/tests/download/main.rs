@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use support::{FakeHub, Fault, SIGNATURE, commit, git_sha1, sha256};
 use tamis_config::locate::{Extent, FoundModel, LocateFailure as Kind, WantedSplit};
-use tamis_hub::{DownloadProgress, Hub, HubError, HubSettings, HubToken};
+use tamis_hub::{DownloadProgress, Hub, HubCause, HubError, HubSettings, HubToken};
 
 const MODEL: &str = "models/org/tiny";
 const DATA: &str = "datasets/org/sums";

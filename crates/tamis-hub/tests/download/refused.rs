@@ -130,11 +130,8 @@ does HF_ENDPOINT name a hub?
 
 #[test]
 fn a_disk_without_room_is_named() {
-    let error = HubError::Disk {
-        operation: "write",
-        path: "/cache/x.incomplete".into(),
-        source: std::io::ErrorKind::StorageFull.into(),
-    };
+    let full = std::io::ErrorKind::StorageFull.into();
+    let error = HubError::disk("write", std::path::Path::new("/cache/x.incomplete"), full);
     assert_eq!(error.kind(), Kind::Failed);
     insta::assert_snapshot!(printed(&error), @r#"
 failed to write /cache/x.incomplete: no storage space

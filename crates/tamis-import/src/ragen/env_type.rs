@@ -24,7 +24,6 @@ use super::symbols;
 use crate::table::columns;
 use crate::translator::quote;
 
-/// The environments that RAGEN has.
 pub(super) struct Environments {
     pub(super) kinds: Vec<EnvType>,
     /// Kinds that RAGEN plays and tamis does not, with what to do instead.
@@ -42,7 +41,6 @@ type Settings = Vec<(&'static str, &'static str)>;
 
 /// A kind of environment.
 pub(super) struct EnvType {
-    /// RAGEN's name.
     pub(super) name: &'static str,
     /// Ours.
     pub(super) kind: &'static str,
@@ -74,12 +72,9 @@ pub(super) struct Tag {
     pub(super) config: Settings,
 }
 
-/// A setting as the run has it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Setting {
-    /// Name, without what it stands in.
     pub(super) name: String,
-    /// Value as it would be typed.
     pub(super) value: String,
     /// The key that says it; `None` if the tag or RAGEN's default does.
     pub(super) key: Option<String>,
@@ -94,9 +89,7 @@ pub(super) enum Outcome {
     PartOf(String),
     /// Nothing, for a reason.
     NoEffect(String),
-    /// A limit of actions.
     Limit(String),
-    /// Refused, for a reason.
     Refused(String),
     /// No setting that is known.
     Unknown,
@@ -159,7 +152,6 @@ impl EnvType {
         })
     }
 
-    /// What one of some settings becomes.
     pub(super) fn outcome(&self, setting: &Setting, all: &[Setting]) -> Outcome {
         let Some((row, below)) = self.row(&setting.name, all) else { return Outcome::Unknown };
         let (ours, value) = (row.becomes, setting.value.as_str());
@@ -210,7 +202,6 @@ impl EnvType {
         }
     }
 
-    /// The names of its settings.
     pub(super) fn names(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.rows.iter().map(|row| row.setting).collect();
         names.dedup();

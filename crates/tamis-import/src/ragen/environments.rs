@@ -3,7 +3,6 @@
 use super::env_type::{EnvType, OTHER_NAMES, Outcome, Setting, Tag, environments};
 use super::played::{CUSTOM, FILES, MORE, Place, Played, TRAIN_TAGS, VAL_TAGS, num_more_below, places};
 use super::shares::{self, sizes};
-use crate::key::Rule;
 use crate::owner::Owner;
 use crate::translator::{Translator, quote, show};
 use tamis_config::diagnostic::{Diagnostic, Problem};
@@ -24,11 +23,8 @@ const KEYS_OF_TAG: [&str; 7] = [
 /// Our settings, each with its value, that no key says but the tag or RAGEN's defaults.
 type Pairs = Vec<(String, String)>;
 
-/// The environment.
-pub(super) const ENVIRONMENT: Rule = Rule::new(1, "environment", environment);
-
 /// Sets the environments that tags and their settings name.
-pub(super) fn environment(t: &mut Translator) {
+pub(crate) fn environment(t: &mut Translator) {
     let played = Played::by(t);
     if played != Played::Tag {
         for side in [shares::TRAIN, shares::VAL] {
@@ -94,7 +90,6 @@ struct Known {
     env_type: &'static EnvType,
 }
 
-/// What the environments of a run are.
 fn name_all(places: &[Place]) -> String {
     let names: Vec<&str> = places.iter().map(|place| place.tag.as_str()).collect();
     match names.split_last() {
@@ -118,7 +113,6 @@ fn find(place: &Place, t: &mut Translator) -> Option<Known> {
     Some(Known { tag: tag.filter(|known| known.env_type == env_type.name), env_type })
 }
 
-/// Sets one environment.
 fn one(place: &Place, known: &Known, t: &mut Translator) {
     let mut pairs = Pairs::new();
     if place.ours == "environment" {
@@ -168,7 +162,6 @@ fn without_tag(played: Played, t: &mut Translator) {
     }
 }
 
-/// The keys that were given below a name.
 fn keys_below(start: &str, t: &Translator) -> Vec<String> {
     t.given.iter().filter(|given| given.key.starts_with(start)).map(|given| given.key.clone()).collect()
 }

@@ -18,9 +18,8 @@ pub(super) const MORE: &str = "more_environments";
 /// Files of prompts, which RAGEN does not read.
 pub(super) const FILES: [&str; 2] = ["data.train_files", "data.val_files"];
 
-/// What a run plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Played {
+pub(crate) enum Played {
     /// Environments of RAGEN's.
     Tag,
     /// What stands under `environment`, which RAGEN's keys are put over.
@@ -31,7 +30,7 @@ pub(super) enum Played {
 
 impl Played {
     /// What the run plays: what is named, or in a whole command without a file of prompts RAGEN's default.
-    pub(super) fn by(t: &Translator) -> Self {
+    pub(crate) fn by(t: &Translator) -> Self {
         let is_of_custom = |given: &Given| given.key.starts_with(CUSTOM);
         let is_named = t.text(TRAIN_TAGS).is_some()
             || t.whole && (t.text(VAL_TAGS).is_some() || t.given.iter().any(is_of_custom));
@@ -72,13 +71,9 @@ pub(super) struct Place {
     pub(super) tag: String,
     /// RAGEN's keys of it, up to the last dot.
     pub(super) custom: String,
-    /// The section of ours.
     pub(super) ours: String,
-    /// The key that names it.
     pub(super) named_by: &'static str,
-    /// Whether it is trained on.
     pub(super) trains: bool,
-    /// Whether validation plays it.
     pub(super) validates: bool,
 }
 
@@ -130,7 +125,7 @@ fn section(number: usize) -> String {
 }
 
 /// The sections of all environments of a run.
-pub(super) fn sections(t: &Translator) -> Vec<String> {
+pub(crate) fn sections(t: &Translator) -> Vec<String> {
     let set = t.overrides.iter().rev().find(|other| other.path == MORE).and_then(Override::value);
     let num_more = set.map_or_else(|| num_more_below(t), num_of_list);
     (0..=num_more).map(section).collect()

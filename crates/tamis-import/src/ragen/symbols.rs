@@ -30,7 +30,6 @@ pub(super) fn of_cell(setting: &Setting, all: &[Setting]) -> Outcome {
     }
 }
 
-/// What the words for a symbol become.
 pub(super) fn of_legend(symbol: &str, words: &str, all: &[Setting]) -> Outcome {
     let cell = find_set(all).and_then(|(_, symbols)| symbols.iter().position(|known| *known == symbol));
     if cell.and_then(|cell| CELLS.get(cell)).is_some_and(|cell| *cell == words) {

@@ -32,7 +32,9 @@ pub(crate) fn estimator(t: &mut Translator) {
                     t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
                 }
             }
-            None if name == "flow_grpo" => t.refuse(ESTIMATOR, IMAGES),
+            None if name == "flow_grpo" => {
+                t.refuse(ESTIMATOR, "it trains models that make images, and language models are trained here")
+            }
             None => t.refuse(ESTIMATOR, "no estimator of this name is known: use grpo"),
         },
         None => {}
@@ -86,6 +88,3 @@ fn as_there(t: &mut Translator, key: &str, ours: &Advantage) {
         _ => {}
     }
 }
-
-/// Why the estimator and the loss `flow_grpo` are refused.
-pub(crate) const IMAGES: &str = "it trains models that make images, and language models are trained here";

@@ -2,13 +2,14 @@
 
 use crate::translator::Translator;
 
-/// Keys of a schedule: steps of the warm-up, their share, what is left at the end, names of the kind, number
-/// of steps.
-pub(crate) type ScheduleKeys<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], &'a [&'a str]);
-
-/// A learning-rate schedule into one of ours.
-pub(crate) fn schedule(ours: &str, keys: ScheduleKeys<'_>, t: &mut Translator) {
-    let (steps, ratio, min_ratio, kinds, total) = keys;
+/// A learning-rate schedule into one of ours: the keys of the steps of the warm-up, of their share, of what is left
+/// at the end and of the number of steps, and the names of the kind.
+pub(crate) fn schedule(
+    ours: &str,
+    [steps, ratio, min_ratio, total]: [&str; 4],
+    kinds: &[&str],
+    t: &mut Translator,
+) {
     let (warmup_key, kind_key) = (format!("{ours}.warmup_steps"), format!("{ours}.kind"));
     let warmup = t.number(steps).filter(|&steps| steps >= 0.0);
     if let Some(warmup) = warmup {
@@ -17,7 +18,7 @@ pub(crate) fn schedule(ours: &str, keys: ScheduleKeys<'_>, t: &mut Translator) {
     } else {
         t.no_effect(steps, "-1 leaves it to the ratio");
         let share = t.number(ratio).unwrap_or(0.0);
-        let total = total.iter().find_map(|key| t.number(key)).filter(|&total| total > 0.0);
+        let total = t.number(total).filter(|&total| total > 0.0);
         if share > 0.0 {
             match total {
                 Some(total) => {

@@ -1,4 +1,4 @@
-//! Loggers and the run folder.
+//! Loggers.
 
 use crate::translator::{Translator, quote};
 
@@ -44,15 +44,5 @@ pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
             missing.join(", ")
         );
         t.remark(key, &remark);
-    }
-}
-
-/// verl's and EasyR1's names of the project and the experiment.
-pub(crate) fn names(t: &mut Translator) {
-    if let Some(project) = t.text("trainer.project_name") {
-        t.set(&["trainer.project_name"], "run.dir", &quote(&format!("runs/{project}")));
-    }
-    if let Some(name) = t.text("trainer.experiment_name") {
-        t.set(&["trainer.experiment_name"], "run.name", &quote(&name));
     }
 }

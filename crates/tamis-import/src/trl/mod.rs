@@ -1,20 +1,13 @@
 //! The fields of TRL's `GRPOConfig`, of the `TrainingArguments` under it and of its script, with their
 //! defaults there; those that older versions had too.
 
-mod batch;
-mod optimizer;
 mod rewards;
 mod rules;
 mod servers;
 
-pub(super) use batch::{batch, in_steps_of_ours};
-pub(super) use rules::validates;
-
-use std::sync::LazyLock;
-
-use super::key::Rule;
-use super::owner::Owner;
-use super::table::{self, Table};
+pub(super) use rewards::rewards;
+pub(super) use rules::{data, generation, known_options, model, validates};
+pub(super) use servers::beside_the_learner;
 
 /// Fields that take several words on the command line.
 pub(super) const LISTS: [&str; 9] = [
@@ -35,25 +28,3 @@ pub(super) const OLDER: [(&str, &str); 2] =
 
 /// Switches whose default says no more than "not given".
 pub(super) const SWITCHES: [&str; 4] = ["bf16", "tf32", "activation_checkpointing", "disable_tqdm"];
-
-/// Its table.
-pub(super) fn table() -> &'static Table {
-    static TABLE: LazyLock<Table> =
-        LazyLock::new(|| table::read(Owner::Trl, include_str!("../../tables/trl.tsv"), RULES));
-    &TABLE
-}
-
-/// The rules that its rows name and that are no rows.
-const RULES: &[Rule] = &[
-    batch::BATCH,
-    batch::LENGTH,
-    batch::INTERVALS,
-    optimizer::LEARNING_RATE,
-    rewards::REWARDS,
-    rules::NAMES,
-    rules::LOGGERS,
-    rules::DATA,
-    rules::MODEL,
-    rules::GENERATION,
-    servers::SERVERS,
-];

@@ -1,6 +1,5 @@
 //! TRL's reward functions.
 
-use crate::key::Rule;
 use crate::translator::{Translator, quote};
 
 /// Names in TRL's registry by our reward functions; sizes as its script has them.
@@ -24,9 +23,7 @@ fn reward_model(name: &str) -> String {
 }
 
 /// Reward functions and their weights.
-pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
-
-fn rewards(t: &mut Translator) {
+pub(crate) fn rewards(t: &mut Translator) {
     const FUNCTIONS: &str = "reward_funcs";
     const WEIGHTS: &str = "reward_weights";
     const MODEL: &str = "reward_model_name_or_path";

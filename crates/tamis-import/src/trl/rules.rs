@@ -1,39 +1,11 @@
-//! TRL's data, sampling, validation and names.
+//! TRL's data, model, validation and options of the generator.
 
-use crate::key::Rule;
 use crate::owner::Owner;
-use crate::shared::run;
 use crate::translator::{Translator, quote};
 use tamis_config::hub_name::{HubName, SplitName};
 
-/// The run folder.
-pub(super) const NAMES: Rule = Rule::new(2, "names", names);
-
-fn names(t: &mut Translator) {
-    if let Some(folder) = t.text("output_dir") {
-        let path = std::path::Path::new(&folder);
-        let part = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
-        let name = part(path.file_name()).unwrap_or_else(|| "run".to_owned());
-        let parent = part(path.parent().map(std::path::Path::as_os_str)).filter(|parent| !parent.is_empty());
-        t.set(&["output_dir"], "run.dir", &quote(parent.as_deref().unwrap_or(".")));
-        t.set(&["output_dir"], "run.name", &quote(&name));
-    }
-    if t.has_set("run.name") {
-        t.no_effect("run_name", "output_dir names the run folder");
-    } else if let Some(name) = t.text("run_name") {
-        t.set(&["run_name"], "run.name", &quote(&name));
-    }
-    t.no_effect("run_name", "null leaves the default");
-}
-
-/// Loggers of metrics.
-pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "report_to", &["console"]));
-
-/// Data sets and their splits: after the intervals, which say whether anything is validated.
-pub(super) const DATA: Rule = Rule::new(3, "data", data);
-
 /// Data of a run: a data set on a hub with its configuration and splits, or a file.
-fn data(t: &mut Translator) {
+pub(crate) fn data(t: &mut Translator) {
     const NAME: &str = "dataset_name";
     const CONFIGURATION: &str = "dataset_config";
     const MIXTURE: &str = "datasets";
@@ -107,7 +79,7 @@ fn data(t: &mut Translator) {
                 t.remark(TEST, "TRL validates on that split of the data set: write its rows to a file");
             }
         } else {
-            t.default(Owner::Trl, TEST, "data.val", &held_out);
+            t.owner_default(Owner::Trl, TEST, "data.val", &held_out);
         }
     }
     t.no_effect(TEST, "`data.val` is what is validated on");
@@ -143,10 +115,8 @@ fn split_name(name: &str, configuration: Option<&str>, split: &str) -> String {
         .map_or_else(|| format!("{name}:{split}"), |configuration| format!("{name}:{configuration}/{split}"))
 }
 
-/// The model, and its revision where it is one on a hub.
-pub(super) const MODEL: Rule = Rule::new(2, "model", model);
-
-fn model(t: &mut Translator) {
+/// The model, and its revision if it is one on a hub.
+pub(crate) fn model(t: &mut Translator) {
     const NAME: &str = "model_name_or_path";
     const REVISION: &str = "model_revision";
     let revision = t.text(REVISION).filter(|revision| revision != "main");
@@ -172,11 +142,8 @@ pub(crate) fn validates(t: &Translator) -> bool {
     t.value_of("validate.test_freq").is_some_and(|every| every != "0")
 }
 
-/// Options of the generator: after the fields that they go before.
-pub(super) const GENERATION: Rule = Rule::new(3, "generation", generation);
-
 /// Options of the generator, which go before the fields of their own.
-fn generation(t: &mut Translator) {
+pub(crate) fn generation(t: &mut Translator) {
     const KEY: &str = "generation_kwargs";
     let Some(given) = t.find(KEY) else { return };
     let options = match given.node.to_json() {
@@ -222,4 +189,18 @@ fn generation(t: &mut Translator) {
         t.no_effect(field, "generation_kwargs goes before it");
     }
     t.no_effect(KEY, "it is empty");
+}
+
+/// Refuses an option of the schedule that it does not have; if it has all, `$known` says so.
+pub(crate) fn known_options(key: &str, known: &str, t: &mut Translator) {
+    let options = t.find(key).map(|given| given.node.to_json());
+    let names =
+        options.as_ref().and_then(serde_json::Value::as_object).into_iter().flat_map(|map| map.keys());
+    match names.into_iter().find(|name| !known.split('|').any(|known| known == name.as_str())) {
+        Some(name) => {
+            let kind = t.text("$kind").unwrap_or_default();
+            t.refuse(key, format!("the schedule `{kind}` has no option `{name}`"));
+        }
+        None => _ = t.variables.insert("$known", "yes".to_owned()),
+    }
 }

@@ -2,19 +2,14 @@
 
 mod asynchronous;
 mod correction;
-mod objective;
 mod rewards;
-mod rules;
 
-pub(super) use asynchronous::{is_asynchronous, is_separate};
-pub(super) use rules::rounds_in_flight;
-
-use std::sync::LazyLock;
+pub(super) use asynchronous::{is_asynchronous, is_separate, rounds_in_flight};
+pub(super) use correction::rejections;
+pub(super) use rewards::rewards;
 
 use super::key::Becomes::NoEffect;
-use super::key::{ForeignKey, Rule};
-use super::owner::Owner;
-use super::table::{self, Table};
+use super::key::ForeignKey;
 
 /// The class that Hydra makes of a section, in any of them.
 pub(super) static TARGET: ForeignKey = ForeignKey {
@@ -22,23 +17,3 @@ pub(super) static TARGET: ForeignKey = ForeignKey {
     default: "",
     becomes: NoEffect("it names a class of verl's code, which tamis does not run"),
 };
-
-/// Its table.
-pub(super) fn table() -> &'static Table {
-    static TABLE: LazyLock<Table> =
-        LazyLock::new(|| table::read(Owner::Verl, include_str!("../../tables/verl.tsv"), RULES));
-    &TABLE
-}
-
-/// The rules that its rows name and that are no rows.
-const RULES: &[Rule] = &[
-    asynchronous::ASYNCHRONOUS,
-    correction::CORRECTION,
-    objective::ADVANTAGE,
-    objective::POLICY_LOSS,
-    rewards::REWARDS,
-    rules::LOGGERS,
-    rules::NAMES,
-    rules::SERVERS,
-    rules::CRITIC,
-];

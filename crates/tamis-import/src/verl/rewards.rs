@@ -1,13 +1,11 @@
 //! verl's reward functions and its overlong punishment, in the spellings that it has had.
 
-use crate::key::Rule;
 use crate::translator::Translator;
 use tamis_config::tree::parse_float;
 
 /// Keys of the user's reward function, the newest spelling first.
 const FUNCTIONS: [&str; 2] = ["reward.custom_reward_function", "custom_reward_function"];
 
-/// Keys of the reward manager.
 const MANAGERS: [&str; 2] = ["reward.reward_manager.name", "reward_model.reward_manager"];
 
 const WORKERS: [&str; 2] = ["reward.num_workers", "reward_model.num_workers"];
@@ -28,10 +26,7 @@ const LIMITS: [&str; 3] = [
 ];
 
 /// Reward functions and the overlong punishment.
-pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
-
-fn rewards(t: &mut Translator) {
-    manager(t);
+pub(crate) fn rewards(t: &mut Translator) {
     reward_model(t);
     let function = FUNCTIONS.iter().find(|prefix| t.text(&format!("{prefix}.path")).is_some());
     if let Some(prefix) = function {
@@ -105,7 +100,6 @@ fn reward_model(t: &mut Translator) {
     t.no_effect(MODEL_LENGTH, "null leaves the model's own limit");
 }
 
-/// The value of a key as a whole number.
 fn whole(key: &str, t: &mut Translator) -> Option<u64> {
     let number: Option<u64> = t.text(key)?.parse().ok();
     if number.is_none() {
@@ -114,44 +108,8 @@ fn whole(key: &str, t: &mut Translator) -> Option<u64> {
     number
 }
 
-/// The keys that were given below a prefix.
 fn below(prefix: &str, t: &Translator) -> Vec<String> {
     t.given.iter().map(|given| &given.key).filter(|key| key.starts_with(prefix)).cloned().collect()
-}
-
-fn manager(t: &mut Translator) {
-    for key in MANAGERS {
-        let reason = match t.text(key).as_deref() {
-            None => "null leaves the default",
-            Some("dapo") => {
-                "its overlong punishment is that of its overlong buffer, all else is as for every manager"
-            }
-            Some("gdpo") if t.text("algorithm.adv_estimator").as_deref() != Some("gdpo") => {
-                "it keeps the scores of several functions apart, which the estimator `gdpo` alone reads, and that is not the one here"
-            }
-            Some("gdpo") => "the estimator `gdpo` normalises each function of the list `reward` by itself",
-            Some("rate_limited") => "nothing limits calls but the number of processes of a reward function",
-            Some("naive" | "prime" | "remote") => {
-                "every completion is scored by itself, while others generate, whatever the manager"
-            }
-            Some("batch") if FUNCTIONS.iter().all(|prefix| t.text(&format!("{prefix}.path")).is_none()) => {
-                "every completion is scored by itself, while others generate, whatever the manager"
-            }
-            Some("batch") => {
-                t.refuse(
-                    key,
-                    "its functions take lists, all completions in one call: name one that scores a completion and use `naive`, or one of \
-                     TRL's or EasyR1's form under `reward` with `kind: python` and its `style`",
-                );
-                continue;
-            }
-            Some(_) => {
-                t.refuse(key, "the managers are naive, dapo, gdpo, prime, batch, rate_limited and remote");
-                continue;
-            }
-        };
-        t.no_effect(key, reason);
-    }
 }
 
 fn custom_function(prefix: &str, t: &mut Translator) {

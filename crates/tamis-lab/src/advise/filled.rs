@@ -14,7 +14,6 @@ const CUTS: usize = 45;
 /// The golden section: what is left of an interval after a cut.
 const LEFT: f64 = 0.618_033_988_749_895;
 
-/// A step that a batch filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FilledStep {
     pub(super) step: u64,
@@ -35,7 +34,6 @@ impl FilledStep {
             && self.target <= self.kept.saturating_add(self.generated)
     }
 
-    /// Groups that were judged.
     pub(super) fn judged(self) -> usize {
         self.batches * self.generated
     }

@@ -34,7 +34,6 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-/// Settings that findings change.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Changes {
     pub(super) temperature: Option<f64>,
@@ -64,7 +63,6 @@ pub(super) fn count(number: usize, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Everything about groups.
 pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes) {
     let unbiased = groups.unbiased();
     let mut changes = Changes::default();

@@ -69,7 +69,6 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of a fit.
     pub(super) fn of(fit: PassRateSpread) -> Option<Self> {
         let one = |is: bool| f64::from(u8::from(is));
         match fit {

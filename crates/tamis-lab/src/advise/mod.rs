@@ -586,7 +586,6 @@ fn filter_advice(
     FilterAdvice { filter: Some(use_filter), reasons }
 }
 
-/// What larger groups than the plan's come to.
 enum LargerGroups {
     /// So many members are advised, and why.
     Worth(usize, String),

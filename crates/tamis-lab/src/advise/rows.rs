@@ -24,7 +24,6 @@ const TEXTS: [&str; 4] = ["prompt", "input", "question", "problem"];
 const COMPLETIONS: [&str; 4] = ["completion", "output", "response", "text"];
 const LISTS_OF_COMPLETIONS: [&str; 3] = ["completions", "outputs", "responses"];
 const TRUTHS: [&str; 6] = ["ground_truth", "gts", "reward_model.ground_truth", "answer", "gold", "solution"];
-/// Numbers of tokens, where a row says it.
 const LENGTHS: [&str; 4] = ["num_tokens", "response_length", "completion_length", "length"];
 /// Numbers that are no scores.
 const NO_SCORES: [&str; 25] = [
@@ -87,14 +86,14 @@ pub(super) struct Reader {
 /// The number of a row that says what it came to.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome<'a> {
-    /// The one of this name.
     Named(&'a str),
     /// The best that there is; the hint if there is none.
-    Best { hint: &'static str },
+    Best {
+        hint: &'static str,
+    },
 }
 
 impl Reader {
-    /// Groups read so far.
     pub(super) fn num_groups(&self) -> usize {
         self.groups.groups.len()
     }
@@ -388,7 +387,6 @@ fn first_members(groups: &[Group]) -> Option<usize> {
     sizes.into_iter().find(|(_, number)| number * FEW >= all).map(|(size, _)| size)
 }
 
-/// An error and its causes on one line.
 fn one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -50,7 +50,6 @@ fn between(estimate: Estimate, shown: impl Fn(f64) -> String) -> String {
     }
 }
 
-/// A number with thousands apart.
 fn thousands(value: f64) -> String {
     let digits = fixed(value.round(), 0);
     if digits.contains('e') {

@@ -66,7 +66,6 @@ impl Look {
         are_baselines.iter().map(of).collect()
     }
 
-    /// Classes of what has it.
     fn classes(self) -> String {
         let Self { colour, dash } = self;
         format!("c{} d{}", if colour == INK { INK } else { colour % NUM_COLOURS }, dash % 4)

@@ -13,7 +13,6 @@ pub(crate) struct KeptGroups {
 }
 
 impl KeptGroups {
-    /// Of a filter that judges each group by itself.
     pub(crate) fn new(filter: GroupFilter, n: usize) -> Self {
         let scale = Metric::from("acc").outcome_scale();
         let groups: Vec<GroupStatistics> = (0..=n).map(|c| statistics(c, n)).collect();

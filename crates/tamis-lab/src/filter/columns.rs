@@ -60,7 +60,6 @@ impl RolloutColumns {
 /// Columns of the rows read so far, to say what there is instead of a column that there is not.
 const ROWS_LISTED: usize = 100;
 
-/// Reads the columns that the layout names.
 pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutColumns, Fault> {
     let mut columns = RolloutColumns {
         metric: match layout {
@@ -445,7 +444,6 @@ fn inexact(value: &Value) -> Option<f64> {
     }
 }
 
-/// Description of a value, for messages.
 fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -107,7 +107,6 @@ pub(super) fn number(text: &str) -> Option<(u64, &str)> {
     Some((text.get(..end)?.replace(',', "").parse().ok()?, text.get(end..)?))
 }
 
-/// The number after a mark.
 pub(super) fn number_after(text: &str, mark: &str) -> Option<u64> {
     let (_, rest) = text.split_once(mark)?;
     number(rest.trim_start()).map(|(number, _)| number)

@@ -9,12 +9,10 @@ use super::step::Step;
 /// Warnings and lines of an error that are kept.
 const MOST_MESSAGES: usize = 12;
 
-/// What was read so far.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     reader: LineReader,
     pub(super) steps: Vec<Step>,
-    /// The step in the making.
     pub(super) open: Option<Step>,
     pub(super) total_steps: Option<u64>,
     /// Groups of a batch, as the configuration that was printed last has it.
@@ -32,7 +30,6 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads the next line.
     pub(super) fn read(&mut self, line: &str) {
         self.num_lines += 1;
         let told = self.reader.read(line);

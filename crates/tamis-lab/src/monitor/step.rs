@@ -52,7 +52,6 @@ const FIGURES: [&str; 40] = [
 const PREFIXES: [&str; 4] = ["reward/", "train/num_dropped/", "val-core/", "val/"];
 const DROPPED: &str = "train/num_dropped/";
 
-/// A step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Step {
     /// Its number, where the log says it.
@@ -75,7 +74,6 @@ pub(super) struct Step {
     pub(super) names_batches: bool,
     /// Batches of attempts that were given up.
     pub(super) given_up: usize,
-    /// Whether nothing more is generated for it.
     pub(super) is_generated: bool,
 }
 
@@ -112,7 +110,6 @@ impl Step {
         self.figure(names).filter(|value| *value >= 0.0).map(|value| value.round() as u64)
     }
 
-    /// Batches generated.
     pub(super) fn num_batches(&self) -> u64 {
         let told = self.count(&["train/num_gen_batches", "dynamic_sampling/num_gen_batches"]);
         told.unwrap_or(0).max(self.batches.len() as u64)
@@ -157,12 +154,10 @@ impl Step {
         counts.filter(|counts| !counts.is_empty()).map(|counts| sum(counts.into_iter()))
     }
 
-    /// Groups dropped.
     pub(super) fn dropped(&self) -> Option<u64> {
         self.place("dropped").or_else(|| self.of_batches(|batch| batch.dropped))
     }
 
-    /// Groups generated.
     pub(super) fn generated(&self) -> Option<u64> {
         let settled = || {
             let places = ["dropped", "trained", "surplus", "stale", "failed"].map(|name| self.place(name));
@@ -184,7 +179,6 @@ impl Step {
         (Self { batches: judged.to_vec(), ..self.clone() }, unjudged)
     }
 
-    /// Trajectories generated.
     pub(super) fn trajectories(&self) -> Option<u64> {
         self.count(&["trajectories/generated"]).or_else(|| self.of_batches(|batch| batch.trajectories))
     }

@@ -57,7 +57,6 @@ impl Look {
     }
 }
 
-/// Draws a summary.
 pub(super) fn draw(frame: &mut Frame<'_>, summary: &WatchedRun, look: Look) {
     let area = frame.area();
     let [head, body, foot] =

@@ -46,7 +46,6 @@ fn balance(run: &Run, what: &str) -> Option<(f64, f64)> {
     Some((total(&SOURCES), total(&PLACES)))
 }
 
-/// The account of every run.
 pub(crate) fn of_runs(runs: &[Run]) -> String {
     runs.iter().enumerate().map(|(place, run)| of_run(run, place, runs.len() == 1)).collect()
 }

@@ -67,7 +67,6 @@ fn badge(verdict: &str) -> String {
     format!("<span class=\"badge {kind}\">{mark} {}</span>", escape(&words(verdict)))
 }
 
-/// The samples of one step of one run.
 pub(crate) fn of_step(run: &Run, place: usize, step: &SampledStep, look: Look, is_one: bool) -> String {
     let name = if is_one { String::new() } else { format!("<h4>{}</h4>", escape(&run.name)) };
     let mut html = format!("<section class=\"of-run r{place}\">{name}");

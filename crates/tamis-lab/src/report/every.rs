@@ -14,7 +14,6 @@ use crate::html::{escape, head, row};
 /// Places of a small line, at most.
 const MOST_PLACES: usize = 60;
 
-/// The table.
 pub(crate) fn table(runs: &[Run], (first, last): (u64, u64)) -> String {
     let names: BTreeSet<&str> = runs
         .iter()

@@ -7,7 +7,6 @@ pub(crate) enum Part {
     Learning,
     /// What the filter does.
     Sieve,
-    /// What the updates do.
     Update,
     /// How long completions are.
     Length,
@@ -17,7 +16,6 @@ pub(crate) enum Part {
     Time,
 }
 
-/// Lines of one chart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lines {
     /// Each with its name and the metrics that it may be, the first that a run has.

@@ -9,7 +9,6 @@ use tamis_run::directory::step_files;
 
 use super::steps::StepRange;
 
-/// One group, in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GroupFacts {
     pub(crate) id: u64,
@@ -25,7 +24,6 @@ pub(crate) struct GroupFacts {
     pub(crate) verdict: usize,
 }
 
-/// The groups of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StepGroups {
     pub(crate) step: u64,
@@ -39,12 +37,10 @@ pub(crate) struct StepGroups {
 }
 
 impl StepGroups {
-    /// The verdict of a group.
     pub(crate) fn verdict_of(&self, group: &GroupFacts) -> &str {
         self.verdicts.get(group.verdict).map_or("", |(name, _)| name)
     }
 
-    /// Trajectories of the step.
     pub(crate) fn num_trajectories(&self) -> u64 {
         self.verdicts.iter().map(|(_, count)| count).sum()
     }
@@ -75,7 +71,6 @@ impl Groups {
         found
     }
 
-    /// The groups of a step.
     pub(crate) fn of_step(&self, step: u64) -> Option<&StepGroups> {
         self.steps.get(self.steps.binary_search_by_key(&step, |groups| groups.step).ok()?)
     }
@@ -91,7 +86,6 @@ impl Groups {
         sums
     }
 
-    /// Trajectories in all files.
     pub(crate) fn num_trajectories(&self) -> u64 {
         self.steps.iter().map(StepGroups::num_trajectories).sum()
     }
@@ -104,7 +98,6 @@ impl Groups {
         named.map_or("reward", |step| &step.metric)
     }
 
-    /// That number of a group.
     pub(crate) fn score(&self, group: &GroupFacts) -> f64 {
         if self.score_name() == "reward" || group.metric.is_nan() { group.reward } else { group.metric }
     }
@@ -177,7 +170,6 @@ fn read(step: u64, path: &Path) -> Result<StepGroups, RecordError> {
     Ok(StepGroups { step, path: path.to_owned(), groups, verdicts, metric })
 }
 
-/// A mean that is being made.
 #[derive(Debug, Default)]
 struct Mean {
     sum: f64,

@@ -235,7 +235,6 @@ fn render(
     )
 }
 
-/// Completions of all runs, step by step.
 fn completions(runs: &[Run], samples: &[Vec<SampledStep>]) -> String {
     let mut steps: Vec<u64> = samples.iter().flatten().map(|step| step.step).collect();
     steps.sort_unstable();

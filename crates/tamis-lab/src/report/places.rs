@@ -10,7 +10,6 @@ const MOST: usize = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Places {
     first: u64,
-    /// Steps of one place.
     pub(crate) width: u64,
     pub(crate) count: usize,
 }

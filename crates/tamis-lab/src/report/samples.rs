@@ -37,7 +37,6 @@ pub(crate) struct SampledTurn {
     pub(crate) role: String,
 }
 
-/// One member of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Member {
     /// Place in the group.
@@ -60,7 +59,6 @@ pub(crate) struct Member {
     pub(crate) turns: Vec<SampledTurn>,
 }
 
-/// A group with its texts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SampledGroup {
     pub(crate) id: u64,
@@ -71,7 +69,6 @@ pub(crate) struct SampledGroup {
     pub(crate) truth: Option<String>,
     pub(crate) source: String,
     pub(crate) num_members: usize,
-    /// The members that are shown.
     pub(crate) members: Vec<Member>,
 }
 
@@ -84,13 +81,11 @@ pub(crate) struct Listed {
     pub(crate) scores: Vec<f64>,
 }
 
-/// What is shown of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SampledStep {
     pub(crate) step: u64,
     pub(crate) num_groups: usize,
     pub(crate) listed: Vec<Listed>,
-    /// Groups in full.
     pub(crate) groups: Vec<SampledGroup>,
 }
 

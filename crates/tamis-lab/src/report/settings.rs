@@ -50,12 +50,10 @@ impl Settings {
         Ok(Self(settings))
     }
 
-    /// The value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(|setting| setting.value.as_str())
     }
 
-    /// A whole number.
     pub(crate) fn number(&self, key: &str) -> Option<u64> {
         self.get(key)?.parse().ok()
     }

@@ -20,7 +20,6 @@ fn key(key: &str) -> String {
     format!("<code>{}</code>", escape(key).replace('.', ".<wbr>"))
 }
 
-/// The settings of every run.
 pub(crate) fn of_runs(runs: &[Run]) -> String {
     let mut html = String::new();
     if runs.len() > 1 {

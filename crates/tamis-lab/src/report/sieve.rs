@@ -38,12 +38,10 @@ const CAUSES: [(&str, &str); 16] = [
     ("aborted", "s9"),
 ];
 
-/// The class that fills a cause.
 pub(crate) fn fill(cause: &str) -> &'static str {
     CAUSES.iter().find(|(name, _)| *name == cause).map_or("s5", |(_, class)| class)
 }
 
-/// A cause as a person reads it.
 pub(crate) fn words(cause: &str) -> String {
     cause.replace('_', " ")
 }
@@ -112,7 +110,6 @@ fn sizes(run: &Run, name: &str, places: Places, is_there: &[bool]) -> Vec<f64> {
         .collect()
 }
 
-/// Which places have a value of a metric.
 fn has_value(run: &Run, name: &str, places: Places) -> Vec<bool> {
     places.gather(run.values(name)).iter().map(Option::is_some).collect()
 }
@@ -390,7 +387,6 @@ pub(crate) fn shade(score: f64, range: (f64, f64)) -> String {
     if score.is_nan() { "none".to_owned() } else { format!("h{}", level(score, range)) }
 }
 
-/// The range of colours of all runs.
 pub(crate) fn colour_range(runs: &[Run]) -> (f64, f64) {
     range(runs)
 }

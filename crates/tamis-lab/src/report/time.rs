@@ -19,7 +19,6 @@ const MOST_STAGES: usize = 7;
 const PARTS: [&str; 2] = ["wire", "rank_idle"];
 const PREFIX: &str = "timing_s/";
 
-/// A time as a person says it.
 pub(crate) fn duration(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "–".to_owned();
@@ -39,7 +38,6 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A stage as a person reads it.
 fn words(stage: &str) -> String {
     match stage {
         "gen" => "generation",

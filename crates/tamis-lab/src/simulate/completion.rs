@@ -67,7 +67,6 @@ impl Completions {
         self.group_size
     }
 
-    /// What the prompt's completions have in common.
     fn common_factor(&self, prompt: Key) -> f64 {
         if self.common > 0.0 { (self.common * prompt.normal(0)).exp() } else { 1.0 }
     }

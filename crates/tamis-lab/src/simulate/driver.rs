@@ -320,7 +320,6 @@ impl<'world> Driver<'world> {
         }
     }
 
-    /// What the filter said of a group.
     fn note_verdict(&mut self, id: GroupId, is_kept: bool) {
         if self.prompts.learns()
             && let Some(group) = self.groups.get(id.0)
@@ -412,12 +411,10 @@ impl<'world> Driver<'world> {
         self.give(tokens);
     }
 
-    /// The learner is given tokens.
     fn give(&mut self, tokens: u64) {
         self.learner_free = self.learner_free.max(self.now) + self.world.train_time.token * tokens as f64;
     }
 
-    /// The learner is given groups.
     fn train(&mut self, groups: &[GroupId]) {
         let mut tokens = 0;
         for id in groups {

@@ -22,7 +22,6 @@ const SECTIONS: [(&str, &[&str]); 6] = [
     ("publication", &["time"]),
     ("drift", &["logit", "noise"]),
 ];
-/// What has no effect without servers.
 const OF_SERVERS: [&str; 4] = ["servers", "reward_latency", "train_time", "publication"];
 
 /// Keys of the world that nobody set: a section's name where nobody set any of it.

@@ -27,7 +27,6 @@ pub(crate) struct FleetSettings {
 }
 
 impl FleetSettings {
-    /// Slots of all servers.
     pub(crate) fn num_slots(&self) -> usize {
         self.slots.saturating_mul(self.count)
     }
@@ -389,7 +388,6 @@ impl Fleet {
         lost
     }
 
-    /// Forgets where a group was.
     pub(crate) fn forget(&mut self, group: u64) {
         self.homes.remove(group);
     }
@@ -403,7 +401,6 @@ impl Fleet {
         self.servers.iter().map(|server| server.busy).sum()
     }
 
-    /// Number of slots.
     pub(crate) fn slots(&self) -> usize {
         self.settings.num_slots()
     }

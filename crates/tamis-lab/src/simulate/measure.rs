@@ -119,7 +119,6 @@ impl Measure {
         self.started.add(members, 1.0 / inclusion);
     }
 
-    /// A group was trained on.
     pub(crate) fn train(&mut self, members: &[Completion], rate: f64, lag: u64, weight: f64) {
         self.trained.add(members, weight);
         self.groups += 1.0;

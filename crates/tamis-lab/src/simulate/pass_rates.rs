@@ -69,7 +69,6 @@ impl Population {
         self.logits.is_empty()
     }
 
-    /// Their logits.
     pub(crate) fn logits(&self) -> impl Iterator<Item = f64> {
         self.logits.iter().copied()
     }

@@ -59,7 +59,6 @@ fn base(config: &Config) -> ScheduleSettings {
     }
 }
 
-/// The policy of a name.
 pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, ScheduleError> {
     let base = base(config);
     let (batch, n) = (base.train_batch_size, base.group_size);

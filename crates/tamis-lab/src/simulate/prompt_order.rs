@@ -7,7 +7,6 @@ use tamis_core::group::{PolicyVersion, PromptId};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelector};
 
-/// A prompt that was drawn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drawn {
     pub(crate) prompt: u32,

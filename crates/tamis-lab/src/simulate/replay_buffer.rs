@@ -25,7 +25,6 @@ pub(crate) const POLL: f64 = 2.0;
 /// Prompts that are started for each dropped group of the synchronous trainer.
 const CREDIT: usize = 2;
 
-/// The trainer that the buffer works for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VerlTrainer {
     /// `sync`, with so many prompts in flight at most.
@@ -121,7 +120,6 @@ impl ReplayBuffer {
         Some(self.in_vain).filter(|in_vain| *in_vain >= all)
     }
 
-    /// Takes an event in, and says what to do.
     pub(crate) fn handle(&mut self, event: Event) -> Vec<Command> {
         match event {
             Event::BeginStep => {

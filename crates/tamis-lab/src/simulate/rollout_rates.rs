@@ -14,7 +14,6 @@ use crate::advise::{Groups, of_pass_rates, read_groups};
 /// Completions of which a median says something.
 const FEWEST_LENGTHS: usize = 20;
 
-/// What is read of rollouts.
 #[derive(Debug)]
 pub(crate) struct OfRollouts {
     pub(crate) rates: Vec<f64>,

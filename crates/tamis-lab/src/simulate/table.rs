@@ -30,7 +30,6 @@ pub(crate) const COLUMNS: [Column; 13] = [
     ("kept", 2, |policy| policy.kept_share),
 ];
 
-/// A number of a column, or a dash.
 pub(crate) fn shown(policy: &PolicyResult, &(_, digits, value): &Column) -> String {
     value(policy).map_or_else(|| "-".to_owned(), |value| fixed(value, digits).clone())
 }

@@ -123,7 +123,6 @@ fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, Fault> {
     ))
 }
 
-/// A run that is at work.
 struct Working<'p> {
     place: usize,
     run: &'p PlannedRun,

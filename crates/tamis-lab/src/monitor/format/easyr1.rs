@@ -86,7 +86,6 @@ impl Block {
         true
     }
 
-    /// What the block says so far.
     pub(super) fn facts(&self) -> Vec<Fact> {
         match self.step {
             Some(step) if !self.values.is_empty() => {
@@ -96,7 +95,6 @@ impl Block {
         }
     }
 
-    /// What the block says, which is over.
     fn end(&mut self) -> Vec<Fact> {
         std::mem::take(self).facts()
     }

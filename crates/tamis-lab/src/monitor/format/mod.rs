@@ -64,7 +64,6 @@ pub(super) struct Told {
 }
 
 impl LineReader {
-    /// Reads the next line.
     pub(super) fn read(&mut self, line: &str) -> Told {
         let plain = without_colours(line);
         if plain.trim_start().starts_with('{') {

@@ -21,7 +21,6 @@ fn text_of(node: &Node) -> String {
     }
 }
 
-/// Name of an axis and one of its values.
 type AxisAndValue = (String, String);
 
 /// The values that a point which is written out gives to axes, whatever is wrong with it.

@@ -1,17 +1,8 @@
-//! EasyR1's rules that no row can express.
+//! EasyR1's keys, those of its fork with dynamic sampling and of older versions among them.
 
-use crate::key::Rule;
-use crate::owner::Owner;
-use crate::shared::{advantage, critic, run, servers};
 use crate::translator::Translator;
 
-/// The advantage estimator, which may be a whole algorithm: before every other rule.
-pub(super) const ADVANTAGE: Rule = Rule::new(1, "advantage", advantage::estimator);
-
-/// Reward functions.
-pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
-
-fn rewards(t: &mut Translator) {
+pub(crate) fn rewards(t: &mut Translator) {
     const FUNCTION: &str = "worker.reward.reward_function";
     const NAME: &str = "worker.reward.reward_function_name";
     const KWARGS: &str = "worker.reward.reward_function_kwargs";
@@ -56,15 +47,3 @@ fn rewards(t: &mut Translator) {
         t.part_of(&key, FUNCTION);
     }
 }
-
-/// Loggers of metrics.
-pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "trainer.logger", &[]));
-
-/// Project and experiment.
-pub(super) const NAMES: Rule = Rule::new(2, "names", run::names);
-
-/// The engine that generates, as servers.
-pub(super) const SERVERS: Rule = Rule::new(2, servers::RULE, |t| servers::servers(Owner::EasyR1, t));
-
-/// The critic, which some estimators have: after them.
-pub(super) const CRITIC: Rule = Rule::new(3, "critic", |t| critic::critic(Owner::EasyR1, t));
