@@ -1,7 +1,7 @@
 //! Files of other systems: their sections taken apart into keys.
 
 use super::owner::Owner;
-use super::translator::show;
+use super::translator::{note_on, show};
 use super::{is_foreign, is_foreign_name};
 use tamis_config::override_argument::{Operation, Override};
 use tamis_config::tree::{MapEntry, Node, Value, join};
@@ -71,15 +71,10 @@ fn unread_defaults(list: &Node) -> Vec<Note> {
         Value::Map(entries) => entries.iter().all(|entry| OWN_GROUPS.contains(&group(&entry.key).as_str())),
         Value::List(_) => false,
     };
-    let note = |item: &Node| Note {
-        owner: Owner::Verl.as_str(),
-        key: "defaults".to_owned(),
-        value: Some(show(item)),
-        outcome: NoteOutcome::NoEffect(
-            "warning: the file that it names was not read: give that one as an argument too, before this one"
-                .to_owned(),
-        ),
-        remark: None,
+    let reason =
+        "warning: the file that it names was not read: give that one as an argument too, before this one";
+    let note = |item: &Node| {
+        note_on(Owner::Verl, "defaults", Some(show(item)), NoteOutcome::NoEffect(reason.to_owned()))
     };
     items.iter().filter(|item| !is_own(item)).map(note).collect()
 }

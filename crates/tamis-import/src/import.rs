@@ -14,7 +14,11 @@ use crate::invocation::{Invocation, Processes};
 use crate::options::join_options;
 use crate::owner::Owner;
 use crate::translate::{Translation, translate_whole};
+use crate::translator::note_on;
 use crate::{entry, is_foreign_name, owner_of_section, value_form};
+
+/// TRL's number of processes, which its launcher is told.
+const PROCESSES: &str = "num_processes";
 
 /// A converted configuration.
 #[derive(Debug, Clone)]
@@ -40,8 +44,7 @@ pub struct Import {
 /// Every key that is not known, every one that is refused, and every value that a run would refuse. What the
 /// command does not say (where the model is, say) is no error: it is in [`Import::remaining`].
 pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
-    let (mut files, mut notes, mut diagnostics) = (Vec::new(), Vec::new(), Vec::new());
-    let parsed = parse(arguments, &mut files, &mut notes, &mut diagnostics);
+    let Words { parsed, native: files, mut notes, mut diagnostics } = Words::of(arguments);
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
         table::place(&argument.path).is_err() || files.is_empty() && is_foreign_name(&argument.path)
     });
@@ -123,83 +126,103 @@ fn tree_of(
     tree
 }
 
-/// The arguments of a command; what its files say comes before what is typed, as in every one of those
-/// systems. Files of tamis are put into `native` instead.
-fn parse(
-    arguments: &[String],
-    native: &mut Vec<Node>,
-    notes: &mut Vec<Note>,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Vec<Override> {
-    let (mut parsed, mut typed) = (Vec::new(), Vec::new());
-    let mut hydra = HydraOptions::default();
-    let invocation = Invocation::of(arguments);
-    let words: Vec<String> = invocation.arguments.iter().map(|word| HydraOptions::in_full(word)).collect();
-    let words = join_options(&words, |_| false);
-    for word in words.iter().map(String::as_str).filter(|word| !word.trim().is_empty()) {
-        if is_command_word(word) || hydra.take(word) {
-            continue;
-        }
-        if let Some(path) = config_file(word) {
-            native.extend(read_file(path, &mut parsed, notes, diagnostics));
-        } else if word.contains('=') || word.starts_with(['~', '+']) {
-            match Override::parse(word, value_form) {
-                Ok(argument) => flatten(argument, &mut typed),
-                Err(diagnostic) => diagnostics.push(diagnostic),
-            }
-        } else {
-            let problem = Problem::rule(
-                format!("`{word}` is neither `key=value` nor a YAML file"),
-                "for example: tamis config import -- data.train_batch_size=512",
-            );
-            diagnostics.push(problem_with(word, problem));
-        }
-    }
-    if let Some(first) = hydra.read(&mut parsed, notes, diagnostics) {
-        native.insert(0, first);
-    }
-    parsed.extend(typed);
-    let is_of_trl = |argument: &Override| entry(Owner::Trl, &argument.path).is_some();
-    if parsed.iter().any(is_of_trl) && !parsed.iter().any(|argument| argument.path == "num_processes") {
-        add_processes(&invocation, &mut parsed, notes, diagnostics);
-    }
-    parsed
+/// What the words of a command say.
+#[derive(Default)]
+struct Words {
+    /// Its arguments; what its files say comes before what is typed, as in every one of those systems.
+    parsed: Vec<Override>,
+    /// Files of tamis.
+    native: Vec<Node>,
+    notes: Vec<Note>,
+    diagnostics: Vec<Diagnostic>,
 }
 
-/// TRL's sizes are per process, and the launcher says how many there are.
-fn add_processes(
-    invocation: &Invocation<'_>,
-    parsed: &mut Vec<Override>,
-    notes: &mut Vec<Note>,
-    diagnostics: &mut Vec<Diagnostic>,
-) {
-    const KEY: &str = "num_processes";
-    match invocation.processes() {
-        Ok(Processes::NoLauncher) => {}
-        Ok(Processes::Number(number)) => match Override::parse(&format!("{KEY}={number}"), value_form) {
-            Ok(argument) => parsed.push(argument),
-            Err(diagnostic) => diagnostics.push(diagnostic),
-        },
-        Ok(Processes::Elsewhere(place)) => {
-            let reason = format!(
-                "warning: the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{KEY}=N`"
-            );
-            let outcome = NoteOutcome::NoEffect(reason);
-            notes.push(Note {
-                owner: Owner::Trl.as_str(),
-                key: KEY.to_owned(),
-                value: None,
-                outcome,
-                remark: None,
-            });
+impl Words {
+    fn of(arguments: &[String]) -> Self {
+        let (mut found, mut typed) = (Self::default(), Vec::new());
+        let mut hydra = HydraOptions::default();
+        let invocation = Invocation::of(arguments);
+        let words: Vec<String> =
+            invocation.arguments.iter().map(|word| HydraOptions::in_full(word)).collect();
+        let words = join_options(&words, |_| false);
+        for word in words.iter().map(String::as_str).filter(|word| !word.trim().is_empty()) {
+            if is_command_word(word) || hydra.take(word) {
+                continue;
+            }
+            if let Some(path) = config_file(word) {
+                let own = found.read_file(Path::new(path));
+                found.native.extend(own);
+            } else if word.contains('=') || word.starts_with(['~', '+']) {
+                match Override::parse(word, value_form) {
+                    Ok(argument) => flatten(argument, &mut typed),
+                    Err(diagnostic) => found.diagnostics.push(diagnostic),
+                }
+            } else {
+                let problem = Problem::rule(
+                    format!("`{word}` is neither `key=value` nor a YAML file"),
+                    "for example: tamis config import -- data.train_batch_size=512",
+                );
+                found.diagnostics.push(problem_with(word, problem));
+            }
         }
-        Err(argument) => {
-            let message = format!(
-                "`{argument}` does not say how many processes there are, and the batch depends on it"
-            );
-            let option = argument.split('=').next().unwrap_or_default();
-            let hint = format!("write the number, such as `{option}=8`");
-            diagnostics.push(problem_with(&argument, Problem::rule(message, hint)));
+        if let Some(first) = hydra.read(&mut found) {
+            found.native.insert(0, first);
+        }
+        found.parsed.extend(typed);
+        let is_of_trl = |argument: &Override| entry(Owner::Trl, &argument.path).is_some();
+        if found.parsed.iter().any(is_of_trl)
+            && !found.parsed.iter().any(|argument| argument.path == PROCESSES)
+        {
+            found.add_processes(&invocation);
+        }
+        found
+    }
+
+    /// TRL's sizes are per process, and the launcher says how many there are.
+    fn add_processes(&mut self, invocation: &Invocation<'_>) {
+        match invocation.processes() {
+            Ok(Processes::NoLauncher) => {}
+            Ok(Processes::Number(number)) => {
+                match Override::parse(&format!("{PROCESSES}={number}"), value_form) {
+                    Ok(argument) => self.parsed.push(argument),
+                    Err(diagnostic) => self.diagnostics.push(diagnostic),
+                }
+            }
+            Ok(Processes::Elsewhere(place)) => {
+                let reason = format!(
+                    "warning: the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{PROCESSES}=N`"
+                );
+                self.notes.push(note_on(Owner::Trl, PROCESSES, None, NoteOutcome::NoEffect(reason)));
+            }
+            Err(argument) => {
+                let message = format!(
+                    "`{argument}` does not say how many processes there are, and the batch depends on it"
+                );
+                let option = argument.split('=').next().unwrap_or_default();
+                let hint = format!("write the number, such as `{option}=8`");
+                self.diagnostics.push(problem_with(&argument, Problem::rule(message, hint)));
+            }
+        }
+    }
+
+    /// Reads a file: the arguments of another system's; one of tamis is returned, with its paths as they are
+    /// from its folder.
+    fn read_file(&mut self, path: &Path) -> Option<Node> {
+        let tree = read_source(path, SourceKind::TranslatedFile(path.into()))
+            .map_err(|found| vec![found])
+            .and_then(|source| yaml::parse(&source));
+        match tree {
+            // The kind of source matters: keys of other systems that a kind does not read are dropped, ours
+            // are errors.
+            Ok(tree) if is_native_tree(&tree) => Some(read_native(path).unwrap_or(tree)),
+            Ok(tree) => {
+                self.notes.extend(flatten_tree(tree, &mut self.parsed));
+                None
+            }
+            Err(found) => {
+                self.diagnostics.extend(found);
+                None
+            }
         }
     }
 }
@@ -237,12 +260,7 @@ impl HydraOptions {
     }
 
     /// Reads the file that they name, which comes before all others; one of tamis is returned.
-    fn read(
-        &self,
-        parsed: &mut Vec<Override>,
-        notes: &mut Vec<Note>,
-        diagnostics: &mut Vec<Diagnostic>,
-    ) -> Option<Node> {
+    fn read(&self, found: &mut Words) -> Option<Node> {
         let name = self.name.as_ref()?;
         let stem = name.strip_suffix(".yaml").unwrap_or(name);
         let own = OWN_FILES.iter().find(|(own, _)| *own == stem);
@@ -250,9 +268,9 @@ impl HydraOptions {
         let (owner, reason) = match (own, path.into_iter().find(|path| path.exists())) {
             (Some((_, owner)), _) => (*owner, "it is the owner's own, whose defaults are taken".to_owned()),
             (None, Some(path)) => {
-                let mut first = Vec::new();
-                let own = read_file(&path.to_string_lossy(), &mut first, notes, diagnostics);
-                parsed.splice(0..0, first);
+                let others = std::mem::take(&mut found.parsed);
+                let own = found.read_file(&path);
+                found.parsed.extend(others);
                 return own;
             }
             (None, None) => (
@@ -260,14 +278,7 @@ impl HydraOptions {
                 format!("warning: `--config-name={name}` was not read: give its file as an argument"),
             ),
         };
-        let (key, value) = ("--config-name".to_owned(), Some(name.clone()));
-        notes.push(Note {
-            owner: owner.as_str(),
-            key,
-            value,
-            outcome: NoteOutcome::NoEffect(reason),
-            remark: None,
-        });
+        found.notes.push(note_on(owner, "--config-name", Some(name.clone()), NoteOutcome::NoEffect(reason)));
         None
     }
 }
@@ -292,32 +303,4 @@ pub(crate) fn config_file(word: &str) -> Option<&str> {
     }
     let is_yaml = Path::new(word).extension().is_some_and(|suffix| suffix == "yaml" || suffix == "yml");
     (is_yaml && !word.contains('=')).then_some(word)
-}
-
-/// Reads a file: one of another system into `parsed`; one of tamis is returned, with its paths as they
-/// are from its folder.
-fn read_file(
-    path: &str,
-    parsed: &mut Vec<Override>,
-    notes: &mut Vec<Note>,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Option<Node> {
-    let path = Path::new(path);
-    let tree = read_source(path, SourceKind::TranslatedFile(path.into()))
-        .map_err(|found| vec![found])
-        .and_then(|source| yaml::parse(&source));
-    let tree = match tree {
-        Ok(tree) => tree,
-        Err(found) => {
-            diagnostics.extend(found);
-            return None;
-        }
-    };
-    if !is_native_tree(&tree) {
-        notes.extend(flatten_tree(tree, parsed));
-        return None;
-    }
-    // The kind of source matters: keys of other systems that a kind does not read are dropped, ours are
-    // errors.
-    Some(read_native(path).unwrap_or(tree))
 }

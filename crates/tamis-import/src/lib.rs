@@ -6,8 +6,9 @@
 //! arguments -> row of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
 //! ```
 //!
-//! `tables/SYSTEM.tsv` holds the rows of a system (`table.rs`) and its rules (`steps.rs`). What no row can express
-//! is a function that a row calls by its name (`calls.rs`), in the folder of its system or, for several, in `shared`.
+//! `tables/SYSTEM.tsv` holds the rows of a system (`table.rs`) and its rules (`steps.rs`). What no row can
+//! express is a function that a row calls by its name (`calls.rs`), in the folder of its system or, for
+//! several, in `shared`.
 
 mod calls;
 mod documents;

@@ -1,8 +1,8 @@
 //! Rules that are rows of a table: steps, one after the other, each if its condition holds.
 //!
-//! A rule begins with a line `= NAME`, with its stage in the second column. If the third column has beginnings of
-//! keys, divided by `|`, the steps are taken for each of them, which `%` stands for. The steps have the table's
-//! columns:
+//! A rule begins with a line `= NAME`, with its stage in the second column. If the third column has
+//! beginnings of keys, divided by `|`, the steps are taken for each of them, which `%` stands for. The steps
+//! have the table's columns:
 //!
 //! | keys | default | becomes | condition | note |
 //! |---|---|---|---|---|
@@ -17,7 +17,7 @@
 //! | `a,b` | `c=v` | `refuse` | | refuses the first that is given, or the default of `c`; ends the rule unless `too` follows |
 //! | `a` | | `bad` | | reports that the value must be what the note says; ends the rule unless `too` follows |
 //! | `a,b` | | `numbers` | | reports those that are no numbers |
-//! | | | `let $name=VALUE & ...` | | names a value, for which the key `$name` then stands |
+//! | | | `let $name=VALUE & ...` | | names a value for the rest of the rule, or of all rules if this one is `sizes` |
 //! | | | `stop` | | ends the rule |
 //! | `a` | | `absent` | | says that a default which was not asked for is not followed |
 //! | `a` | | `instead ours=VALUE` | | remarks on what becomes of a key that was not given |
@@ -37,11 +37,11 @@
 //! A condition is several, divided by `; `, of which all must hold, each with `not ` before it for the
 //! opposite: `on KEY` and `off KEY` (a flag, off or on unless it is given), `KEY=A|B` (one of these values;
 //! `null` stands for none), `KEY>N`, `KEY<N`, `KEY~CHARS` (it has one of these characters; `\n` and `\s`
-//! stand for a line's end and a space), `given KEY,KEY` (any of them), `noted KEY` (something is said of it),
-//! `number KEY`, `mapping KEY`, `count KEY` (a whole number from 1), `whole` (a whole configuration), `set OURS`,
-//! `ours OURS=A|B` (what something set it to), `all OURS=A|B` (when all layers lie over each other),
-//! `layers KEY` (it names layers), `of SYSTEM` (it has keys of that system), the named ones of [`named`], and
-//! `so` alone: what the step before held.
+//! stand for a line's end and a space), `given KEY,KEY` (any of them), `noted KEY` (something is said of
+//! it), `number KEY`, `mapping KEY`, `count KEY` (a whole number from 1), `whole` (a whole configuration),
+//! `set OURS`, `ours OURS=A|B` (what something set it to), `all OURS=A|B` (when all layers lie over each
+//! other), `layers KEY` (it names layers), `of SYSTEM` (it has keys of that system), the named ones of
+//! [`named`], and `so` alone: what the step before held.
 
 use crate::calls::{call, named};
 use crate::key::Rule;
@@ -308,7 +308,8 @@ mod tests {
                     assert!(tamis_config::explain(&ours).is_ok(), "{owner}: {keys} becomes {ours}");
                 }
                 if matches!(verb, "" | "part" | "remark" | "refuse" | "bad" | "numbers" | "same") {
-                    let unknown = keys.split(',').find(|key| !is_key(key));
+                    // What has a space is no key, but a default that has a name.
+                    let unknown = keys.split(',').find(|key| !is_key(key) && !key.contains(' '));
                     assert_eq!(unknown, None, "{owner}: a step of {becomes}");
                     assert!(
                         matches!(verb, "part" | "numbers" | "same") || !note.is_empty(),

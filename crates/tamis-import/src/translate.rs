@@ -6,7 +6,7 @@ use super::key::{Becomes, ForeignKey, Rule};
 use super::owner::Owner;
 use super::steps;
 pub(crate) use super::translator::Lower;
-use super::translator::{Given, Translator, point, refusal, show};
+use super::translator::{Given, Translator, note_on, point, refusal, show};
 use super::{entry, free_values, hydra, inside, section_owner, trl};
 use tamis_config::diagnostic::{Diagnostic, Problem};
 use tamis_config::hub_name::HubName;
@@ -49,9 +49,16 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
         translator.take(argument, easyr1, &mut rows);
     }
     translator.settle_single_keys(&rows);
+    // What a rule names is its own, except the sizes that others compute with.
+    let mut sizes = HashMap::new();
     for rule in translator.rules(&rows) {
+        translator.variables.clone_from(&sizes);
         steps::apply(&rule, &mut translator);
+        if rule.name == "sizes" {
+            sizes.clone_from(&translator.variables);
+        }
     }
+    translator.variables = sizes;
     translator.same_values(&rows);
     if whole {
         translator.defaults_of_owner();
@@ -78,12 +85,8 @@ impl Translator {
         let found = named.or_else(|| inside(&order, key)).or_else(|| {
             order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry, None)))
         });
-        let note_that = |owner: Owner, reason: &str| Note {
-            owner: owner.as_str(),
-            key: key.to_owned(),
-            value: argument.value().map(show),
-            outcome: NoteOutcome::NoEffect(reason.to_owned()),
-            remark: None,
+        let note_that = |owner: Owner, reason: &str| {
+            note_on(owner, key, argument.value().map(show), NoteOutcome::NoEffect(reason.to_owned()))
         };
         if found.is_none()
             && matches!(argument.value(), Some(Node { value: Value::Map(entries), .. }) if entries.is_empty())
@@ -173,13 +176,8 @@ impl Translator {
                     "this is how tamis works without the key"
                 }
             };
-            self.notes.push(Note {
-                owner: given.owner.as_str(),
-                key: given.key.clone(),
-                value: Some(value),
-                outcome: NoteOutcome::NoEffect(outcome.to_owned()),
-                remark: None,
-            });
+            let outcome = NoteOutcome::NoEffect(outcome.to_owned());
+            self.notes.push(note_on(given.owner, &given.key, Some(value), outcome));
         }
     }
 

@@ -55,8 +55,8 @@ impl Translator {
         self.given.iter().find(|given| given.key == key)
     }
 
-    /// The value of a key, of what is inside one (`KEY/NAME`), or of a variable, as text; `None` if it was not given or
-    /// is null.
+    /// The value of a key, of what is inside one (`KEY/NAME`), or of a variable, as text; `None` if it was not
+    /// given or is null.
     pub(super) fn text(&self, key: &str) -> Option<String> {
         if key.starts_with('$') {
             return self.variables.get(key).cloned();
@@ -123,7 +123,7 @@ impl Translator {
             }
         } else {
             let outcome = NoteOutcome::Became(vec![pair]);
-            self.notes.push(Note { owner: owner.as_str(), key, value: Some(text), outcome, remark: None });
+            self.notes.push(note_on(owner, &key, Some(text), outcome));
         }
     }
 
@@ -160,13 +160,7 @@ impl Translator {
         match self.notes.iter_mut().find(|note| note.key == key) {
             Some(note) => (note.outcome, note.remark) = (outcome, remark),
             None => {
-                self.notes.push(Note {
-                    owner: owner.as_str(),
-                    key: key.to_owned(),
-                    value: None,
-                    outcome,
-                    remark,
-                });
+                self.notes.push(Note { remark, ..note_on(owner, key, None, outcome) });
             }
         }
     }
@@ -253,13 +247,7 @@ impl Translator {
         if self.notes.iter().any(|note| note.key == key) {
             return;
         }
-        self.notes.push(Note {
-            owner: owner.as_str(),
-            key: key.to_owned(),
-            value: Some(value),
-            outcome,
-            remark: None,
-        });
+        self.notes.push(note_on(owner, key, Some(value), outcome));
     }
 
     /// Adds a remark to a key's note, or to a new one where it is not given.
@@ -275,25 +263,13 @@ impl Translator {
             return;
         }
         let pairs = ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        self.notes.push(Note {
-            owner: owner.as_str(),
-            key: key.to_owned(),
-            value: None,
-            outcome: NoteOutcome::Became(pairs),
-            remark: Some(remark.to_owned()),
-        });
+        let note = note_on(owner, key, None, NoteOutcome::Became(pairs));
+        self.notes.push(Note { remark: Some(remark.to_owned()), ..note });
     }
 
     /// Says that a default which was not asked for is not followed.
     pub(super) fn absent_without_effect(&mut self, owner: Owner, key: &str, reason: &str) {
-        let outcome = NoteOutcome::NoEffect(reason.to_owned());
-        self.notes.push(Note {
-            owner: owner.as_str(),
-            key: key.to_owned(),
-            value: None,
-            outcome,
-            remark: None,
-        });
+        self.notes.push(note_on(owner, key, None, NoteOutcome::NoEffect(reason.to_owned())));
     }
 
     /// Whether there is a key that only this system has.
@@ -340,6 +316,10 @@ impl Translator {
             |given| given.origin.clone(),
         )
     }
+}
+
+pub(super) fn note_on(owner: Owner, key: &str, value: Option<String>, outcome: NoteOutcome) -> Note {
+    Note { owner: owner.as_str(), key: key.to_owned(), value, outcome, remark: None }
 }
 
 pub(super) fn refusal(key: &str, value: &str, owner: Owner, reason: &str) -> Problem {

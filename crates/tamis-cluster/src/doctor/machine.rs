@@ -10,7 +10,7 @@ use tamis_train::bytes::human;
 
 use super::{Finding, Topic};
 use crate::plan::machines::{Machine, find_gpus};
-use crate::plan::program::{ProgramError, ask};
+use tamis_process::{ProgramError, ask};
 
 /// Longest time for a program that describes the machine.
 const LONGEST: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::program::{ProgramError, ask};
+use tamis_process::{ProgramError, ask};
 
 /// The question, as a program.
 const PROBE: &str = include_str!("probe.py");

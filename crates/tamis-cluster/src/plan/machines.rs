@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tamis_config::ByteSize;
 
-use super::program::{ProgramError, ask};
+use tamis_process::{ProgramError, ask};
 
 /// Longest time for `nvidia-smi`, which initialises a driver that is not loaded.
 const DRIVER: Duration = Duration::from_secs(20);

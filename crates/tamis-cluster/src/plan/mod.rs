@@ -13,7 +13,6 @@ mod lines;
 pub mod machines;
 pub mod memory;
 pub mod model_sizes;
-pub mod program;
 pub mod table;
 
 use std::path::{Path, PathBuf};

@@ -53,7 +53,8 @@ pub(crate) fn argument(t: &mut Translator, key: &str, option: &str, backend: &st
     Some(format!("{name}={value}"))
 }
 
-/// Has the run start servers of an engine, with the arguments that its options become; `name` is the key that names it.
+/// Has the run start servers of an engine, with the arguments that its options become; `name` is the key that
+/// names it.
 pub(crate) fn engine(name: &str, backend: &str, t: &mut Translator) {
     let prefix = name.trim_end_matches("name");
     let mut arguments = Vec::new();

@@ -11,6 +11,7 @@ use super::keep_rate::{Estimate, KeepRateSource};
 use super::plan::Plan;
 use super::read::EvidenceSource;
 use super::{Advice, PlannedScreening, Screened, ScreeningAdvice};
+use crate::chart::axis::in_thousands;
 
 /// Columns of a bar.
 const BAR: f64 = 30.0;
@@ -51,18 +52,7 @@ fn between(estimate: Estimate, shown: impl Fn(f64) -> String) -> String {
 }
 
 fn thousands(value: f64) -> String {
-    let digits = fixed(value.round(), 0);
-    if digits.contains('e') {
-        return digits;
-    }
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) && !text.ends_with('-') {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    in_thousands(&fixed(value.round(), 0))
 }
 
 /// One word of a shell.

@@ -182,8 +182,13 @@ pub fn figure(value: f64) -> String {
 
 /// A whole number of more than four digits in groups of three.
 fn group_digits(number: &str) -> String {
+    if number.trim_start_matches('-').len() < 5 { number.to_owned() } else { in_thousands(number) }
+}
+
+/// A whole number in groups of three digits; anything else as it is.
+pub fn in_thousands(number: &str) -> String {
     let digits = number.trim_start_matches('-');
-    if digits.len() < 5 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return number.to_owned();
     }
     let mut grouped = number[..number.len() - digits.len()].to_owned();

@@ -1,3 +1,0 @@
-//! What a program prints, within a time.
-
-pub use tamis_process::{ProgramError, ask};
