@@ -41,9 +41,11 @@ pub(crate) struct Job {
     pub(crate) id: Arc<str>,
     /// Token ids.
     pub(crate) prompt: Arc<[u32]>,
+    /// One key a sample.
     pub(crate) keys: Vec<Key>,
     /// Place of the first sample among the request's choices.
     pub(crate) first_choice: usize,
+    /// Sampling parameters.
     pub(crate) params: SamplingParams,
     /// Stop strings and stop tokens.
     pub(crate) stop: Arc<StopText>,
@@ -58,6 +60,7 @@ pub(crate) struct Job {
 /// Tokens of a choice, and its end.
 #[derive(Debug)]
 pub(crate) struct ChoiceEvent {
+    /// Index of the choice.
     pub(crate) choice: usize,
     /// Tokens that were not sent before.
     pub(crate) piece: Piece,
@@ -89,44 +92,22 @@ pub(crate) enum EngineCommand {
     /// Sample.
     Submit(Job),
     /// Give up the jobs of these ids; `None`: all. The answer is how many jobs there were.
-    Abort {
-        ids: Option<HashSet<String>>,
-        done: oneshot::Sender<usize>,
-    },
+    Abort { ids: Option<HashSet<String>>, done: oneshot::Sender<usize> },
     /// Give up jobs that nobody waits for any more.
-    Forget {
-        serials: Vec<u64>,
-    },
+    Forget { serials: Vec<u64> },
     /// Generate nothing new; answered once nothing runs any more.
-    Pause {
-        mode: PauseMode,
-        clears_cache: bool,
-        done: oneshot::Sender<()>,
-    },
-    Resume {
-        done: oneshot::Sender<()>,
-    },
+    Pause { mode: PauseMode, clears_cache: bool, done: oneshot::Sender<()> },
+    /// Go on.
+    Resume { done: oneshot::Sender<()> },
     /// Forget what was computed; the answer is whether that was possible. Where `running`, what runs is
     /// computed once more.
-    ResetCache {
-        running: bool,
-        done: oneshot::Sender<bool>,
-    },
+    ResetCache { running: bool, done: oneshot::Sender<bool> },
     /// Sample from these weights from now on.
-    Install {
-        model: Box<Model>,
-        done: oneshot::Sender<()>,
-    },
+    Install { model: Box<Model>, done: oneshot::Sender<()> },
     /// Say `log_softmax(logits)` of each token but the first.
-    Score {
-        tokens: Vec<u32>,
-        done: oneshot::Sender<Vec<f32>>,
-    },
+    Score { tokens: Vec<u32>, done: oneshot::Sender<Vec<f32>> },
     /// Call the weights so from now on.
-    SetVersion {
-        version: Arc<str>,
-        done: oneshot::Sender<()>,
-    },
+    SetVersion { version: Arc<str>, done: oneshot::Sender<()> },
     /// Give up everything and end.
     Stop,
 }

@@ -86,11 +86,10 @@ pub(super) struct Reader {
 /// The number of a row that says what it came to.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome<'a> {
+    /// The one of this name.
     Named(&'a str),
     /// The best that there is; the hint if there is none.
-    Best {
-        hint: &'static str,
-    },
+    Best { hint: &'static str },
 }
 
 impl Reader {

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Fact {
     /// The step whose groups are generated from now on, where the log names it.
-    StepBegins {
-        step: Option<u64>,
-    },
+    StepBegins { step: Option<u64> },
+    /// A batch was generated.
     Batch {
         /// The step, where the line names it.
         step: Option<u64>,
@@ -35,12 +34,11 @@ pub(super) enum Fact {
         /// Its number, where the line says it.
         step: Option<u64>,
     },
-    Trained {
-        step: u64,
-        values: BTreeMap<String, f64>,
-    },
+    /// The step is trained, with these figures.
+    Trained { step: u64, values: BTreeMap<String, f64> },
     /// One figure of the step that was generated last.
     Figure(String, f64),
+    /// Number of steps of the run.
     TotalSteps(u64),
     /// Groups of a batch, as the run is configured.
     GenBatchSize(u64),
@@ -48,6 +46,7 @@ pub(super) enum Fact {
     TrainBatchSize(u64),
     /// Something that a person should know.
     Warning(String),
+    /// An error.
     Error(String),
 }
 
