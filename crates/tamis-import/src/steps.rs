@@ -78,7 +78,9 @@ fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut
         "" => keys.iter().for_each(|key| t.no_effect(key, &text)),
         "part" => {
             let whole = rest.trim_start_matches("of ");
-            keys.iter().for_each(|key| t.part_of(key, if whole == "first" { given } else { whole }));
+            for key in &keys {
+                t.part_of(key, if whole == "first" { given } else { whole });
+            }
         }
         "remark" => t.remark(given, &text),
         "refuse" => match default.split_once('=') {
@@ -162,13 +164,12 @@ fn fill(value: &str, first: &str, default: &str, t: &mut Translator) -> Option<S
         rest.split_once('<').and_then(|(before, rest)| Some((before, rest.split_once('>')?)))
     {
         filled.push_str(before);
-        filled.push_str(&match placeholder.strip_prefix("= ") {
-            Some(expression) => evaluate(expression, t)?.to_string(),
-            None => {
-                let mut words = placeholder.splitn(3, ' ');
-                let (form, key) = (words.next().unwrap_or_default(), words.next().unwrap_or(first));
-                stand_in(form, key, words.next().unwrap_or(default), t)?
-            }
+        filled.push_str(&if let Some(expression) = placeholder.strip_prefix("= ") {
+            evaluate(expression, t)?.to_string()
+        } else {
+            let mut words = placeholder.splitn(3, ' ');
+            let (form, key) = (words.next().unwrap_or_default(), words.next().unwrap_or(first));
+            stand_in(form, key, words.next().unwrap_or(default), t)?
         });
         rest = after;
     }

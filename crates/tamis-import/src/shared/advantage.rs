@@ -33,7 +33,10 @@ pub(crate) fn estimator(t: &mut Translator) {
                 }
             }
             None if name == "flow_grpo" => {
-                t.refuse(ESTIMATOR, "it trains models that make images, and language models are trained here")
+                t.refuse(
+                    ESTIMATOR,
+                    "it trains models that make images, and language models are trained here",
+                );
             }
             None => t.refuse(ESTIMATOR, "no estimator of this name is known: use grpo"),
         },
