@@ -122,9 +122,12 @@ impl RewardFunction for Arc<External> {
     }
 }
 
-/// Whatever a function makes of the completion and the ground truth; golds are tried in these forms.
+/// Of a completion and the ground truth.
+type Judge = dyn Fn(&str, &str) -> f64 + Send + Sync;
+
+/// Whatever a function makes of them; golds are tried in these forms.
 struct Made {
-    judge: Box<dyn Fn(&str, &str) -> f64 + Send + Sync>,
+    judge: Box<Judge>,
     forms: &'static [&'static str],
     is_external: bool,
 }
