@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::data_messages::of_file;
-use crate::tamis::{Folder, Replaced as _, TINY};
+use crate::tamis::{Folder, Replaced as _, TINY, words};
 
 /// 90 prompts of 8 completions, of which 0 to 8 are right in turn; half of the all-wrong groups hold the answer.
 fn rollouts() -> String {
@@ -28,12 +28,8 @@ fn rollouts() -> String {
 #[test]
 fn rollouts_of_any_program() {
     let folder = Folder::new().with("rollouts.jsonl", &rollouts());
-    let said = folder.tamis(&[
-        "advise",
-        "rollouts.jsonl",
-        "data.train_batch_size=32",
-        "schedule.max_num_gen_batches=2",
-    ]);
+    let said =
+        folder.tamis(&words("advise rollouts.jsonl data.train_batch_size=32 schedule.max_num_gen_batches=2"));
     insta::assert_snapshot!("rollouts_of_any_program", said.shown());
 }
 
@@ -41,13 +37,10 @@ fn rollouts_of_any_program() {
 fn one_object_for_programs() {
     let folder = Folder::new().with("rollouts.jsonl", &rollouts());
     let said = folder
-        .tamis(&[
-            "advise",
-            "rollouts.jsonl",
-            "--json",
-            "algorithm.filter_groups.enable=True",
-            "data.train_batch_size=32",
-        ])
+        .tamis(&words(
+            "advise rollouts.jsonl --json algorithm.filter_groups.enable=True \
+         data.train_batch_size=32",
+        ))
         .succeeds();
     let json = said.json();
     let keys: Vec<&String> = json.as_object().expect("an object").keys().collect();

@@ -2,53 +2,6 @@
 
 use crate::tamis::{Folder, Replaced as _};
 
-/// The arguments of a complete command with verl's filter groups.
-const FILTER_GROUPS: &[&str] = &[
-    "algorithm.adv_estimator=dapo",
-    "algorithm.filter_groups.enable=True",
-    "algorithm.filter_groups.metric=acc",
-    "algorithm.filter_groups.max_num_gen_batches=15",
-    "data.train_files=['/data/math/train.parquet']",
-    "data.val_files=['/data/math/test.parquet']",
-    "data.train_batch_size=1024",
-    "data.max_prompt_length=2048",
-    "data.max_response_length=2048",
-    "actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct",
-    "actor_rollout_ref.actor.optim.lr=1e-6",
-    "actor_rollout_ref.rollout.n=8",
-    "actor_rollout_ref.rollout.temperature=0.7",
-    "actor_rollout_ref.rollout.name=vllm",
-    "trainer.total_epochs=20",
-    "trainer.n_gpus_per_node=8",
-    "trainer.save_freq=5",
-    "trainer.test_freq=2",
-    r#"trainer.logger=["console","wandb"]"#,
-    "trainer.project_name=math_dapo_experiment",
-    "trainer.experiment_name=qwen2_7b_filtergroups_enabled",
-];
-
-#[test]
-fn config_import_of_a_command_with_filter_groups() {
-    let folder = Folder::new();
-    let ended = folder.tamis(&[&["config", "import", "--"], FILTER_GROUPS].concat()).succeeds();
-    for argument in FILTER_GROUPS {
-        let key = argument.split('=').next().expect("a key");
-        assert!(ended.stdout.contains(key), "nothing says what {key} became:\n{}", ended.stdout);
-    }
-    let logger = "loggers: [console, {kind: wandb, project: math_dapo_experiment}, jsonl]";
-    ended.prints(logger);
-    // What was printed is a configuration; only its files are not here.
-    folder.write("imported.yaml", &ended.stdout);
-    folder.tamis(&["config", "show", "imported.yaml"]).succeeds();
-    let checked = folder.tamis(&["config", "check", "imported.yaml"]);
-    let errors: Vec<&str> = checked.stderr.lines().filter(|line| line.starts_with("error")).collect();
-    assert!(
-        !errors.is_empty() && errors.iter().all(|error| error.contains("there is no ")),
-        "{}",
-        checked.shown()
-    );
-}
-
 #[test]
 fn commands_of_others_are_taken_as_they_are() {
     let folder = Folder::new().with("grpo.yaml", "model_name_or_path: m\n");

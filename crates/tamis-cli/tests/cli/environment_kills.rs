@@ -178,16 +178,26 @@ fn kill(folder: &Folder, whole: Duration, dice: &mut Dice) -> Option<Ended> {
 
 #[test]
 fn what_an_environment_said_is_replayed_from_the_journal() {
+    replayed(num_kills(1));
+}
+
+#[test]
+#[ignore = "long: .ci/all"]
+fn what_an_environment_said_is_replayed_after_many_kills() {
+    replayed(num_kills(4));
+}
+
+fn replayed(num_kills: usize) {
     let mut dice = Dice::new();
     for case in &CASES {
         let (mut kills, mut whole) = (0, Duration::from_secs(3));
-        while kills < num_kills(4) {
+        while kills < num_kills {
             let folder = case.folder();
             let run = folder.join("runs/tiny");
             let mut ended = None;
             // What was on disk at each kill, and how many episodes had begun by then.
             let mut known: Vec<(usize, HashSet<String>)> = Vec::new();
-            for _ in 0..(num_kills(4) - kills).min(8) {
+            for _ in 0..(num_kills - kills).min(8) {
                 ended = kill(&folder, whole, &mut dice);
                 if ended.is_some() {
                     break;

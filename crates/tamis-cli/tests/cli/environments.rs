@@ -107,6 +107,16 @@ fn answers_to_a_window_are_trained_on_as_they_were_given() {
 
 #[test]
 fn a_run_killed_in_the_middle_of_episodes_ends_as_if_it_had_not_been() {
+    killed(num_kills(1));
+}
+
+#[test]
+#[ignore = "long: .ci/all"]
+fn a_run_killed_in_the_middle_of_many_episodes_ends_as_if_it_had_not_been() {
+    killed(num_kills(3));
+}
+
+fn killed(num_kills: usize) {
     let rounds = "schedule: {max_num_gen_batches: 50}";
     let streaming = "schedule: {mode: streaming, surplus: carry, max_lag: 2, max_num_gen_batches: 50}";
     for schedule in [rounds, streaming] {
@@ -118,9 +128,9 @@ fn a_run_killed_in_the_middle_of_episodes_ends_as_if_it_had_not_been() {
         let expected = Left::by(&folder.join("runs/tiny"));
         let mut dice = Dice::new();
         let mut kills = 0;
-        while kills < num_kills(3) {
+        while kills < num_kills {
             let folder = Folder::new().with("config.yaml", &config);
-            let (more, _, last) = through_kills(&folder, num_kills(3) - kills, whole, &mut dice);
+            let (more, _, last) = through_kills(&folder, num_kills - kills, whole, &mut dice);
             assert_eq!(last.code, Some(0), "{}", last.shown());
             assert_eq!(last.stdout, uninterrupted.stdout);
             expected.assert_same(&Left::by(&folder.join("runs/tiny")));

@@ -1,6 +1,6 @@
 //! `tamis eval`, `tamis rollouts` and `tamis export` as a person types them.
 
-use crate::tamis::{Folder, Replaced as _};
+use crate::tamis::{Folder, Replaced as _, words};
 
 #[test]
 fn eval() {
@@ -276,13 +276,7 @@ fn eval_writes_every_sample() {
 fn rollouts_of_a_run_are_shown() {
     let folder = Folder::tiny();
     folder
-        .tamis(&[
-            "train",
-            "tiny.yaml",
-            "train.total_steps=2",
-            "validate.save_samples=true",
-            "rollout.save=all",
-        ])
+        .tamis(&words("train tiny.yaml train.total_steps=2 validate.save_samples=true rollout.save=all"))
         .succeeds();
     let shown = folder.tamis(&["rollouts", "runs/tiny", "--verdict", "trained", "--limit", "2"]).succeeds();
     let json = folder.tamis(&["rollouts", "runs/tiny", "--verdict", "trained", "--json"]).succeeds();
@@ -388,14 +382,9 @@ fn export() {
     assert_eq!(found("out/untied"), tied);
     // A run begins from it, and a damaged one is refused.
     folder
-        .tamis(&[
-            "train",
-            "tiny.yaml",
-            "~model.init",
-            "+model.path=out/untied",
-            "run.name=second",
-            "train.total_steps=1",
-        ])
+        .tamis(&words(
+            "train tiny.yaml ~model.init +model.path=out/untied run.name=second train.total_steps=1",
+        ))
         .succeeds();
     let weights = folder.join("out/half/model.safetensors");
     let mut bytes = std::fs::read(&weights).expect("weights");

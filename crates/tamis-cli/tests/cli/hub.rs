@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::fake_hub::{FakeHub, Fault, SIGNATURE, commit};
-use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, soon};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, soon, unfiltered, words};
 
 const TOKEN: &str = "hf_very_secret";
 
@@ -27,9 +27,9 @@ fn config(model: &str, train: &str, val: &str) -> String {
     let own = own
         .map(|line| if line.starts_with("  init:") { format!("  path: {model}") } else { line.to_owned() });
     let own = own.collect::<Vec<_>>().join("\n") + "\n";
-    own.replaced("data:\n", &format!("data:\n  train: {train}\n  val: {val}\n"))
+    unfiltered(&own)
+        .replaced("data:\n", &format!("data:\n  train: {train}\n  val: {val}\n"))
         .replaced("total_steps: 6", "total_steps: 4")
-        .replaced("filter: {kind: variance}", "filter: null")
 }
 
 impl OnHub {
@@ -163,14 +163,7 @@ fn a_resume_and_a_new_run_read_what_the_run_was_begun_with() {
     assert!(resumed.files[last] == whole.files[last]);
     // Without a network, too, and with the names as they were typed.
     let offline = [("HF_HUB_OFFLINE", "1")];
-    let again = [
-        "train",
-        "--resume",
-        "runs/tiny",
-        "train.total_steps=5",
-        "model.path=org/tiny",
-        "data.train=org/sums",
-    ];
+    let again = words("train --resume runs/tiny train.total_steps=5 model.path=org/tiny data.train=org/sums");
     place.tamis_with(&again, &offline).succeeds();
     place.tamis(&["train", "--resume", "runs/tiny", "data.train=org/sums@main"]).exits(4);
     // A new run of the file that the run wrote.
@@ -191,19 +184,7 @@ fn a_check_downloads_nothing_and_showing_asks_nobody() {
     insta::assert_snapshot!(place.tamis(&["config", "check", "names.yaml"]).shown(), @r#"
 exit code 0
 ----- stdout
-warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so every step is one round
-  --> names.yaml:13:33
-   |
-13 | schedule: {max_num_gen_batches: 50}
-   |                                 ^^
-  hint: remove `schedule.max_num_gen_batches`
-warning: `data.gen_batch_size` has no effect: there is no filter, so every step is one round of `data.train_batch_size` prompts
- --> names.yaml:9:19
-  |
-9 |   gen_batch_size: 8
-  |                   ^
-  hint: remove `data.gen_batch_size`
-the configuration is sound (2 warnings)
+the configuration is sound (0 warnings)
 not checked: the files of `model.path`, hf://org/tiny@0101010101010101010101010101010101010101, which a run downloads
 not checked: the files of `data.train`, hf://org/sums@0202020202020202020202020202020202020202:default/train, which a run downloads
 not checked: the files of `data.val`, hf://org/sums@0202020202020202020202020202020202020202:default/test, which a run downloads

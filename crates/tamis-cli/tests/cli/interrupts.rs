@@ -6,7 +6,7 @@ use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, SyncPolicy};
 
 use crate::kills::{Dice, begun, num_kills};
-use crate::tamis::{Folder, Left, Replaced as _, TINY, signal, soon, unfiltered};
+use crate::tamis::{Folder, Left, Replaced as _, TINY, signal, soon, unfiltered, words};
 
 #[test]
 fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
@@ -48,15 +48,10 @@ fn ctrl_c_is_heard_while_prompts_are_looked_at() {
     let template = "{% for i in range(1500) %}{% for j in range(1000) %}{% endfor %}{% endfor %}{{ messages[-1].content }}";
     let row = "{\"question\": \"1+1=\", \"answer\": \"2\"}\n";
     let folder = Folder::tiny().with("slow.jinja", template).with("rows.jsonl", &row.repeat(100));
-    let child = folder.start(&[
-        "train",
-        "tiny.yaml",
-        "data.task=null",
-        "~data.arithmetic",
-        "data.train=rows.jsonl",
-        "data.val=rows.jsonl",
-        "model.chat_template=slow.jinja",
-    ]);
+    let child = folder.start(&words(
+        "train tiny.yaml data.task=null ~data.arithmetic data.train=rows.jsonl \
+         data.val=rows.jsonl model.chat_template=slow.jinja",
+    ));
     std::thread::sleep(Duration::from_secs(2));
     let start = Instant::now();
     signal(&child, "-INT");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::tamis::{Ended, Folder, signal, soon};
+use crate::tamis::{Ended, Folder, signal, soon, words};
 
 /// A policy that was warm-started before, for servers serve a checkpoint.
 pub(crate) const SERVED: [&str; 3] =
@@ -55,16 +55,10 @@ fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
         .tamis(&[&["train", "tiny.yaml", "run.name=alone", "train.total_steps=4"], &SERVED[..]].concat())
         .succeeds();
     let path = vllm(&folder);
-    let engine = [
-        "train",
-        "tiny.yaml",
-        "run.name=served",
-        "train.total_steps=4",
-        "actor_rollout_ref.rollout.name=vllm",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
-        "actor_rollout_ref.rollout.gpu_memory_utilization=0.8",
-        "trainer.n_gpus_per_node=4",
-    ];
+    let engine = words(
+        "train tiny.yaml run.name=served train.total_steps=4 actor_rollout_ref.rollout.name=vllm \
+         actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.rollout.gpu_memory_utilization=0.8 trainer.n_gpus_per_node=4",
+    );
     let ended = run(&folder, &[&engine, &SERVED[..]].concat(), path.clone()).succeeds();
     assert!(folder.weights("alone", 4) == folder.weights("served", 4), "{}", ended.shown());
     ended.says("starting a server: VLLM_SERVER_DEV_MODE=1 vllm serve");
@@ -177,13 +171,10 @@ fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
 #[test]
 fn what_a_run_would_start_is_told_before() {
     let folder = Folder::tiny();
-    let verl = [
-        "algorithm.adv_estimator=grpo",
-        "data.train_files=t.parquet",
-        "actor_rollout_ref.model.path=m",
-        "actor_rollout_ref.rollout.name=vllm",
-        "trainer.n_gpus_per_node=8",
-    ];
+    let verl = words(
+        "algorithm.adv_estimator=grpo data.train_files=t.parquet actor_rollout_ref.model.path=m \
+         actor_rollout_ref.rollout.name=vllm trainer.n_gpus_per_node=8",
+    );
     let imported = folder.tamis(&[&["config", "import"], &verl[..]].concat()).succeeds();
     let printed = "the run starts 4 servers before it samples: `VLLM_SERVER_DEV_MODE=1 vllm serve ";
     imported.prints(&format!("# {printed}"));

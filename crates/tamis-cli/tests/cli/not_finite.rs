@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, edited, unfiltered};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, edited, unfiltered, words};
 
 fn judge(answer: &str) -> String {
     format!(
@@ -218,13 +218,10 @@ fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
     assert_eq!(again.failure(), ended.failure());
     kept.assert_same(&Left::by(&folder.join("runs/tiny")));
-    let other = [
-        "train",
-        "tiny.yaml",
-        "run.name=other",
-        "model.path=runs/tiny/checkpoints/step_1",
-        "warm_start.steps=0",
-    ];
+    let other = words(
+        "train tiny.yaml run.name=other model.path=runs/tiny/checkpoints/step_1 \
+         warm_start.steps=0",
+    );
     folder.tamis(&[&other[..], &["~model.init"]].concat()).succeeds().prints("done");
 }
 
@@ -232,12 +229,9 @@ fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
 fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
     let folder = Folder::new();
     folder.write("ppo.yaml", &format!("preset: ppo\n{}", unfiltered(TINY)));
-    let ended = folder.tamis(&[
-        "train",
-        "ppo.yaml",
-        "critic.optimizer.learning_rate=1e38",
-        "critic.optimizer.weight_decay=1000",
-    ]);
+    let ended = folder.tamis(&words(
+        "train ppo.yaml critic.optimizer.learning_rate=1e38 critic.optimizer.weight_decay=1000",
+    ));
     let printed = ended.failure();
     assert_eq!(ended.code, Some(1));
     assert!(
@@ -248,12 +242,8 @@ fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
     assert_eq!(checkpoints(&folder), ["step_0"]);
 
     let folder = Folder::tiny();
-    let ended = folder.tamis(&[
-        "train",
-        "tiny.yaml",
-        "warm_start.learning_rate=1e38",
-        "train.optimizer.weight_decay=1000",
-    ]);
+    let ended = folder
+        .tamis(&words("train tiny.yaml warm_start.learning_rate=1e38 train.optimizer.weight_decay=1000"));
     let printed = ended.failure();
     assert_eq!(ended.code, Some(1));
     assert!(
@@ -392,16 +382,10 @@ fn weights_whose_logits_are_not_finite_end_the_run() {
     let left = |name: &str| folder.join("runs").join(name).join("checkpoints/step_1").exists();
     assert!(!left("last") && !left("saved"));
     // Measured before they would be saved, they are those after that step, too.
-    let measured = [
-        "train",
-        "tiny.yaml",
-        "run.name=measured",
-        "train.optimizer.learning_rate=1e13",
-        "train.total_steps=1",
-        "checkpoint.save_freq=0",
-        "validate.before_train=false",
-        "validate.test_freq=1",
-    ];
+    let measured = words(
+        "train tiny.yaml run.name=measured train.optimizer.learning_rate=1e13 \
+         train.total_steps=1 checkpoint.save_freq=0 validate.before_train=false validate.test_freq=1",
+    );
     let printed = folder.tamis(&measured).failure();
     assert!(
         printed.contains("(validation prompt ")

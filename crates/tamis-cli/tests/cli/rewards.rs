@@ -14,15 +14,6 @@ fn train(functions: &str, reward: &str) -> (Folder, crate::tamis::Ended) {
     (folder, ended)
 }
 
-#[expect(clippy::print_stdout, reason = "a skipped test says so")]
-fn has_python() -> bool {
-    let found = std::process::Command::new("python3").arg("--version").output().is_ok();
-    if !found {
-        println!("skipped: no python3");
-    }
-    found
-}
-
 const FUNCTIONS: &str = r#"
 def reward_len(completions, **kwargs):
     return [float(len(completion)) for completion in completions]
@@ -44,9 +35,6 @@ def logs(completions, answer, trainer_state, log_extra, log_metric, **kwargs):
 
 #[test]
 fn a_function_that_does_not_fit_its_style_is_refused() {
-    if !has_python() {
-        return;
-    }
     let refused = |function: &str, style: &str| {
         let reward = format!("reward: [{{kind: python, path: mine.py, function: {function}{style}}}]");
         let (folder, ended) = train(FUNCTIONS, &reward);
@@ -84,9 +72,6 @@ fn a_function_that_does_not_fit_its_style_is_refused() {
 
 #[test]
 fn the_only_style_that_fits_is_taken() {
-    if !has_python() {
-        return;
-    }
     let (_folder, ended) = train(FUNCTIONS, "reward: [{kind: python, path: mine.py, function: reward_len}]");
     let ended = ended.succeeds();
     let printed = ended.stderr.lines().find(|line| line.contains("style"));
@@ -96,9 +81,6 @@ fn the_only_style_that_fits_is_taken() {
 
 #[test]
 fn what_a_function_logs_is_kept() {
-    if !has_python() {
-        return;
-    }
     let reward = "reward: [{kind: python, path: mine.py, function: logs, num_processes: 1}]";
     let (folder, ended) = train(FUNCTIONS, reward);
     let ended = ended.succeeds();
@@ -165,9 +147,6 @@ fn rows_of_a_source_without_a_verifier_are_refused() {
 
 #[test]
 fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
-    if !has_python() {
-        return;
-    }
     let dapo = |function: &str, data: &str| {
         let reward = format!("preset: dapo\nreward: [{{kind: python, path: mine.py, function: {function}}}]");
         let config = with_reward(&reward).replaced("data:\n", data);
@@ -196,9 +175,6 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
 
 #[test]
 fn pass_at_k_without_a_binary_score_is_told() {
-    if !has_python() {
-        return;
-    }
     let reward = "reward: [{kind: python, path: mine.py, function: compute_score}]";
     let config = with_reward(reward).replaced("validate: {", "validate: {n: 2, metrics: [mean@k, pass@k], ");
     for (config, gold) in [
@@ -227,9 +203,6 @@ fn pass_at_k_without_a_binary_score_is_told() {
 
 #[test]
 fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
-    if !has_python() {
-        return;
-    }
     let tenth =
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.1\n";
     let (_folder, ended) = train(tenth, "reward: [{kind: python, path: mine.py}]");

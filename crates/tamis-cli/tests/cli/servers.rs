@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::listening::Listening;
 use crate::serving::{from_the_policy, train, with_a_policy};
 use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
-use crate::tamis::Folder;
+use crate::tamis::{Folder, words};
 
 /// The metrics of each step, without clocks and what belongs to servers alone: their faults, and how far they
 /// are from the learner, which is not at all.
@@ -333,15 +333,10 @@ fn vllm_that_sticks(folder: &Folder, most: usize) -> FakeVllm {
 #[test]
 fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
     let folder = with_a_policy();
-    let settings = [
-        "schedule.mode=streaming",
-        "~filter",
-        "rollout.max_in_flight=4",
-        "validate.before_train=false",
-        "validate.test_freq=0",
-        "checkpoint.save_freq=1",
-        "train.total_steps=2",
-    ];
+    let settings = words(
+        "schedule.mode=streaming ~filter rollout.max_in_flight=4 validate.before_train=false \
+         validate.test_freq=0 checkpoint.save_freq=1 train.total_steps=2",
+    );
     let whole = vllm_of_digits(&folder);
     let url = whole.server.url();
     train(&folder, "whole", &from_the_policy(&[&url]), &settings).succeeds();
@@ -360,7 +355,7 @@ fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
                 .map(str::to_owned)
                 .to_vec();
         arguments.extend(from_the_policy(&[&vllm.server.url()]));
-        arguments.extend(settings.map(str::to_owned));
+        arguments.extend(settings.iter().map(|&setting| setting.to_owned()));
         let mut run = folder.start(&arguments);
         let steps = |calls: &[String]| calls.iter().filter(|call| *call == "optim_step").count();
         while run.try_wait().unwrap().is_none() && steps(&calls_of(&relay)) < 3 {

@@ -156,6 +156,11 @@ impl Ended {
     }
 }
 
+/// The words of a command line.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
 #[track_caller]
 pub(crate) fn soon(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();

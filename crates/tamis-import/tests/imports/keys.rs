@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use tamis_config::source::{Source, SourceKind};
 use tamis_import::{Becomes, ForeignKey};
 use tamis_import::{Import, Owner, import, load_sources};
@@ -205,25 +206,42 @@ fn commands() -> impl Strategy<Value = (Owner, Vec<String>)> {
     prop_oneof![of(SOURCES[0]), of(SOURCES[1])]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// `import` prints a configuration that a run takes, or refuses with the argument.
-    #[test]
-    fn what_is_imported_is_sound((owner, words) in commands()) {
+/// `import` prints a configuration that a run takes, or refuses with the argument.
+fn imported_soundly(cases: u32) {
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let is_sound = |(owner, words): (Owner, Vec<String>)| {
         match import(&with(owner, &words), Path::new("")) {
             Ok(import) => {
                 let source = Source::new(SourceKind::File("imported.yaml".into()), import.yaml.clone());
                 let loaded = load_sources(&[source], &[]);
-                let lacks = import.remaining.iter().any(|found| found.severity == tamis_config::Severity::Error);
-                prop_assert!(loaded.is_ok() || lacks, "{:?}\n{}\n{}", words, loaded.unwrap_err(), import.yaml);
+                let lacks =
+                    import.remaining.iter().any(|found| found.severity == tamis_config::Severity::Error);
+                prop_assert!(
+                    loaded.is_ok() || lacks,
+                    "{:?}\n{}\n{}",
+                    words,
+                    loaded.unwrap_err(),
+                    import.yaml
+                );
             }
             Err(errors) => {
                 for found in &errors.diagnostics {
-                    let message = found.to_string();
-                    prop_assert!(found.hint().is_some(), "{:?}: no fix in {}", words, message);
+                    prop_assert!(found.hint().is_some(), "{:?}: no fix in {}", words, found);
                 }
             }
         }
-    }
+        Ok(())
+    };
+    TestRunner::new(config).run(&commands(), is_sound).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn what_is_imported_is_sound() {
+    imported_soundly(400);
+}
+
+#[test]
+#[ignore = "long: .ci/all"]
+fn much_that_is_imported_is_sound() {
+    imported_soundly(3000);
 }
