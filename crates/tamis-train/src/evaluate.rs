@@ -15,6 +15,7 @@ use thiserror::Error;
 use crate::assemble::places::Places;
 use crate::assemble::rewards::RewardFolder;
 use crate::assemble::settings::validation_settings;
+use crate::assemble::startup::Startup;
 use crate::assemble::validation::no_pass;
 use crate::assemble::{data, learner, policy, rewards};
 use crate::error::{AssembleError, RunError};
@@ -195,8 +196,7 @@ pub fn evaluate(
 ) -> Result<EvaluationReport, Halt<EvaluateError>> {
     check_published(config)?;
     let folder = private_folder().map_err(EvaluateError::Folder)?;
-    let evaluated =
-        evaluate_in((folder.path(), launcher), config, places, progress, interrupt, keeps_samples);
+    let evaluated = evaluate_in(folder.path(), config, places, progress, launcher, interrupt, keeps_samples);
     evaluated.map_err(|halt| {
         halt.map(|error| match error {
             // Everything that was started has ended.
@@ -210,10 +210,11 @@ pub fn evaluate(
 
 /// [`evaluate`], with a folder for what is there only meanwhile.
 fn evaluate_in(
-    (folder, launcher): (&Path, &dyn Launcher),
+    folder: &Path,
     config: &Config,
     places: &Places,
     progress: &Console,
+    launcher: &dyn Launcher,
     interrupt: &Interrupt,
     keeps_samples: bool,
 ) -> Result<EvaluationReport, Halt<EvaluateError>> {
@@ -242,11 +243,12 @@ fn evaluate_in(
     {
         progress.warn(&warning);
     }
+    let disk = Disk::new();
     let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
     let mut scorer = Scorer::new(
         rewards::rewards(
             config,
-            RewardFolder { path: folder, disk: &Disk::new(), is_run: false },
+            RewardFolder { path: folder, disk: &disk, is_run: false },
             &listener,
             interrupt,
             &[&prompts],
@@ -273,15 +275,13 @@ fn evaluate_in(
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
     let servers = |halt: Halt<RunError>| halt.map(EvaluateError::servers);
+    let startup = Startup { config, codec: &codec, launcher, disk: &disk, folder, interrupt, ui: progress };
     let learner = if holds_in_torch(config) {
-        let holder = learner::holder_in_torch(config, &codec, (folder, launcher), interrupt, progress);
-        Some(holder.map_err(servers)?)
+        Some(learner::holder_in_torch(startup).map_err(servers)?)
     } else {
-        model.map(|model| learner::holder(config, model, &codec, interrupt))
+        model.map(|model| learner::holder(startup, model))
     };
-    let mut sampler =
-        EvaluationSampler::new(config, learner, (&codec, launcher), folder, interrupt, progress)
-            .map_err(servers)?;
+    let mut sampler = EvaluationSampler::new(startup, learner).map_err(servers)?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.groups.group_size == 1 { "" } else { "s" };
     progress.say(&format!(

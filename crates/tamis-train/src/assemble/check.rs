@@ -58,12 +58,13 @@ struct Checker<'c> {
     loaded: &'c Loaded,
     config: &'c Config,
     purpose: CheckPurpose<'c>,
+    placeholders: Placeholders,
     found: Vec<Diagnostic>,
 }
 
 /// Finds the faults of the settings alone; nothing is read and nothing is started.
 pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
-    let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
+    let mut checker = Checker::new(loaded, purpose, Placeholders::Refused);
     if purpose != CheckPurpose::Evaluate {
         checker.run();
         checker.objective();
@@ -81,10 +82,10 @@ pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
 /// model is one, that the first rows of data are prompts that the templates render. No reward function is
 /// started.
 pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
-    let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
-    checker.data_files(placeholders);
-    checker.model_files(placeholders);
-    checker.reward_files(placeholders);
+    let mut checker = Checker::new(loaded, purpose, placeholders);
+    checker.data_files();
+    checker.model_files();
+    checker.reward_files();
     if purpose == CheckPurpose::Begin {
         checker.run_folder();
     }
@@ -94,7 +95,11 @@ pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placehold
     checker.found
 }
 
-impl Checker<'_> {
+impl<'c> Checker<'c> {
+    fn new(loaded: &'c Loaded, purpose: CheckPurpose<'c>, placeholders: Placeholders) -> Self {
+        Self { loaded, config: &loaded.config, purpose, placeholders, found: Vec::new() }
+    }
+
     /// An error at the first of some keys that the user wrote.
     fn refuse(&mut self, keys: &[String], message: &str, hint: Option<&str>) {
         self.found.push(self.loaded.refuse(keys, message, hint));
@@ -117,17 +122,15 @@ impl Checker<'_> {
 
     fn objective(&mut self) {
         let config = self.config;
-        if let Err(error) = objective::objective(config) {
-            self.report_assembly(&error, "objective");
-        }
-        if let Err(error) = objective::correction(config) {
-            self.report_assembly(&error, "objective.correction");
-        }
-        if let Err(error) = advantage::advantage(config) {
-            self.report_assembly(&error, "objective.advantage");
-        }
-        if let Err(error) = advantage::shapings(config) {
-            self.report_assembly(&error, "objective.shaping");
+        for (section, error) in [
+            ("objective", objective::objective(config).err()),
+            ("objective.correction", objective::correction(config).err()),
+            ("objective.advantage", advantage::advantage(config).err()),
+            ("objective.shaping", advantage::shapings(config).err()),
+        ] {
+            if let Some(error) = error {
+                self.report_assembly(&error, section);
+            }
         }
         if let Some(init) = &config.model.init
             && let Err(error) = super::policy::shape_of_sizes(init).validate()
@@ -200,9 +203,7 @@ impl Checker<'_> {
                 verifier: rewards::first_verifier(&config.reward),
                 listener: &listener,
                 host: &rewards::Host {
-                    folder: Path::new(""),
-                    is_run: false,
-                    disk: &disk,
+                    folder: rewards::RewardFolder { path: Path::new(""), disk: &disk, is_run: false },
                     threads: threads(config),
                     interrupt: &interrupt,
                 },
@@ -241,19 +242,19 @@ impl Checker<'_> {
     }
 
     /// Whether a path is to be looked at: a placeholder is reported.
-    fn is_real(&mut self, key: &str, path: &Path, placeholders: Placeholders) -> bool {
+    fn is_real(&mut self, key: &str, path: &Path) -> bool {
         if !is_placeholder(path) {
             return true;
         }
         let text = path.to_string_lossy();
-        let refused = placeholders == Placeholders::Refused;
+        let refused = self.placeholders == Placeholders::Refused;
         self.found.push(self.loaded.placeholder(key, &text, refused));
         false
     }
 
     /// Refuses a path that is no regular file.
-    fn file(&mut self, key: &str, path: &Path, hint: &str, placeholders: Placeholders) -> bool {
-        if !self.is_real(key, path, placeholders) {
+    fn file(&mut self, key: &str, path: &Path, hint: &str) -> bool {
+        if !self.is_real(key, path) {
             return false;
         }
         let Err(error) = tamis_file::open(path) else { return true };
@@ -268,7 +269,7 @@ impl Checker<'_> {
         false
     }
 
-    fn data_files(&mut self, placeholders: Placeholders) {
+    fn data_files(&mut self) {
         const HINT: &str = "name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is taken from that \
             file's folder, one on the command line from the folder in which tamis is started";
         if self.config.data.task.is_some_and(|task| !task.reads_files()) {
@@ -282,7 +283,7 @@ impl Checker<'_> {
             for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.is_local()) {
                 let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
                 for path in source.files() {
-                    self.file(&key, &path, HINT, placeholders);
+                    self.file(&key, &path, HINT);
                 }
             }
         }
@@ -352,29 +353,28 @@ impl Checker<'_> {
         }
     }
 
-    fn model_files(&mut self, placeholders: Placeholders) {
+    fn model_files(&mut self) {
         let model = &self.config.model;
         let (trains, reads_model) = (self.purpose != CheckPurpose::Evaluate, self.purpose.reads_model());
         if let Some(path) = model.path.as_ref().filter(|_| reads_model) {
-            self.model("model.path", path, true, placeholders);
+            self.model("model.path", path, true);
         }
         if let Some(reference) = model.reference.as_ref().filter(|_| trains) {
-            self.model("model.reference", reference, false, placeholders);
+            self.model("model.reference", reference, false);
         }
         let has_critic = trains && reads_model && self.config.has_critic();
         if let Some(path) = self.config.critic.model.path.as_ref().filter(|_| has_critic) {
-            self.model("critic.model.path", path, false, placeholders);
+            self.model("critic.model.path", path, false);
         }
         let init = model.init.as_ref().filter(|_| reads_model);
         if let Some(TokenizerSource::File(path)) = init.map(|init| &init.tokenizer)
-            && self.is_real("model.init.tokenizer", path, placeholders)
+            && self.is_real("model.init.tokenizer", path)
         {
             let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
             self.file(
                 "model.init.tokenizer",
                 &file,
                 "name a `tokenizer.json` or the folder that holds one, or `char`",
-                placeholders,
             );
         }
         for (key, path) in [
@@ -382,14 +382,14 @@ impl Checker<'_> {
             ("data.prompt_template", &self.config.data.prompt_template),
         ] {
             if let Some(path) = path {
-                self.template(key, path, placeholders);
+                self.template(key, path);
             }
         }
     }
 
     /// Refuses a file that is no template.
-    fn template(&mut self, key: &str, path: &Path, placeholders: Placeholders) {
-        if !self.is_real(key, path, placeholders) {
+    fn template(&mut self, key: &str, path: &Path) {
+        if !self.is_real(key, path) {
             return;
         }
         let keys = [key.to_owned()];
@@ -407,13 +407,13 @@ impl Checker<'_> {
     }
 
     /// Refuses a folder that holds no model in the layout that is read; the policy needs a tokenizer too.
-    fn model(&mut self, key: &str, model: &ModelSource, with_tokenizer: bool, placeholders: Placeholders) {
+    fn model(&mut self, key: &str, model: &ModelSource, with_tokenizer: bool) {
         // Of a name that is only looked up, the hub has said that it is a model.
         if !model.is_local() {
             return;
         }
         let path = &*model.folder();
-        if !self.is_real(key, path, placeholders) {
+        if !self.is_real(key, path) {
             return;
         }
         let keys = [key.to_owned()];
@@ -507,31 +507,29 @@ impl Checker<'_> {
         self.refuse(&keys, &message, Some(&format!("lower one of them so that they sum to at most {limit}")));
     }
 
-    fn reward_files(&mut self, placeholders: Placeholders) {
+    fn reward_files(&mut self) {
         for (index, reward) in self.config.reward.iter().enumerate() {
             let mut kind = reward.kind.clone();
             for (key, place) in kind.models() {
-                self.reward_model(&format!("reward[{index}].{key}"), place, placeholders);
+                self.reward_model(&format!("reward[{index}].{key}"), place);
             }
             for RewardFile { key, path, hint } in reward.kind.files() {
                 let key = format!("reward[{index}].{key}");
                 match hint {
                     Some(hint) => {
-                        self.file(&key, &path, hint, placeholders);
+                        self.file(&key, &path, hint);
                     }
-                    None => self.program(&key, &path, placeholders),
+                    None => self.program(&key, &path),
                 }
             }
         }
     }
 
     /// Refuses a folder that holds no model. Whether it is a reward model is found when it is loaded.
-    fn reward_model(&mut self, key: &str, place: &ModelPlace, placeholders: Placeholders) {
+    fn reward_model(&mut self, key: &str, place: &ModelPlace) {
         let path = place.folder();
         // Of a name that is only looked up, the hub has said that it is a model.
-        if HubName::is_marked(&place.named) && place.folder.is_none()
-            || !self.is_real(key, path, placeholders)
-        {
+        if HubName::is_marked(&place.named) && place.folder.is_none() || !self.is_real(key, path) {
             return;
         }
         let (keys, folder) = ([key.to_owned()], path.display());
@@ -550,8 +548,8 @@ impl Checker<'_> {
     }
 
     /// Refuses a program that is neither a file nor on `PATH`.
-    fn program(&mut self, key: &str, program: &Path, placeholders: Placeholders) {
-        if !self.is_real(key, program, placeholders) {
+    fn program(&mut self, key: &str, program: &Path) {
+        if !self.is_real(key, program) {
             return;
         }
         let is_there = if program.components().count() > 1 {

@@ -9,18 +9,16 @@ use tamis_config::{
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::launch::Say;
-use tamis_run::durable::Disk;
-use tamis_run::log::progress::Console;
 
 use super::objective::Divergence;
 use super::settings::engine_settings;
+use super::startup::Startup;
 use super::{critic, policy};
 use crate::api_key::{api_key, random_key};
 use crate::checkpoint::{CRITIC, Coverage, SaveError, verify};
 use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::launcher::Launcher;
 use crate::learner::torch::{self, TorchProcess};
 use crate::learner::wire::calls::WireSettings;
 use crate::learner::wire::client::WireLearner;
@@ -33,28 +31,17 @@ use crate::prompts::codec::Codec;
 const INCARNATION: &str = ".learner";
 
 /// The learner that goes on from a checkpoint, or begins as the configuration says: with its policy, the
-/// reference that it names where there is a divergence, and the critic that it names. What it writes goes
-/// through `disk`; a learner elsewhere finds a model of random weights in the folder of the `run`.
+/// reference that it names where there is a divergence, and the critic that it names. A learner elsewhere finds
+/// a model of random weights in the folder of the run.
 pub(crate) fn learner(
-    config: &Config,
+    startup: Startup<'_>,
     checkpoint: Option<&Path>,
     divergence: Divergence,
-    codec: &Codec,
-    (disk, run, launcher): (&Disk, &Path, &dyn Launcher),
-    interrupt: &Interrupt,
-    ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+    let Startup { config, codec, disk, interrupt, .. } = startup;
     let has_reference = divergence != Divergence::None;
     if config.learns_elsewhere() {
-        return learner_elsewhere(
-            config,
-            checkpoint,
-            has_reference,
-            codec,
-            (disk, run, launcher),
-            interrupt,
-            ui,
-        );
+        return learner_elsewhere(startup, checkpoint, has_reference);
     }
     let models = {
         let (config, codec) = (config.clone(), codec.clone());
@@ -80,14 +67,11 @@ pub(crate) fn learner(
 /// The learner in another process, which is started where no address names one. It reads the folders that the
 /// configuration names, or the checkpoint.
 fn learner_elsewhere(
-    config: &Config,
+    startup: Startup<'_>,
     checkpoint: Option<&Path>,
     has_reference: bool,
-    codec: &Codec,
-    (disk, run, launcher): (&Disk, &Path, &dyn Launcher),
-    interrupt: &Interrupt,
-    ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+    let Startup { config, codec, disk, folder: run, interrupt, ui, .. } = startup;
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = |source: &Option<ModelSource>| source.as_ref().map(ModelSource::folder);
     let reference = folder(&config.model.reference).filter(|_| has_reference);
@@ -145,7 +129,7 @@ fn learner_elsewhere(
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
         },
     };
-    let opened = open(config, &request, config.learner.url.as_deref(), (run, launcher), interrupt, ui);
+    let opened = open(startup, &request, config.learner.url.as_deref());
     let mut learner =
         if checkpoint.is_some() { opened? } else { opened.map_err(|halt| halt.map(of_named_files))? };
     if samples {
@@ -164,16 +148,14 @@ fn learner_elsewhere(
     Ok(Box::new(learner))
 }
 
-/// Opens the learner at an address, or one in PyTorch that is started for it; that one's output is in a
+/// Opens the learner at an address, or one in PyTorch that is started for it; that one's output is in the
 /// folder.
 fn open(
-    config: &Config,
+    startup: Startup<'_>,
     request: &OpenRequest,
     url: Option<&str>,
-    (logs, launcher): (&Path, &dyn Launcher),
-    interrupt: &Interrupt,
-    ui: &Console,
 ) -> Result<WireLearner, Halt<RunError>> {
+    let Startup { config, launcher, folder: logs, interrupt, ui, .. } = startup;
     let named = &config.learner;
     let mut token = api_key("learner.", named.api_key_file.as_deref(), named.api_key_env.as_deref())?;
     let process = if url.is_some() {
@@ -209,13 +191,8 @@ fn open(
 
 /// A learner in PyTorch that holds the policy of `model.path` alone, for what only samples from it. It is
 /// started for this; a learner at `learner.url` may be a run's.
-pub(crate) fn holder_in_torch(
-    config: &Config,
-    codec: &Codec,
-    place: (&Path, &dyn Launcher),
-    interrupt: &Interrupt,
-    ui: &Console,
-) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+pub(crate) fn holder_in_torch(startup: Startup<'_>) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+    let Startup { config, codec, .. } = startup;
     policy::limits(config, codec, None)?;
     let named = config.model.path.as_ref().map(ModelSource::folder);
     let policy = named.as_deref().unwrap_or(Path::new(""));
@@ -236,8 +213,7 @@ pub(crate) fn holder_in_torch(
             .then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs }),
         options: torch::options(&plain, engine.threads, config.run.seed),
     };
-    let opened = open(config, &request, None, place, interrupt, ui);
-    let learner = opened.map_err(|halt| halt.map(of_named_files))?;
+    let learner = open(startup, &request, None).map_err(|halt| halt.map(of_named_files))?;
     Ok(Box::new(learner.with_generators(codec)))
 }
 
@@ -255,14 +231,10 @@ fn of_named_files(error: RunError) -> RunError {
 }
 
 /// A learner that holds the configuration's policy alone, for what only samples from it.
-pub(crate) fn holder(
-    config: &Config,
-    model: tamis_model::Model,
-    codec: &Codec,
-    interrupt: &Interrupt,
-) -> Box<dyn RunLearner> {
+pub(crate) fn holder(startup: Startup<'_>, model: tamis_model::Model) -> Box<dyn RunLearner> {
+    let Startup { config, codec, disk, interrupt, .. } = startup;
     let models = NativeModels { policy: model, reference: None, critic: None };
-    native::learner(models, Some(codec.clone()), engine_settings(config), &Disk::new(), interrupt)
+    native::learner(models, Some(codec.clone()), engine_settings(config), disk, interrupt)
 }
 
 /// The native engine as a generator that reads published folders.

@@ -21,6 +21,7 @@ pub(crate) mod recipe;
 pub mod rewards;
 pub mod schedule;
 pub(crate) mod settings;
+pub(crate) mod startup;
 pub(crate) mod validation;
 
 use tamis_config::LrScheduleConfig;

@@ -27,13 +27,9 @@ use crate::error::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::TorchProcess;
 
-/// The folder of a run, as rewards see it.
+/// What a run gives rewards.
 pub(super) struct Host<'a> {
-    /// Folder for programs that tamis ships.
-    pub(super) folder: &'a Path,
-    /// Whether the folder is a run's, and stays.
-    pub(super) is_run: bool,
-    pub(super) disk: &'a Disk,
+    pub(super) folder: RewardFolder<'a>,
     /// Threads of a process that computes on the CPU.
     pub(super) threads: usize,
     /// Ends the wait for a model that is loaded.
@@ -65,7 +61,7 @@ pub struct RewardFolder<'a> {
 /// verifier.
 pub fn rewards(
     config: &Config,
-    RewardFolder { path: folder, disk, is_run }: RewardFolder<'_>,
+    folder: RewardFolder<'_>,
     listener: &Arc<dyn Listener>,
     interrupt: &Interrupt,
     rows: &[&[Prompt]],
@@ -86,7 +82,7 @@ pub fn rewards(
             rows,
             verifier: first_verifier(list),
             listener,
-            host: &Host { folder, is_run, disk, threads: threads(config), interrupt },
+            host: &Host { folder, threads: threads(config), interrupt },
         };
         let function = reward.kind.build(&context)?;
         functions.push(NamedReward { name: reward.name.clone(), weight: reward.weight, function });
@@ -114,13 +110,13 @@ fn through(error: impl Into<AssembleError>) -> BuildError {
 
 impl RewardHost for Host<'_> {
     fn install(&self, name: &str, program: &str) -> Result<PathBuf, BuildError> {
-        let path = self.folder.join(name);
-        self.disk.write_file(&path, program.as_bytes()).map_err(through)?;
+        let path = self.folder.path.join(name);
+        self.folder.disk.write_file(&path, program.as_bytes()).map_err(through)?;
         Ok(path)
     }
 
     fn log(&self, name: &str) -> Option<PathBuf> {
-        self.is_run.then(|| self.log_of(name))
+        self.folder.is_run.then(|| self.log_of(name))
     }
 
     fn check_judge(&self, judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<(), BuildError> {
@@ -172,7 +168,7 @@ impl Host<'_> {
     /// The file for what a reward's processes print.
     fn log_of(&self, name: &str) -> PathBuf {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-        self.folder.join(format!("reward-{}.log", name.chars().map(plain).collect::<String>()))
+        self.folder.path.join(format!("reward-{}.log", name.chars().map(plain).collect::<String>()))
     }
 
     /// A reward model in a process of its own.

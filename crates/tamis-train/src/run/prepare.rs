@@ -26,6 +26,7 @@ use crate::assemble::objective::Divergence;
 use crate::assemble::rewards::RewardFolder;
 use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
+use crate::assemble::startup::Startup;
 use crate::assemble::{data, learner, rewards, schedule};
 use crate::checkpoint::sum_of_model;
 use crate::error::RunError;
@@ -259,6 +260,18 @@ impl Preparation<'_> {
         }))
     }
 
+    fn startup<'a>(&'a self, codec: &'a Codec) -> Startup<'a> {
+        Startup {
+            config: self.config,
+            codec,
+            launcher: self.launcher,
+            disk: self.directory.disk(),
+            folder: self.directory.path(),
+            interrupt: self.interrupt,
+            ui: self.ui,
+        }
+    }
+
     /// Makes room for a learner in place of one that is lost: servers on its GPU may be awake. Those of which one
     /// is given up are ended.
     pub(super) fn make_room(&self, standing: &mut Option<Arc<dyn Launched>>) -> Result<(), Halt<RunError>> {
@@ -273,8 +286,7 @@ impl Preparation<'_> {
         divergence: Divergence,
     ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
         let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
-        let place = (self.directory.disk(), self.directory.path(), self.launcher);
-        learner::learner(self.config, checkpoint, divergence, codec, place, self.interrupt, self.ui)
+        learner::learner(self.startup(codec), checkpoint, divergence)
     }
 
     /// The training prompts in their order, from where the run is in it.
@@ -407,7 +419,8 @@ impl Preparation<'_> {
         standing: &mut Option<Arc<dyn Launched>>,
         past: &Pasts,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
-        let Self { config, directory, ui, interrupt, launcher, .. } = *self;
+        let Self { config, directory, interrupt, .. } = *self;
+        let startup = self.startup(codec);
         let samples = || {
             let from = self.state().and_then(|state| state.samples).unwrap_or(0);
             RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
@@ -437,24 +450,13 @@ impl Preparation<'_> {
         // Servers end with the launcher that started them.
         launcher::end_used_up(standing);
         if standing.is_none() {
-            let launched = servers::launch(
-                config,
-                &folders,
-                (learner, codec, launcher),
-                directory.path(),
-                interrupt,
-                ui,
-            )?;
-            *standing = launched;
+            *standing = servers::launch(startup, learner, &folders)?;
         }
-        let launched = standing.clone();
-        if let Some(servers) = &launched {
+        if let Some(servers) = &*standing {
             launcher::await_return(&**servers, interrupt);
         }
-        let known = (codec, learner.info().policy.vocab_size, learner.endpoint());
-        let samples = samples()?;
-        let launched = (launched, Arc::clone(past));
-        let servers = servers::connect(config, launched, known, &folders, (samples, begin), interrupt, ui);
+        let (launched, past, samples) = (standing.clone(), Arc::clone(past), samples()?);
+        let servers = servers::connect(startup, learner, launched, past, &folders, samples, begin);
         if interrupt.is_requested() {
             return Err(Halt::Interrupted);
         }

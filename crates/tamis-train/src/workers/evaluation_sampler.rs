@@ -1,25 +1,20 @@
 //! What an evaluation samples with.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::Config;
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::fleet::Fleet;
 use tamis_rollout::launch::Launched;
 use tamis_rollout::server::OtherLogprobs;
-use tamis_run::durable::Disk;
-use tamis_run::log::progress::Console;
 
 use super::published::PublishedFolders;
 use super::servers::{How, connect_fleet, launch, publish_to};
 use crate::assemble::settings::validation_settings;
+use crate::assemble::startup::Startup;
 use crate::error::RunError;
-use crate::interrupt::{Halt, Interrupt};
-use crate::launcher::Launcher;
+use crate::interrupt::Halt;
 use crate::learner::RunLearner;
-use crate::prompts::codec::Codec;
 
 /// The sampler of an evaluation. When it is dropped, servers that were started for it end, and weights that
 /// were published for it are removed.
@@ -46,19 +41,15 @@ impl EvaluationSampler {
     /// At the servers of a configuration, which are given the checkpoint's weights; those of
     /// `rollout.backend: openai` have their own.
     pub(crate) fn new(
-        config: &Config,
+        startup: Startup<'_>,
         learner: Option<Box<dyn RunLearner>>,
-        (codec, launcher): (&Codec, &dyn Launcher),
-        folder: &Path,
-        interrupt: &Interrupt,
-        ui: &Console,
     ) -> Result<Self, Halt<RunError>> {
+        let Startup { config, codec, disk, folder, interrupt, .. } = startup;
         let sampling = &validation_settings(config).groups.sampling;
         // What is evaluated is published as a folder.
         let how = How { sampling, other_logprobs: OtherLogprobs::Recompute, sends: None };
         let Some(mut learner) = learner else {
-            let known = (codec, usize::MAX);
-            let fleet = connect_fleet(config, None, known, how, None, interrupt, ui)?;
+            let fleet = connect_fleet(startup, None, usize::MAX, how, None)?;
             return Ok(Self::Servers { fleet: Box::new(fleet), launched: None, folders: None });
         };
         let version = PolicyVersion(0);
@@ -68,11 +59,11 @@ impl EvaluationSampler {
             return Ok(Self::Learner { generator, learner });
         }
         // What is evaluated is a checkpoint's whole weights.
-        let folders = PublishedFolders::of(&Disk::new(), folder, config).of_whole_weights();
+        let folders = PublishedFolders::of(disk, folder, config).of_whole_weights();
         let begin = || {
-            let launched = launch(config, &folders, (&mut *learner, codec, launcher), folder, interrupt, ui)?;
-            let known = (codec, learner.info().policy.vocab_size);
-            let fleet = connect_fleet(config, launched.as_ref(), known, how, Some(&folders), interrupt, ui);
+            let launched = launch(startup, &mut *learner, &folders)?;
+            let vocabulary = learner.info().policy.vocab_size;
+            let fleet = connect_fleet(startup, launched.as_ref(), vocabulary, how, Some(&folders));
             if interrupt.is_requested() {
                 return Err(Halt::Interrupted);
             }

@@ -30,13 +30,13 @@ use super::samples::RecordedSamples;
 use crate::api_key::api_key;
 use crate::assemble::objective;
 use crate::assemble::settings::sampling;
+use crate::assemble::startup::Startup;
 use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
-use crate::launcher::{Launcher, ServersToStart};
+use crate::launcher::ServersToStart;
 use crate::learner::{LearnerEndpoint, RunLearner};
-use crate::prompts::codec::Codec;
 use tamis_run::log::progress::Console;
 
 /// Longest time of a health check, which computes nothing.
@@ -160,13 +160,11 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
 /// # Errors
 /// Where one does not come up; none is left then.
 pub(crate) fn launch(
-    config: &Config,
+    startup: Startup<'_>,
+    learner: &mut dyn RunLearner,
     folders: &PublishedFolders,
-    (learner, codec, launcher): (&mut dyn RunLearner, &Codec, &dyn Launcher),
-    folder: &Path,
-    interrupt: &Interrupt,
-    ui: &Console,
 ) -> Result<Option<Arc<dyn Launched>>, Halt<RunError>> {
+    let Startup { config, codec, launcher, folder, interrupt, ui, .. } = startup;
     let rollout = &config.rollout;
     let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.servers.is_empty()) else {
         return Ok(None);
@@ -178,7 +176,7 @@ pub(crate) fn launch(
     };
     let begin = |model: &Path| {
         if config.cluster.launcher == LauncherKind::None {
-            return launch_here(config, launch, folders, model, &logs, interrupt, say);
+            return launch_here(startup, launch, folders.intake, model, &logs, say);
         }
         let mut command = ServerCommand::new(rollout, folders.intake, model, ("{host}", "{port}"));
         command.ask_for_key(rollout);
@@ -207,12 +205,11 @@ fn named_key(config: &Config) -> Result<Option<String>, Fault> {
 
 /// Starts servers on this machine, with the weights in a folder.
 fn launch_here(
-    config: &Config,
+    Startup { config, interrupt, .. }: Startup<'_>,
     launch: &LaunchConfig,
-    folders: &PublishedFolders,
+    intake: Intake,
     model: &Path,
     logs: &Path,
-    interrupt: &Interrupt,
     say: Say,
 ) -> Result<Arc<dyn Launched>, Halt<RunError>> {
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
@@ -222,8 +219,7 @@ fn launch_here(
         RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
-        let command =
-            ServerCommand::new(&config.rollout, folders.intake, model, (LOOPBACK, &port.to_string()));
+        let command = ServerCommand::new(&config.rollout, intake, model, (LOOPBACK, &port.to_string()));
         let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
         processes.push(ServerProcess {
@@ -276,24 +272,25 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
 /// # Errors
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
 pub(crate) fn connect(
-    config: &Config,
-    (launched, past): (Option<Arc<dyn Launched>>, Pasts),
-    (codec, vocabulary, learner): (&Codec, usize, Option<LearnerEndpoint>),
+    startup: Startup<'_>,
+    learner: &dyn RunLearner,
+    launched: Option<Arc<dyn Launched>>,
+    past: Pasts,
     folders: &PublishedFolders,
-    (samples, begin): (RecordedSamples, Beginning),
-    interrupt: &Interrupt,
-    ui: &Console,
+    samples: RecordedSamples,
+    begin: Beginning,
 ) -> Result<RunSampler, RunError> {
+    let Startup { config, ui, .. } = startup;
     let recomputes = recomputes_logprobs(config)?;
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
-    let sends = learner.filter(|_| folders.intake == Intake::Transfer).map(|learner| {
+    let sends = learner.endpoint().filter(|_| folders.intake == Intake::Transfer).map(|learner| {
         let launched = launched.as_ref().map(Arc::downgrade);
         Sends { learner, launched, times: (config.publish.timeout.0, GRACE), past }
     });
     let sampling = &sampling(config);
     let how = How { sampling, other_logprobs, sends };
-    let known = (codec, vocabulary);
-    let mut fleet = connect_fleet(config, launched.as_ref(), known, how, Some(folders), interrupt, ui)?;
+    let vocabulary = learner.info().policy.vocab_size;
+    let mut fleet = connect_fleet(startup, launched.as_ref(), vocabulary, how, Some(folders))?;
     fleet.drain_by(folders.run.join("drain"));
     if let Some((server, other)) = fleet.other_logprobs(sampling).into_iter().next() {
         if !recomputes {
@@ -359,14 +356,13 @@ impl Sends {
 /// # Errors
 /// As [`connect`].
 pub(super) fn connect_fleet(
-    config: &Config,
+    startup: Startup<'_>,
     launched: Option<&Arc<dyn Launched>>,
-    (codec, vocabulary): (&Codec, usize),
+    vocabulary: usize,
     how: How<'_>,
     folders: Option<&PublishedFolders>,
-    interrupt: &Interrupt,
-    ui: &Console,
 ) -> Result<Fleet, RunError> {
+    let Startup { config, codec, interrupt, ui, .. } = startup;
     let rollout = &config.rollout;
     let urls = launched.map_or_else(|| rollout.servers.clone(), |servers| servers.addresses());
     ui.say(&format!("connecting to {}", urls.join(", ")));
@@ -385,7 +381,8 @@ pub(super) fn connect_fleet(
     let sends_encrypted = |sends: &Sends| sends.learner.url.starts_with("https:");
     let encrypted =
         addresses.iter().any(Address::is_encrypted) || sends.as_ref().is_some_and(sends_encrypted);
-    let mut client = HttpClient::start(HttpSettings::default(), encrypted).map_err(refused)?;
+    let mut client =
+        HttpClient::start(HttpSettings::default(), encrypted).map_err(|error| refused(&error))?;
     let bell = Bell::default();
     let tokenizer = codec.tokenizer().clone();
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -430,7 +427,7 @@ pub(super) fn connect_fleet(
     };
     let mut servers = Vec::with_capacity(urls.len());
     for (place, (url, address)) in urls.iter().zip(addresses).enumerate() {
-        servers.push(reach(place, url, address).map_err(refused)?);
+        servers.push(reach(place, url, address).map_err(|error| refused(&error))?);
     }
     let moves = launched.cloned().map(|launched| -> Moves {
         let mut known = urls;
@@ -460,12 +457,12 @@ pub(super) fn connect_fleet(
     Ok(Fleet::connect_moving((servers, moves), settings, clock, bell, interrupt.flag(), say)?)
 }
 
-fn refused(error: HttpError) -> RunError {
+fn refused(error: &HttpError) -> RunError {
     AssembleError::setting(format!("rollout.servers: {error}"), "correct it and start again").into()
 }
 
 fn parse(urls: &[String]) -> Result<Vec<Address>, RunError> {
-    urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)
+    urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(|error| refused(&error))
 }
 
 /// The key that servers are asked with: the one that the run drew for those that it started, or the one named.
@@ -500,10 +497,11 @@ pub(crate) fn put_to_sleep(
     let addresses = parse(&urls)?;
     let key = key_of(config, launched).map_err(RunError::from)?;
     let is_encrypted = addresses.iter().any(Address::is_encrypted);
-    let mut client = HttpClient::start(HttpSettings::default(), is_encrypted).map_err(refused)?;
+    let mut client =
+        HttpClient::start(HttpSettings::default(), is_encrypted).map_err(|error| refused(&error))?;
     let (bell, mut asked) = (Bell::default(), Vec::with_capacity(urls.len()));
     for (url, address) in urls.iter().zip(addresses) {
-        let mut line = client.line(address, key.as_deref(), bell.clone()).map_err(refused)?;
+        let mut line = client.line(address, key.as_deref(), bell.clone()).map_err(|error| refused(&error))?;
         line.send(0, sleep(level), rollout.server_timeout.0);
         asked.push((url, line));
     }
