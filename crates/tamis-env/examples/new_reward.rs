@@ -9,7 +9,7 @@ use tamis_core::group::PromptId;
 use tamis_core::{settings, tagged};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::{
-    BuildError, RewardContext, RewardFunction, RewardInput, RewardOutcome, RewardSettings,
+    BuildError, Nature, RewardContext, RewardFunction, RewardInput, RewardOutcome, RewardSettings,
 };
 
 // [reward]
@@ -40,8 +40,8 @@ impl RewardSettings for Keywords {
         Ok(Box::new(self.clone()))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::VERIFIER
     }
 }
 // [/reward]

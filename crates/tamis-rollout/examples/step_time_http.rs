@@ -233,7 +233,7 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
         hands_out_parts: false,
     };
     let mut dispatcher = Dispatcher::new(settings, machine);
-    let function = NamedReward { name: "first".to_owned(), weight: 1.0, function: Box::new(FirstToken) };
+    let function = NamedReward::verifier("first", Box::new(FirstToken));
     let mut scorer = Scorer::new(Rewards::new(vec![function]).unwrap());
     let (mut source, warm_up) = (Numbers::default(), steps / 4);
     let (mut begun, mut found) = (Instant::now(), Found { step_time: 0.0, groups_a_step: 0.0, max_lag: 0 });

@@ -213,14 +213,6 @@ impl RewardFunction for Judge {
         texts.into_iter().map(outcome).collect()
     }
 
-    fn extra_names(&self) -> &[&str] {
-        if self.settings.pass_score.is_some() { &["acc"] } else { &[] }
-    }
-
-    fn is_external(&self) -> bool {
-        true
-    }
-
     fn concurrency(&self) -> usize {
         self.settings.concurrency
     }

@@ -199,8 +199,8 @@ impl RewardHealth {
 /// Functions that reward the task: those of the reward that are no shaping, or all of it where it is nothing
 /// but shaping.
 fn task_functions(rewards: &Rewards) -> impl Iterator<Item = &NamedReward> {
-    let all_shaping = rewards.weighed_rewards().all(|named| named.function.is_shaping());
-    rewards.weighed_rewards().filter(move |named| all_shaping || !named.function.is_shaping())
+    let all_shaping = rewards.weighed_rewards().all(|named| !named.nature.is_verifier);
+    rewards.weighed_rewards().filter(move |named| all_shaping || named.nature.is_verifier)
 }
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ mod tests {
     use tamis_core::group::{PromptId, Score};
     use tamis_data::prompt::{Prompt, PromptContent};
     use tamis_env::reward::by_source::{ANY, BySource};
-    use tamis_env::reward::{RewardFailure, RewardOutcome, TrainerState};
+    use tamis_env::reward::{Nature, RewardFailure, RewardOutcome, TrainerState};
 
     use super::*;
 
@@ -233,9 +233,8 @@ mod tests {
 
     fn rewards(functions: Vec<(&'static str, f64)>) -> Rewards {
         let named = |(name, weight): (&'static str, f64)| NamedReward {
-            name: name.to_owned(),
             weight,
-            function: Box::new(Reads(name)),
+            ..NamedReward::verifier(name, Box::new(Reads(name)))
         };
         Rewards::new(functions.into_iter().map(named).collect()).unwrap()
     }
@@ -334,18 +333,14 @@ mod tests {
         fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
             batch.iter().map(|_| RewardOutcome::score(-0.5)).collect()
         }
-
-        fn is_shaping(&self) -> bool {
-            true
-        }
     }
 
     #[test]
     fn shaping_does_not_hide_that_the_task_has_no_reward() {
-        let named = |name: &str, weight, function| NamedReward { name: name.to_owned(), weight, function };
         let shaped = |weight: f64| {
-            let (judge, long): (Box<dyn RewardFunction>, _) = (Box::new(Reads("judge")), Box::new(Shapes));
-            Rewards::new(vec![named("judge", weight, judge), named("long", 1.0, long)]).unwrap()
+            let judge = NamedReward { weight, ..NamedReward::verifier("judge", Box::new(Reads("judge"))) };
+            let long = NamedReward::verifier("long", Box::new(Shapes));
+            Rewards::new(vec![judge, NamedReward { nature: Nature::SHAPING, ..long }]).unwrap()
         };
         // A judge that only measures leaves a reward that is shaping by choice.
         for (weight, completions, expected) in
@@ -370,7 +365,7 @@ mod tests {
                 (source.to_owned(), Box::new(Reads(reads)))
             };
             let function = Box::new(BySource::new([own("sums", "sums"), own(entry, "broken")]));
-            let named = NamedReward { name: "by_source".to_owned(), weight: 1.0, function };
+            let named = NamedReward::verifier("by_source", function);
             let rewards = Rewards::new(vec![named]).unwrap();
             let mut health = RewardHealth::default();
             let mut next = 0;

@@ -470,14 +470,6 @@ impl RewardFunction for RewardModel {
         (outcomes, if counts_cuts { logged } else { Vec::new() })
     }
 
-    fn extra_names(&self) -> &[&str] {
-        if self.settings.pass_score.is_some() { &["acc"] } else { &[] }
-    }
-
-    fn is_external(&self) -> bool {
-        true
-    }
-
     fn concurrency(&self) -> usize {
         self.settings.concurrency
     }

@@ -35,14 +35,6 @@ impl RewardFunction for AfterThink {
         self.function.votes(&cut(batch))
     }
 
-    fn is_shaping(&self) -> bool {
-        self.function.is_shaping()
-    }
-
-    fn extra_names(&self) -> &[&str] {
-        self.function.extra_names()
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let think = |answer: String| format!("<think>\n</think>\n{answer}");
         self.function.gold_completions(prompt).into_iter().map(think).collect()

@@ -217,14 +217,6 @@ impl RewardFunction for BySource {
         (outcomes, logged)
     }
 
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
-    fn is_external(&self) -> bool {
-        self.own.values().any(|own| own.is_external())
-    }
-
     fn batch_size(&self) -> usize {
         // Each is given its own rows of a batch, wherever they stand in it.
         if self.own.values().any(|own| own.batch_size() > 1) { usize::MAX } else { 1 }

@@ -41,7 +41,7 @@ use super::combine::excerpt;
 use super::failure::RewardFailure;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::listener::Listener;
-use super::settings::{BuildError, RewardContext, RewardFile, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardFile, RewardSettings};
 use crate::sandbox::{Exit, Job, Mode, Sandbox, SandboxError, SandboxSettings};
 
 /// Ground truths whose tests are kept taken apart.
@@ -112,13 +112,9 @@ impl RewardSettings for CodeSettings {
         Ok(Box::new(reward))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
     /// Scores depend on time limits, so they are journalled as those of a program are.
-    fn is_external(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature { gives_acc: true, ..Nature::EXTERNAL }
     }
 
     fn files(&self) -> Vec<RewardFile> {
@@ -482,14 +478,6 @@ impl RewardFunction for CodeReward {
             answer::extract(input.completion, self.settings.extract).unwrap_or_default()
         };
         Some(batch.iter().map(program).collect())
-    }
-
-    fn is_external(&self) -> bool {
-        true
-    }
-
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
     }
 
     fn concurrency(&self) -> usize {

@@ -12,6 +12,7 @@ use tamis_data::prompt::{Prompt, PromptContent};
 use super::error::RewardError;
 use super::failure::LARGEST_SCORE;
 use super::failure::RewardFailure;
+use super::settings::Nature;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome, Scores, TrainerState};
 
 /// Columns of a row that a warning shows.
@@ -26,8 +27,17 @@ pub struct NamedReward {
     pub name: String,
     /// Factor of the score in the sum; 0 scores without training on it.
     pub weight: f64,
+    /// What its score says, and where it comes from.
+    pub nature: Nature,
     /// The function.
     pub function: Box<dyn RewardFunction>,
+}
+
+impl NamedReward {
+    /// A verifier of tamis, with weight 1.
+    pub fn verifier(name: &str, function: Box<dyn RewardFunction>) -> Self {
+        Self { name: name.to_owned(), weight: 1.0, nature: Nature::VERIFIER, function }
+    }
 }
 
 /// All scores of one completion.
@@ -126,8 +136,8 @@ impl Rewards {
         let mut names = BTreeSet::from(["score".to_owned()]);
         for named in &self.functions {
             names.insert(named.name.clone());
-            for extra in named.function.extra_names() {
-                let key = self.place(&named.name, extra, |key| names.contains(key));
+            if named.nature.gives_acc {
+                let key = self.place(&named.name, "acc", |key| names.contains(key));
                 names.insert(key);
             }
         }
@@ -151,7 +161,7 @@ impl Rewards {
         let has_preds = preds.iter().any(Option::is_some);
         let returned = || preds.iter().map(|pred| pred.clone().unwrap_or_default()).collect();
         self.functions.iter().find_map(|named| {
-            if named.function.is_external() && has_preds {
+            if named.nature.is_external && has_preds {
                 return Some(returned());
             }
             named.function.votes(batch)
@@ -261,12 +271,12 @@ impl Rewards {
     /// Number of batches that may be scored at the same time; 0 where no function waits for anything outside,
     /// so that concurrency is of no use.
     pub fn concurrency(&self) -> usize {
-        let external = self.functions.iter().filter(|named| named.function.is_external());
+        let external = self.functions.iter().filter(|named| named.nature.is_external);
         external.map(|named| named.function.concurrency().max(1)).max().unwrap_or(0)
     }
 
     fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o RewardOutcome>) -> Scored {
-        let all_shaping = self.functions.iter().all(|named| named.function.is_shaping());
+        let all_shaping = self.functions.iter().all(|named| !named.nature.is_verifier);
         // What weighs nothing only measures: its answer alone is no reward of 0.
         let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
         let mut scores = Scores::new();
@@ -287,7 +297,7 @@ impl Rewards {
                     if counts {
                         answered.push((named.weight, number));
                     }
-                    if counts && (all_shaping || !named.function.is_shaping()) {
+                    if counts && (all_shaping || named.nature.is_verifier) {
                         raw = if raw.is_nan() { 0.0 } else { raw } + named.weight * number.value;
                     }
                     scores.insert(named.name.clone(), number.clone());

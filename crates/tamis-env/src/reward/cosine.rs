@@ -7,7 +7,7 @@ use tamis_data::prompt::Prompt;
 use super::error::RewardError;
 use super::exact::Exact;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// The schedule of [`Cosine`], whose verifier is the first of the configuration.
@@ -52,12 +52,17 @@ fn verifier_of<'a>(context: &RewardContext<'a>) -> Result<(&'a str, &'a dyn Rewa
 impl RewardSettings for CosineSettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         let (name, verifier) = verifier_of(context)?;
-        let verifier = verifier.build(&context.with_name(name))?;
-        Ok(Box::new(Cosine::new(verifier, self.schedule(context.max_length))?))
+        let schedule = self.schedule(context.max_length);
+        let function = Cosine::new(verifier.build(&context.with_name(name))?, schedule)?;
+        if !verifier.nature().gives_acc {
+            let expected = "a verifier that answers `acc`";
+            return Err(RewardError::parameter("cosine", expected, "one that does not").into());
+        }
+        Ok(Box::new(function))
     }
 
-    fn is_verifier(&self) -> bool {
-        false
+    fn nature(&self) -> Nature {
+        Nature { gives_acc: true, ..Nature::SHAPING }
     }
 
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
@@ -136,9 +141,6 @@ impl Cosine {
         if let Some(value) = values.into_iter().find(|value| !value.is_finite()) {
             return fail("finite values", tamis_core::figure::shortest(value));
         }
-        if !verifier.extra_names().contains(&"acc") {
-            return fail("a verifier that answers `acc`", "one that does not".to_owned());
-        }
         Ok(Self { verifier, schedule })
     }
 }
@@ -162,14 +164,6 @@ impl RewardFunction for Cosine {
         self.verifier.votes(batch)
     }
 
-    fn is_shaping(&self) -> bool {
-        true
-    }
-
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         self.verifier.gold_completions(prompt)
     }
@@ -178,7 +172,7 @@ impl RewardFunction for Cosine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reward::length::Length;
+    use crate::reward::command::CommandSettings;
 
     #[test]
     fn reference_vectors() {
@@ -207,8 +201,10 @@ mod tests {
         let make =
             |verifier: Box<dyn RewardFunction>, schedule| Cosine::new(verifier, schedule).err().unwrap();
         insta::assert_snapshot!(make(Box::new(Exact {}), CosineSchedule::with_max_length(0)), @"reward `cosine` needs a max_length of at least 1 token, got 0");
-        let length = Box::new(Length::new(0, 1, 1).unwrap());
-        insta::assert_snapshot!(make(length, CosineSchedule::with_max_length(8)), @"reward `cosine` needs a verifier that answers `acc`, got one that does not");
+        let settings = CosineSettings::default();
+        let outside = CommandSettings { argv: vec!["cat".to_owned()], ..CommandSettings::default() };
+        let context = RewardContext { verifier: Some(("judge", &outside)), ..RewardContext::alone("r", 8) };
+        insta::assert_snapshot!(settings.build(&context).err().unwrap(), @"reward `cosine` needs a verifier that answers `acc`, got one that does not");
         let schedule =
             CosineSchedule { min_value_wrong: f64::INFINITY, ..CosineSchedule::with_max_length(8) };
         insta::assert_snapshot!(make(Box::new(Exact {}), schedule), @"reward `cosine` needs finite values, got inf");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tamis_core::group::Score;
 
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// `score` is the sum of the rewards of an episode's turns, with the reward of each as its part; `acc` is 1
@@ -21,8 +21,8 @@ impl RewardSettings for EnvironmentReward {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::VERIFIER
     }
 }
 

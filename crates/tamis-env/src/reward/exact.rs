@@ -4,7 +4,7 @@ use tamis_data::prompt::Prompt;
 
 use super::as_written::as_written;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends
@@ -19,8 +19,8 @@ impl RewardSettings for Exact {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::VERIFIER
     }
 }
 

@@ -4,7 +4,7 @@ use regex::{Regex, RegexBuilder};
 
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// Settings of the [`Format`] reward.
@@ -19,8 +19,8 @@ impl RewardSettings for FormatSettings {
         Ok(Box::new(Format::new(&self.pattern)?))
     }
 
-    fn is_verifier(&self) -> bool {
-        false
+    fn nature(&self) -> Nature {
+        Nature::SHAPING
     }
 }
 
@@ -50,10 +50,6 @@ impl RewardFunction for Format {
             RewardOutcome::score(f64::from(u8::from(self.pattern.is_match(input.completion))))
         };
         batch.iter().map(judge).collect()
-    }
-
-    fn is_shaping(&self) -> bool {
-        true
     }
 }
 

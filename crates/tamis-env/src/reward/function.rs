@@ -157,24 +157,6 @@ pub trait RewardFunction: Send + Sync {
         (self.score(batch), Vec::new())
     }
 
-    /// Whether its `score` says something else than correctness (length, format, ...), so that a filter on a
-    /// sum that holds it keeps groups whose members are all wrong.
-    fn is_shaping(&self) -> bool {
-        false
-    }
-
-    /// Names it answers beside `score`, as far as they are known before it is asked: of a function of tamis
-    /// that judges correctness, `acc` ([`RewardOutcome::verified`]).
-    fn extra_names(&self) -> &[&str] {
-        if self.is_shaping() || self.is_external() { &[] } else { &["acc"] }
-    }
-
-    /// Whether its answers come from outside and may take long, so that a person is told before they are
-    /// waited for.
-    fn is_external(&self) -> bool {
-        false
-    }
-
     /// Number of completions of a batch that the function compares; 1 where its answer to one never depends
     /// on the others. `usize::MAX`: all of them.
     fn batch_size(&self) -> usize {

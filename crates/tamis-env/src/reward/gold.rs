@@ -135,7 +135,7 @@ impl GoldReport {
         let is_known = |name: &str| {
             self.functions.iter().any(|function| function.name == name && function.spread.is_some())
         };
-        rewards.functions().iter().all(|named| !named.function.is_external() || is_known(&named.name))
+        rewards.functions().iter().all(|named| !named.nature.is_external || is_known(&named.name))
     }
 }
 
@@ -289,7 +289,7 @@ struct Check<'a> {
 impl Check<'_> {
     fn run(&self, asked: &[usize], score_names: &mut BTreeSet<String>) -> Result<FunctionGold, RewardError> {
         let checked = asked.len();
-        let is_external = self.named.function.is_external();
+        let is_external = self.named.nature.is_external;
         let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
         let mut answers: Vec<Option<(usize, RewardOutcome)>> = vec![None; self.prompts.len()];
         let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
@@ -380,7 +380,7 @@ impl Check<'_> {
     }
 
     fn judge(&self, asked: &[usize], answers: &[Option<(usize, RewardOutcome)>]) -> FunctionGold {
-        let is_external = self.named.function.is_external();
+        let is_external = self.named.nature.is_external;
         let outcome = |row: usize| answers[row].as_ref().map(|(_, outcome)| outcome);
         let accs = || asked.iter().filter_map(|&row| outcome(row)?.get("acc"));
         let is_binary = accs().all(|acc| [0.0, 1.0].contains(&acc));

@@ -19,7 +19,7 @@ use tamis_data::prompt::Prompt;
 use super::as_written::as_written;
 use super::boxed::last_chars;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 use crate::rational::canonical_decimal;
 
 /// Characters from the end that are looked at.
@@ -144,8 +144,8 @@ impl RewardSettings for Gsm8k {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::VERIFIER
     }
 }
 

@@ -2,7 +2,7 @@
 //! here speaks to a server.
 
 use super::function::RewardFunction;
-use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
+use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardSettings};
 
 pub use super::judge_settings::JudgeSettings;
 
@@ -11,12 +11,8 @@ impl RewardSettings for JudgeSettings {
         context.host.connect_judge(self, context)
     }
 
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
-    fn is_external(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature { gives_acc: self.pass_score.is_some(), ..Nature::EXTERNAL }
     }
 
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {

@@ -8,7 +8,7 @@ use tamis_core::setting::{Described, ModelPlace, Shape};
 use super::RewardKind;
 use super::by_source::{BySource, refuse_unrouted};
 use super::function::RewardFunction;
-use super::settings::{BuildError, Conflict, RewardContext, RewardFile, RewardSettings};
+use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardFile, RewardSettings};
 
 impl RewardKind {
     /// The kind of a name with its defaults; `None` where there is none of that name.
@@ -80,12 +80,9 @@ impl RewardSettings for BySourceSettings {
         Ok(Box::new(function))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
-    fn is_external(&self) -> bool {
-        self.sources.0.iter().any(|(_, kind)| kind.is_external())
+    fn nature(&self) -> Nature {
+        let is_external = self.sources.0.iter().any(|(_, kind)| kind.is_external());
+        Nature { is_external, ..Nature::VERIFIER }
     }
 
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
@@ -129,7 +126,6 @@ impl RewardSettings for BySourceSettings {
 
 #[cfg(test)]
 mod tests {
-    use super::super::exact::Exact;
     use super::*;
 
     /// [`RewardKind::of_name`] rests on it: a key that must be given has an empty default.
@@ -139,28 +135,6 @@ mod tests {
             let kind =
                 RewardKind::of_name(name).unwrap_or_else(|| panic!("`{name}` has a key without a default"));
             assert_eq!(kind.as_str(), *name);
-        }
-    }
-
-    /// The keys of a kind whose default is empty, so that they must be given.
-    fn keys_to_give(kind: &RewardKind) -> Vec<&'static str> {
-        let keys = RewardKind::shape().keys_of_kind(kind.as_str());
-        keys.iter().filter(|spec| spec.is_required()).map(|spec| spec.name).collect()
-    }
-
-    #[test]
-    fn a_function_says_of_correctness_what_its_kind_says() {
-        let exact = Exact {};
-        let verifier: (&str, &dyn RewardSettings) = ("exact", &exact);
-        let context = RewardContext { verifier: Some(verifier), ..RewardContext::alone("r", 8) };
-        for kind in RewardKind::NAMES.iter().filter_map(|name| RewardKind::of_name(name)) {
-            match kind.build(&context) {
-                Ok(function) => assert_eq!(function.is_shaping(), !kind.is_verifier(), "{kind}"),
-                // A program or a server that is not there, or a key that must be given.
-                Err(error) => {
-                    assert!(kind.is_external() || !keys_to_give(&kind).is_empty(), "{kind}: {error}");
-                }
-            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// The range of [`Length`].
@@ -23,8 +23,8 @@ impl RewardSettings for LengthSettings {
         Ok(Box::new(Length::new(self.min_length as u64, max_length as u64, self.scale as u64)?))
     }
 
-    fn is_verifier(&self) -> bool {
-        false
+    fn nature(&self) -> Nature {
+        Nature::SHAPING
     }
 
     fn fill_lengths(&mut self, limit: usize) {
@@ -64,10 +64,6 @@ impl Length {
 impl RewardFunction for Length {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         batch.iter().map(|input| RewardOutcome::score(self.penalty(input.num_written() as u64))).collect()
-    }
-
-    fn is_shaping(&self) -> bool {
-        true
     }
 }
 

@@ -16,7 +16,7 @@ use super::as_written::as_written;
 use super::boxed::{last_boxed, last_chars};
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;
@@ -164,8 +164,8 @@ impl RewardSettings for MathDapo {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::VERIFIER
     }
 }
 

@@ -14,7 +14,7 @@ use super::error::RewardError;
 use super::failure::RewardFailure;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
-use super::settings::{BuildError, RewardContext, RewardFile, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardFile, RewardSettings};
 
 /// The program: `python3 tamis_math_verify.py`.
 pub const PROGRAM: &str = include_str!("../../python/tamis_math_verify.py");
@@ -60,12 +60,8 @@ impl RewardSettings for MathVerifySettings {
         Ok(Box::new(MathVerify { command }))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
-    fn is_external(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature { gives_acc: true, ..Nature::EXTERNAL }
     }
 
     fn gives_outcome(&self) -> bool {
@@ -90,14 +86,6 @@ impl RewardFunction for MathVerify {
             .map(|(prompt, input)| RewardInput::text(prompt, input.completion))
             .collect();
         self.command.score_logged(&inputs)
-    }
-
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
-    fn is_external(&self) -> bool {
-        true
     }
 
     fn concurrency(&self) -> usize {
@@ -270,9 +258,8 @@ def verify(gold, answer, timeout_seconds):
         // What it cannot stop costs that completion its score, and the next is judged.
         assert!(matches!(judge(Some("4"), "die"), RewardOutcome::Failed(RewardFailure::Ended { .. })));
         assert_eq!(judge(Some("4"), r"\boxed{4}"), RewardOutcome::verified(1.0, true));
-        assert_eq!(function.extra_names(), ["acc"]);
         let prompts: Vec<Prompt> = ["4", "$5$", "x\n#### 6", "72.0", "unreadable"].map(test_prompt).into();
-        let named = NamedReward { name: "judge".to_owned(), weight: 1.0, function };
+        let named = NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("judge", function) };
         let report = check_gold(&prompts, &Rewards::new(vec![named]).unwrap()).unwrap();
         let found = &report.functions[0];
         // `$5$` is itself for the stand-in, and `72.0` is not the 72 that a model writes.

@@ -7,7 +7,7 @@
 //!
 //! Verifiers answer `score` (what is trained on) and `acc` (1 correct, 0 wrong), so that a filter can look at
 //! correctness while the trained reward is shaped. Functions that say nothing about correctness (length,
-//! format, repetition, ...) are marked by [`RewardFunction::is_shaping`].
+//! format, repetition, ...) are [`Nature::SHAPING`].
 //!
 //! A file of this folder is a whole reward: its keys ([`tamis_core::settings`]), what they mean and how the
 //! function is built from them ([`RewardSettings`]), and the function. Its `mod` line and its line of
@@ -50,7 +50,7 @@ pub use error::RewardError;
 pub use failure::RewardFailure;
 pub use function::{Logged, RewardFunction, RewardInput, RewardOutcome, Scores, TrainerState};
 pub use listener::{Listener, Nobody};
-pub use settings::{BuildError, RewardContext, RewardHost, RewardSettings};
+pub use settings::{BuildError, Nature, RewardContext, RewardHost, RewardSettings};
 
 tamis_core::tagged! {
     /// The reward function. Each kind has keys of its own.

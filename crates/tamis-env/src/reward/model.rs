@@ -4,7 +4,7 @@
 use tamis_core::setting::ModelPlace;
 
 use super::function::RewardFunction;
-use super::settings::{BuildError, Conflict, RewardContext, RewardFile, RewardSettings};
+use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardFile, RewardSettings};
 
 pub use super::model_settings::{LogitActivation, ModelSettings, OverlongTexts, RewardDtype, ScoreEndpoint};
 
@@ -25,12 +25,8 @@ impl RewardSettings for ModelSettings {
         context.host.connect_model(self, context)
     }
 
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
-    fn is_external(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature { gives_acc: self.pass_score.is_some(), ..Nature::EXTERNAL }
     }
 
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {

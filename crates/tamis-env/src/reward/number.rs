@@ -4,7 +4,7 @@ use tamis_data::prompt::Prompt;
 
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 use crate::rational::canonical_decimal;
 
 tamis_core::settings! {
@@ -20,8 +20,8 @@ impl RewardSettings for Number {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::VERIFIER
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
+use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's
@@ -32,8 +32,8 @@ impl RewardSettings for Repetition {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        false
+    fn nature(&self) -> Nature {
+        Nature::SHAPING
     }
 
     fn conflicts(&self, path: &str, _limit: usize) -> Vec<Conflict> {
@@ -59,10 +59,6 @@ impl Repetition {
 impl RewardFunction for Repetition {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         batch.iter().map(|input| RewardOutcome::score(self.penalty(input.completion_ids))).collect()
-    }
-
-    fn is_shaping(&self) -> bool {
-        true
     }
 }
 

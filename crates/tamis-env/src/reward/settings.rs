@@ -25,17 +25,20 @@ pub trait RewardSettings {
     /// Something that the settings, the rows or the machine lack for it.
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError>;
 
-    /// Whether its score says if an answer is right, so that it is a raw outcome (`acc`) and not a shaping
-    /// term. External functions count as verifiers: what they score is not known.
-    fn is_verifier(&self) -> bool;
+    /// What its score says, and where it comes from.
+    fn nature(&self) -> Nature;
 
-    /// Whether the scores come from a program or server of the user, whose names are not known before it
-    /// answers.
-    fn is_external(&self) -> bool {
-        false
+    /// Whether its score says if an answer is right ([`Nature::is_verifier`]).
+    fn is_verifier(&self) -> bool {
+        self.nature().is_verifier
     }
 
-    /// Whether it gives `acc`, as far as that is known before it answers.
+    /// Whether the scores come from a program or server of the user ([`Nature::is_external`]).
+    fn is_external(&self) -> bool {
+        self.nature().is_external
+    }
+
+    /// Whether `acc` is the filter's metric if none is set.
     fn gives_outcome(&self) -> bool {
         self.is_verifier() && !self.is_external()
     }
@@ -70,6 +73,29 @@ pub trait RewardSettings {
     fn models(&mut self) -> Vec<(String, &mut ModelPlace)> {
         Vec::new()
     }
+}
+
+/// What the score of a reward says, and where it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nature {
+    /// The score says if an answer is right, so that it is a raw outcome. Otherwise it is a shaping term (length,
+    /// format, ...): a filter on a sum that holds it keeps groups whose members are all wrong. External functions
+    /// count as verifiers: what they score is not known.
+    pub is_verifier: bool,
+    /// The scores come from a program or server of the user, whose names are not known before it answers, and
+    /// which may take long.
+    pub is_external: bool,
+    /// It is known before it is asked that it answers `acc` beside `score`.
+    pub gives_acc: bool,
+}
+
+impl Nature {
+    /// A function of tamis that judges answers ([`RewardOutcome::verified`](super::RewardOutcome::verified)).
+    pub const VERIFIER: Self = Self { is_verifier: true, is_external: false, gives_acc: true };
+    /// A function of tamis whose score says something else than correctness.
+    pub const SHAPING: Self = Self { is_verifier: false, is_external: false, gives_acc: false };
+    /// A program or a server of the user.
+    pub const EXTERNAL: Self = Self { is_verifier: true, is_external: true, gives_acc: false };
 }
 
 /// Values of a reward that do not go together.

@@ -11,7 +11,7 @@
 
 use super::error::RewardError;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
+use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardSettings};
 
 tamis_core::choice! {
     /// The form of the soft overlong punishment.
@@ -59,8 +59,8 @@ impl RewardSettings for SoftOverlongSettings {
         Ok(Box::new(SoftOverlong::new(max_length as u64, buffer as u64, self.penalty_factor, self.form)?))
     }
 
-    fn is_verifier(&self) -> bool {
-        false
+    fn nature(&self) -> Nature {
+        Nature::SHAPING
     }
 
     fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {
@@ -126,10 +126,6 @@ impl SoftOverlong {
 impl RewardFunction for SoftOverlong {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         batch.iter().map(|input| RewardOutcome::score(self.punishment(input.num_written() as u64))).collect()
-    }
-
-    fn is_shaping(&self) -> bool {
-        true
     }
 }
 

@@ -1,7 +1,7 @@
 //! `think_format`: TRL's `think_format_reward`.
 
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>`
@@ -23,8 +23,8 @@ impl RewardSettings for ThinkFormat {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        false
+    fn nature(&self) -> Nature {
+        Nature::SHAPING
     }
 }
 
@@ -34,10 +34,6 @@ impl RewardFunction for ThinkFormat {
             .iter()
             .map(|input| RewardOutcome::score(f64::from(u8::from(is_well_formed(input.completion)))))
             .collect()
-    }
-
-    fn is_shaping(&self) -> bool {
-        true
     }
 }
 

@@ -13,7 +13,7 @@ use tamis_core::schedule::{ScheduleSettings, Spent};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::RewardInput;
 use tamis_env::reward::exact::Exact;
-use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answered, Rewards};
+use tamis_env::reward::{NamedReward, Nature, RewardFunction, RewardOutcome as Answered, Rewards};
 
 use super::*;
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
@@ -131,7 +131,11 @@ impl Observer for Heard {
 }
 
 pub(crate) fn scorer(function: impl RewardFunction + 'static) -> Scorer {
-    let function = NamedReward { name: "exact".to_owned(), weight: 1.0, function: Box::new(function) };
+    scorer_of(function, Nature::VERIFIER)
+}
+
+fn scorer_of(function: impl RewardFunction + 'static, nature: Nature) -> Scorer {
+    let function = NamedReward { nature, ..NamedReward::verifier("exact", Box::new(function)) };
     Scorer::new(Rewards::new(vec![function]).expect("a function"))
 }
 
@@ -349,9 +353,6 @@ impl RewardFunction for Fours {
         let sum: u64 = batch.iter().map(|input| input.prompt.id.0 + 1).sum();
         batch.iter().map(|_| Answered::score(sum as f64 * 100.0 + batch.len() as f64)).collect()
     }
-    fn is_external(&self) -> bool {
-        true
-    }
     fn batch_size(&self) -> usize {
         4
     }
@@ -374,7 +375,7 @@ fn reward_functions_get_the_same_completions_together_whatever_ends_first() {
         let mut dispatcher = Dispatcher::new(settings(3), Scheduler::rounds(rounds).expect("settings"));
         let fake = FakeSettings { max_delay, ..FakeSettings::faultless(seed) };
         let mut generator = FakeGenerator::new(fake);
-        let collected = collect(&mut dispatcher, &mut generator, &mut scorer(Fours), &mut Heard::default())
+        let collected = collect(&mut dispatcher, &mut generator, &mut scorer_of(Fours, Nature::EXTERNAL), &mut Heard::default())
             .expect("a step");
         let rewards = |record: &Record| -> Vec<f64> {
             record.group.trajectories.iter().map(|member| member.reward).collect()
@@ -396,14 +397,11 @@ impl RewardFunction for Broken {
     fn score(&self, _batch: &[RewardInput<'_>]) -> Vec<Answered> {
         panic!("a fault of the function")
     }
-    fn is_external(&self) -> bool {
-        true
-    }
 }
 
 #[test]
 fn a_reward_function_that_panics_outside_ends_the_run_with_an_error() {
-    let broken = collect(&mut one_round(), &mut right(), &mut scorer(Broken), &mut Heard::default());
+    let broken = collect(&mut one_round(), &mut right(), &mut scorer_of(Broken, Nature::EXTERNAL), &mut Heard::default());
     assert!(matches!(broken, Err(DispatchError::Score(ScoreError::Panicked))));
 }
 

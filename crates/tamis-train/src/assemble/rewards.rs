@@ -85,7 +85,8 @@ pub fn rewards(
             host: &Host { folder, threads: threads(config), interrupt },
         };
         let function = reward.kind.build(&context)?;
-        functions.push(NamedReward { name: reward.name.clone(), weight: reward.weight, function });
+        let (name, nature) = (reward.name.clone(), reward.kind.nature());
+        functions.push(NamedReward { name, weight: reward.weight, nature, function });
     }
     Ok(Rewards::new(functions)?)
 }

@@ -407,8 +407,7 @@ mod tests {
             images: std::sync::Arc::default(),
         };
         let prompts: Vec<PreparedPrompt> = sources.iter().enumerate().map(prompt).collect();
-        let function =
-            NamedReward { name: "among".to_owned(), weight: 1.0, function: Box::new(Among(correct)) };
+        let function = NamedReward::verifier("among", Box::new(Among(correct)));
         let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
         let groups = DispatcherSettings {
             seed: 1,

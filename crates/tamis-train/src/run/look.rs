@@ -214,7 +214,7 @@ pub(super) fn score_names(
 ) -> Result<(BTreeSet<String>, bool), Halt<RunError>> {
     let mut names = rewards.score_names();
     if config.data.check_gold == GoldCheck::Off {
-        let is_complete = rewards.functions().iter().all(|named| !named.function.is_external());
+        let is_complete = rewards.functions().iter().all(|named| !named.nature.is_external);
         return Ok((names, is_complete));
     }
     let report = check_gold_heard(&prompts.train, rewards, listener)

@@ -195,10 +195,7 @@ fn a_batch_is_its_completions() {
         function.score(&inputs).iter().map(|outcome| outcome.get("score")).collect();
     let expected: Vec<Option<f64>> = (0..7).map(|n| Some(f64::from(u8::from(n == 4)))).collect();
     assert_eq!(scores, expected);
-    assert_eq!(
-        (function.concurrency(), function.extra_names(), function.is_external()),
-        (3, &["acc"][..], true)
-    );
+    assert_eq!(function.concurrency(), 3);
     let no_truth = Prompt { ground_truth: None, ..test_prompt("") };
     assert_eq!(function.score(&[RewardInput::text(&no_truth, &completion)]), [RewardOutcome::NoAnswer]);
     let broken = test_prompt("assert assert");

@@ -23,24 +23,20 @@ impl Rewards {
 }
 
 /// Says what it is told, whatever it is asked.
-struct Says(Vec<RewardOutcome>, bool);
+struct Says(Vec<RewardOutcome>);
 
 impl RewardFunction for Says {
     fn score(&self, _batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         self.0.clone()
     }
-
-    fn is_shaping(&self) -> bool {
-        self.1
-    }
 }
 
 fn named(name: &str, weight: f64, outcomes: &[RewardOutcome]) -> NamedReward {
-    NamedReward { name: name.to_owned(), weight, function: Box::new(Says(outcomes.to_vec(), false)) }
+    NamedReward { weight, ..NamedReward::verifier(name, Box::new(Says(outcomes.to_vec()))) }
 }
 
 fn shaping(name: &str, weight: f64, outcomes: &[RewardOutcome]) -> NamedReward {
-    NamedReward { function: Box::new(Says(outcomes.to_vec(), true)), ..named(name, weight, outcomes) }
+    NamedReward { nature: Nature::SHAPING, ..named(name, weight, outcomes) }
 }
 
 fn score(value: f64) -> RewardOutcome {
@@ -323,27 +319,22 @@ impl RewardFunction for Outside {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         vec![score(1.0); batch.len()]
     }
-
-    fn is_external(&self) -> bool {
-        true
-    }
 }
 
 #[test]
 fn a_function_from_outside_votes_with_its_pred() {
-    let named = |name: &str, function| NamedReward { name: name.to_owned(), weight: 1.0, function };
+    let outside =
+        || NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("mine", Box::new(Outside)) };
     let prompt = test_prompt("7");
     let batch = [RewardInput::text(&prompt, "#### 7"), RewardInput::text(&prompt, "#### 8")];
     let preds = [Some("seven".to_owned()), None];
     let gsm8k =
         || RewardKind::of_name("gsm8k").expect("a kind").build(&RewardContext::alone("r", 8)).expect("built");
-    let both =
-        Rewards::new(vec![named("mine", Box::new(Outside)), named("gsm8k", gsm8k())]).expect("functions");
+    let both = Rewards::new(vec![outside(), NamedReward::verifier("gsm8k", gsm8k())]).expect("functions");
     assert_eq!(both.votes(&batch, &preds), Some(vec!["seven".to_owned(), String::new()]));
     assert_eq!(both.votes(&batch, &[None, None]), Some(vec!["7".to_owned(), "8".to_owned()]));
-    let other =
-        Rewards::new(vec![named("gsm8k", gsm8k()), named("mine", Box::new(Outside))]).expect("functions");
+    let other = Rewards::new(vec![NamedReward::verifier("gsm8k", gsm8k()), outside()]).expect("functions");
     assert_eq!(other.votes(&batch, &preds), Some(vec!["7".to_owned(), "8".to_owned()]));
-    let alone = Rewards::new(vec![named("mine", Box::new(Outside))]).expect("a function");
+    let alone = Rewards::new(vec![outside()]).expect("a function");
     assert_eq!(alone.votes(&batch, &[None, None]), None, "no answer was read");
 }

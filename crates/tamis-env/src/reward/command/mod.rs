@@ -340,10 +340,6 @@ impl RewardFunction for CommandReward {
             .unzip()
     }
 
-    fn is_external(&self) -> bool {
-        true
-    }
-
     fn batch_size(&self) -> usize {
         self.config.batch_size
     }

@@ -11,7 +11,7 @@ use super::{CommandReward, ProcessPool};
 use crate::reward::error::RewardError;
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardFunction;
-use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
+use crate::reward::settings::{BuildError, Nature, RELATIVE, RewardContext, RewardFile, RewardSettings};
 
 /// The program: `python3 tamis_reward.py --path FILE --name FUNCTION [--kind
 /// verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]`.
@@ -135,12 +135,8 @@ impl RewardSettings for PythonSettings {
         Ok(Box::new(command))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
-    fn is_external(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::EXTERNAL
     }
 
     fn files(&self) -> Vec<RewardFile> {

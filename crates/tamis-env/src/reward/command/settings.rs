@@ -8,7 +8,7 @@ use tamis_core::setting::TimeSpan;
 use super::{CommandConfig, CommandReward, Printed};
 use crate::reward::error::RewardError;
 use crate::reward::function::RewardFunction;
-use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
+use crate::reward::settings::{BuildError, Nature, RELATIVE, RewardContext, RewardFile, RewardSettings};
 
 tamis_core::settings! {
     /// Number and lifetime of an external function's processes.
@@ -78,12 +78,8 @@ impl RewardSettings for CommandSettings {
         Ok(Box::new(self.pool.start(self.argv.clone(), self.working_dir.clone(), context)?))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
-    fn is_external(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::EXTERNAL
     }
 
     fn files(&self) -> Vec<RewardFile> {

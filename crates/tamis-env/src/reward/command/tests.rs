@@ -48,7 +48,7 @@ fn failure(command: &CommandReward) -> String {
 }
 
 fn alone(command: CommandReward) -> Rewards {
-    let named = NamedReward { name: "judge".to_owned(), weight: 1.0, function: Box::new(command) };
+    let named = NamedReward::verifier("judge", Box::new(command));
     Rewards::new(vec![named]).unwrap()
 }
 

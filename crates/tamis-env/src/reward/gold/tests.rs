@@ -7,22 +7,24 @@ use crate::reward::length::Length;
 use crate::reward::math::Math;
 use crate::reward::math_dapo::MathDapo;
 use crate::reward::number::Number;
-use crate::reward::{RewardFailure, RewardFunction, test_prompt};
+use crate::reward::{Nature, RewardFailure, RewardFunction, test_prompt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
-    let named = functions.into_iter().map(|(name, function)| NamedReward {
-        name: name.to_owned(),
-        weight: 1.0,
-        function,
-    });
+    let named = functions.into_iter().map(|(name, function)| NamedReward::verifier(name, function));
     Rewards::new(named.collect()).unwrap()
 }
 
 /// The report on one function.
 fn checked(name: &str, prompts: &[Prompt], function: impl RewardFunction + 'static) -> GoldReport {
     check_gold(prompts, &rewards(vec![(name, Box::new(function))])).unwrap()
+}
+
+/// The report on one function from outside.
+fn checked_outside(prompts: &[Prompt], function: Made) -> GoldReport {
+    let named = NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("mine", Box::new(function)) };
+    check_gold(prompts, &Rewards::new(vec![named]).unwrap()).unwrap()
 }
 
 fn show(report: &GoldReport) -> String {
@@ -129,7 +131,6 @@ type Judge = dyn Fn(&str, &str) -> f64 + Send + Sync;
 struct Made {
     judge: Box<Judge>,
     forms: &'static [&'static str],
-    is_external: bool,
 }
 
 impl RewardFunction for Made {
@@ -141,10 +142,6 @@ impl RewardFunction for Made {
             .collect()
     }
 
-    fn is_external(&self) -> bool {
-        self.is_external
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let forms =
             |truth: &String| self.forms.iter().map(|form| form.replace("{}", truth)).collect::<Vec<_>>();
@@ -153,7 +150,7 @@ impl RewardFunction for Made {
 }
 
 fn from_outside(judge: impl Fn(&str, &str) -> f64 + Send + Sync + 'static) -> Made {
-    Made { judge: Box::new(judge), forms: &["{}", "#### {}", "It is {}!"], is_external: true }
+    Made { judge: Box::new(judge), forms: &["{}", "#### {}", "It is {}!"] }
 }
 
 /// A function whose full score nobody knows is not said to accept anything.
@@ -164,7 +161,7 @@ fn functions_from_outside_get_the_distribution() {
         let judge = move |answer: &str, truth: &str| {
             if answer.strip_prefix("Answer: ") == Some(truth) { right } else { other }
         };
-        let report = checked("mine", &prompts, Made { forms: &["{}", "Answer: {}"], ..from_outside(judge) });
+        let report = checked_outside(&prompts, Made { forms: &["{}", "Answer: {}"], ..from_outside(judge) });
         show(&report)
     };
     // A tenth for the wrong form is not taken for the score of the right one.
@@ -187,7 +184,7 @@ fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
     let prompts: Vec<Prompt> = (0..150).map(|number| test_prompt(&(number * 7).to_string())).collect();
     let few: Vec<Prompt> = (0..40).map(|row| test_prompt(if row % 8 == 0 { "no" } else { "yes" })).collect();
     let is_clean = |prompts: &[Prompt], judge: fn(&str, &str) -> f64| {
-        checked("mine", prompts, from_outside(judge)).is_clean()
+        checked_outside(prompts, from_outside(judge)).is_clean()
     };
     let blind: [fn(&str, &str) -> f64; 4] = [
         |answer, _| answer.len() as f64 / 7.0,
@@ -228,7 +225,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     }
     let report = |num_prompts: u32, judge: fn(&str, &str) -> f64| {
         let prompts: Vec<Prompt> = numbers(100..100 + num_prompts);
-        let report = checked("mine", &prompts, from_outside(judge));
+        let report = checked_outside(&prompts, from_outside(judge));
         show(&report)
     };
     for num_prompts in [1, 2, 3, 9, 10, 20, 40, 100] {
@@ -251,7 +248,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     // Many prompts with one ground truth: no other to compare with.
     let same: Vec<Prompt> = (0..30).map(|_| test_prompt("yes")).collect();
     let contains: fn(&str, &str) -> f64 = |answer, truth| f64::from(u8::from(answer.contains(truth)));
-    let report = checked("mine", &same, from_outside(contains));
+    let report = checked_outside(&same, from_outside(contains));
     assert!(report.is_clean());
     insta::assert_snapshot!(report, @r"
     reward `mine`: gold answers score 1 on average, 1 to 1 (30 prompts)
@@ -266,7 +263,7 @@ fn a_few_prompts_are_too_few_to_tell() {
 #[test]
 fn a_function_that_does_not_look_at_the_answer_is_reported() {
     let judge = |answer: &str, _: &str| f64::from(u8::from(!answer.is_empty()));
-    let long = Made { forms: &["{}"], is_external: false, ..from_outside(judge) };
+    let long = Made { forms: &["{}"], ..from_outside(judge) };
     let prompts: Vec<Prompt> = numbers(10..20);
     let report = checked("long", &prompts, long);
     insta::assert_snapshot!(report, @r"

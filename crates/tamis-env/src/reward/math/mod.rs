@@ -18,7 +18,7 @@ use tamis_data::prompt::Prompt;
 use super::boxed::last_boxed;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
-use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 pub use parser::read;
 pub use value::{Value, is_equal};
 
@@ -52,8 +52,8 @@ impl RewardSettings for Math {
         Ok(Box::new(*self))
     }
 
-    fn is_verifier(&self) -> bool {
-        true
+    fn nature(&self) -> Nature {
+        Nature::VERIFIER
     }
 }
 
