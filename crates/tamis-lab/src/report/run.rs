@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS, RUN_LOG, SUPERSEDED, held_by};
-use tamis_run::log::run_log::end;
+use tamis_run::log::RunEnding;
 
 use super::groups::Groups;
 use super::settings::Settings;
@@ -219,7 +219,7 @@ impl LogFacts {
         let (last, _, said) = log.lines().rev().find_map(parts)?;
         error.reverse();
         let error = (!error.is_empty()).then(|| error.join("\n"));
-        Some(Self { times: (first.0, last), error, is_finished: said == end::FINISHED })
+        Some(Self { times: (first.0, last), error, is_finished: said == RunEnding::Finished.last_line() })
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
         let facts = LogFacts::parse(&log).unwrap();
         assert_eq!(facts.error.as_deref(), Some("the run ends\n  hint: x"));
         assert!(!facts.is_finished);
-        let facts = LogFacts::parse(&(line(1, "info begins") + &line(2, &format!("info {}", end::FINISHED))));
+        let facts = LogFacts::parse(&(line(1, "info begins") + &line(2, &format!("info {}", RunEnding::Finished.last_line()))));
         assert!(facts.unwrap().is_finished);
         assert_eq!(LogFacts::parse("no log\n"), None);
     }

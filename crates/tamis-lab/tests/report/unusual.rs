@@ -231,7 +231,7 @@ fn how_a_run_ended_is_read_from_its_log() {
     let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
     std::fs::write(path.join("config.yaml"), settings.replace("total_steps: 2", "total_steps: 9")).unwrap();
     assert!(made(std::slice::from_ref(&path)).html.contains("unfinished, 2 of 9 steps"));
-    let line = format!("2026-11-26T12:00:00.000Z info {}\n", tamis_run::log::run_log::end::FINISHED);
+    let line = format!("2026-11-26T12:00:00.000Z info {}\n", tamis_run::log::RunEnding::Finished.last_line());
     std::fs::write(path.join("run.log"), line).unwrap();
     let html = made(std::slice::from_ref(&path)).html;
     assert!(html.contains("finished, 2 of 9 steps") && !html.contains("unfinished"));

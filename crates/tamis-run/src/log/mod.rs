@@ -44,11 +44,13 @@ impl LoggerError {
     }
 }
 
-/// The end of a run, as loggers are told.
+/// The end of a run, as loggers and `run.log` are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunEnding {
-    /// It came to its end.
+    /// All that was planned is done.
     Finished,
+    /// An early stop ended it.
+    StoppedEarly,
     /// It was interrupted, to be resumed.
     Interrupted,
     /// An error ended it.
@@ -56,12 +58,22 @@ pub enum RunEnding {
 }
 
 impl RunEnding {
-    /// Its name: `finished`, `interrupted`, `failed`.
+    /// Its name for loggers: `finished`, `interrupted`, `failed`.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Finished => "finished",
+            Self::Finished | Self::StoppedEarly => "finished",
             Self::Interrupted => "interrupted",
             Self::Failed => "failed",
+        }
+    }
+
+    /// The last line of the run's log; of a run that failed that is the error.
+    pub const fn last_line(self) -> &'static str {
+        match self {
+            Self::Finished => "the run ends: all of its steps are done",
+            Self::StoppedEarly => "the run ends: stopped early",
+            Self::Interrupted => "the run ends: interrupted",
+            Self::Failed => "",
         }
     }
 }

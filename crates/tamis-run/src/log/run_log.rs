@@ -28,16 +28,6 @@ impl LineKind {
     }
 }
 
-/// Texts of the last line of a run's log, by how the run ended; that of one that failed is an error.
-pub mod end {
-    /// All that was planned is done.
-    pub const FINISHED: &str = "the run ends: all of its steps are done";
-    /// An early stop ended it.
-    pub const STOPPED_EARLY: &str = "the run ends: stopped early";
-    /// It can be resumed.
-    pub const INTERRUPTED: &str = "the run ends: interrupted";
-}
-
 /// The log, open for appending.
 #[derive(Debug)]
 pub struct RunLog {

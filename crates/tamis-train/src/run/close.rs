@@ -12,7 +12,7 @@ use crate::error::RunError;
 use crate::interrupt::Halt;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::log::RunEnding;
-use tamis_run::log::run_log::{LineKind, end as log_end};
+use tamis_run::log::run_log::LineKind;
 
 impl Run {
     /// Saves the state of a run that was interrupted or lost its servers.
@@ -40,12 +40,13 @@ impl Run {
 
     /// Closes the logs of a run that has come to its end.
     pub(super) fn close(&mut self, ending: Result<Ending, RunError>) -> Result<RunSummary, RunError> {
-        let of_loggers = match &ending {
+        let how = match &ending {
+            Ok(Ending::Finished(_)) => RunEnding::Finished,
+            Ok(Ending::StoppedEarly(_)) => RunEnding::StoppedEarly,
             Ok(Ending::Interrupted) => RunEnding::Interrupted,
-            Ok(Ending::Finished(_) | Ending::StoppedEarly(_)) => RunEnding::Finished,
             Err(_) => RunEnding::Failed,
         };
-        self.recorder.loggers.close(of_loggers);
+        self.recorder.loggers.close(how);
         self.recorder.progress.finish();
         let ending = match ending {
             Ok(ending) => ending,
@@ -55,12 +56,7 @@ impl Run {
                 return Err(error);
             }
         };
-        let how = match &ending {
-            Ending::Finished(_) => log_end::FINISHED,
-            Ending::StoppedEarly(_) => log_end::STOPPED_EARLY,
-            Ending::Interrupted => log_end::INTERRUPTED,
-        };
-        self.recorder.progress.note(LineKind::Info, how);
+        self.recorder.progress.note(LineKind::Info, how.last_line());
         Ok(RunSummary {
             ending,
             steps: self.state.step,
