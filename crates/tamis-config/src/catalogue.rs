@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use tamis_core::catalogue::{self, Entry, Family, is_own_name};
+use tamis_core::objective::PolicyLoss;
 use tamis_core::setting::{KeySpec, Shape, doc_text};
 use tamis_env::reward::RewardKind;
 
@@ -98,11 +99,18 @@ fn settings_of(entry: &Entry) -> Vec<(String, String)> {
         let key = format!("{}{items}.{}", entry.family.key(), spec.name);
         (key, default_of(spec))
     });
-    let named = entry.defaults.iter().map(|&key| match table::place(key) {
+    let level = leaves_level_open(entry).then_some("objective.importance");
+    let named = entry.defaults.iter().copied().chain(level).map(|key| match table::place(key) {
         Ok(Place::Key(spec)) => (key.to_owned(), default_of(&spec)),
         other => unreachable!("an entry names `{key}`: {other:?}"),
     });
     own.chain(named).collect()
+}
+
+/// Whether an entry is a loss in which the level of the ratio is the user's choice.
+fn leaves_level_open(entry: &Entry) -> bool {
+    let loss = serde_json::from_value(serde_json::json!({ "kind": entry.name }));
+    entry.family == Family::PolicyLoss && loss.is_ok_and(|loss: PolicyLoss| loss.has_importance_levels())
 }
 
 fn default_of(spec: &KeySpec) -> String {

@@ -86,8 +86,8 @@ settings! {
         shaping: Vec<Shaping> = Vec::new();
         /// The policy loss, with the keys of its `kind`.
         loss: PolicyLoss = PolicyLoss::default();
-        /// Level of the importance ratio, token or trajectory, in the losses that leave it open: `clip`,
-        /// `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`.
+        /// Level of the importance ratio, token or trajectory, in the losses that leave it open: those of
+        /// which `tamis explain` lists this key.
         importance: Importance = Importance::Token;
         /// How the losses of tokens become one number, over an optimizer mini-batch.
         aggregation: Aggregation = Aggregation::TokenMean;
