@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tamis_cluster::plan::machines::Machines;
-use tamis_config::CheckpointDtype;
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
 use tamis_core::setting::{Described, Shape};
+use tamis_core::weights::SaveDtype;
 use tamis_import::{is_foreign_option, join_options};
 use tamis_lab::report::StepRange;
 
@@ -219,8 +219,8 @@ pub(crate) struct ExportArguments {
     #[arg(long)]
     pub(crate) untie: bool,
     /// Type of the weights in the folder.
-    #[arg(long, value_parser = value_of::<CheckpointDtype>(), default_value_t)]
-    pub(crate) dtype: CheckpointDtype,
+    #[arg(long, value_parser = value_of::<SaveDtype>(), default_value_t)]
+    pub(crate) dtype: SaveDtype,
 }
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@
 //! (a loss value and one derivative per token), shared out over ranks and micro-batches by [`balance`];
 //! [`diagnostics`] measure a batch and [`early_stop`] says when a run goes on for nothing. [`random`] gives
 //! every draw its own key; [`ragged`] is how per-token data is laid out; [`figure`] writes numbers for
-//! people; [`caught`] makes values of panics.
+//! people; [`weights`] has the words of the configuration for them; [`caught`] makes values of panics.
 //!
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged),
 //! V vocabulary.
@@ -29,4 +29,5 @@ pub mod ragged;
 pub mod random;
 pub mod schedule;
 pub mod setting;
+pub mod weights;
 pub mod whole_step;

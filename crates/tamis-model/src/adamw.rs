@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::checkpoint::{self, CheckpointError, SaveDtype};
+use tamis_core::weights::SaveDtype;
+
+use crate::checkpoint::{self, CheckpointError};
 use crate::floats::Floats;
 use crate::layout::{Role, Tensor, WeightLayout};
 use crate::model::{Model, largest};

@@ -5,41 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use tamis_core::fault;
 use tamis_core::fault::Fault;
+use tamis_core::weights::Architecture;
 use thiserror::Error;
-
-/// The families of decoder that the engine computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Architecture {
-    /// `Qwen2ForCausalLM`: bias on q, k and v.
-    Qwen2,
-    /// `Qwen3ForCausalLM`: RMSNorm on each head of q and k.
-    Qwen3,
-    /// `LlamaForCausalLM`.
-    Llama,
-}
-
-impl Architecture {
-    const ALL: [(Self, &'static str, &'static str); 3] = [
-        (Self::Qwen2, "Qwen2ForCausalLM", "qwen2"),
-        (Self::Qwen3, "Qwen3ForCausalLM", "qwen3"),
-        (Self::Llama, "LlamaForCausalLM", "llama"),
-    ];
-
-    /// The class name in `architectures` of a language model.
-    pub fn class_name(self) -> &'static str {
-        Self::ALL.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.1)
-    }
-
-    /// The class name in `architectures` of a critic.
-    pub fn critic_class_name(self) -> String {
-        self.class_name().replace("ForCausalLM", "ForTokenClassification")
-    }
-
-    /// The name in `model_type`.
-    pub fn model_type(self) -> &'static str {
-        Self::ALL.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.2)
-    }
-}
 
 /// Head on the last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -303,8 +270,8 @@ impl TransformerConfig {
             class.or(reader.text("model_type")?).ok_or_else(|| fault!("`architectures` is missing"))?;
         let (architecture, head) = Architecture::ALL
             .iter()
-            .find_map(|&(architecture, class, kind)| {
-                if class == name || kind == name {
+            .find_map(|&architecture| {
+                if [architecture.class_name(), architecture.as_str()].contains(&name) {
                     Some((architecture, OutputHead::Vocabulary))
                 } else {
                     (architecture.critic_class_name() == name).then_some((architecture, OutputHead::Value))
@@ -434,7 +401,7 @@ impl TransformerConfig {
             OutputHead::Vocabulary => set("architectures", json!([self.architecture.class_name()])),
             OutputHead::Value => set("architectures", json!([self.architecture.critic_class_name()])),
         };
-        set("model_type", json!(self.architecture.model_type()));
+        set("model_type", json!(self.architecture.as_str()));
         set("vocab_size", json!(self.vocab_size));
         set("hidden_size", json!(self.hidden_size));
         set("intermediate_size", json!(self.intermediate_size));

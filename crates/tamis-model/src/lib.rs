@@ -27,8 +27,8 @@ mod training;
 mod vocabulary;
 
 pub use adamw::{AdamW, AdamWConfig, OptimizerStep, norm as gradient_norm};
-pub use checkpoint::{CheckpointError, Fill, SaveDtype, head_warning, write_file};
-pub use config::{Architecture, ConfigError, Llama3Scaling, OutputHead, TransformerConfig};
+pub use checkpoint::{CheckpointError, Fill, head_warning, write_file};
+pub use config::{ConfigError, Llama3Scaling, OutputHead, TransformerConfig};
 pub use generation::{
     Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
     GeneratorSettings, LOGITS_NOT_FINITE, RequestId, SamplingError, SamplingParams, SequenceName, StopCheck,
@@ -38,6 +38,7 @@ pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory, m
 pub use model::Model;
 pub use product::{measure_peak, measure_product};
 pub use simd::SimdLevel;
+pub use tamis_core::weights::{Architecture, SaveDtype};
 pub use threads::Threads;
 pub use training::{
     Coefficients, Gradients, HeldPass, PassOptions, Sequence, SequenceError, TokenScores, Workspace,

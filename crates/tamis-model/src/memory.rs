@@ -293,7 +293,7 @@ pub fn available_memory() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Architecture;
+    use crate::Architecture;
 
     #[test]
     fn by_hand() {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tamis_core::random::Key;
+use tamis_core::weights::SaveDtype;
 
-use crate::checkpoint::{self, CheckpointError, Fill, SaveDtype, TiedHead};
+use crate::checkpoint::{self, CheckpointError, Fill, TiedHead};
 use crate::config::{ConfigError, OutputHead, TransformerConfig};
 use crate::floats::Floats;
 use crate::layout::{Role, Tensor, WeightLayout};
@@ -163,7 +164,7 @@ impl Model {
         mut put: impl FnMut(&str, &mut Fill<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let size = |tensor: &Tensor| {
-            (tensor.shape.iter().product::<usize>() * if dtype == SaveDtype::F32 { 4 } else { 2 }) as u64
+            (tensor.shape.iter().product::<usize>() * dtype.size()) as u64
         };
         let mut shards: Vec<(u64, Vec<&Tensor>)> = Vec::new();
         for tensor in &self.layout.tensors {
@@ -214,7 +215,7 @@ impl Model {
     pub fn overflow(&self, dtype: SaveDtype) -> Option<(&str, f32)> {
         let mut tensors =
             self.layout.tensors.iter().map(|tensor| (&*tensor.name, largest(tensor.of(&self.weights))));
-        tensors.find(|(_, largest)| !dtype.holds(*largest))
+        tensors.find(|(_, largest)| !checkpoint::holds(dtype, *largest))
     }
 
     /// The shape.
@@ -301,7 +302,7 @@ mod tests {
     fn what_a_type_has_no_room_for() {
         // 65520 lies half-way between the largest number, 65504, and the next that there would be.
         let held = |dtype: SaveDtype| {
-            [65504.0, 65519.0, 65520.0, 3.3e38, f32::MAX, f32::NAN].map(|x| dtype.holds(x))
+            [65504.0, 65519.0, 65520.0, 3.3e38, f32::MAX, f32::NAN].map(|x| checkpoint::holds(dtype, x))
         };
         assert_eq!(held(SaveDtype::F16), [true, true, false, false, false, false]);
         assert_eq!(held(SaveDtype::Bf16), [true, true, true, true, false, false]);

@@ -95,7 +95,7 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Architecture;
+    use crate::Architecture;
     use crate::simd::SimdLevel;
 
     #[test]

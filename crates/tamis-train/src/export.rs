@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use tamis_config::CheckpointDtype;
 use tamis_core::fault::Fault;
 use tamis_model::SaveDtype;
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
-use crate::assemble::policy::save_dtype;
 use crate::checkpoint::{self, ChecksumError, Coverage, SaveError, SummedFolder};
 use crate::native;
 use tamis_run::durable::{Disk, DiskError};
@@ -85,9 +83,8 @@ pub fn export(
     source: &Path,
     target: &Path,
     untie: bool,
-    dtype: CheckpointDtype,
+    dtype: SaveDtype,
 ) -> Result<Exported, ExportError> {
-    let dtype = save_dtype(dtype);
     if target.exists() {
         return Err(ExportError::Exists { folder: target.to_owned() });
     }

@@ -242,7 +242,7 @@ fn disks(config: &Config, sizes: &ModelSizes, found: &mut Vec<Finding>) {
     };
     // Weights in the type that is saved, f32 weights where that is less, and two moments.
     let weights = match config.model.save_dtype {
-        tamis_config::CheckpointDtype::F32 => 4 * n,
+        tamis_model::SaveDtype::F32 => 4 * n,
         _ => 2 * n + 4 * learned,
     };
     let each = weights + 8 * learned;

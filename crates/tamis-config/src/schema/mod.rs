@@ -36,7 +36,7 @@ pub use loggers::{
     ConsoleSettings, JsonlSettings, LoggerKind, MlflowSettings, OtlpSettings, PrometheusSettings,
     TensorboardSettings, WandbMode, WandbSettings,
 };
-pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
+pub use model::{InitConfig, ModelConfig};
 pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};
 pub use publish::{PublishConfig, PublishMode, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;

@@ -2,40 +2,17 @@
 
 use std::path::PathBuf;
 
-use tamis_core::{choice, settings};
+use tamis_core::settings;
+use tamis_core::weights::{Architecture, SaveDtype};
 
 use crate::hub_name::ModelSource;
 use crate::value::{ByteSize, TokenizerSource};
-
-choice! {
-    /// A decoder-only architecture of the native engine.
-    pub enum InitArchitecture {
-        /// Qwen2: biases on query, key and value.
-        Qwen2 = "qwen2",
-        /// Qwen3: normalised queries and keys, no biases.
-        Qwen3 = "qwen3",
-        /// Llama: no biases, no normalisation of queries and keys.
-        Llama = "llama",
-    }
-}
-
-choice! {
-    /// The number format that weights are saved in. Computation is in f32 whatever it is.
-    pub enum CheckpointDtype {
-        /// 32 bits: what was trained, exactly.
-        F32 = "f32",
-        /// bfloat16: half the size, 8 bits of precision.
-        Bf16 = "bf16",
-        /// IEEE half precision: half the size, 11 bits of precision, largest value 65,504.
-        F16 = "f16",
-    }
-}
 
 settings! {
     /// A model that starts from random weights.
     pub struct InitConfig {
         /// Architecture of the new model.
-        architecture: InitArchitecture = InitArchitecture::Qwen3;
+        architecture: Architecture = Architecture::Qwen3;
         /// Width of the residual stream.
         hidden_size: usize = 128, Between(1.0, 16_777_216.0);
         /// Width inside the feed-forward part.
@@ -79,7 +56,7 @@ settings! {
         /// where the advantages need one.
         value_head: bool = false;
         /// Number format of saved weights.
-        save_dtype: CheckpointDtype = CheckpointDtype::F32, Any, Free;
+        save_dtype: SaveDtype = SaveDtype::F32, Any, Free;
         /// File with a Jinja chat template that replaces the model's own.
         chat_template: Option<PathBuf> = None, NotEmpty;
         /// Recompute activations in the backward pass: about a third more computation, much less memory.

@@ -5,59 +5,26 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use serde_json::{Map, json};
+use tamis_core::weights::SaveDtype;
 
 use super::CheckpointError;
 use crate::layout::Tensor;
 
-/// The type that weights are written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SaveDtype {
-    /// 32-bit: what was computed, exactly.
-    #[default]
-    F32,
-    /// Brain float, rounded to nearest even.
-    Bf16,
-    /// Half precision, rounded to nearest even; beyond 65504 infinite.
-    F16,
+/// Whether a number stays finite in a format.
+pub(crate) fn holds(dtype: SaveDtype, value: f32) -> bool {
+    match dtype {
+        SaveDtype::F32 => value.is_finite(),
+        SaveDtype::Bf16 => half::bf16::from_f32(value).is_finite(),
+        SaveDtype::F16 => half::f16::from_f32(value).is_finite(),
+    }
 }
 
-impl SaveDtype {
-    /// The name in `config.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::Bf16 => "bfloat16",
-            Self::F16 => "float16",
-        }
-    }
-
-    /// Whether a number stays finite in it.
-    pub fn holds(self, value: f32) -> bool {
-        match self {
-            Self::F32 => value.is_finite(),
-            Self::Bf16 => half::bf16::from_f32(value).is_finite(),
-            Self::F16 => half::f16::from_f32(value).is_finite(),
-        }
-    }
-
-    fn tag(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::Bf16 => "BF16",
-            Self::F16 => "F16",
-        }
-    }
-
-    fn size(self) -> usize {
-        if self == Self::F32 { 4 } else { 2 }
-    }
-
-    fn bytes(self, values: &[f32]) -> Vec<u8> {
-        match self {
-            Self::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Self::Bf16 => values.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect(),
-            Self::F16 => values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
-        }
+/// Values in a format, rounded to nearest even; beyond its largest value infinite.
+fn bytes_of(dtype: SaveDtype, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        SaveDtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        SaveDtype::Bf16 => values.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+        SaveDtype::F16 => values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
     }
 }
 
@@ -111,7 +78,8 @@ pub(crate) fn write_tensors(
     let mut begin = 0;
     for (prefix, tensor, _) in tensors {
         let end = begin + tensor.shape.iter().product::<usize>() * dtype.size();
-        let entry = json!({"dtype": dtype.tag(), "shape": tensor.shape, "data_offsets": [begin, end]});
+        let tag = dtype.as_str().to_uppercase();
+        let entry = json!({"dtype": tag, "shape": tensor.shape, "data_offsets": [begin, end]});
         header.insert(format!("{prefix}{}", tensor.name), entry);
         begin = end;
     }
@@ -121,7 +89,7 @@ pub(crate) fn write_tensors(
     out.write_all(&header)?;
     for (_, tensor, buffer) in tensors {
         for piece in tensor.pieces_of_rows(buffer) {
-            out.write_all(&dtype.bytes(&piece))?;
+            out.write_all(&bytes_of(dtype, &piece))?;
         }
     }
     Ok(())

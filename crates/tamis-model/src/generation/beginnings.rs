@@ -228,7 +228,7 @@ impl BatchGenerator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Architecture, TransformerConfig};
+    use crate::{Architecture, TransformerConfig};
     use tamis_core::random::{Key, Purpose};
 
     fn prompt(system: u32, len: usize, question: u32) -> Vec<u32> {

@@ -160,7 +160,7 @@ impl KeptSequences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Architecture, TransformerConfig};
+    use crate::{Architecture, TransformerConfig};
 
     fn name(member: u32) -> SequenceName {
         SequenceName { kind: 0, group: 0, member }

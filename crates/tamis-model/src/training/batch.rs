@@ -213,7 +213,7 @@ fn check(
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::config::Architecture;
+    use crate::Architecture;
 
     fn cut(sequences: &[(&[u32], usize)], chunks: usize) -> Vec<PackedBatch> {
         let config = TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use tamis_config::{
-    BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, LearnerBackend, ModelSource,
+    BackendKind, Config, InitConfig, LearnerBackend, ModelSource,
     TokenizerSource,
 };
 use tamis_core::random::{Key, Purpose};
 pub use tamis_model::head_warning;
-use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
+use tamis_model::{Model, TransformerConfig};
 use tamis_text::image_tokens::MODEL_TYPES;
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
@@ -339,23 +339,9 @@ fn shape_of(init: &InitConfig, codec: &Codec) -> TransformerConfig {
     config
 }
 
-/// The number format of saved weights, in the engine's terms.
-pub(crate) fn save_dtype(dtype: CheckpointDtype) -> SaveDtype {
-    match dtype {
-        CheckpointDtype::F32 => SaveDtype::F32,
-        CheckpointDtype::Bf16 => SaveDtype::Bf16,
-        CheckpointDtype::F16 => SaveDtype::F16,
-    }
-}
-
 fn shape_with(init: &InitConfig, vocab_size: usize) -> TransformerConfig {
-    let architecture = match init.architecture {
-        InitArchitecture::Qwen2 => Architecture::Qwen2,
-        InitArchitecture::Qwen3 => Architecture::Qwen3,
-        InitArchitecture::Llama => Architecture::Llama,
-    };
     let mut config = TransformerConfig::new(
-        architecture,
+        init.architecture,
         vocab_size,
         init.hidden_size,
         init.intermediate_size,

@@ -9,7 +9,6 @@ use super::divergence::{POLICY_RATE, check_finite};
 use super::state::RunState;
 use super::step::TrainedGroup;
 use crate::assemble::loggers::RunLoggers;
-use crate::assemble::policy::save_dtype;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
 use crate::error::RunError;
@@ -61,7 +60,7 @@ impl Recorder {
             saved,
             oldest: None,
             checkpoints: config.checkpoint.clone(),
-            dtype: save_dtype(config.model.save_dtype),
+            dtype: config.model.save_dtype,
             rollouts: config.rollout.save,
             metric: if sieve.filter.is_some() { sieve.metric.to_string() } else { String::new() },
         }

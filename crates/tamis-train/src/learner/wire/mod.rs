@@ -356,14 +356,10 @@ struct PublishRequest {
 struct SaveRequest {
     folder: PathBuf,
     content: WireSaveContent,
-    #[serde(default = "f32_dtype")]
-    dtype: WireDtype,
+    #[serde(default)]
+    dtype: SaveDtype,
     #[serde(default)]
     untied: bool,
-}
-
-fn f32_dtype() -> WireDtype {
-    WireDtype::F32
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -376,57 +372,25 @@ enum WireSaveContent {
     Checkpoint,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum WireDtype {
-    F32,
-    Bf16,
-    F16,
-}
-
-impl From<SaveDtype> for WireDtype {
-    fn from(dtype: SaveDtype) -> Self {
-        match dtype {
-            SaveDtype::F32 => Self::F32,
-            SaveDtype::Bf16 => Self::Bf16,
-            SaveDtype::F16 => Self::F16,
-        }
-    }
-}
-
 impl SaveRequest {
     fn new(folder: &Path, content: SaveContent) -> Self {
-        let folder = folder.to_owned();
-        match content {
-            SaveContent::Weights { untied, dtype } => {
-                Self { folder, content: WireSaveContent::Weights, dtype: dtype.into(), untied }
-            }
-            SaveContent::Adapter => {
-                Self { folder, content: WireSaveContent::Adapter, dtype: WireDtype::F32, untied: false }
-            }
-            SaveContent::Handles { untied } => {
-                Self { folder, content: WireSaveContent::Handles, dtype: WireDtype::F32, untied }
-            }
-            SaveContent::Transfer { untied, dtype } => {
-                Self { folder, content: WireSaveContent::Transfer, dtype: dtype.into(), untied }
-            }
-            SaveContent::Checkpoint { dtype } => {
-                Self { folder, content: WireSaveContent::Checkpoint, dtype: dtype.into(), untied: false }
-            }
-        }
+        let (content, dtype, untied) = match content {
+            SaveContent::Weights { untied, dtype } => (WireSaveContent::Weights, dtype, untied),
+            SaveContent::Adapter => (WireSaveContent::Adapter, SaveDtype::F32, false),
+            SaveContent::Handles { untied } => (WireSaveContent::Handles, SaveDtype::F32, untied),
+            SaveContent::Transfer { untied, dtype } => (WireSaveContent::Transfer, dtype, untied),
+            SaveContent::Checkpoint { dtype } => (WireSaveContent::Checkpoint, dtype, false),
+        };
+        Self { folder: folder.to_owned(), content, dtype, untied }
     }
 
     fn content(&self) -> SaveContent {
-        let dtype = match self.dtype {
-            WireDtype::F32 => SaveDtype::F32,
-            WireDtype::Bf16 => SaveDtype::Bf16,
-            WireDtype::F16 => SaveDtype::F16,
-        };
+        let Self { dtype, untied, .. } = *self;
         match self.content {
-            WireSaveContent::Weights => SaveContent::Weights { untied: self.untied, dtype },
+            WireSaveContent::Weights => SaveContent::Weights { untied, dtype },
             WireSaveContent::Adapter => SaveContent::Adapter,
-            WireSaveContent::Handles => SaveContent::Handles { untied: self.untied },
-            WireSaveContent::Transfer => SaveContent::Transfer { untied: self.untied, dtype },
+            WireSaveContent::Handles => SaveContent::Handles { untied },
+            WireSaveContent::Transfer => SaveContent::Transfer { untied, dtype },
             WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },
         }
     }
