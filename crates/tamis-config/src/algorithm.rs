@@ -103,7 +103,6 @@ impl Config {
         (bonus.coef != 0.0 || bonus.adaptive.is_some()).then_some(bonus)
     }
 
-    /// Divisors of a trajectory's tokens in the aggregations.
     fn length_divisors(&self) -> LengthDivisors {
         LengthDivisors { loss_scale_factor: self.loss_scale_factor(), length_epsilon: 0.0 }
     }

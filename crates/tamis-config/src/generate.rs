@@ -32,7 +32,6 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A default as JSON.
 fn default_json(spec: &KeySpec) -> Json {
     yaml::parse(&Source::new(SourceKind::Default, &*spec.default)).map_or(Json::Null, |node| node.to_json())
 }
@@ -227,17 +226,11 @@ impl UnknownKey {
 
 /// Everything there is to say about one key: documentation, type, default, allowed values, whether it may
 /// change on resume, and what presets set it to.
-///
-/// # Errors
-/// A key that there is not.
 pub fn explain(key: &str) -> Result<String, UnknownKey> {
     explain_with(key, &|_| String::new())
 }
 
 /// As [`explain`], and lines about the names that others have for the key.
-///
-/// # Errors
-/// As [`explain`].
 pub fn explain_with(key: &str, names_of: &dyn Fn(&str) -> String) -> Result<String, UnknownKey> {
     let matching: Vec<&table::ConfigKey> = table::keys()
         .iter()

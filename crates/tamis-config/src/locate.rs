@@ -81,15 +81,9 @@ pub trait Locate: Debug + Send + Sync {
     fn model(&self, id: &str, revision: Option<&str>, extent: Extent) -> Result<FoundModel, LocateError>;
 
     /// Finds the folder with a model's `config.json`, and downloads nothing else.
-    ///
-    /// # Errors
-    /// As [`Locate::model`].
     fn model_configuration(&self, id: &str, revision: Option<&str>) -> Result<PathBuf, LocateError>;
 
     /// Finds a split of a data set.
-    ///
-    /// # Errors
-    /// As [`Locate::model`].
     fn split(
         &self,
         id: &str,

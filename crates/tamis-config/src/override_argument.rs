@@ -130,7 +130,6 @@ fn normalise(key: &str) -> Option<String> {
     sound.then_some(path)
 }
 
-/// Parses a value that begins at a column of its argument.
 pub(crate) fn parse_value(text: &str, source: &Arc<Source>, column: usize) -> Result<Node, Diagnostic> {
     let trimmed = text.trim();
     let origin = Origin { source: Arc::clone(source), line: 1, column, length: text.chars().count().max(1) };

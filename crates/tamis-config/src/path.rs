@@ -23,7 +23,6 @@ fn from_home(text: &str) -> PathBuf {
     }
 }
 
-/// Reading of a path's text.
 pub(crate) trait PathText: Copy {
     /// Whether a text is the name of something else than a file or folder, wherever it stands.
     fn is_word(self, text: &str) -> bool;

@@ -454,7 +454,6 @@ impl Reader {
     }
 }
 
-/// A section of the kind that a value names.
 fn of_kind(name: &Node) -> Node {
     let kind = MapEntry { key: "kind".to_owned(), origin: name.origin.clone(), node: name.clone() };
     Node { value: Value::Map(vec![kind]), ..name.clone() }
@@ -462,11 +461,9 @@ fn of_kind(name: &Node) -> Node {
 
 /// The numbers in a value that a [`Check`] looks at.
 struct Numbers {
-    /// Every number.
     all: Vec<f64>,
     /// Those that the engine computes with in single precision.
     reals: Vec<f64>,
-    /// Whether it is an empty text or list.
     is_empty: bool,
 }
 

@@ -280,7 +280,6 @@ struct Piece {
 }
 
 impl Piece {
-    /// Positions that the last row sees.
     fn end(&self) -> usize {
         self.stretch.prefix + self.to
     }
@@ -503,7 +502,6 @@ fn spread_tile(
     }
 }
 
-/// Buffers of a thread.
 #[derive(Default)]
 struct Scratch {
     keys: Floats,

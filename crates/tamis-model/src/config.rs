@@ -155,7 +155,6 @@ impl<'a> Reader<'a> {
         self.read_typed(key, "an object", Value::as_object)
     }
 
-    /// One id or a list of ids.
     fn ids(&self, key: &'static str) -> Result<Option<Vec<u32>>, ConfigError> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         self.read_typed(key, "a token id or a list of token ids", |value| match value {
@@ -446,7 +445,6 @@ impl TransformerConfig {
         Self { tie_word_embeddings: false, ..self.clone() }
     }
 
-    /// Whether the head is the embedding.
     pub(crate) fn is_tied(&self) -> bool {
         self.head == OutputHead::Vocabulary && self.tie_word_embeddings
     }
@@ -462,7 +460,6 @@ impl TransformerConfig {
     }
 }
 
-/// Refuses attention windows that are in use.
 fn check_attention(reader: &Reader, num_layers: usize) -> Result<(), ConfigError> {
     let kinds = reader.read_typed("layer_types", "a list of texts", |value| {
         value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()

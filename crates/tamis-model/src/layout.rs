@@ -10,7 +10,6 @@ pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 /// Order of a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorOrder {
-    /// As in the file.
     Rows,
     /// Panels of sixteen rows (see [`crate::panels`]).
     Panels,
@@ -24,7 +23,6 @@ pub(crate) enum Role {
     Bias,
 }
 
-/// A tensor's name and place.
 #[derive(Debug, Clone)]
 pub(crate) struct Tensor {
     pub name: String,
@@ -36,7 +34,6 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// The tensor's part of a buffer.
     pub(crate) fn of<'a>(&self, buffer: &'a [f32]) -> &'a [f32] {
         &buffer[self.offset..self.offset + self.len]
     }
@@ -91,7 +88,6 @@ impl Tensor {
     }
 }
 
-/// Indices of one layer's tensors.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub input_norm: usize,
@@ -110,7 +106,6 @@ pub(crate) struct Layer {
     pub down: usize,
 }
 
-/// All tensors of a model.
 #[derive(Debug, Clone)]
 pub(crate) struct WeightLayout {
     pub tensors: Vec<Tensor>,

@@ -11,7 +11,6 @@ use crate::threads::{Parts, Threads};
 /// Slabs packed per task.
 const SLABS: usize = 8;
 
-/// Rows and columns of a weight.
 pub(crate) fn sizes(model: &Model, weight: usize) -> (usize, usize) {
     match model.layout().tensors[weight].shape[..] {
         [n, k] => (n, k),

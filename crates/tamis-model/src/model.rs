@@ -254,12 +254,10 @@ impl Model {
         true
     }
 
-    /// Names the weights as they are now.
     pub(crate) fn state(&self) -> WeightsState {
         self.state
     }
 
-    /// The weights, to change them.
     pub(crate) fn weights_mut(&mut self) -> &mut Floats {
         self.state = WeightsState::new();
         &mut self.weights

@@ -26,7 +26,6 @@ pub(crate) fn from_rows(rows: &[f32], n: usize, k: usize) -> Vec<f32> {
     panels
 }
 
-/// Puts the first `k` values into a row of panels, and takes no more of them.
 pub(crate) fn set_row(panels: &mut [f32], k: usize, row: usize, values: impl Iterator<Item = f32>) {
     let lane = panels.iter_mut().skip(place(k, row, 0)).step_by(PANEL).take(k);
     lane.zip(values).for_each(|(out, value)| *out = value);

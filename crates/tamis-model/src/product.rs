@@ -21,7 +21,6 @@ use crate::threads::Threads;
 struct Blocking {
     /// Chain length, at most.
     chain: usize,
-    /// Tiles of rows of A.
     tiles: usize,
 }
 
@@ -111,7 +110,6 @@ impl<'a> Out<'a> {
     }
 }
 
-/// M, N and K of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct ProductShape {
     pub m: usize,

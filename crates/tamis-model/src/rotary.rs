@@ -37,7 +37,6 @@ impl Rotary {
         Self { frequencies, table: Vec::new() }
     }
 
-    /// Makes positions `0..count` available.
     pub(crate) fn reach(&mut self, count: usize) {
         let width = 2 * self.frequencies.len();
         for position in self.table.len() / width..count {

@@ -144,7 +144,6 @@ pub struct Journal {
     head: Head,
 }
 
-/// Header of a file.
 #[derive(Debug, Clone, Copy)]
 struct Head {
     /// Length of the header in bytes.
@@ -234,9 +233,6 @@ impl Journal {
     }
 
     /// As [`Journal::open`], records that are JSON; each with its position.
-    ///
-    /// # Errors
-    /// As [`Journal::open`], and a record that is something else.
     pub fn open_json<T: DeserializeOwned>(
         disk: &Disk,
         path: &Path,

@@ -127,9 +127,6 @@ impl ImageTokens {
 
     /// What the model reads in place of what a template wrote: the token of each image as often as that image
     /// has tokens. Where there are not as many as `lengths`, how many there are.
-    ///
-    /// # Errors
-    /// The number of images in `ids`.
     pub fn expand(&self, ids: &[u32], lengths: &[usize]) -> Result<Vec<u32>, usize> {
         let num_images = ids.iter().filter(|&&id| id == self.token_id).count();
         // Two that touch could not be told apart again.

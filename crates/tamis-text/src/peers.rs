@@ -67,7 +67,6 @@ const TEXTS: [&str; 8] = [
     "\\frac{1}{2}\n\\boxed{42}",
     " a  b ",
 ];
-/// Tokens of the vocabulary whose texts are looked at.
 const NUM_TOKENS: u32 = 4096;
 
 /// A text that the two tokenizers split differently.

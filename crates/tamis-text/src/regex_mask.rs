@@ -21,7 +21,6 @@ const MAX_AUTOMATON: usize = 16 << 20;
 /// Bytes of masks that are kept for an expression; beyond them all are made anew.
 const MAX_MASKS: usize = 64 << 20;
 
-/// Expressions whose masks are kept for a tokenizer.
 const MAX_EXPRESSIONS: usize = 8;
 
 /// An expression cannot be followed.
@@ -56,9 +55,6 @@ pub struct WholeRegex {
 
 impl WholeRegex {
     /// Reads an expression.
-    ///
-    /// # Errors
-    /// [`RegexMaskError::Pattern`] where it is none, or its automaton is too large.
     pub fn new(pattern: &str) -> Result<Self, RegexMaskError> {
         let automaton = automaton(pattern)?;
         let start = automaton
@@ -128,9 +124,6 @@ const DEAD: StateID = StateID::ZERO;
 
 impl RegexMask {
     /// For the completions of a tokenizer, which end with one of `end_token_ids`.
-    ///
-    /// # Errors
-    /// Where the expression is none, or no completion of these tokens matches it.
     pub fn new(pattern: &str, tokenizer: &Tokenizer, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
         Self::over(pattern, tokenizer.token_bytes()?.into(), end_token_ids)
     }
@@ -280,7 +273,6 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
         .map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })
 }
 
-/// An error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(|error| in_one_line(&error.to_string())).collect::<Vec<_>>().join(": ")
@@ -318,9 +310,6 @@ impl RegexMasks {
 
     /// The mask of an expression, for completions that end with one of `end_token_ids`. One is made at a
     /// time: whoever else asks waits, and has what was made.
-    ///
-    /// # Errors
-    /// See [`RegexMask::new`].
     pub fn get(&self, pattern: &str, end_token_ids: &[u32]) -> Result<Arc<RegexMask>, RegexMaskError> {
         let is_it = |(of, ends, _): &Made| of == pattern && ends == end_token_ids;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

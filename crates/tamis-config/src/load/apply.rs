@@ -101,7 +101,6 @@ pub fn apply(tree: &mut Node, argument: Override, owner_of: OwnerOf, diagnostics
     }
 }
 
-/// The value at a path, if there is one.
 fn existing<'n>(tree: &'n mut Node, parts: &[&str]) -> Option<&'n mut Node> {
     if parts.is_empty() { Some(tree) } else { tree.at_mut(&parts.join(".")) }
 }

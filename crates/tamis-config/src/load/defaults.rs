@@ -9,7 +9,6 @@ use crate::yaml;
 /// The defaults of every key, as commented YAML.
 const DEFAULTS_YAML: &str = include_str!("../../defaults.yaml");
 
-/// The parsed defaults.
 pub(super) fn default_tree() -> &'static Node {
     static TREE: OnceLock<Node> = OnceLock::new();
     TREE.get_or_init(|| {

@@ -13,9 +13,6 @@ use crate::tree::Node;
 use crate::yaml;
 
 /// Reads a configuration file: a regular one of a bounded size, in UTF-8.
-///
-/// # Errors
-/// The finding; where the text is no UTF-8, with its place.
 pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
         let hint = match error.kind() {

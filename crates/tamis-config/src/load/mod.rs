@@ -44,9 +44,6 @@ pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErr
 
 /// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the
 /// `config.yaml` that the run wrote.
-///
-/// # Errors
-/// As [`load`].
 pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_files(Some(own), files, arguments, LoadPurpose::Training)
 }
@@ -54,9 +51,6 @@ pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Resul
 /// Loads a configuration as [`load`] does (that of a run where `run` is its `config.yaml`), for measuring a
 /// policy: training prompts, the length of a run and the like may be missing, and nothing is said about what
 /// only training reads.
-///
-/// # Errors
-/// As [`load`].
 pub fn load_for_evaluation(
     run: Option<&Path>,
     files: &[PathBuf],
@@ -85,25 +79,16 @@ pub fn read_sources(run: Option<&Path>, files: &[PathBuf], layers: &mut Layers) 
 
 /// Loads a configuration as [`load`] does, to look at it: what nobody has said yet, such as the model or the
 /// data, stays an error in [`Loaded::warnings`] and refuses nothing.
-///
-/// # Errors
-/// As [`load`], for what was said.
 pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_files(None, files, arguments, LoadPurpose::Showing)
 }
 
 /// Loads a configuration from texts and overrides, as [`load`] does from files.
-///
-/// # Errors
-/// As [`load`].
 pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_layers(Layers::new(|_| None), sources, arguments, LoadPurpose::Training)
 }
 
 /// Loads a configuration from texts and overrides, as [`load_to_show`] does from files.
-///
-/// # Errors
-/// As [`load`], for what was said.
 pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_layers(Layers::new(|_| None), sources, arguments, LoadPurpose::Showing)
 }

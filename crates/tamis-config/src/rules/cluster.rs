@@ -38,7 +38,6 @@ impl Checker<'_> {
         self.ranks(starts_learner);
     }
 
-    /// Checks what a launcher starts.
     fn launched(&mut self, starts_learner: bool, starts_servers: bool) {
         let (learner, cluster) = (&self.config.learner, &self.config.cluster);
         let launcher = cluster.launcher;
@@ -117,7 +116,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the ranks that are asked for can be started.
     fn ranks(&mut self, starts_learner: bool) {
         let (learner, launcher) = (&self.config.learner, self.config.cluster.launcher);
         let keys = ["learner.gpus_per_node", "learner.nodes", "learner.heartbeat"];

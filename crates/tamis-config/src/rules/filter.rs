@@ -139,7 +139,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Warns of keys that another key of the filter makes idle.
     fn idle_keys(&mut self, filter: &FilterConfig) {
         let (idle, reason) = filter.kind.idle_keys();
         for key in idle {

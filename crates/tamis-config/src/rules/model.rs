@@ -88,7 +88,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the texts that end a completion.
     fn stop_texts(&mut self) {
         if self.config.rollout.stop.iter().any(String::is_empty) {
             self.error(

@@ -209,7 +209,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Rules of a step that is one round.
     fn single_round(&mut self, generated: usize, train: usize) {
         let has_filter = self.config.filter.is_some();
         let reason = if has_filter {

@@ -90,7 +90,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that weights can be sent from one GPU to others.
     fn transfer(&mut self) {
         if self.config.publish_mode() != PublishMode::Nccl {
             let mode = self.config.publish_mode();

@@ -63,7 +63,6 @@ impl Checker<'_> {
         self.samples();
     }
 
-    /// Rules about how validation samples.
     fn samples(&mut self) {
         let validate = &self.config.validate;
         let several: Vec<&str> = validate

@@ -115,7 +115,6 @@ settings! {
 }
 
 impl Config {
-    /// Reads a merged tree; what is wrong goes to the reader.
     pub(crate) fn read(tree: &Node, reader: &mut Reader) -> Option<Self> {
         let mut config = reader.read(tree, "")?;
         note_paths(&mut config, tree);

@@ -190,9 +190,6 @@ impl<'a> AdvantageBatch<'a> {
 
     /// Whether all lengths fit together, all needed columns are there, and what will be read is finite.
     /// Linear in what is checked.
-    ///
-    /// # Errors
-    /// The first thing that is wrong, named.
     pub(crate) fn check(
         &self,
         estimator: &'static str,

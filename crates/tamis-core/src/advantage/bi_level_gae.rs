@@ -13,7 +13,6 @@ use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "bi_level_gae",
     family: Family::Advantage,

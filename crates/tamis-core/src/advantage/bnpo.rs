@@ -18,7 +18,6 @@ use crate::setting::Ranged as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "bnpo",
     family: Family::Advantage,
@@ -99,7 +98,6 @@ pub(super) fn check_range(
     Err(fault!("reward of trajectory {trajectory} in group {group} is {}; `{estimator}` is defined for rewards from {} to {}", shortest(rewards.values()[place]), shortest(low), shortest(high), trajectory = place - rewards.offsets()[group]).into())
 }
 
-/// Whether a range is one.
 pub(super) fn check_bounds(low: f64, high: f64) -> Result<(), AdvantageError> {
     in_range("low", low, low.is_finite(), "a finite number")?;
     in_range("high", high, high > low && high.is_finite(), "a finite number above `low`")

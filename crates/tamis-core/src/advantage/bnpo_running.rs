@@ -13,7 +13,6 @@ use crate::setting::Ranged as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "bnpo_running",
     family: Family::Advantage,

@@ -11,7 +11,6 @@ use crate::setting::Named as _;
 use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "cpo",
     family: Family::Advantage,
@@ -137,7 +136,6 @@ impl Cpo {
         self.pos_alpha != 0.0
     }
 
-    /// The advantage of a whole completion.
     fn of_sequence(&self, completion: &Completion<'_>) -> f64 {
         let Completion { advantage, is_mixed, old, gold, .. } = *completion;
         let bound = if is_mixed { advantage.abs() / 2.0 } else { f64::INFINITY };

@@ -7,7 +7,6 @@ use super::{
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "dr_grpo",
     family: Family::Advantage,

@@ -146,9 +146,6 @@ pub trait AdvantageEstimator: Named + Ranged {
     }
 
     /// The computation itself, on a batch that [`Self::estimate`] has checked.
-    ///
-    /// # Errors
-    /// Faults that only the computation can find.
     fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState)
     -> Result<Estimate, AdvantageError>;
 
@@ -168,9 +165,6 @@ pub trait AdvantageEstimator: Named + Ranged {
     }
 
     /// Advantages alone, from the state at the start of a run.
-    ///
-    /// # Errors
-    /// As [`Self::estimate`].
     fn advantages(&self, batch: &AdvantageBatch<'_>) -> Result<Advantages, AdvantageError> {
         Ok(self.estimate(batch, &AdvantageState::default())?.advantages)
     }

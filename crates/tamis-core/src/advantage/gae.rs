@@ -11,7 +11,6 @@ use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "gae",
     family: Family::Advantage,

@@ -9,7 +9,6 @@ use crate::entry::{Entry, Family};
 use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "gpg",
     family: Family::Advantage,

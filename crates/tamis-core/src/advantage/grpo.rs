@@ -12,7 +12,6 @@ use crate::ragged::Ragged;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "grpo",
     family: Family::Advantage,

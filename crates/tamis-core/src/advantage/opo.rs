@@ -8,7 +8,6 @@ use super::{
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "opo",
     family: Family::Advantage,

@@ -14,7 +14,6 @@ use crate::ragged::Ragged;
 use crate::setting::Named as _;
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "optimal_token_baseline",
     family: Family::Advantage,

@@ -3,13 +3,11 @@
 use super::statistics::Moments;
 use crate::ragged::Ragged;
 
-/// One group of a batch whose rewards differ.
 pub(crate) struct MixedGroup<'a> {
     /// Index of the first member in the batch.
     pub(crate) first: usize,
     /// Rewards \[G\], NaN for unscored members.
     pub(crate) rewards: &'a [f64],
-    /// Their moments.
     pub(crate) moments: Moments,
 }
 

@@ -9,7 +9,6 @@ use crate::entry::{Entry, Family};
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "reinforce_plus_plus_baseline",
     family: Family::Advantage,

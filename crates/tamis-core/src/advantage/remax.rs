@@ -12,7 +12,6 @@ use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "remax",
     family: Family::Advantage,

@@ -9,7 +9,6 @@ use crate::entry::{Entry, Family};
 use crate::setting::Named as _;
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "tir_optimal_token_baseline",
     family: Family::Advantage,

@@ -6,7 +6,6 @@ use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::fault::Fault;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "first_fit",
     family: Family::Balancing,
@@ -23,9 +22,6 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Packs sequences, the longest first, into micro-batches of at most `limit` tokens: the indices of each,
 /// ascending, in the order in which they were opened. A longer sequence passes alone. `O(n log n)`.
-///
-/// # Errors
-/// A limit of 0.
 ///
 /// ```
 /// use tamis_core::balance::first_fit;

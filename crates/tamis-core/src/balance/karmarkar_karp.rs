@@ -8,7 +8,6 @@ use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::fault::Fault;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "karmarkar_karp",
     family: Family::Balancing,

@@ -5,7 +5,6 @@ use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::fault::Fault;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "micro_batches",
     family: Family::Balancing,

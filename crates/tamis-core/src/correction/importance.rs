@@ -15,7 +15,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("TRL", "vllm_importance_sampling_mode=token_truncate|token_mask|sequence_truncate|sequence_mask"),
 ];
 
-/// The catalogue's entry of token weights.
 pub(super) const TOKEN: Entry = Entry {
     name: "token_is",
     family: Family::Correction,
@@ -41,7 +40,6 @@ pub(super) const TOKEN: Entry = Entry {
     ],
 };
 
-/// The catalogue's entry of trajectory weights.
 pub(super) const SEQUENCE: Entry = Entry {
     name: "sequence_is",
     family: Family::Correction,
@@ -62,7 +60,6 @@ pub(super) const SEQUENCE: Entry = Entry {
     differences: &["TRL's default is this with `outside: mask` and `max: 3.0` (sequence_mask)"],
 };
 
-/// The catalogue's entry of masked weights.
 pub(super) const ICEPOP: Entry = Entry {
     name: "icepop",
     family: Family::Correction,
@@ -84,7 +81,6 @@ pub(super) const ICEPOP: Entry = Entry {
     differences: &[],
 };
 
-/// The catalogue's entry of the normalisation.
 pub(super) const BATCH_NORMALIZE: Entry = Entry {
     name: "batch_normalize",
     family: Family::Correction,

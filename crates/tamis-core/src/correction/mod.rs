@@ -197,7 +197,6 @@ pub enum CorrectionError {
     },
 }
 
-/// One trajectory of the columns.
 #[derive(Clone, Copy)]
 pub(crate) struct SamplerRow<'a, T> {
     pub(crate) start: usize,
@@ -244,9 +243,6 @@ impl<'a, T: Real> SamplerColumns<'a, T> {
     }
 
     /// Whether all lengths fit together.
-    ///
-    /// # Errors
-    /// [`Fault`] with the first that does not.
     pub fn check(&self) -> Result<(), Fault> {
         let expected = num_tokens(self.offsets)?;
         check_length("mask", expected, self.mask.len())?;
@@ -272,9 +268,6 @@ impl<'a, T: Real> SamplerColumns<'a, T> {
 
 impl Correction {
     /// Whether every setting is in range.
-    ///
-    /// # Errors
-    /// The first that is not.
     pub fn check(&self) -> Result<(), CorrectionError> {
         if let Some(limit) = self.log_ratio_limit
             && !(limit > 0.0 && limit.is_finite())

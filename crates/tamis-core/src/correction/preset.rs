@@ -6,7 +6,6 @@ use super::{Correction, Mode};
 use crate::choice;
 use crate::entry::{Entry, Family};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "correction_presets",
     family: Family::Correction,
@@ -26,7 +25,6 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// The catalogue's entry of the modes without a forward pass of their own.
 pub(super) const BYPASS: Entry = Entry {
     name: "bypass",
     family: Family::Correction,

@@ -8,7 +8,6 @@ use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::objective::Real;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "rejection",
     family: Family::Correction,

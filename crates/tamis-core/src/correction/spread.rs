@@ -30,7 +30,6 @@ impl Spread {
         }
     }
 
-    /// Adds a value.
     pub(crate) fn add(&mut self, value: f64) {
         self.add_times(value, 1.0);
     }
@@ -47,7 +46,6 @@ impl Spread {
         self.max = if value > self.max || value.is_nan() { value } else { self.max };
     }
 
-    /// Values added.
     pub(crate) fn count(&self) -> f64 {
         self.count
     }

@@ -4,7 +4,6 @@ use crate::entry::{Entry, Family};
 use crate::fault::Fault;
 use crate::ragged::{Ragged, check_length};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "truncated",
     family: Family::Mask,

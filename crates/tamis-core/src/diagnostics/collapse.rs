@@ -5,7 +5,6 @@ use crate::advantage::statistics::Moments;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
-/// The catalogue's entry of diversity.
 pub(super) const DIVERSITY: Entry = Entry {
     name: "diversity",
     family: Family::Diagnostic,
@@ -27,7 +26,6 @@ pub(super) const DIVERSITY: Entry = Entry {
     ],
 };
 
-/// The catalogue's entry of the variance decomposition.
 pub(super) const VARIANCE: Entry = Entry {
     name: "variance_shares",
     family: Family::Diagnostic,
@@ -160,7 +158,6 @@ impl VarianceShares {
         }
     }
 
-    /// Share of the variance that is within groups.
     fn within_share(&self) -> f64 {
         self.within / (self.within + self.between)
     }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "pass_rates",
     family: Family::Diagnostic,

@@ -6,7 +6,6 @@ use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::fault::Fault;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "variance_buckets",
     family: Family::Diagnostic,
@@ -50,9 +49,6 @@ impl Default for Buckets {
 
 impl Buckets {
     /// Whether there are any, in order.
-    ///
-    /// # Errors
-    /// No bucket, or edges that do not ascend.
     pub fn check(&self) -> Result<(), Fault> {
         match self {
             Self::Quantile { buckets: 0 } => Err(fault!("there must be at least one bucket")),
@@ -76,9 +72,6 @@ impl Buckets {
     }
 
     /// The bucket of each group \[P\] by its deviation \[P\]; `None`: in none.
-    ///
-    /// # Errors
-    /// As [`Self::check`].
     ///
     /// ```
     /// use tamis_core::diagnostics::Buckets;

@@ -3,7 +3,6 @@
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "zero_advantage",
     family: Family::Diagnostic,

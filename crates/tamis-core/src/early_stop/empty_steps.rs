@@ -6,7 +6,6 @@ use super::StopReason;
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "empty_steps",
     family: Family::EarlyStop,

@@ -6,7 +6,6 @@ use super::StopReason;
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "low_success",
     family: Family::EarlyStop,

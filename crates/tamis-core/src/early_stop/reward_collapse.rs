@@ -8,7 +8,6 @@ use super::StopReason;
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "reward_collapse",
     family: Family::EarlyStop,

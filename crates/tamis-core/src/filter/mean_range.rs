@@ -6,7 +6,6 @@ use crate::figure::shortest;
 use crate::setting::Ranged as _;
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "mean_range",
     family: Family::Filter,

@@ -5,7 +5,6 @@ use super::{Filter, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict,
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "min_p",
     family: Family::Filter,

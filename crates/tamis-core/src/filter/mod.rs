@@ -92,9 +92,6 @@ pub trait Filter: Named + Ranged {
     fn scope(&self) -> Scope;
 
     /// Whether every setting is in range, and they go together.
-    ///
-    /// # Errors
-    /// Settings that make no sense.
     fn check(&self) -> Result<(), FilterError> {
         Ok(self.check_ranges()?)
     }

@@ -5,7 +5,6 @@ use crate::entry::{Entry, Family};
 use crate::setting::Ranged as _;
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "percentile",
     family: Family::Filter,

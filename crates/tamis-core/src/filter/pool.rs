@@ -170,7 +170,6 @@ pub(super) struct Ranking {
 }
 
 impl Ranking {
-    /// Number of groups that compete.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
@@ -190,7 +189,6 @@ impl Ranking {
         self.verdicts
     }
 
-    /// Keeps those with a score that a condition holds for.
     pub(super) fn keep_where(mut self, condition: impl Fn(f64) -> bool) -> Vec<Verdict> {
         for (_, i) in self.places.iter().filter(|(score, _)| condition(*score)) {
             if let Some(verdict) = self.verdicts.get_mut(*i) {

@@ -5,7 +5,6 @@ use crate::entry::{Entry, Family};
 use crate::figure::shortest;
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "variance",
     family: Family::Filter,

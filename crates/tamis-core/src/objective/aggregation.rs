@@ -12,7 +12,6 @@ use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::ragged::{Ragged, check_length};
 
-/// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 7] = {
     const fn entry(
         name: &'static str,

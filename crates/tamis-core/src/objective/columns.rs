@@ -271,7 +271,6 @@ pub(crate) struct Row<'a, T> {
     pub(crate) sequence_weight: f64,
 }
 
-/// Advantage of a trajectory's tokens.
 #[derive(Clone, Copy)]
 pub(crate) enum RowAdvantage<'a> {
     Same(f64),

@@ -8,7 +8,6 @@ use crate::entry::{Entry, Family};
 use crate::setting::Ranged as _;
 use crate::settings;
 
-/// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "entropy_bonus",

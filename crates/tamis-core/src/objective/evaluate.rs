@@ -54,9 +54,6 @@ impl Objective {
     }
 
     /// The whole optimizer batch in one call: value, metrics, next state and derivatives.
-    ///
-    /// # Errors
-    /// As [`Self::evaluate`].
     pub fn value_and_gradient<T: Real>(
         &self,
         columns: &Columns<'_, T>,

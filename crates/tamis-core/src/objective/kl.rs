@@ -18,7 +18,6 @@ use crate::choice;
 use crate::entry::{Entry, Family};
 use crate::ragged::{Ragged, check_length};
 
-/// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 4] = {
     const fn entry(
         name: &'static str,
@@ -250,7 +249,6 @@ pub struct KlTerm {
 pub(crate) struct KlPass {
     /// Factor of each token's estimate.
     pub(crate) scale: f64,
-    /// The coefficient.
     pub(crate) coef: f64,
     /// The two policies of the ratio, where the estimate is multiplied by it.
     pub(crate) importance: Importance,
@@ -325,9 +323,6 @@ pub struct KlInReward {
 /// Shapes: all columns `[B][T]` alike. Masked tokens keep their score. The caller moves the coefficient
 /// afterwards: `controller.update(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl
 /// `apply_kl_penalty`.
-///
-/// # Errors
-/// If the columns do not fit together.
 pub fn in_reward<T: Real>(
     estimator: KlEstimator,
     coef: f64,

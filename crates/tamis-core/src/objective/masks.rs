@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::error::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
 
-/// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "top_entropy",

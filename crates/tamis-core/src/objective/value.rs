@@ -9,7 +9,6 @@ use crate::entry::{Entry, Family};
 use crate::fault::Fault;
 use crate::ragged::{check_length, num_tokens};
 
-/// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 3] = [
     Entry {
         name: "value_loss",

@@ -192,9 +192,6 @@ pub struct Unbalanced {
 
 impl Accounting {
     /// Whether the identity holds, in groups, in trajectories, in turns and in tokens.
-    ///
-    /// # Errors
-    /// [`Unbalanced`] with both sides.
     pub fn check(&self) -> Result<(), Unbalanced> {
         for (unit, number) in [
             ("groups", (|count| count.groups) as fn(Count) -> u64),

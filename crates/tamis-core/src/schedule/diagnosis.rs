@@ -111,7 +111,6 @@ pub struct Diagnosis {
     pub recommendations: Vec<Recommendation>,
 }
 
-/// The largest n that is recommended.
 const MOST_SAMPLES: usize = 64;
 /// A limit on rounds above this is not a remedy.
 const MOST_ROUNDS: u64 = 50;

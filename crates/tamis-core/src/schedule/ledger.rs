@@ -23,11 +23,9 @@ pub(super) struct Flight {
     is_certain: bool,
 }
 
-/// Result of a group's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GroupOutcome {
-    /// All members were scored.
     Scored(GroupSummary),
     /// The group failed for good.
     Failed(Spent),
@@ -66,9 +64,7 @@ pub(super) struct Kept {
 /// Place of a scored group once it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judged {
-    /// Kept.
     Kept,
-    /// Dropped.
     Dropped,
     /// Dropped, and held for a batch that may lack groups.
     Spare,
@@ -79,7 +75,6 @@ pub(super) enum Judged {
 pub(super) struct GivenUp {
     pub(super) id: GroupId,
     pub(super) epoch: u64,
-    /// Members that were begun.
     pub(super) num_members: usize,
     /// Result of the generation; `None` while it goes on.
     pub(super) outcome: Option<GroupOutcome>,
@@ -159,7 +154,6 @@ impl Ledger {
         self.in_flight.len() - self.num_certain
     }
 
-    /// Groups in flight.
     pub(super) fn num_in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -169,17 +163,14 @@ impl Ledger {
         self.num_kept() + self.num_certain
     }
 
-    /// Groups that are kept.
     pub(super) fn num_kept(&self) -> usize {
         self.ready.len() + self.waiting.len()
     }
 
-    /// Groups that may be trained on now.
     pub(super) fn num_ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Groups dispatched in the step so far.
     pub(super) fn num_dispatched(&self) -> u64 {
         self.step.generated.groups
     }
@@ -195,7 +186,6 @@ impl Ledger {
         kept.chain(self.finished.keys().copied()).chain(self.in_flight.keys().copied())
     }
 
-    /// Whether a group is being generated.
     pub(super) fn is_in_flight(&self, group: GroupId) -> bool {
         self.in_flight.contains_key(&group)
     }
@@ -205,7 +195,6 @@ impl Ledger {
         self.aborting.contains(&group)
     }
 
-    /// The entry of a group in flight.
     pub(super) fn flight(&self, group: GroupId) -> Result<Flight, ScheduleError> {
         self.in_flight.get(&group).copied().ok_or_else(|| {
             let is_finished = self.finished.contains_key(&group);
@@ -254,13 +243,11 @@ impl Ledger {
         self.step.generated += Count::of(groups.len(), num_members, Spent::default());
     }
 
-    /// Members of a group in flight that are begun.
     pub(super) fn num_begun(&self, group: GroupId) -> Option<usize> {
         let flight = self.in_flight.get(&group)?;
         Some(self.group_size.saturating_sub(flight.unbegun))
     }
 
-    /// Whether a group in flight is certain to be kept.
     pub(super) fn is_certain(&self, group: GroupId) -> bool {
         self.in_flight.get(&group).is_some_and(|flight| flight.is_certain)
     }
@@ -299,7 +286,6 @@ impl Ledger {
         Some(flight)
     }
 
-    /// A group in flight is complete, or has failed.
     pub(super) fn finish(&mut self, group: GroupId, outcome: GroupOutcome) {
         let Some(Flight { version, epoch, unbegun, .. }) = self.land(group) else { return };
         self.step.generated += outcome.spent();
@@ -353,7 +339,6 @@ impl Ledger {
         }
     }
 
-    /// Takes the first ready groups to train on.
     pub(super) fn train(&mut self, groups: usize) -> Vec<Kept> {
         let trained: Vec<Kept> = self.ready.drain(..groups.min(self.ready.len())).collect();
         self.step.trained += self.count(trained.iter());
@@ -380,7 +365,6 @@ impl Ledger {
         });
     }
 
-    /// Counts copies of groups that are trained on.
     pub(super) fn duplicate<'a>(&mut self, copies: impl Iterator<Item = &'a Kept>) {
         self.step.duplicated += self.count(copies);
     }

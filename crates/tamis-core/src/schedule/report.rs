@@ -143,7 +143,6 @@ impl StepReport {
     }
 }
 
-/// Why groups were dropped, with their number.
 fn reasons(tally: &Tally) -> String {
     tally
         .dropped_by()

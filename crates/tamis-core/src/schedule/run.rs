@@ -18,7 +18,6 @@ use crate::filter::{DropReason, GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 
-/// Phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Phase {
@@ -46,14 +45,12 @@ pub(super) enum GoesBack {
     Untrained,
 }
 
-/// The step in the making.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct OpenStep {
     /// Generation rounds begun, or so many groups as make one.
     pub(super) rounds: u64,
     /// The limit on them where that is adaptive: the greatest that it came to in the step.
     adaptive_limit: u64,
-    /// Parts handed out.
     pub(super) parts: u64,
     pub(super) tally: Tally,
     batch: Tally,
@@ -72,7 +69,6 @@ pub(super) struct OpenStep {
 }
 
 impl OpenStep {
-    /// A step that begins at a keep rate.
     fn under(settings: &ScheduleSettings, keep_rate: KeepRate) -> Self {
         Self { adaptive_limit: adaptive(settings, keep_rate), ..Self::default() }
     }
@@ -97,7 +93,6 @@ impl Epoch {
     }
 }
 
-/// The answer to a draw.
 pub(super) struct Drawn {
     /// Number of prompts fewer than were asked for.
     pub(super) missing: usize,
@@ -105,7 +100,6 @@ pub(super) struct Drawn {
     pub(super) is_empty_epoch: bool,
 }
 
-/// The state of a run that every mode has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScheduleRun {
@@ -188,7 +182,6 @@ impl ScheduleRun {
         }
     }
 
-    /// The greatest lag that a trained group may have.
     pub(super) fn max_lag(&self) -> u64 {
         match self.settings.surplus {
             Surplus::Discard => 0,
@@ -215,7 +208,6 @@ impl ScheduleRun {
         self.settings.total_steps.is_some_and(|total| self.progress.steps >= total)
     }
 
-    /// Asks for prompts of the current epoch.
     pub(super) fn draw(&mut self, step: u64, round: u64, num_prompts: usize, commands: &mut Vec<Command>) {
         self.asked = Some(num_prompts);
         commands.push(Command::Draw { step, round, num_prompts });
@@ -363,7 +355,6 @@ impl ScheduleRun {
         epoch.tally.append(alone);
     }
 
-    /// Counts settled groups in the step.
     pub(super) fn count(&mut self, tally: &Tally) {
         self.step.tally.append(tally);
         self.since_trained.append(tally);
@@ -441,7 +432,6 @@ impl ScheduleRun {
         ids
     }
 
-    /// Closes a step that is trained.
     pub(super) fn close_trained(&mut self, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
         let close = self.close(true, commands)?;
         let Count { trajectories, turns, tokens, .. } = close.report.accounting.trained;
@@ -449,7 +439,6 @@ impl ScheduleRun {
         Ok(close)
     }
 
-    /// The step was trained.
     pub(super) fn note_trained(&mut self, members: Members) -> Result<(), ScheduleError> {
         let Phase::Training { trajectories, turns, tokens } = self.phase else {
             return self.expect(false, "trained");
@@ -472,7 +461,6 @@ impl ScheduleRun {
         Ok(())
     }
 
-    /// Weights were published.
     pub(super) fn note_published(&mut self, version: PolicyVersion) -> Result<(), ScheduleError> {
         self.expect(self.phase != Phase::Ended, "published")?;
         self.check_version(version)?;

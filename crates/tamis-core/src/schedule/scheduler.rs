@@ -69,9 +69,6 @@ impl Scheduler {
     /// groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]), or the data are over
     /// and none of the run's groups was kept. The remaining case, epochs that keep at least one group, is
     /// progress towards a batch.
-    ///
-    /// # Errors
-    /// Where the settings contradict themselves.
     pub fn rounds(settings: ScheduleSettings) -> Result<Self, ScheduleError> {
         settings.check()?;
         Ok(Self {
@@ -143,9 +140,6 @@ impl Scheduler {
     }
 
     /// [`Self::streaming`] that starts groups as another system does.
-    ///
-    /// # Errors
-    /// As there.
     pub fn streaming_with(settings: StreamingSettings, admission: Admission) -> Result<Self, ScheduleError> {
         let policy = Streaming::new(&settings, admission)?;
         Ok(Self {

@@ -251,9 +251,6 @@ impl ScheduleSettings {
     }
 
     /// Checks the settings against each other.
-    ///
-    /// # Errors
-    /// The first contradiction found.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.check_sizes()?;
         let (gen_batch_size, train_batch_size) = (self.gen_batch_size, self.train_batch_size);

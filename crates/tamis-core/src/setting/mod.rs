@@ -126,9 +126,6 @@ pub trait Settings: Described {
     const LEADS: bool = false;
 
     /// Writes its keys.
-    ///
-    /// # Errors
-    /// Those of what is written to.
     fn write_keys<M: SerializeMap>(&self, keys: &mut M) -> Result<(), M::Error>;
 
     /// Takes its keys out of a mapping. One that is not there is at its default.
@@ -142,9 +139,6 @@ pub trait Settings: Described {
 /// is held to the ranges when it is read, and code that fills in the fields by [`Ranged::check_ranges`].
 pub trait Ranged {
     /// Whether every number is finite and fulfils the check of its key.
-    ///
-    /// # Errors
-    /// The first that does not.
     fn check_ranges(&self) -> Result<(), OutOfRange>;
 }
 
@@ -161,9 +155,6 @@ pub struct OutOfRange {
 }
 
 /// Whether every number of a key's value is in range.
-///
-/// # Errors
-/// The first that is not.
 pub fn check_range<T: Described>(key: &'static str, value: &T, check: Check) -> Result<(), OutOfRange> {
     let outside = value.numbers().into_iter().find(|value| !(value.is_finite() && check.holds(*value)));
     outside.map_or(Ok(()), |value| Err(OutOfRange { key, value, check }))
@@ -185,17 +176,11 @@ pub fn take_key<T: DeserializeOwned>(keys: &mut Keys, key: &str) -> Result<Optio
 }
 
 /// The value of a key that has no default.
-///
-/// # Errors
-/// As [`take_key`], and where the key is not there.
 pub fn take_required<T: DeserializeOwned>(keys: &mut Keys, key: &str) -> Result<T, String> {
     take_key(keys, key)?.ok_or_else(|| format!("`{key}` is missing"))
 }
 
 /// Settings of a mapping that holds their keys and no others.
-///
-/// # Errors
-/// As [`Settings::take_keys`], and a key that the settings do not have.
 pub fn of_keys<T: Settings>(mut keys: Keys) -> Result<T, String> {
     let settings = T::take_keys(&mut keys)?;
     match keys.keys().next() {
@@ -237,9 +222,6 @@ pub fn is_plain_kind<T: DeserializeOwned + PartialEq>(value: &T, kind: &str) -> 
 }
 
 /// The keys of a tagged section, of which a name may stand for its kind.
-///
-/// # Errors
-/// Those of the deserialiser.
 pub fn keys_or_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Keys, D::Error> {
     match serde_json::Value::deserialize(deserializer)? {
         serde_json::Value::Object(keys) => Ok(keys),
@@ -288,7 +270,6 @@ pub fn default_text<T: Serialize>(value: &T) -> String {
     json_text(&serde_json::to_value(value).unwrap_or_default())
 }
 
-/// JSON as YAML writes it in one line.
 fn json_text(json: &serde_json::Value) -> String {
     use serde_json::Value as Json;
     match json {

@@ -142,13 +142,11 @@ impl Countdown {
     }
 }
 
-/// A part of the solution that is drawn.
 struct Part {
     text: String,
     value: Rational,
 }
 
-/// A task and its solution.
 fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, String), Fault> {
     settings.check_ranges()?;
     let &CountdownSettings {

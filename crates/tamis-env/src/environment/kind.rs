@@ -44,9 +44,6 @@ pub trait KindSettings {
 /// The settings of one game.
 pub trait GameSettings {
     /// The game at its start: members of a group have the same `start` and a `luck` of their own.
-    ///
-    /// # Errors
-    /// Settings that make no game.
     fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, Fault>;
 
     /// What a policy is told about the game where the user writes no other words.
@@ -193,9 +190,6 @@ pub struct Opening {
 
 impl EnvironmentMaker {
     /// The environment at its start.
-    ///
-    /// # Errors
-    /// Settings that make none.
     pub fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Environment>, Fault> {
         Ok(match self.style {
             EnvironmentStyle::Ragen => Box::new(self.prompted(start, luck)?),
@@ -204,9 +198,6 @@ impl EnvironmentMaker {
     }
 
     /// What the policy is told at this start.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
     pub fn open(&self, start: Key) -> Result<Opening, Fault> {
         Ok(match self.style {
             EnvironmentStyle::Ragen => {
@@ -275,17 +266,11 @@ impl EnvironmentMaker {
     }
 
     /// The game without words.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
     pub fn game(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, Fault> {
         self.game_settings()?.begin(start, luck)
     }
 
     /// Characters that observations and answers may be written with.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
     pub fn alphabet(&self, seed: u64) -> Result<String, Fault> {
         let key = Key::new(seed, Purpose::Environment);
         let game = self.game(key, key)?;

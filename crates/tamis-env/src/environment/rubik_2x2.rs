@@ -258,9 +258,6 @@ impl Rubik2x2 {
     /// assert_eq!(start.actions().iter().filter(|action| solves(action)).count(), 1);
     /// # Ok::<(), tamis_core::fault::Fault>(())
     /// ```
-    ///
-    /// # Errors
-    /// A setting out of range.
     pub fn new(settings: &Rubik2x2Settings, key: Key) -> Result<Self, Fault> {
         settings.check_ranges()?;
         let turns = Turn::all(settings);

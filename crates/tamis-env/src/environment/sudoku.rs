@@ -167,7 +167,6 @@ impl Sudoku {
         self.box_size * self.box_size
     }
 
-    /// The action that puts a number into a cell.
     fn placement(&self, cell: usize, number: u64) -> String {
         format!("place {number} at {} {}", cell / self.side() + 1, cell % self.side() + 1)
     }
@@ -240,7 +239,6 @@ impl Game for Sudoku {
         Some(self.placement(cell, self.solution[cell].into()))
     }
 
-    /// Any number in any empty cell.
     fn guess(&self, draw: Key) -> Option<String> {
         let empty: Vec<usize> = (0..self.cells.len()).filter(|&cell| self.cells[cell] == 0).collect();
         let cell = *empty.get(draw.below(1, empty.len() as u64) as usize)?;

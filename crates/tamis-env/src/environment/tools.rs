@@ -128,7 +128,6 @@ struct ToolEpisode {
 }
 
 impl ToolEpisode {
-    /// What a call comes to, and whether it failed.
     fn call(&mut self, name: &str, arguments: &Value) -> Result<(String, bool), EnvironmentFault> {
         if let Some(tool) = self.tools.own.iter().find(|tool| tool.name() == name) {
             return Ok(match tool.call(arguments) {

@@ -203,7 +203,6 @@ mod tests {
         TwentyFortyEight { cells: cells.to_vec(), ..game(settings, 1) }
     }
 
-    /// Value of all tiles.
     fn total(game: &TwentyFortyEight) -> u64 {
         game.cells.iter().filter(|&&tile| tile > 0).map(|&tile| 1u64 << tile).sum()
     }

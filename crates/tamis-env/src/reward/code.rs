@@ -172,7 +172,6 @@ enum Split {
     Fault(String),
 }
 
-/// The tests of a ground truth.
 enum Tests {
     Programs(Vec<(String, String)>),
     Calls { function: String, setup: String, cases: Vec<(Vec<Json>, Json)> },
@@ -201,7 +200,6 @@ struct CodeReward {
 }
 
 impl CodeReward {
-    /// The tests of a ground truth.
     fn tests(&self, truth: &str) -> Result<Arc<Tests>, RewardFailure> {
         let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tests) = kept().get(truth) {

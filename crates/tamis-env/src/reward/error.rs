@@ -43,7 +43,6 @@ pub enum RewardError {
 }
 
 impl RewardError {
-    /// A parameter is out of range.
     pub(super) fn parameter(kind: &str, expected: &str, actual: &str) -> Self {
         fault!("reward `{kind}` needs {expected}, got {actual}").into()
     }

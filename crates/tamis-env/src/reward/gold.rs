@@ -276,7 +276,6 @@ pub fn check_gold_heard(
     Ok(GoldReport { functions, without_ground_truth, whole_solutions, score_names })
 }
 
-/// A function and what it is asked.
 struct Check<'a> {
     named: &'a NamedReward,
     prompts: &'a [&'a Prompt],

@@ -45,9 +45,6 @@ pub trait RewardSettings {
 
     /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`. Of an
     /// external one that is nothing, where it does not say otherwise.
-    ///
-    /// # Errors
-    /// As [`Self::build`].
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
         if self.is_external() { Ok(()) } else { self.build(context).map(drop) }
     }
@@ -167,9 +164,6 @@ impl<'a> RewardContext<'a> {
 /// Services that rewards need of the program that they run in.
 pub trait RewardHost {
     /// Writes a program that tamis ships to where the processes of a run find it.
-    ///
-    /// # Errors
-    /// Where it cannot be written.
     fn install(&self, name: &str, program: &str) -> Result<PathBuf, BuildError>;
 
     /// The file that keeps what a reward's processes print; `None`: the listener gets it, line by line.
@@ -179,15 +173,9 @@ pub trait RewardHost {
     }
 
     /// Says what a judge's settings lack, without asking it.
-    ///
-    /// # Errors
-    /// A lack in the settings.
     fn check_judge(&self, judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<(), BuildError>;
 
     /// A judge that answers.
-    ///
-    /// # Errors
-    /// A lack in the settings, or a judge that does not answer.
     fn connect_judge(
         &self,
         judge: &JudgeSettings,
@@ -195,15 +183,9 @@ pub trait RewardHost {
     ) -> Result<Box<dyn RewardFunction>, BuildError>;
 
     /// Says what a reward model's settings lack, without loading or asking it.
-    ///
-    /// # Errors
-    /// A lack in the settings.
     fn check_model(&self, model: &ModelSettings, context: &RewardContext<'_>) -> Result<(), BuildError>;
 
     /// A reward model that is loaded, or whose servers answer.
-    ///
-    /// # Errors
-    /// A lack in the settings, a model that cannot be loaded, or servers that do not answer.
     fn connect_model(
         &self,
         model: &ModelSettings,

@@ -121,11 +121,9 @@ pub struct Execution {
     pub(crate) report: Vec<u8>,
 }
 
-/// What a worker does with code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
-    /// Runs it as a program.
     Script,
     /// Runs it as a module, then the test of the late part.
     Test,
@@ -135,7 +133,6 @@ pub(crate) enum Mode {
     Split,
 }
 
-/// A job of the harness.
 #[derive(Debug, Clone)]
 pub(crate) struct Job<'a> {
     pub(crate) mode: Mode,

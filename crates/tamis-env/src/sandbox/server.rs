@@ -90,7 +90,6 @@ impl Warnings {
     }
 }
 
-/// A folder that is removed when it is dropped.
 #[derive(Debug)]
 struct Folder(PathBuf, Warnings);
 
@@ -269,7 +268,6 @@ impl Server {
 
 #[cfg(test)]
 impl Server {
-    /// Its process.
     pub(super) fn number(&self) -> u32 {
         self.child.handle.id()
     }

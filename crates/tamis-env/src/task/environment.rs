@@ -58,9 +58,6 @@ pub struct EnvironmentLevels {
 }
 
 /// The environment of a prompt that this task has made; `None` for one of another task.
-///
-/// # Errors
-/// Settings that make none.
 pub fn begin(
     maker: &EnvironmentMaker,
     prompt: &Prompt,

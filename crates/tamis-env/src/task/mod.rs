@@ -54,9 +54,6 @@ pub trait Task {
     fn keys(&self) -> &'static [&'static str];
 
     /// Prompts of the task, at most `most` of a side.
-    ///
-    /// # Errors
-    /// Settings that make no sense, a file that cannot be read, a side without prompts.
     fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError>;
 }
 

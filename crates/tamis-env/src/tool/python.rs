@@ -28,9 +28,6 @@ pub struct PythonTool {
 
 impl PythonTool {
     /// Finds the interpreter and tries out what protects.
-    ///
-    /// # Errors
-    /// Those of [`Sandbox::new`].
     pub fn new(settings: &PythonToolSettings) -> Result<Self, SandboxError> {
         Ok(Self { sandbox: Sandbox::new(&settings.sandbox)?, max_answer: settings.max_answer })
     }

@@ -17,9 +17,7 @@ use super::CheckpointError;
 
 /// Bytes that are read at once: a row of a matrix at least.
 const PIECE: usize = 1 << 20;
-/// Bytes of the header's length.
 const LENGTH: usize = 8;
-/// The longest header that the format allows.
 const MAX_HEADER: u64 = 100_000_000;
 
 /// An open file whose header has been read, and fits its length.
@@ -77,7 +75,6 @@ impl WeightFile {
         names
     }
 
-    /// A whole number of its metadata.
     pub(super) fn number(&self, key: &str) -> Option<u64> {
         self.header.metadata().as_ref()?.get(key)?.parse().ok()
     }
@@ -112,9 +109,6 @@ impl WeightFile {
     }
 
     /// Reads some rows of a tensor.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     pub(super) fn read_rows(
         &self,
         name: &str,

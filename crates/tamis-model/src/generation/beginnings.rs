@@ -37,7 +37,6 @@ pub(crate) fn max_beginning_positions(prompt_tokens: usize) -> usize {
     if prompt_tokens <= LEAST { 0 } else { MOST_POSITIONS.min(MOST * in_blocks(prompt_tokens - 1)) }
 }
 
-/// A beginning with its keys and values.
 struct Beginning {
     tokens: Vec<u32>,
     cache: Cache,
@@ -67,7 +66,6 @@ impl Beginnings {
         }
     }
 
-    /// Forgets what was computed.
     pub(super) fn forget(&mut self, free: &mut Vec<Floats>) {
         self.computed.drain(..).for_each(|mut old| old.cache.release(free));
     }

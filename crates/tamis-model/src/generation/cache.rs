@@ -14,7 +14,6 @@ use crate::training::copy_head;
 /// Positions per block.
 pub(super) const BLOCK: usize = 64;
 
-/// Sizes of a block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CacheShape {
     layers: usize,
@@ -32,7 +31,6 @@ impl CacheShape {
         BLOCK * (self.head.dim + self.head.stride)
     }
 
-    /// Values of a block.
     pub(super) fn len(&self) -> usize {
         self.layers * self.kv_heads * self.part()
     }
@@ -51,14 +49,12 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Makes room for `count` more positions.
     pub(super) fn reserve(&mut self, shape: CacheShape, count: usize, free: &mut Vec<Floats>) {
         while self.blocks.len() * BLOCK < self.len + count {
             self.blocks.push(free.pop().unwrap_or_else(|| Floats::zeros(shape.len())));
         }
     }
 
-    /// Gives the blocks back.
     pub(super) fn release(&mut self, free: &mut Vec<Floats>) {
         free.append(&mut self.blocks);
         self.len = 0;
@@ -139,7 +135,6 @@ pub(super) struct Prefix {
 }
 
 impl Prefix {
-    /// Positions.
     pub(super) fn len(&self) -> usize {
         self.stretches.iter().map(|stretch| stretch.len).sum()
     }
@@ -149,7 +144,6 @@ impl Prefix {
         self.stretches.push(Arc::new(stretch));
     }
 
-    /// Takes the last stretch off.
     pub(super) fn pop(&mut self) -> Option<Arc<Cache>> {
         self.stretches.pop()
     }

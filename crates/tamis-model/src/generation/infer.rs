@@ -20,7 +20,6 @@ use crate::training::{copy_head, embed_token, place_head};
 /// Query rows per block of a prompt's attention.
 const ROWS: usize = 24;
 
-/// New tokens of one sequence.
 pub(super) struct Item<'a> {
     pub tokens: &'a [u32],
     /// Cached positions before the sequence's own.
@@ -56,7 +55,6 @@ struct Unit {
     joined: bool,
 }
 
-/// Buffers of a forward step.
 #[derive(Debug, Default)]
 pub(super) struct InferScratch {
     stream: Floats,
@@ -76,7 +74,6 @@ pub(super) struct InferScratch {
     pub logits: Floats,
 }
 
-/// Inputs of a generation step.
 #[derive(Clone, Copy)]
 pub(super) struct InferContext<'a> {
     pub threads: &'a Threads,
@@ -90,7 +87,6 @@ pub(super) struct InferContext<'a> {
 }
 
 impl<'a> InferContext<'a> {
-    /// Of a step that draws.
     pub(super) fn new(
         threads: &'a Threads,
         model: &'a Model,
@@ -306,7 +302,6 @@ fn units(items: &[Item], shared: usize) -> Vec<Unit> {
     units
 }
 
-/// Rotates keys, and writes keys and values to the caches.
 fn place_keys(context: InferContext, layer: usize, items: &mut [Item], scratch: &mut InferScratch) {
     let InferContext { threads, model, rotary, shape, .. } = context;
     let config = model.config();
@@ -330,7 +325,6 @@ fn place_keys(context: InferContext, layer: usize, items: &mut [Item], scratch: 
     }
 }
 
-/// Rotates the queries of rows at the given positions.
 fn place_queries(context: InferContext, layer: usize, positions: &[usize], scratch: &mut InferScratch) {
     let InferContext { threads, model, rotary, .. } = context;
     let config = model.config();

@@ -34,7 +34,6 @@ pub struct TurnPlace {
     pub continues: bool,
 }
 
-/// A sequence with its keys and values.
 pub(super) struct Kept {
     pub name: SequenceName,
     /// Tokens whose keys and values there are.
@@ -76,7 +75,6 @@ impl Kept {
 /// What is kept, the oldest first.
 pub(super) struct KeptSequences {
     sequences: VecDeque<Kept>,
-    /// Most of them.
     limit: usize,
     /// Most samples that have run at once.
     most_running: usize,
@@ -132,7 +130,6 @@ impl KeptSequences {
         self.forget_oldest(self.most_running - num_running, free);
     }
 
-    /// Forgets those that are meant.
     pub(super) fn forget(&mut self, is_meant: impl Fn(SequenceName) -> bool, free: &mut Vec<Floats>) {
         for kept in std::mem::take(&mut self.sequences) {
             if is_meant(kept.name) {

@@ -307,7 +307,6 @@ impl BatchGenerator {
         self.collect().pop()
     }
 
-    /// Forgets a request.
     fn remove(&mut self, request: RequestId) {
         self.waiting.retain(|&id| id != request);
         if let Some(mut group) = self.groups.remove(&request) {
@@ -472,7 +471,6 @@ impl BatchGenerator {
         }
     }
 
-    /// Computes prompts.
     fn prefill(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
         self.share_beginnings(threads, model, prompts);
         let mut groups: Vec<&mut RequestGroup> = Vec::new();
@@ -517,7 +515,6 @@ impl BatchGenerator {
         }
     }
 
-    /// One more token of everything that runs.
     fn decode(&mut self, threads: &Threads, model: &Model) {
         // Samples of a group side by side, so that they attend to its prompt together.
         self.running.sort_by_key(|running| (running.request, running.sample));
@@ -559,7 +556,6 @@ impl BatchGenerator {
         });
     }
 
-    /// Takes out what finished.
     fn collect(&mut self) -> Vec<Completion> {
         let mut finished = Vec::new();
         let mut running_on = Vec::with_capacity(self.running.len());

@@ -11,7 +11,6 @@ use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::simd::SimdLevel;
 
-/// A request with its prompt's cache.
 pub(super) struct RequestGroup {
     pub(super) request: GenerationRequest,
     /// Samples that have not started, in order.
@@ -73,7 +72,6 @@ impl RequestGroup {
     }
 }
 
-/// A sample under way.
 pub(super) struct Running {
     pub(super) request: RequestId,
     pub(super) sample: usize,

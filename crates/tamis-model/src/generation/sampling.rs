@@ -112,7 +112,6 @@ impl SamplingParams {
     }
 }
 
-/// Buffers of a draw.
 #[derive(Debug, Default)]
 pub(super) struct SamplingScratch {
     weights: Vec<f32>,

@@ -54,7 +54,6 @@ impl SimdLevel {
         [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|&level| level <= Self::detect())
     }
 
-    /// Rows of the widest register tile.
     pub(crate) fn tile_rows(self) -> usize {
         match self {
             Self::Portable => 4,
@@ -117,7 +116,6 @@ impl Arithmetic for Portable {
     }
 }
 
-/// A register tile's operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     /// Length of the chains.

@@ -22,7 +22,6 @@ pub(super) struct PackedGroup {
     pub members: Vec<usize>,
 }
 
-/// A row's place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PackedRow {
     pub group: u32,
@@ -37,7 +36,6 @@ pub(super) struct Target {
     pub flat: u32,
 }
 
-/// The rows of a pass.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PackedBatch {
     pub groups: Vec<PackedGroup>,

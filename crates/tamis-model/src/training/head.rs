@@ -70,10 +70,8 @@ pub(super) struct KeptRows {
     statistics: Vec<Statistics>,
 }
 
-/// Buffers shared by all chunks.
 #[derive(Debug, Default)]
 pub(super) struct HeadScratch {
-    /// A block of logits.
     logits: Floats,
     derivative: Floats,
     packed: Floats,
@@ -81,7 +79,6 @@ pub(super) struct HeadScratch {
 }
 
 impl KeptRows {
-    /// Values that there is room for.
     pub(super) fn room(&self) -> usize {
         let Self { rows, normed, logits, .. } = self;
         rows.room() + normed.room() + logits.room()
@@ -89,7 +86,6 @@ impl KeptRows {
 }
 
 impl HeadScratch {
-    /// Values that there is room for.
     pub(super) fn room(&self) -> usize {
         let Self { logits, derivative, packed, flipped } = self;
         logits.room() + derivative.room() + packed.room() + flipped.room()

@@ -74,7 +74,6 @@ pub(super) struct LayerScratch {
 }
 
 impl Saved {
-    /// Values that there is room for.
     pub(super) fn room(&self) -> usize {
         let Self { raw_q, raw_k, q, k, v, lse, mixed, middle, gate, up } = self;
         [raw_q, raw_k, q, k, v, lse, mixed, middle, gate, up].iter().map(|buffer| buffer.room()).sum()
@@ -82,7 +81,6 @@ impl Saved {
 }
 
 impl LayerScratch {
-    /// Values that there is room for.
     pub(super) fn room(&self) -> usize {
         let Self {
             stream,
@@ -108,7 +106,6 @@ impl LayerScratch {
     }
 }
 
-/// Head counts and sizes.
 #[derive(Clone, Copy)]
 struct Shape {
     heads: usize,
@@ -235,7 +232,6 @@ pub(crate) fn place_head(
     padding.fill(0.0);
 }
 
-/// A head's values and zeros up to its stride.
 pub(crate) fn copy_head(values: &[f32], out: &mut [f32]) {
     let (lanes, tail) = values.as_chunks::<LANES>();
     let (out, out_tail) = out.as_chunks_mut::<LANES>();
@@ -248,7 +244,6 @@ pub(crate) fn copy_head(values: &[f32], out: &mut [f32]) {
     }
 }
 
-/// From rows to heads, normalised and rotated.
 fn split_heads(
     context: &LayerContext,
     tensors: &Layer,
@@ -287,7 +282,6 @@ fn split_heads(
     });
 }
 
-/// Attention of every group and head into `out`, laid out as q.
 fn attend(context: &LayerContext, saved: &mut Saved, out: &mut Floats) {
     let LayerContext { threads, batch, .. } = *context;
     let Shape { heads, shared, head, .. } = context.shape();
@@ -324,7 +318,6 @@ fn group<'a>(
     }
 }
 
-/// From heads back to rows.
 fn merge_heads(context: &LayerContext, heads_out: &[f32], rows_out: &mut Floats) {
     let LayerContext { threads, batch, .. } = *context;
     let Shape { heads, head, .. } = context.shape();

@@ -87,9 +87,6 @@ pub fn forward_hold(
 /// Adds the gradient of `sum_t (coef_t * logp_t + ent_coef_t * H_t)` over the tokens of a held pass to
 /// `gradients`. `model` is the one of the forward pass, unchanged. Rows that go through the layers together
 /// and whose coefficients are all 0 add nothing and cost nothing.
-///
-/// # Errors
-/// As many coefficients as tokens are asked for. A pass that is given up leaves `gradients` incomplete.
 pub fn backward(
     threads: &Threads,
     model: &Model,
@@ -145,9 +142,6 @@ pub fn values_forward_hold(
 }
 
 /// Adds the gradient of `sum_t coef_t * value_t` over the tokens of a critic's held pass to `gradients`.
-///
-/// # Errors
-/// As of [`backward`].
 pub fn values_backward(
     threads: &Threads,
     model: &Model,
@@ -192,7 +186,6 @@ pub fn logits(
     Ok(out)
 }
 
-/// Outputs of a head for each scored token.
 trait HeadOutput {
     /// The head that gives them.
     const HEAD: OutputHead;
@@ -238,7 +231,6 @@ pub struct HeldPass {
     /// Chunks from the first on whose logits are kept.
     keep_logits: usize,
     num_targets: usize,
-    /// Positions of the longest sequence.
     reach: usize,
 }
 
@@ -451,7 +443,6 @@ fn forward(
     head::forward(context, &inputs[last], options, keep_logits, head, &mut work.head, out);
 }
 
-/// Adds a chunk's gradients.
 fn backward_chunk(
     context: &layer::LayerContext,
     options: PassOptions,
@@ -484,7 +475,6 @@ fn backward_chunk(
     scratch.stream = stream;
 }
 
-/// Rows of the embedding.
 fn embed(model: &Model, batch: &PackedBatch, out: &mut [f32]) {
     let width = model.config().hidden_size;
     for (&token, row) in batch.tokens.iter().zip(out.chunks_exact_mut(width)) {
@@ -492,7 +482,6 @@ fn embed(model: &Model, batch: &PackedBatch, out: &mut [f32]) {
     }
 }
 
-/// One row of the embedding.
 pub(crate) fn embed_token(model: &Model, token: u32, row: &mut [f32]) {
     let (weight, width, token) = (model.weight(model.layout().embedding), row.len(), token as usize);
     if model.layout().tensors[model.layout().embedding].order == TensorOrder::Panels {

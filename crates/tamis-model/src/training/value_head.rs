@@ -77,7 +77,6 @@ pub(super) fn backward(
     }
 }
 
-/// Weights and bias.
 fn head<'a>(context: &LayerContext<'a>) -> (&'a [f32], f32) {
     let (model, layout) = (context.model, context.model.layout());
     (model.weight(layout.head), layout.head_bias.map_or(0.0, |bias| model.weight(bias)[0]))

@@ -31,12 +31,10 @@ impl Chunk {
         self.saved.resize_with(saved.max(self.saved.len()), Saved::default);
     }
 
-    /// Values that the input of a layer has room for.
     fn input_room(&self) -> usize {
         self.inputs.first().map_or(0, Floats::room)
     }
 
-    /// Values that there is room for in all.
     fn room(&self) -> usize {
         let inputs: usize = self.inputs.iter().map(Floats::room).sum();
         inputs + self.saved.iter().map(Saved::room).sum::<usize>() + self.head.room()
@@ -70,7 +68,6 @@ fn choose_surplus(rooms: &[(usize, usize)], limit: usize) -> Vec<usize> {
     places
 }
 
-/// Buffers of a thread at work.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     /// Chunk used where nothing is kept for a backward pass.
@@ -111,7 +108,6 @@ pub struct Workspace {
     /// What all chunks of a pass needed at most so far.
     largest: ChunkNeed,
     pub(super) pool: WorkPool,
-    /// Gradients of the shards after the first.
     pub(super) shards: Vec<Gradients>,
     /// Weights in the order of the backward product, by tensor.
     pub(super) flipped: Vec<Floats>,

@@ -16,9 +16,6 @@ pub struct FolderError {
 }
 
 /// Lists the files `step_<n>.parquet` and `step_<n>.jsonl` of a run, or of a folder of such files, by step.
-///
-/// # Errors
-/// The folder cannot be listed.
 pub fn step_files(path: &Path) -> Result<Vec<(u64, PathBuf)>, FolderError> {
     let inside = path.join(ROLLOUTS);
     let folder = if inside.is_dir() { &inside } else { path };

@@ -427,7 +427,6 @@ fn temporary_beside(path: &Path, mark: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The folder that a path lies in; `.` for a bare name.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -26,7 +26,6 @@ pub struct SampleText {
     pub verdict: String,
 }
 
-/// Number of buckets of a histogram.
 const NUM_BUCKETS: usize = 30;
 
 /// A distribution as counts in buckets of equal width.

@@ -95,13 +95,11 @@ fn row(step: u64, metrics: &Metrics) -> Map<String, Value> {
     object
 }
 
-/// A row with its end of line.
 fn text(row: &Map<String, Value>) -> String {
     // The values are finite numbers, texts and null: nothing that cannot be written.
     serde_json::to_string(row).unwrap_or_default() + "\n"
 }
 
-/// A figure as JSON holds it.
 pub(super) fn number(value: f64) -> Value {
     Number::from_f64(value).map_or_else(
         || match value {

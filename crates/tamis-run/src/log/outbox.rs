@@ -15,7 +15,6 @@ use super::progress::Console;
 /// What waits at most.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capacity {
-    /// Number of records.
     pub(super) records: usize,
     /// Bytes of them all.
     pub(super) bytes: usize,
@@ -24,9 +23,7 @@ pub(super) struct Capacity {
 /// A run of a step a second outlives a pause of minutes, and completions of many tokens do not fill the memory.
 pub(super) const CAPACITY: Capacity = Capacity { records: 512, bytes: 64 << 20 };
 
-/// What is put into the queue.
 pub(super) trait Parcel: Send + 'static {
-    /// Its size.
     fn num_bytes(&self) -> usize;
 }
 
@@ -87,12 +84,10 @@ impl Deliveries {
         self.voice.warn(&format!("the logger `{}` {what}", self.logger));
     }
 
-    /// Says something of the logger.
     pub(super) fn say(&self, text: &str) {
         self.voice.say(&format!("logger `{}`: {text}", self.logger));
     }
 
-    /// Counts records that arrived.
     pub(super) fn note_arrived(&self, number: u64) {
         self.num_arrived.fetch_add(number, Ordering::Relaxed);
     }

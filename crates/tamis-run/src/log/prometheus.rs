@@ -24,7 +24,6 @@ use crate::metrics::catalogue;
 /// Longest wait for a request, and for an answer to be taken.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Pause between two looks at a thread that is ending.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Bytes of a request at most.
@@ -127,7 +126,6 @@ impl Families {
         }
     }
 
-    /// The text that is scraped.
     fn exposition(&self) -> String {
         let mut text = String::new();
         let run = format!("run=\"{}\"", escape_label(&self.run));

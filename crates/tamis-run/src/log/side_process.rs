@@ -34,10 +34,8 @@ use crate::directory::LogPositions;
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
 
-/// Pause between two looks at a process that is ending.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Wait after which it is told that the run waits.
 const TOLD: Duration = Duration::from_secs(2);
 
 /// Longest wait for the last words of a process that has ended: what it left behind may hold its output open.
@@ -59,10 +57,8 @@ pub struct SideProcessSettings {
     pub finish_timeout: Duration,
 }
 
-/// A line for the process.
 #[derive(Debug)]
 enum Record {
-    /// Figures or details of a step.
     Figures(String),
     /// The end of the run: where it does not arrive, the end of the input says it.
     Close(String),
@@ -119,7 +115,6 @@ impl SideProcessLogger {
         Self { settings, deliveries, outbox, process, is_closing, limit: None, is_closed: false }
     }
 
-    /// Whether the process ends by the limit, or there is none.
     fn ends(&self, limit: Instant) -> bool {
         let told = Instant::now() + TOLD;
         let mut is_told = false;
@@ -310,7 +305,6 @@ mod tests {
         metrics
     }
 
-    /// Waits for what another thread says.
     fn until(screen: &Captured, text: &str) {
         let began = Instant::now();
         while !screen.text().contains(text) {

@@ -8,7 +8,6 @@ use crate::metrics::Metrics;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timings {
     stages: Vec<(&'static str, Duration)>,
-    /// Stage, end and time of each stretch.
     stretches: Vec<(&'static str, Instant, Duration)>,
 }
 

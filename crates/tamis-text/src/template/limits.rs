@@ -43,7 +43,6 @@ pub(super) const ADD: &str = "tamis:add";
 pub(super) const CONCAT: &str = "tamis:concat";
 pub(super) const MULTIPLY: &str = "tamis:multiply";
 pub(super) const REMAINDER: &str = "tamis:remainder";
-/// Measures what was built.
 pub(super) const BUILT: &str = "tamis:built";
 /// Measures what was cut out of something that was measured.
 pub(super) const CUT: &str = "tamis:cut";
@@ -80,12 +79,10 @@ thread_local! {
     static WORK_LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins a rendering on this thread.
 pub(super) fn begin() {
     WORK_LEFT.set(MAX_WORK);
 }
 
-/// Takes bytes from what the rendering may build and read.
 fn charge(bytes: usize) -> Result<(), Error> {
     let left = WORK_LEFT.get().checked_sub(bytes);
     WORK_LEFT.set(left.unwrap_or(0));
@@ -97,7 +94,6 @@ fn afford(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_VALUE { Err(limit_error(TOO_LARGE)) } else { charge(bytes) }
 }
 
-/// Whether a text that is being written may go on.
 pub(super) fn within(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_VALUE { Err(limit_error(TOO_LARGE)) } else { Ok(()) }
 }
@@ -106,12 +102,10 @@ pub(super) fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Whether a value is not deeper than any may be.
 pub(super) fn within_depth(depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH { Err(limit_error(TOO_DEEP)) } else { Ok(()) }
 }
 
-/// Size of a value.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     /// About the bytes that it takes written out.
@@ -158,7 +152,6 @@ impl Size {
         self.values * VISIT
     }
 
-    /// Work of comparing it with another.
     fn compare_work(self) -> usize {
         self.copy_work() + self.text / 2
     }
@@ -347,7 +340,6 @@ fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
     Ok(if repeated.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) })
 }
 
-/// The longest text among arguments, named ones too.
 fn longest(arguments: &[Value]) -> Result<usize, Error> {
     let mut most = 0;
     for argument in arguments {
@@ -440,7 +432,6 @@ enum Price {
     Read,
     /// Takes any of the characters of its argument off its ends.
     Trim,
-    /// Sorts it.
     Sort,
 }
 
@@ -458,7 +449,6 @@ impl Price {
         }
     }
 
-    /// Work of a call.
     fn work(self, value: &Value, arguments: &[Value]) -> Result<usize, Error> {
         // An argument is read, and one that is text (a path of an attribute, a mark between items) once for
         // each item.
@@ -544,7 +534,6 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.remove_global("debug");
 }
 
-/// Work that the last rendering on this thread did.
 #[cfg(test)]
 pub(super) fn work_done() -> usize {
     MAX_WORK - WORK_LEFT.get()

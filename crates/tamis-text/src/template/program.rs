@@ -27,7 +27,6 @@ const SHORT: usize = 256;
 /// Branches of all conditions together at most: the compiler recurses over `elif`.
 const MAX_BRANCHES: usize = 500;
 
-/// Instructions of a template.
 #[derive(Debug)]
 pub(super) struct TemplateProgram {
     instructions: Instructions<'static>,
@@ -196,7 +195,6 @@ fn macro_declaration<'s>(node: &Spanned<ast::Macro<'s>>) -> Spanned<ast::Macro<'
     Spanned::new(declaration, node.span())
 }
 
-/// Target of an assignment.
 fn target<'s>(node: &Expr<'s>) -> Expr<'s> {
     match node {
         Expr::List(list) => {

@@ -18,7 +18,6 @@ impl std::fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// Makes an environment behave as the one that `transformers` builds.
 pub(super) fn install(environment: &mut Environment<'static>) {
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(call_method);

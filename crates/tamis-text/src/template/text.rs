@@ -213,7 +213,6 @@ pub(super) fn str_format(format: &str, arguments: &[Value]) -> Result<Value, Err
         .map(Value::from)
 }
 
-/// A text in the middle of a width.
 pub(super) fn center(text: &str, width: usize, fill: char) -> String {
     let missing = width.saturating_sub(text.chars().count());
     let left = missing / 2 + (missing & width & 1);

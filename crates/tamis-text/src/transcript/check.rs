@@ -130,11 +130,9 @@ pub fn check_template(
     Ok(checked)
 }
 
-/// The messages of a probe.
 struct Conversation {
     probe: ConversationForm,
     messages: Vec<Value>,
-    /// The word of each message.
     words: Vec<String>,
     /// Indices of the assistant's.
     answers: Vec<usize>,
@@ -334,7 +332,6 @@ fn opens_block(prompt: &str) -> bool {
     prompt.trim_end().ends_with("<think>")
 }
 
-/// A text around a place, shortened.
 fn around(text: &str, place: usize) -> String {
     let shown: Range<usize> = {
         let start = text[..place].char_indices().rev().take(NUM_SHOWN / 2).last();

@@ -33,7 +33,6 @@ pub struct TurnTemplate {
     pub(super) template: ChatTemplate,
     pub(super) arguments: Map<String, Value>,
     pub(super) end_token_ids: Vec<u32>,
-    /// Their texts.
     pub(super) end_texts: Vec<String>,
     /// From the end of an assistant's message to the beginning of the user's text after it.
     pub(super) between: String,

@@ -9,7 +9,6 @@ use super::members::TrainedMembers;
 use crate::learner::LearnerSequence;
 use crate::learner::micro_batch::sequences;
 
-/// The groups of a step, as they were collected for it.
 #[derive(Debug, Clone)]
 pub(crate) struct StepBatch {
     /// Groups to train on, in batch order; copies of them come last.
@@ -56,7 +55,6 @@ pub(crate) struct TrainedGroups<'a> {
 }
 
 impl<'a> TrainedGroups<'a> {
-    /// Of the groups of a batch.
     pub(crate) fn new(records: &'a [Record], members: &TrainedMembers) -> Self {
         let groups: Vec<&Group> = records.iter().map(|record| &record.group).collect();
         Self { records, sequences: sequences(&groups), rewards: members.rewards(&groups), groups }

@@ -18,7 +18,6 @@ use crate::learner::LearnerError;
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or
 /// groups \[P\].
 pub(crate) struct CreditColumns {
-    /// What the networks said.
     pub(crate) passes: Passes,
     /// Rewards that are compared `[P][G]`, after the KL penalty if it is in the reward; NaN for a member that
     /// is not compared.
@@ -48,7 +47,6 @@ struct ComponentColumn {
 pub(crate) struct RewardKl {
     /// What is left of each reward \[B\].
     pub(crate) final_rewards: Vec<f64>,
-    /// Coefficient of the divergence from now on.
     pub(crate) next: KlState,
     /// The divergence for the metrics.
     pub(crate) facts: RewardKlFacts,
@@ -182,7 +180,6 @@ impl CreditColumns {
         }
     }
 
-    /// Scores of each reward function.
     pub(super) fn components(&self) -> Vec<Component<'_>> {
         let of = self.components.iter();
         of.map(|one| Component { name: &one.name, weight: one.weight, rewards: &one.scores }).collect()

@@ -27,7 +27,6 @@ impl TrainedMember {
     }
 }
 
-/// The members of the trained groups, in batch order.
 #[derive(Debug, Clone)]
 pub(crate) struct TrainedMembers {
     members: Ragged<TrainedMember>,
@@ -82,7 +81,6 @@ impl TrainedMembers {
         self.rows(groups, TrainedMember::is_compared)
     }
 
-    /// Mask of the members that bear loss `[P][G]`.
     pub(crate) fn in_loss(&self) -> Ragged<bool> {
         Ragged::from_rows(
             self.members.rows().map(|members| -> Vec<bool> {

@@ -33,15 +33,11 @@ use tamis_run::metrics::timings::Timings;
 
 /// A batch with its credit: what the updates of a step learn from.
 pub(crate) struct CreditedBatch<'a> {
-    /// The batch.
     pub(crate) batch: &'a StepBatch,
-    /// Its trained groups.
     pub(crate) trained: TrainedGroups<'a>,
     /// Their members, with the reasons why some bear no loss.
     pub(crate) members: TrainedMembers,
-    /// The columns that the estimator read.
     pub(crate) columns: CreditColumns,
-    /// The advantages.
     pub(crate) credit: Credit,
 }
 
@@ -80,7 +76,6 @@ pub(crate) struct Credit {
     pub(crate) state: AdvantageState,
 }
 
-/// Advantages of the trained groups, shaped.
 fn assign(
     recipe: &Recipe,
     before: &AdvantageState,

@@ -45,7 +45,6 @@ pub(crate) struct Greedy {
     pub(crate) facts: GreedyFacts,
 }
 
-/// Rewards of the greedy completions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GreedyFacts {
     pub(crate) mean_reward: Option<f64>,
@@ -211,7 +210,6 @@ impl EstimatorPasses {
         Ok(passes)
     }
 
-    /// Whether no pass of the policy was asked for.
     pub(crate) fn is_empty(&self) -> bool {
         self.entropy.is_none() && self.sum_pi_squared.is_none() && self.gold_logprobs.is_none()
     }

@@ -18,12 +18,10 @@ use crate::learner::{Learner, LearnerSequence, Network, Pass};
 /// The reference pass before the filter.
 pub(crate) struct BeforeFilter<'a> {
     learner: &'a mut dyn Learner,
-    /// The reference.
     network: Network,
     estimator: KlEstimator,
     coefficient: f64,
     micro_batch: MicroBatch,
-    /// Time of its passes.
     time: &'a mut Duration,
 }
 
@@ -135,13 +133,11 @@ pub(crate) struct Penalty {
 }
 
 impl Penalty {
-    /// The rewards that are left \[B\].
     pub(crate) fn off(&self, rewards: impl IntoIterator<Item = f64>) -> Vec<f64> {
         rewards.into_iter().zip(&self.of_trajectories).map(|(reward, penalty)| reward - penalty).collect()
     }
 }
 
-/// KL penalty of some groups' tokens.
 pub(crate) fn penalty(
     estimator: KlEstimator,
     coefficient: f64,

@@ -356,7 +356,6 @@ fn upto(last_step: Option<u64>) -> String {
     last_step.map_or_else(String::new, |step| format!(" (metrics.jsonl goes up to step {step})"))
 }
 
-/// Describes the missing rewards, as the beginning of a sentence.
 fn describe_missing(missing: &MissingRewards, key: Option<&str>) -> String {
     let rounds = match missing.num_rounds {
         1 => "the only round".to_owned(),

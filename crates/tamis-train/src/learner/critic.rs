@@ -107,7 +107,6 @@ pub fn update_critic(
     })
 }
 
-/// Forward and backward over one mini-batch.
 fn pass(
     learner: &mut dyn Learner,
     batch: CriticBatch<'_>,

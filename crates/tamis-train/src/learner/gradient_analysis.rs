@@ -13,7 +13,6 @@ use crate::learner::{Learner, LearnerError, Pass};
 /// When groups are sorted, and into which buckets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GradientAnalysis {
-    /// Steps from one analysis to the next.
     every: u64,
     buckets: Buckets,
 }
@@ -80,9 +79,6 @@ fn deviation(rewards: &[f64]) -> f64 {
 
 impl GradientAnalysis {
     /// Every so many steps, the first at step 1.
-    ///
-    /// # Errors
-    /// Buckets that cannot be.
     pub fn new(every: u64, buckets: Buckets) -> Result<Self, Fault> {
         buckets.check()?;
         Ok(Self { every: every.max(1), buckets })
@@ -97,9 +93,6 @@ impl GradientAnalysis {
     /// term of the loss over these groups alone, normalised as if they were an optimizer batch. The weights
     /// do not change. Buckets without a token to train on have no norm. `rewards` are those that are compared
     /// within a group `[P][G]`, NaN for a member that is not.
-    ///
-    /// # Errors
-    /// A refusal of the learner or the objective.
     pub fn measure(
         &self,
         learner: &mut dyn Learner,

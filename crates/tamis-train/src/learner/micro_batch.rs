@@ -37,7 +37,6 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// For a learner.
     pub(crate) fn of(info: &LearnerInfo, micro_batch: MicroBatch) -> Self {
         Self { micro_batch, num_ranks: info.num_ranks, shares_prompts: info.shares_prompts }
     }
@@ -141,7 +140,6 @@ fn micro_batches(sequences: &[LearnerSequence<'_>], cut: Cut) -> Vec<Range<usize
     ranges
 }
 
-/// Every trajectory of some groups as the learner takes it, in order.
 pub(crate) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
     let of_group = |group: &&'a Group| {
         let (prompt, images): (&'a [u32], &'a [String]) = (&group.prompt_token_ids, &group.images);

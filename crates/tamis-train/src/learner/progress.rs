@@ -13,7 +13,6 @@ pub struct UpdateProgress {
     has_moved: bool,
     /// The state before the step is lost with this process, and is worth keeping.
     must_end: bool,
-    /// The learner can go back to it.
     can_restore: bool,
 }
 

@@ -75,12 +75,10 @@ impl SampleQueue {
         members.iter().map(failed).collect()
     }
 
-    /// Notes that a sample has come to its end.
     pub(crate) fn end(&mut self, id: &SampleId) {
         self.ids.remove(id);
     }
 
-    /// Number of requests that have not come to an end.
     pub(crate) fn num_open(&self) -> usize {
         self.ids.len()
     }

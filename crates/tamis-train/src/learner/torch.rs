@@ -24,9 +24,6 @@ pub struct TorchProcess {
 impl TorchProcess {
     /// Starts a learner, and waits until it takes connections. Its output goes to a file in `logs`, a folder
     /// that is there. A folder for the user alone, for temporary files, holds its program and its socket.
-    ///
-    /// # Errors
-    /// Where it does not come up; none is left then.
     pub fn start(
         config: &LearnerConfig,
         logs: &Path,

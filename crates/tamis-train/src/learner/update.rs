@@ -104,7 +104,6 @@ pub struct UpdatePlan<'a> {
 /// trained on before it was complete.
 #[derive(Debug, Clone, Default)]
 pub struct Updates {
-    /// Metrics by name as logged.
     tally: UpdateTally<String>,
     losses: f64,
     entropies: Vec<f64>,
@@ -125,7 +124,6 @@ struct Places<'a> {
     first_row: &'a [usize],
     /// Row of the batch's first member in the step.
     offset: usize,
-    /// Key of the objective's random choices.
     key: Key,
 }
 
@@ -280,7 +278,6 @@ pub(crate) fn gradient_norm(
 struct BatchCorrection {
     /// Weight of each token \[N\]; `None`: 1.
     weight: Option<Vec<f32>>,
-    /// Metrics of the correction, by name as logged.
     metrics: Vec<(String, f64)>,
     /// The policy's log-probabilities and entropies, where they were computed for it or for a selection.
     scores: Option<TokenColumns>,
@@ -290,7 +287,6 @@ fn name_metrics(metrics: &ObjectiveMetrics) -> Vec<(&'static str, f64)> {
     metrics.to_pairs()
 }
 
-/// The columns of one optimizer batch.
 struct MiniBatch<'a> {
     batch: OptimizerBatch<'a>,
     /// As generation gave them \[N\].
@@ -308,7 +304,6 @@ struct MiniBatch<'a> {
 }
 
 impl<'a> MiniBatch<'a> {
-    /// The groups at `places` of the batch.
     fn of(
         batch: TrainingBatch<'a>,
         first_row: &[usize],

@@ -8,7 +8,6 @@ use tamis_core::schedule::mini_batches;
 use super::{Learner, LearnerError, Pass, TokenColumns, Trained, Wave};
 use crate::interrupt::Halt;
 
-/// Groups of a batch that one optimizer update is made of.
 pub(crate) struct MiniBatchGroups {
     /// Which pass over the batch it is of.
     pub(crate) epoch: usize,
@@ -16,7 +15,6 @@ pub(crate) struct MiniBatchGroups {
     pub(crate) index: usize,
     /// Number of groups before it in that pass.
     pub(crate) start: usize,
-    /// Places of its groups in the batch.
     pub(crate) places: Vec<usize>,
 }
 
@@ -63,7 +61,6 @@ pub(crate) fn forward_backward(
 /// Counts and means over the optimizer updates of a step; metrics go by names of type N.
 #[derive(Debug, Clone)]
 pub(crate) struct UpdateTally<N> {
-    /// Updates taken.
     pub(crate) num_updates: usize,
     /// Whether each was left out because its gradient was not finite, in order.
     pub(crate) skipped: Vec<bool>,
@@ -108,7 +105,6 @@ impl<N: PartialEq> UpdateTally<N> {
         }
     }
 
-    /// Updates left out.
     pub(crate) fn num_skipped(&self) -> usize {
         self.skipped.len() - self.num_updates
     }

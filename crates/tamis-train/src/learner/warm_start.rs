@@ -189,7 +189,6 @@ impl Example {
     }
 }
 
-/// An answer to a prompt in tokens.
 fn encode(codec: &Codec, prompt: &PreparedPrompt, answer: &str) -> Result<Vec<u32>, WarmStartError> {
     codec.tokenizer().encode(answer, false).map_err(|source| WarmStartError::Example {
         prompt: cut_middle(prompt.prompt.content.question(), 100),

@@ -37,7 +37,6 @@ pub fn read_model(folder: &Path) -> Result<Model, SaveError> {
     Ok(Model::load(if master.is_dir() { &master } else { folder })?)
 }
 
-/// The shape of a checkpoint's critic.
 pub(crate) fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError> {
     let folder = folder.join(CRITIC);
     Ok(TransformerConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)

@@ -31,7 +31,6 @@ use crate::prompts::codec::Codec;
 pub(super) struct SharedWeights(Arc<Mutex<Weak<Model>>>);
 
 impl SharedWeights {
-    /// From now on these are the weights.
     pub(super) fn set(&self, model: &Arc<Model>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(model);
     }
@@ -86,7 +85,6 @@ pub(super) struct NativeGenerator {
 #[derive(Default)]
 struct Lane {
     engine: Option<BatchGenerator>,
-    /// Samples that the engine has begun.
     begun: HashMap<RequestId, Begun>,
     places: HashMap<SampleId, (RequestId, usize)>,
 }
@@ -290,7 +288,6 @@ impl NativeGenerator {
         self.rollouts.begun.is_empty() && self.others.begun.is_empty()
     }
 
-    /// Takes in what the engine has finished or given up.
     fn end(&mut self, is_rollout: bool, completion: Completion) -> Result<(), GeneratorError> {
         let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
         let Some(begun) = lane.begun.get_mut(&completion.request) else { return Ok(()) };

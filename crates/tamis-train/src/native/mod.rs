@@ -59,7 +59,6 @@ pub struct NativeModels {
     pub critic: Option<Model>,
 }
 
-/// A network with its optimizer.
 struct Learning {
     model: Arc<Model>,
     optimizer: AdamW,
@@ -68,7 +67,6 @@ struct Learning {
 }
 
 impl Learning {
-    /// With an optimizer that starts afresh.
     fn new(model: Model, optimizer: AdamWConfig, max_grad_norm: Option<f64>) -> Self {
         Self {
             optimizer: AdamW::new(&model, optimizer),
@@ -170,9 +168,6 @@ pub fn generator(
 }
 
 /// [`learner`] with the weights of a checkpoint, moments and critic read from there.
-///
-/// # Errors
-/// Files that cannot be read.
 pub fn resume(
     folder: &Path,
     models: NativeModels,
@@ -247,12 +242,10 @@ impl NativeEngine {
         engine
     }
 
-    /// A policy with an optimizer that starts afresh.
     fn learning(&self, model: Model) -> Learning {
         Learning::new(model, self.settings.optimizer, self.settings.max_grad_norm)
     }
 
-    /// Takes a policy in place of the one that there is.
     fn begin_policy(&mut self, policy: Learning) {
         self.policy = policy;
         (self.kept, self.held) = (None, None);

@@ -18,7 +18,6 @@ pub(super) struct Attempts {
     pub(super) timings: Timings,
     /// Groups that left the machine in attempts that were given up.
     pub(super) given_up: Vec<Record>,
-    /// Number of attempts given up.
     pub(super) num_given_up: usize,
     /// The part of the step that was trained on before the step is complete.
     pub(super) early: Early,
@@ -26,7 +25,6 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    /// Before the first attempt at a step.
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),

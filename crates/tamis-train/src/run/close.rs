@@ -15,7 +15,6 @@ use tamis_run::log::RunEnding;
 use tamis_run::log::run_log::LineKind;
 
 impl Run {
-    /// Saves the state of a run that was interrupted or lost its servers.
     pub(super) fn save_if_stopped(
         &mut self,
         ending: Result<Ending, Halt<RunError>>,
@@ -38,7 +37,6 @@ impl Run {
         }
     }
 
-    /// Closes the logs of a run that has come to its end.
     pub(super) fn close(&mut self, ending: Result<Ending, RunError>) -> Result<RunSummary, RunError> {
         let how = match &ending {
             Ok(Ending::Finished(_)) => RunEnding::Finished,
@@ -107,7 +105,6 @@ impl Run {
         Ok(Ending::Finished(why))
     }
 
-    /// The error of a run that stops for want of signal, which is saved.
     pub(super) fn stop_without_signal(
         &mut self,
         mut diagnosis: Box<Diagnosis>,
@@ -160,7 +157,6 @@ impl Run {
         Ok(())
     }
 
-    /// Writes a checkpoint of the state.
     pub(super) fn save(&mut self) -> Result<(), RunError> {
         // Of a step that is not complete nothing is saved.
         self.workers.learner.restore()?;

@@ -21,12 +21,10 @@ pub(crate) struct Diverged {
     /// The weights or moments, for messages.
     what: &'static str,
     tensor: String,
-    /// Key of the learning rate to lower.
     learning_rate: &'static str,
 }
 
 impl Diverged {
-    /// The error of the run that it ends.
     pub(crate) fn error(self, directory: &RunDirectory, step: u64) -> RunError {
         let kept = match directory.list_checkpoints() {
             Ok(mut kept) => kept.pop().map(|last| last.path),
@@ -106,7 +104,6 @@ impl Run {
         }
     }
 
-    /// Says that the last updates were none.
     pub(super) fn tell_skipped_updates(&self) {
         let learning = &self.state.learning;
         for (of, count) in

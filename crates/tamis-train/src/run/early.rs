@@ -27,15 +27,12 @@ use tamis_run::metrics::timings::{Timings, UPDATE};
 /// of a step none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Early {
-    /// Number of groups.
     pub(super) num_groups: usize,
-    /// Their updates.
     pub(super) updates: Updates,
     /// The objective's state after them; `None` before the first.
     pub(super) objective: Option<ObjectiveState>,
     /// Log-probabilities of their members under the policy at the start of the step `[B][T]`.
     pub(super) old: Ragged<f32>,
-    /// Duration of each stage.
     pub(super) timings: Timings,
     /// Log-probabilities under the reference `[G][T]`, where there is one: they are not computed again.
     references: BTreeMap<GroupId, Ragged<f32>>,

@@ -43,7 +43,6 @@ impl Run {
         self.measurement.early_stop.step(is_trained);
     }
 
-    /// Ends a run that a stop has fired for: says so, logs it, validates and saves.
     pub(super) fn stop_early(&mut self, reason: StopReason) -> Result<Ending, Halt<RunError>> {
         self.recorder.progress.say(&format!("early stop ({}): {reason}", reason.name()));
         let mut metrics = Metrics::new();

@@ -68,7 +68,6 @@ pub struct RunSummary {
     pub after: Option<ValidationReport>,
 }
 
-/// The command for more steps in a run that came to its end.
 pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> String {
     if !length_may_change(config) {
         return "the learning rate follows train.total_steps, so a longer run has to be a new one".to_owned();

@@ -23,7 +23,6 @@ use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::Timings;
 
-/// Facts about one step.
 pub(crate) struct StepFacts {
     /// The step, from 1.
     pub(crate) step: u64,
@@ -39,15 +38,11 @@ pub(crate) struct StepFacts {
     pub(crate) reward_kl: Option<RewardKlFacts>,
     /// Metrics of the shapings, by name as logged.
     pub(crate) shaping: Vec<(&'static str, f64)>,
-    /// The critic's updates, where it was trained.
     pub(crate) critic: Option<CriticFacts>,
     /// Norms of gradients by reward deviation, by name as logged.
     pub(crate) gradients: Vec<(String, f64)>,
-    /// The policy's updates, where it was trained.
     pub(crate) update: Option<UpdateReport>,
-    /// The policy's learning rate, where it was trained.
     pub(crate) learning_rate: f64,
-    /// Advantages of the trained groups.
     pub(crate) advantages: Advantages,
     /// Returns, where the estimator forms them `[B][T]`.
     pub(crate) returns: Option<Ragged<f64>>,
@@ -70,9 +65,7 @@ pub(crate) struct StepFacts {
     pub(crate) gives_numbers: bool,
     /// A warning of groups in the batch whose members all have the same reward, where they are news.
     pub(crate) uniform_groups: Option<String>,
-    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
-    /// Duration of each stage.
     pub(crate) timings: Timings,
 }
 

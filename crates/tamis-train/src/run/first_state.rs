@@ -32,7 +32,6 @@ impl Run {
         Ok(())
     }
 
-    /// The warm start, where there is one.
     fn first_weights(&mut self, examples: &[Example]) -> Result<(), Halt<RunError>> {
         let config = &self.recipe.config.warm_start;
         if config.steps == 0 {
@@ -112,7 +111,6 @@ impl Run {
         Ok(())
     }
 
-    /// The reference policy, where a divergence needs it.
     fn keep_reference(&mut self, is_beginning: bool) -> Result<(), RunError> {
         // One that is named was loaded before the warm start.
         if self.recipe.divergence == Divergence::None || self.recipe.config.model.reference.is_some() {

@@ -11,25 +11,19 @@ use tamis_core::filter::DropReason;
 use tamis_core::schedule::{StepReport, Tally};
 use tamis_rollout::{Fate, Record};
 
-/// What became of the groups of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct GeneratedBatch {
-    /// Groups generated.
     pub(super) groups: u64,
     /// Those of them that were given up before the filter judged them.
     pub(super) given_up: u64,
-    /// Dropped by the filter.
     pub(super) dropped: u64,
-    /// Kept by the filter.
     pub(super) kept: u64,
     /// Those of the dropped that ended with their first members.
     pub(super) screened: u64,
-    /// These members.
     pub(super) first_members: u64,
 }
 
 impl GeneratedBatch {
-    /// Of a round.
     pub(super) fn of_round(tally: &Tally) -> Self {
         Self {
             groups: tally.groups,

@@ -68,9 +68,6 @@ pub(super) struct Resources {
 
 impl Resources {
     /// Adds the plan of a run.
-    ///
-    /// # Errors
-    /// If it cannot be carried out.
     pub(super) fn add_plan(
         &mut self,
         launcher: &dyn Launcher,

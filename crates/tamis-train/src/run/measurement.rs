@@ -11,9 +11,7 @@ use crate::measure::validation_metrics::FigureName;
 /// Measurement of a run: the held-out prompts and their sampling, and the early stops that look at the
 /// results.
 pub(super) struct Measurement {
-    /// The held-out prompts.
     pub(super) prompts: Vec<PreparedPrompt>,
-    /// Sampling of the held-out prompts.
     pub(super) settings: ValidationSettings,
     /// Figure that `checkpoint.keep_best` goes by, where that is not the mean outcome.
     pub(super) best_figure: Option<FigureName>,

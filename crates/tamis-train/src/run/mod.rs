@@ -67,6 +67,5 @@ pub struct Run {
     gives_numbers: bool,
     /// The next group when this process began.
     first_group: u64,
-    /// The loss of a learner that the run has not caught up with.
     recovery: Option<Recovery>,
 }

@@ -73,12 +73,10 @@ impl Preparation<'_> {
         self.saved.map(|(state, _)| state)
     }
 
-    /// Steps done.
     pub(super) fn step(&self) -> u64 {
         self.state().map_or(0, |state| state.step)
     }
 
-    /// Version of the weights.
     pub(super) fn version(&self) -> PolicyVersion {
         self.state().map_or(PolicyVersion(0), |state| state.version)
     }
@@ -279,7 +277,6 @@ impl Preparation<'_> {
         servers::put_to_sleep(self.config, standing.as_deref(), self.interrupt, self.ui)
     }
 
-    /// The learner: of the checkpoint, or of the configuration.
     pub(super) fn load_learner(
         &self,
         codec: &Codec,
@@ -289,7 +286,6 @@ impl Preparation<'_> {
         learner::learner(self.startup(codec), checkpoint, divergence)
     }
 
-    /// The training prompts in their order, from where the run is in it.
     pub(super) fn make_pool(&self, train: Vec<PreparedPrompt>) -> Result<PromptPool, RunError> {
         let order = if self.config.data.shuffle {
             PromptOrder::Shuffled { seed: self.config.run.seed }

@@ -22,15 +22,11 @@ use tamis_run::log::progress::Console;
 
 /// Writes a run's files and its console lines.
 pub(crate) struct Recorder {
-    /// The run directory.
     pub(crate) directory: RunDirectory,
-    /// Logs of metrics.
     pub(crate) loggers: Loggers,
     #[expect(dead_code, reason = "it is there to be dropped, after the loggers whose program is in it")]
     program: Option<GuardedFolder>,
-    /// The console.
     pub(crate) progress: Console,
-    /// The step of the last checkpoint.
     pub(crate) saved: Option<u64>,
     /// The step of the oldest checkpoint that is kept, and from where on it needs the journals of answers,
     /// samples, episodes and order.
@@ -108,7 +104,6 @@ impl Recorder {
         }
     }
 
-    /// Removes from the journals what no checkpoint needs that is kept.
     fn shorten_journals(&mut self, state: &RunState, workers: &mut Workers) -> Result<(), RunError> {
         let needed = |state: &RunState| [state.journal, state.samples, state.episodes, state.order];
         if needed(state) == [None; 4] {

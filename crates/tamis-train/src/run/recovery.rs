@@ -39,15 +39,11 @@ pub enum TrainEnd {
 
 /// What outlives a learner that is lost.
 pub(super) struct Standing {
-    /// The run directory, once there is one.
     pub(super) run: Option<PathBuf>,
-    /// The servers that the run started.
     pub(super) servers: Option<Arc<dyn Launched>>,
     /// What they, or those that the configuration names, were left with.
     pub(super) past: Pasts,
-    /// What starts learners and servers elsewhere.
     pub(super) launcher: Arc<dyn Launcher>,
-    /// Makes another one.
     make_launcher: MakeLauncher,
     /// The loss that the run goes on from.
     pub(super) recovery: Option<Recovery>,
@@ -65,7 +61,6 @@ impl Standing {
         }
     }
 
-    /// Ends all that the run started.
     pub(super) fn end_started(&mut self) {
         (self.servers, self.launcher) = (None, (self.make_launcher)());
     }
@@ -74,7 +69,6 @@ impl Standing {
 /// A loss of the learner, until the run is where it was then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recovery {
-    /// When it was lost.
     began: Instant,
     /// The last step that was finished then.
     step: u64,
@@ -103,7 +97,6 @@ impl Recovery {
 struct Losses {
     /// The last finished step, at the last of them.
     step: u64,
-    /// What was said of each.
     reasons: Vec<String>,
     /// When the last of them came.
     came: Option<Instant>,
@@ -136,7 +129,6 @@ impl Losses {
         is_launchers && self.came.is_some_and(|came| came.elapsed() < timeout)
     }
 
-    /// Number in a row.
     fn num(&self) -> usize {
         self.reasons.len()
     }
@@ -161,9 +153,6 @@ impl Losses {
 /// `learner.url` waited for, `learner.max_restarts` times in a row at most.
 ///
 /// `progress` makes the display, as for [`Run::open`]; `make_launcher` what starts learners and servers elsewhere.
-///
-/// # Errors
-/// As of [`Run::open`] and [`Run::run`]; [`RunError::LostAgain`] where the learner is lost time after time.
 pub fn train(
     mut begin: RunStart,
     progress: impl Fn(Option<u64>, u64) -> Console,
@@ -288,7 +277,6 @@ fn wait(
     }
 }
 
-/// An error with its causes.
 fn one_line(error: &RunError) -> String {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     let causes = causes.map(ToString::to_string);

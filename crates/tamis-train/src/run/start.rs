@@ -28,7 +28,6 @@ impl ConfigText {
 }
 
 impl RunStart {
-    /// The configuration that is in force.
     pub(super) fn config(&self) -> &ConfigText {
         match self {
             Self::New(given) | Self::Resume { now: given, .. } => given,

@@ -50,7 +50,6 @@ pub(crate) struct Step {
     pub(crate) others: Vec<Record>,
     /// Groups generated for the step and kept for a later one.
     pub(crate) carried_out: Vec<Record>,
-    /// Facts about the step.
     pub(crate) facts: StepFacts,
     /// Why the generator does not sample any more, where it was lost when the weights were published: the
     /// step is made all the same.
@@ -63,7 +62,6 @@ impl Step {
         self.trained.iter().map(|trained| &trained.record.group).collect()
     }
 
-    /// Fates of the trained groups' members, in order \[B\].
     pub(crate) fn members(&self) -> impl Iterator<Item = &TrainedMember> {
         self.trained.iter().flat_map(|trained| &trained.members)
     }
@@ -140,7 +138,6 @@ fn find_uniform_groups(recipe: &Recipe, credited: &CreditedBatch<'_>) -> Option<
     warn_of_uniform_groups(credited.batch.report.step, &kept, &recipe.sieve.remedy())
 }
 
-/// What the policy's updates of a step did.
 struct Updated {
     report: UpdateReport,
     /// The objective's state after them.

@@ -29,7 +29,6 @@ pub(crate) struct StepMetrics {
     generated: GeneratedFacts,
     zero_advantage: Option<f64>,
     trains_on_all: bool,
-    /// Completion tokens of everything that was generated for the step.
     num_generated_tokens: usize,
 }
 
@@ -142,13 +141,11 @@ impl StepMetrics {
         self.metrics.set_some("perf/rank_token_spread", balance.token_spread());
     }
 
-    /// Adds the clocks.
     pub(crate) fn put_times(&mut self, timings: &Timings) {
         let tokens = TokenCounts { generated: self.num_generated_tokens, trained: self.trained.num_tokens };
         timings.metrics(tokens, &mut self.metrics);
     }
 
-    /// The step's line on the console.
     pub(crate) fn view(&self, recipe: &Recipe, facts: &StepFacts, timings: &Timings) -> StepView {
         let report = facts.update.as_ref();
         StepView {

@@ -27,7 +27,6 @@ pub(super) struct StepRecord {
 }
 
 impl Run {
-    /// Writes the rollouts of a trained step, and makes its figures.
     pub(super) fn write_down(&mut self, step: &Step, is_last: bool) -> Result<StepRecord, RunError> {
         // What ends from now on, while the policy is measured too, is not in the state any more that a
         // checkpoint of this step holds.
@@ -92,7 +91,6 @@ impl Run {
         Ok(lost)
     }
 
-    /// Logs the figures of a step.
     pub(super) fn log(&mut self, facts: &StepFacts, record: StepRecord) -> Result<(), RunError> {
         let StepRecord { mut found, mut details, mut timings, is_last } = record;
         self.workers.learner.progress().end();

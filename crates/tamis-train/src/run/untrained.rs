@@ -12,7 +12,6 @@ pub(super) const MOST_SKIPPED_UPDATES: u32 = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Untrained {
-    /// Number of steps in a row.
     pub(super) steps: u32,
     /// Why the first trajectory of the last one bears no loss.
     pub(super) reason: Option<LeftOut>,
@@ -28,7 +27,6 @@ impl Untrained {
         }
     }
 
-    /// Whether there were too many in a row.
     pub(super) fn are_too_many(self) -> bool {
         self.steps >= MOST_SKIPPED_UPDATES
     }

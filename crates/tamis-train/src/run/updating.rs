@@ -47,7 +47,6 @@ impl Updating {
         })
     }
 
-    /// The groups as the updates take them.
     pub(super) fn batch<'a>(&'a self, recipe: &Recipe, credited: &'a CreditedBatch<'_>) -> TrainingBatch<'a> {
         let shaped = &credited.credit.shaped;
         TrainingBatch {
@@ -62,7 +61,6 @@ impl Updating {
         }
     }
 
-    /// Settings of the updates.
     pub(super) fn plan<'a>(&'a self, recipe: &'a Recipe) -> UpdatePlan<'a> {
         UpdatePlan {
             objective: &recipe.objective,

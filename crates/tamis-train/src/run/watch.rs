@@ -10,7 +10,6 @@ use tamis_run::log::run_log::LineKind;
 /// Speaks and moves the bar while a step is collected.
 pub(super) struct StepWatch<'a> {
     pub(super) progress: &'a Console,
-    /// Members of a group.
     pub(super) group_size: usize,
     /// Groups that the step trains on.
     pub(super) target: u64,

@@ -62,7 +62,6 @@ settings! {
     }
 }
 
-/// Number of n that stay.
 fn num_kept(ratio: f64, n: usize) -> usize {
     if ratio <= 0.0 || n == 0 {
         return 0;

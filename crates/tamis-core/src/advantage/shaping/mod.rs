@@ -171,9 +171,6 @@ impl Shaping {
 }
 
 /// Applies shapings one after the other.
-///
-/// # Errors
-/// As [`ShapeAdvantages::apply`].
 pub fn shape(
     shapings: &[Shaping],
     advantages: Advantages,

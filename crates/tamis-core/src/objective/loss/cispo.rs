@@ -6,7 +6,6 @@ use super::trajectory::{TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "cispo",
     family: Family::PolicyLoss,

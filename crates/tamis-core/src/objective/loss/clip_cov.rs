@@ -12,7 +12,6 @@ use crate::random::Key;
 use crate::setting::Ranged as _;
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "clip_cov",
     family: Family::PolicyLoss,

@@ -7,7 +7,6 @@ use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "dppo_tv",

@@ -6,7 +6,6 @@ use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "dro",
     family: Family::PolicyLoss,

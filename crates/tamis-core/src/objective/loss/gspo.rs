@@ -8,7 +8,6 @@ use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "gspo",
     family: Family::PolicyLoss,

@@ -8,7 +8,6 @@ use crate::entry::{Entry, Family};
 use crate::random::Key;
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "kl_cov",
     family: Family::PolicyLoss,

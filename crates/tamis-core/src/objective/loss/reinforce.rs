@@ -6,7 +6,6 @@ use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "reinforce",

@@ -7,7 +7,6 @@ use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
-/// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "sapo",
     family: Family::PolicyLoss,

@@ -58,7 +58,6 @@ pub struct TokenLoss {
 pub struct TrajectoryLoss<'a, T> {
     pub(crate) row: &'a Row<'a, T>,
     pub(crate) importance: Importance,
-    /// Factor of each token's loss.
     pub(crate) scale: f64,
     /// Unmasked tokens, at least 1.
     pub(crate) tokens: usize,

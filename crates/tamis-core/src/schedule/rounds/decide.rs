@@ -31,7 +31,6 @@ impl Rounds {
         self.begin_round(run, num_prompts, commands)
     }
 
-    /// Forgets what was drawn ahead and given up since.
     fn forget_given_up(&mut self, run: &ScheduleRun) {
         let ledger = &run.ledger;
         self.ahead.retain(|group| ledger.is_in_flight(*group) || ledger.finished(*group).is_some());

@@ -39,13 +39,11 @@ use crate::group::GroupId;
 pub(super) struct Rounds {
     /// Groups of the round in the making, in dispatch order.
     round: Vec<GroupId>,
-    /// Number of groups in flight.
     unsettled: usize,
     /// Groups of the rounds after it, in dispatch order.
     ahead: VecDeque<GroupId>,
     /// Whether the prompts that are awaited are for the rounds after it.
     draws_ahead: bool,
-    /// Rounds in a row of the step that kept nothing.
     empty_rounds: u32,
     /// The last epochs, where they kept nothing.
     #[serde(default)]
@@ -53,7 +51,6 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// Prompts have come.
     pub(super) fn note_dispatched(
         &mut self,
         run: &mut ScheduleRun,
@@ -74,7 +71,6 @@ impl Rounds {
         self.after_dispatch(run, drawn.missing, commands)
     }
 
-    /// A group is complete or has failed.
     pub(super) fn note_finished(
         &mut self,
         run: &mut ScheduleRun,
@@ -143,7 +139,6 @@ impl Rounds {
         Ok(())
     }
 
-    /// Ends the run well.
     pub(super) fn finish(
         &mut self,
         run: &mut ScheduleRun,

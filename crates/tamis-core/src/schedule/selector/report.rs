@@ -3,10 +3,8 @@
 use super::{InclusionWeights, Posterior, PromptSelector, effective_share};
 use crate::group::{PolicyVersion, PromptId};
 
-/// Pass rate below which a prompt counts as hard.
 const HARD_BELOW: f64 = 0.2;
 
-/// Pass rate above which a prompt counts as easy.
 const EASY_ABOVE: f64 = 0.8;
 
 /// Shares of hard and of easy prompts in a weighted set of them.

@@ -70,7 +70,6 @@ impl Streaming {
         self.handed == 0 && run.ledger.num_kept() == 0 && run.ledger.num_in_flight() == 0
     }
 
-    /// Prompts to draw now.
     fn admitted(&self, run: &ScheduleRun) -> usize {
         let (settings, ledger) = (&run.settings, &run.ledger);
         let Some(window) = self.window else { return 0 };
@@ -164,7 +163,6 @@ impl Streaming {
         if self.handed > 0 { self.close_trained(run, commands) } else { self.skip(run, why, commands) }
     }
 
-    /// Trains on what there is.
     fn close_partial(
         &mut self,
         run: &mut ScheduleRun,

@@ -119,7 +119,6 @@ impl Streaming {
         })
     }
 
-    /// Prompts have come.
     pub(super) fn dispatched(
         &mut self,
         run: &mut ScheduleRun,
@@ -177,7 +176,6 @@ impl Streaming {
         self.go_on(run, commands)
     }
 
-    /// Hands the next mini-batch out.
     fn hand_out(&mut self, run: &mut ScheduleRun, groups: usize, commands: &mut Vec<Command>) {
         let groups = run.train(groups);
         self.handed += groups.len();

@@ -11,7 +11,6 @@ use super::{CountdownOperator, CountdownRow};
 use crate::rational::Rational;
 use crate::task::expression::value;
 
-/// Chains of so many numbers.
 fn num_chains(num_numbers: usize, operators: &[CountdownOperator]) -> u64 {
     let is_signed =
         [CountdownOperator::Add, CountdownOperator::Subtract].iter().all(|sign| operators.contains(sign));

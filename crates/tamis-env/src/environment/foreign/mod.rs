@@ -69,9 +69,6 @@ pub fn body(value: Value) -> Body {
 }
 
 /// An answer, or the error that it is.
-///
-/// # Errors
-/// What the environment says of a call that failed.
 pub fn read_answer(mut answer: Body) -> Result<Body, EnvironmentFault> {
     let Some(error) = answer.remove("error") else { return Ok(answer) };
     let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
@@ -124,9 +121,6 @@ pub struct Level {
 
 impl Level {
     /// Its messages, with the system's words of all prompts where it has none of its own.
-    ///
-    /// # Errors
-    /// What is no conversation.
     pub fn messages(&self, system: Option<&str>) -> Result<Vec<Message>, EnvironmentFault> {
         let mut messages = match &self.prompt {
             Value::String(text) => vec![Message::new("user", text.clone())],
@@ -158,9 +152,6 @@ fn read<T: for<'de> Deserialize<'de>>(op: &str, answer: Body) -> Result<T, Envir
 }
 
 /// Reads an answer to `hello`.
-///
-/// # Errors
-/// It is none, or of another protocol.
 pub fn read_introduction(mut answer: Body) -> Result<Introduction, EnvironmentFault> {
     match answer.remove("protocol") {
         None => {}
@@ -176,7 +167,6 @@ pub struct Foreign {
     introduction: Introduction,
     /// Longest time of an answer.
     limit: Duration,
-    /// Most turns of an episode.
     max_turns: usize,
     /// Number of the next episode, and what stands before it: several runs may play at one server.
     next: AtomicU64,
@@ -224,9 +214,6 @@ impl Foreign {
     }
 
     /// The first levels of a side, fewer where there are no more.
-    ///
-    /// # Errors
-    /// They cannot be had.
     pub fn levels(&self, is_held_out: bool, count: usize, seed: u64) -> Result<Vec<Level>, EnvironmentFault> {
         if count == 0 {
             return Ok(Vec::new());
@@ -244,9 +231,6 @@ impl Foreign {
     }
 
     /// An episode of a prompt's level; `None` for a prompt that has none.
-    ///
-    /// # Errors
-    /// It cannot be begun.
     pub fn begin(
         &self,
         prompt: &Prompt,
@@ -282,9 +266,6 @@ impl Foreign {
     }
 
     /// Calls of tools in one trajectory.
-    ///
-    /// # Errors
-    /// They cannot be begun.
     pub fn begin_calls(&self, luck: Key) -> Result<ForeignCalls, EnvironmentFault> {
         self.begin_level(&json!({}), luck).map(ForeignCalls::over)
     }

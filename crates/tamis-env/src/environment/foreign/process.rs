@@ -17,7 +17,6 @@ use super::{
 };
 use crate::reward::Listener;
 
-/// Lines of standard error that an error shows.
 const STDERR_LINES: usize = 6;
 /// Lines in a row that may be no answers before a worker counts as one that does not speak the protocol.
 const MOST_STRAY: usize = 100;
@@ -186,7 +185,6 @@ fn id_of(line: &[u8]) -> Option<u64> {
 /// Answers in a row that may fail to come in time before a worker counts as lost.
 const MOST_SILENT: u64 = 4;
 
-/// A worker's place.
 #[derive(Default)]
 struct Slot {
     worker: Option<Worker>,
@@ -256,7 +254,6 @@ impl EnvironmentWorkers {
         self.start_one().map(|(worker, _)| worker).inspect_err(|fault| self.note_loss(fault.to_string()))
     }
 
-    /// Notes what became of a worker that is lost.
     fn note_loss(&self, words: String) {
         *lock(&self.last_loss) = words;
     }

@@ -17,7 +17,6 @@ const CELLS: u64 = 1;
 const PLACES: u64 = 2;
 const CUT: u64 = 3;
 
-/// A cell of a lake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
     Start,
@@ -190,7 +189,6 @@ impl Map {
         self.cells.iter().enumerate().filter(move |&(_, &cell)| cell == kind).map(|(place, _)| place)
     }
 
-    /// The cell that a step leads to.
     pub(super) fn beside(&self, cell: usize, direction: LakeDirection) -> usize {
         let (row, column) = (cell / self.columns, cell % self.columns);
         let (row, column) = match direction {

@@ -148,9 +148,6 @@ pub struct Sokoban {
 
 impl Sokoban {
     /// A game in the room of a key.
-    ///
-    /// # Errors
-    /// Those of [`SokobanSettings::validate`], and that no room came of many tries.
     pub fn new(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         Ok(Self::of_room(Room::generate(settings, key)?, settings))
     }

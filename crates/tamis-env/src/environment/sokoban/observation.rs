@@ -16,7 +16,6 @@ const CELLS: [(Cell, &str); 7] = [
     (Cell::PlayerOnTarget, "player on target"),
 ];
 
-/// Symbol of a cell.
 pub(super) fn symbol(cell: Cell, symbols: SokobanSymbols) -> &'static str {
     let of_each = match symbols {
         SokobanSymbols::Shapes => ["#", "_", "O", "√", "X", "P", "S"],
@@ -26,12 +25,10 @@ pub(super) fn symbol(cell: Cell, symbols: SokobanSymbols) -> &'static str {
     of_each[cell as usize]
 }
 
-/// Each symbol with its meaning.
 pub(super) fn legend(symbols: SokobanSymbols) -> Vec<(String, String)> {
     CELLS.iter().map(|&(cell, meaning)| (symbol(cell, symbols).to_owned(), meaning.to_owned())).collect()
 }
 
-/// The room as an observation shows it.
 pub(super) fn render(room: &Room, observation: SokobanObservation, symbols: SokobanSymbols) -> String {
     // A symbol takes up to three bytes, five with its spaces.
     let mut text = String::with_capacity(room.rows() * (5 * room.columns() + 1));

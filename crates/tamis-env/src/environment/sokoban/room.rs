@@ -190,9 +190,6 @@ impl Room {
     ///
     /// A try that leaves too little floor, or no way to move every box off its target, is followed by the next, which
     /// draws from the key narrowed by its number.
-    ///
-    /// # Errors
-    /// Those of [`SokobanSettings::validate`], and that no room came of many tries.
     pub fn generate(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         settings.validate()?;
         let mut search = Search::new(settings);
@@ -366,7 +363,6 @@ struct Search {
     box_codes: Vec<u64>,
     seen: HashSet<u64, BuildHasherDefault<Unmixed>>,
     moves: Vec<Move>,
-    /// States seen in all searches.
     num_states: usize,
 }
 

@@ -26,7 +26,6 @@ pub(super) fn extract(completion: &str, place: CodeExtract) -> Option<String> {
     }
 }
 
-/// A completion that holds a program.
 pub(super) fn write(program: &str, place: CodeExtract) -> String {
     let is_fenced = last_block(program).is_some();
     match place {

@@ -16,20 +16,15 @@ pub(super) enum Truth {
         /// Arguments and value.
         cases: Vec<(Vec<Json>, Json)>,
     },
-    /// Test code.
     Assertions {
         /// Code before the program, and once more before a test.
         setup: String,
-        /// The tests.
         tests: Vec<String>,
     },
 }
 
 impl Truth {
     /// Reads a ground truth.
-    ///
-    /// # Errors
-    /// The fault in words.
     pub(super) fn read(truth: &str) -> Result<Self, String> {
         let text = truth.trim();
         let of_code = |code: &str| Self::of_tests(String::new(), vec![code.to_owned()]);

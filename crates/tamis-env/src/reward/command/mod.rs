@@ -44,7 +44,6 @@ use super::failure::RewardFailure;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
 use super::listener::{Listener, Nobody};
 
-/// One place of the pool.
 #[derive(Default)]
 struct Slot {
     process: Option<Process>,
@@ -253,7 +252,6 @@ impl CommandReward {
         Err(failure)
     }
 
-    /// Scores one chunk on one slot.
     fn run_chunk(&self, slot: &mut Slot, requests: &[RowRequest<'_>], replies: &Mutex<Vec<Option<Reply>>>) {
         let failed = |failure| Reply { outcome: RewardOutcome::Failed(failure), logged: Logged::default() };
         let mut open: Vec<bool> = vec![true; requests.len()];

@@ -84,7 +84,6 @@ impl Printed {
     }
 }
 
-/// What one process prints.
 pub(super) struct PrintedWriter {
     to: Arc<Printed>,
     /// The line that has not ended yet.

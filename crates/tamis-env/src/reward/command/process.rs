@@ -19,7 +19,6 @@ use crate::reward::function::RewardInput;
 
 /// Answer lines that may wait to be taken.
 const QUEUE_LINES: usize = 64;
-/// Lines of standard error that an error shows.
 const STDERR_LINES: usize = 12;
 /// Time for a process to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(300);
@@ -31,7 +30,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A wait for the next answer, as it stands.
 pub(super) struct AnswerWait {
-    /// Time waited so far.
     pub(super) waited: Duration,
     /// At most.
     pub(super) allowed: Duration,
@@ -41,16 +39,13 @@ pub(super) struct AnswerWait {
     pub(super) is_fresh: bool,
 }
 
-/// One completion on its way to a process.
 #[derive(Clone)]
 pub(super) struct RowRequest<'a> {
     /// Index of the completion in the batch.
     pub(super) row: usize,
-    /// Id of the request on the wire.
     pub(super) id: u64,
     /// Requests of the same call after it.
     pub(super) remaining: usize,
-    /// The completion to score.
     pub(super) input: &'a RewardInput<'a>,
 }
 

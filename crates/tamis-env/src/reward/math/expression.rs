@@ -396,7 +396,6 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A symbol with its index.
     fn indexed(&mut self, name: &str) -> Option<Quotient> {
         if !self.take('_') {
             return Some(Quotient::symbol(name));
@@ -420,7 +419,6 @@ impl<'t> Reader<'t> {
         Some(Quotient::symbol(&format!("{name}_{index}")))
     }
 
-    /// Takes one character of a number or word.
     fn character(&mut self) {
         let length = match self.peek() {
             Some(Token::Number(text) | Token::Word(text)) => text.len(),
@@ -553,7 +551,6 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// An atom one level deeper.
     fn nested(&mut self) -> Option<Quotient> {
         if self.depth >= MAX_DEPTH {
             return None;

@@ -66,7 +66,6 @@ fn separator(lexed: &Lexed) -> Option<&str> {
     ["or", "and"].into_iter().find(|separator| word.eq_ignore_ascii_case(separator))
 }
 
-/// A piece, and the token that ends it.
 type Piece<'t> = (&'t [Lexed], Option<&'t Lexed>);
 
 /// The pieces between tokens outside all brackets; `None` if brackets do not balance.
@@ -321,7 +320,6 @@ fn part(tokens: &[Lexed], depth: usize) -> Option<Value> {
     number(tokens)
 }
 
-/// An expression with its unit.
 fn number(tokens: &[Lexed]) -> Option<Value> {
     let (mut tokens, mut unit) = unit::split(tokens);
     let without_dollar: Vec<Lexed>;

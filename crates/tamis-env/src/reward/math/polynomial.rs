@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use super::quotient::Quotient;
 use crate::rational::Rational;
 
-/// Most terms of a sum.
 const MAX_TERMS: usize = 24;
 /// Largest number of coefficients and atoms, nested ones included.
 const MAX_SIZE: usize = 200;

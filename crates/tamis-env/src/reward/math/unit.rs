@@ -154,7 +154,6 @@ pub fn split(tokens: &[Lexed]) -> (&[Lexed], Option<String>) {
     }
 }
 
-/// The unit that words name.
 fn name(tokens: &[Lexed]) -> Option<String> {
     let mut names = Vec::new();
     for lexed in tokens {

@@ -582,12 +582,10 @@ const fn metric(
     Definition { pattern, unit, meaning, source, alias_of: None, wall_clock: false }
 }
 
-/// A metric with verl's name.
 const fn verl(pattern: &'static str, unit: &'static str, meaning: &'static str) -> Definition {
     metric(MetricSource::Verl, pattern, unit, meaning)
 }
 
-/// A metric with TRL's name.
 const fn trl(pattern: &'static str, unit: &'static str, meaning: &'static str) -> Definition {
     metric(MetricSource::Trl, pattern, unit, meaning)
 }

@@ -19,14 +19,11 @@ use crate::checkpoint::SaveError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::TorchProcess;
 use crate::learner::{LearnerError, Pass};
-/// Interval of looks at an interrupt while an answer is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Interval of health checks while an answer is waited for.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of health checks in a row that find nothing running before a call whose answer does not come is
 /// sent again; it doubles with every time.
 const FIRST_IDLE: u32 = 2;
-/// Pause between two checks for a learner that is waited for.
 const CHECK_AGAIN: Duration = Duration::from_millis(500);
 /// Longest time of a health check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,9 +37,6 @@ const MAX_ANSWER_BYTES: usize = 1 << 30;
 const GONE: u16 = 410;
 
 /// Waits until something answers health checks at a learner's address; whether it does within the time.
-///
-/// # Errors
-/// An address that is none.
 pub fn wait_until_it_answers(
     url: &str,
     timeout: Duration,
@@ -142,7 +136,6 @@ pub(super) struct Calls {
     next: u64,
     pub(super) incarnation: Option<String>,
     seq: u64,
-    /// Whether the learner has ever answered.
     has_answered: bool,
     /// Time of calls in which the learner did not compute, since it was last taken.
     pub(super) wire_time: Duration,
@@ -347,7 +340,6 @@ impl Calls {
         }
     }
 
-    /// The message of an answer, or the error that it is.
     pub(super) fn read(&self, answer: &HttpAnswer) -> Result<WireMessage, LearnerError> {
         if answer.status == 200 {
             let message = WireMessage::read(&answer.content_type, &answer.body);
@@ -413,7 +405,6 @@ fn describe(fault: &Fault) -> String {
 /// The calls of a learner and of the generators that sample through it.
 pub(super) type SharedCalls = Arc<Mutex<Calls>>;
 
-/// The calls, for one of them.
 pub(super) fn lock(calls: &SharedCalls) -> MutexGuard<'_, Calls> {
     calls.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -33,7 +33,6 @@ use crate::learner::{
 };
 use crate::prompts::codec::Codec;
 
-/// What a learner said when it was opened.
 struct Opened {
     incarnation: String,
     adopted: bool,
@@ -48,7 +47,6 @@ pub struct WireLearner {
     interrupt: Interrupt,
     info: LearnerInfo,
     progress: UpdateProgress,
-    /// Network of the held pass.
     held: Option<Trained>,
     /// Where its numbers belong, where its sequences were several texts each.
     held_texts: Option<TextPlaces>,

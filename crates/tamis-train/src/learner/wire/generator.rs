@@ -64,7 +64,6 @@ pub(super) struct WireGenerator {
     failure: Option<GeneratorError>,
 }
 
-/// A sample at the learner.
 struct Open {
     id: SampleId,
     stop: Arc<StopText>,

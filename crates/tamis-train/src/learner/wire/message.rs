@@ -200,7 +200,6 @@ impl WireMessage {
         }
     }
 
-    /// A number that came as a column.
     pub(crate) fn take_f64(&mut self, name: &str) -> Result<f64, MessageError> {
         match self.take(name)? {
             WireColumn::F64(values) if values.len() == 1 => Ok(values[0]),
@@ -216,7 +215,6 @@ impl WireMessage {
         }
     }
 
-    /// With the columns of a pass through a network.
     #[must_use]
     pub(crate) fn with_tokens(self, network: Network, columns: TokenColumns) -> Self {
         let TokenColumns { logprobs, entropies, values } = columns;
@@ -297,7 +295,6 @@ impl WireMessage {
             .with("rank", WireColumn::I32(ranks))
     }
 
-    /// The wave.
     pub(crate) fn take_wave(&mut self) -> Result<OwnedWave, MessageError> {
         let prompts = Rows::take(self, "prompt_token", "prompt_offset")?;
         let completions = Rows::take(self, "completion_token", "completion_offset")?;
@@ -326,7 +323,6 @@ impl WireMessage {
 }
 
 impl Drawing {
-    /// Refuses what no token can be drawn by.
     fn check(&self) -> Result<(), MessageError> {
         let &Self { temperature, top_p, min_p, repetition_penalty, max_tokens, .. } = self;
         let is_warm = temperature == 0.0 || (1e-6..=1e6).contains(&temperature);
@@ -370,7 +366,6 @@ fn check_len(name: &str, found: usize, wanted: usize, what: &str) -> Result<(), 
 
 /// Generation: what begins, is given up, and grew.
 impl WireMessage {
-    /// What a learner is to generate.
     pub(crate) fn of_generate(asked: &Generate) -> Self {
         let mut drawing: Vec<Drawing> = Vec::new();
         let mut drawn_by = Vec::new();
@@ -397,7 +392,6 @@ impl WireMessage {
             .with("abort", as_i64(asked.abort.iter().copied()))
     }
 
-    /// What is to be generated.
     pub(crate) fn take_generate(&mut self) -> Result<Generate, MessageError> {
         let GenerateRequest { seconds, drawing } = self.settings()?;
         if !(seconds >= 0.0 && seconds.is_finite()) {
@@ -445,7 +439,6 @@ impl WireMessage {
         Ok(Generate { begin, abort, seconds })
     }
 
-    /// What was generated.
     pub(crate) fn of_generated(generated: GrownSamples) -> Self {
         let GrownSamples { grown, refused, num_open } = generated;
         let (tokens, offsets) = flat(grown.iter().map(|grown| grown.tokens.as_slice()));
@@ -534,17 +527,14 @@ impl Rows {
     }
 }
 
-/// A wave with its tokens.
 pub(crate) struct OwnedWave {
     prompts: Rows,
     completions: Rows,
-    /// Prompt of each sequence.
     prompt_of: Vec<usize>,
     ranks: Vec<u32>,
 }
 
 impl OwnedWave {
-    /// As a learner takes it.
     pub(crate) fn wave(&self) -> Wave<'_> {
         let sequences = self.prompt_of.iter().enumerate().map(|(place, &prompt)| {
             LearnerSequence::of_text(self.prompts.row(prompt), self.completions.row(place))

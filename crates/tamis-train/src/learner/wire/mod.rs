@@ -61,7 +61,6 @@ impl WireOptimizer {
         Self { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_biases, max_grad_norm }
     }
 
-    /// Refuses constants by which no step can be taken.
     fn check(&self) -> Result<(), MessageError> {
         let &Self { beta1, beta2, epsilon, weight_decay, max_grad_norm, .. } = self;
         let is_share = |value: f64| (0.0..1.0).contains(&value);
@@ -212,7 +211,6 @@ struct OpenAnswer {
     networks: NetworksAnswer,
 }
 
-/// What a learner says of itself before it is opened.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct InfoAnswer {
     protocol: String,
@@ -286,7 +284,6 @@ struct ForwardRequest {
     network: Network,
     #[serde(default = "one")]
     sharpness: f64,
-    /// Paths of each prompt's images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     images: Option<Vec<Vec<String>>>,
 }
@@ -295,7 +292,6 @@ struct ForwardRequest {
 #[serde(deny_unknown_fields)]
 struct HoldRequest {
     network: Trained,
-    /// Paths of each prompt's images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     images: Option<Vec<Vec<String>>>,
 }
@@ -420,7 +416,6 @@ struct GenerateAnswer {
     refused: Vec<RefusedSample>,
 }
 
-/// What a learner answers in place of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ErrorAnswer {
     error: ErrorBody,
@@ -435,7 +430,6 @@ struct ErrorBody {
     /// The number of the call that was expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expected: Option<u64>,
-    /// File or folder that is at fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
     /// What could not be done with it.

@@ -34,12 +34,10 @@ pub const MAX_JSON_BYTES: usize = 4 << 20;
 /// Loads a learner as a request asks for it.
 pub type Opener<'a> = Box<dyn FnMut(&OpenRequest) -> Result<Box<dyn RunLearner>, LearnerError> + 'a>;
 
-/// A refusal of a call, or its failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refusal {
     status: u16,
     error: Box<ErrorBody>,
-    /// Whether a critic is missing.
     is_no_critic: bool,
 }
 
@@ -157,7 +155,6 @@ pub struct LearnerService<'a> {
     last: Option<LastCall>,
     /// Network and number of tokens of the held pass.
     held: Option<(Trained, usize)>,
-    /// Whether it was opened with a critic.
     has_critic: bool,
     orphan_timeout: Option<f64>,
     shown: Arc<Mutex<Shown>>,
@@ -479,7 +476,6 @@ impl<'a> LearnerService<'a> {
     }
 }
 
-/// An error with what caused it, on one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -520,7 +516,6 @@ fn refuse_images(images: Option<&[Vec<String>]>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses a folder that is not there, and one in which there is something.
 fn check_empty(folder: &Path) -> Result<(), Refusal> {
     let read = |cause| SaveError::Disk(DiskError::new(DiskOperation::Open, folder, cause));
     if folder.read_dir().map_err(read)?.next().is_some() {
