@@ -163,9 +163,7 @@ impl Model {
         max_bytes: u64,
         mut put: impl FnMut(&str, &mut Fill<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let size = |tensor: &Tensor| {
-            (tensor.shape.iter().product::<usize>() * dtype.size()) as u64
-        };
+        let size = |tensor: &Tensor| (tensor.shape.iter().product::<usize>() * dtype.size()) as u64;
         let mut shards: Vec<(u64, Vec<&Tensor>)> = Vec::new();
         for tensor in &self.layout.tensors {
             match shards.last_mut() {

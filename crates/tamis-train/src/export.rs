@@ -79,12 +79,7 @@ pub struct Exported {
 /// whole or not at all. Weights are taken in full precision where the checkpoint holds them so. `untie`
 /// writes a tied output head as a tensor of its own, for servers that go on with the old head of a tied model
 /// when its weights are reloaded.
-pub fn export(
-    source: &Path,
-    target: &Path,
-    untie: bool,
-    dtype: SaveDtype,
-) -> Result<Exported, ExportError> {
+pub fn export(source: &Path, target: &Path, untie: bool, dtype: SaveDtype) -> Result<Exported, ExportError> {
     if target.exists() {
         return Err(ExportError::Exists { folder: target.to_owned() });
     }

@@ -3,7 +3,7 @@
 use tamis_core::objective::Aggregation;
 use tamis_core::settings;
 
-use super::LrScheduleConfig;
+use super::{LrScheduleConfig, OptimizerConstants};
 use crate::hub_name::ModelSource;
 
 settings! {
@@ -23,16 +23,7 @@ settings! {
     pub struct CriticOptimizerConfig {
         /// Learning rate, after its warm-up; ten times the policy's, as in verl.
         learning_rate: f64 = 1e-5, Positive;
-        /// Decay of AdamW's first and second moment.
-        betas: [f64; 2] = [0.9, 0.999], FromBelow(0.0, 1.0);
-        /// Number added to the root of AdamW's second moment, which divides the step.
-        epsilon: f64 = 1e-8, Positive;
-        /// Share of each weight that a step takes away, times the learning rate.
-        weight_decay: f64 = 0.01, NonNegative;
-        /// Apply weight decay to norms and biases too, as PyTorch's AdamW does by default.
-        decay_norms_and_biases: bool = true;
-        /// Largest norm of the gradient; longer ones are scaled down to it. Null: no limit.
-        max_grad_norm: Option<f64> = Some(1.0), Positive;
+        ..constants: OptimizerConstants;
     }
 }
 

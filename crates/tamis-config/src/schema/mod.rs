@@ -49,7 +49,7 @@ pub use simulate::{
     SimulatedLengthConfig, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
     SimulatedTrainTimeConfig,
 };
-pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
+pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, OptimizerConstants, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;
 

@@ -16,10 +16,9 @@ choice! {
 }
 
 settings! {
-    /// AdamW with decoupled weight decay.
-    pub struct OptimizerConfig {
-        /// Learning rate, after its rise over the warm-up steps.
-        learning_rate: f64 = 1e-6, Positive;
+    /// AdamW's keys beside its learning rate.
+    #[derive(Copy)]
+    pub struct OptimizerConstants {
         /// Decay of AdamW's first and second moment.
         betas: [f64; 2] = [0.9, 0.999], FromBelow(0.0, 1.0);
         /// Number added to the root of AdamW's second moment, which divides the step.
@@ -30,6 +29,15 @@ settings! {
         decay_norms_and_biases: bool = true;
         /// Largest norm of the gradient; longer ones are scaled down to it. Null: no limit.
         max_grad_norm: Option<f64> = Some(1.0), Positive;
+    }
+}
+
+settings! {
+    /// AdamW with decoupled weight decay.
+    pub struct OptimizerConfig {
+        /// Learning rate, after its rise over the warm-up steps.
+        learning_rate: f64 = 1e-6, Positive;
+        ..constants: OptimizerConstants;
     }
 }
 

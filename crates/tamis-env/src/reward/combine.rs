@@ -12,8 +12,8 @@ use tamis_data::prompt::{Prompt, PromptContent};
 use super::error::RewardError;
 use super::failure::LARGEST_SCORE;
 use super::failure::RewardFailure;
-use super::settings::Nature;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome, Scores, TrainerState};
+use super::settings::Nature;
 
 /// Columns of a row that a warning shows.
 const MAX_COLUMNS: usize = 30;

@@ -181,7 +181,7 @@ bf16: true
     assert_eq!(import.remaining, []);
     let config = loaded(&import);
     assert!(!config.data.shuffle);
-    assert_eq!(config.train.optimizer.max_grad_norm, None);
+    assert_eq!(config.train.optimizer.constants.max_grad_norm, None);
     assert_eq!((config.train.lr_schedule.min_ratio, config.train.total_steps), (0.1, Some(100)));
     assert_snapshot!(value_at(&config, "/data/chat_template_kwargs"), @r#"{"enable_thinking":false}"#);
     let rewards: Vec<(&str, f64)> =

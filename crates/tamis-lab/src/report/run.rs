@@ -264,7 +264,9 @@ mod tests {
         let facts = LogFacts::parse(&log).unwrap();
         assert_eq!(facts.error.as_deref(), Some("the run ends\n  hint: x"));
         assert!(!facts.is_finished);
-        let facts = LogFacts::parse(&(line(1, "info begins") + &line(2, &format!("info {}", RunEnding::Finished.last_line()))));
+        let facts = LogFacts::parse(
+            &(line(1, "info begins") + &line(2, &format!("info {}", RunEnding::Finished.last_line()))),
+        );
         assert!(facts.unwrap().is_finished);
         assert_eq!(LogFacts::parse("no log\n"), None);
     }

@@ -16,8 +16,8 @@ use thiserror::Error;
 use crate::config::ConfigError;
 use crate::layout::{Tensor, WeightLayout};
 use weight_file::WeightFile;
-pub(crate) use write::{holds, write_tensors};
 pub use write::{Fill, write_file};
+pub(crate) use write::{holds, write_tensors};
 
 /// A checkpoint cannot be read or written.
 #[derive(Debug, Error)]

@@ -375,8 +375,13 @@ fn reward_functions_get_the_same_completions_together_whatever_ends_first() {
         let mut dispatcher = Dispatcher::new(settings(3), Scheduler::rounds(rounds).expect("settings"));
         let fake = FakeSettings { max_delay, ..FakeSettings::faultless(seed) };
         let mut generator = FakeGenerator::new(fake);
-        let collected = collect(&mut dispatcher, &mut generator, &mut scorer_of(Fours, Nature::EXTERNAL), &mut Heard::default())
-            .expect("a step");
+        let collected = collect(
+            &mut dispatcher,
+            &mut generator,
+            &mut scorer_of(Fours, Nature::EXTERNAL),
+            &mut Heard::default(),
+        )
+        .expect("a step");
         let rewards = |record: &Record| -> Vec<f64> {
             record.group.trajectories.iter().map(|member| member.reward).collect()
         };
@@ -401,7 +406,12 @@ impl RewardFunction for Broken {
 
 #[test]
 fn a_reward_function_that_panics_outside_ends_the_run_with_an_error() {
-    let broken = collect(&mut one_round(), &mut right(), &mut scorer_of(Broken, Nature::EXTERNAL), &mut Heard::default());
+    let broken = collect(
+        &mut one_round(),
+        &mut right(),
+        &mut scorer_of(Broken, Nature::EXTERNAL),
+        &mut Heard::default(),
+    );
     assert!(matches!(broken, Err(DispatchError::Score(ScoreError::Panicked))));
 }
 

@@ -2,12 +2,12 @@
 
 use std::num::NonZeroUsize;
 
-use tamis_config::{Config, CriticOptimizerConfig, ModelSource};
+use tamis_config::{Config, ModelSource};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Model, TransformerConfig};
 
-use super::learning_rate;
 use super::policy::Companion;
+use super::{learning_rate, settings};
 use crate::checkpoint::{Coverage, verify};
 use crate::error::AssembleError;
 use crate::learner::critic::CriticSettings;
@@ -63,11 +63,8 @@ pub fn shape(
 
 /// Constants of the critic's optimizer and the largest norm of its gradient; `None` without a critic.
 pub(super) fn optimizer(config: &Config) -> Option<(AdamWConfig, Option<f64>)> {
-    let CriticOptimizerConfig { betas, epsilon, weight_decay, decay_norms_and_biases, max_grad_norm, .. } =
-        config.critic.optimizer;
-    let optimizer =
-        AdamWConfig { beta1: betas[0], beta2: betas[1], eps: epsilon, weight_decay, decay_norms_and_biases };
-    config.has_critic().then_some((optimizer, max_grad_norm))
+    let constants = config.critic.optimizer.constants;
+    config.has_critic().then(|| (settings::optimizer(constants), constants.max_grad_norm))
 }
 
 /// The critic that `critic.model.path` names; `None` where it begins with the policy's layers.

@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use tamis_config::{
-    BackendKind, Config, InitConfig, LearnerBackend, ModelSource,
-    TokenizerSource,
-};
+use tamis_config::{BackendKind, Config, InitConfig, LearnerBackend, ModelSource, TokenizerSource};
 use tamis_core::random::{Key, Purpose};
 pub use tamis_model::head_warning;
 use tamis_model::{Model, TransformerConfig};

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use tamis_config::Config;
+use tamis_config::{Config, OptimizerConstants};
 use tamis_core::random::{Key, Purpose};
 use tamis_env::reward::TrainerState;
 use tamis_model::AdamWConfig;
@@ -16,15 +16,10 @@ use crate::learner::update::UpdateSettings;
 use crate::measure::validation::ValidationSettings;
 use crate::native::EngineSettings;
 
-fn optimizer(config: &Config) -> AdamWConfig {
-    let optimizer = &config.train.optimizer;
-    AdamWConfig {
-        beta1: optimizer.betas[0],
-        beta2: optimizer.betas[1],
-        eps: optimizer.epsilon,
-        weight_decay: optimizer.weight_decay,
-        decay_norms_and_biases: optimizer.decay_norms_and_biases,
-    }
+pub(super) fn optimizer(constants: OptimizerConstants) -> AdamWConfig {
+    let OptimizerConstants { betas: [beta1, beta2], epsilon, weight_decay, decay_norms_and_biases, .. } =
+        constants;
+    AdamWConfig { beta1, beta2, eps: epsilon, weight_decay, decay_norms_and_biases }
 }
 
 pub(crate) fn threads(config: &Config) -> usize {
@@ -35,11 +30,11 @@ pub(super) fn engine_settings(config: &Config) -> EngineSettings {
     EngineSettings {
         threads: threads(config),
         temperature: config.rollout.temperature,
-        max_grad_norm: config.train.optimizer.max_grad_norm,
+        max_grad_norm: config.train.optimizer.constants.max_grad_norm,
         recompute_activations: config.model.recompute_activations,
         max_num_seqs: config.rollout.max_num_seqs,
         max_open_samples: None,
-        optimizer: optimizer(config),
+        optimizer: optimizer(config.train.optimizer.constants),
         critic: critic::optimizer(config),
     }
 }
