@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::error::missing;
-use super::{AdvantageError, Column, Generated};
+use super::{Column, Generated, Result};
 use crate::fault;
 use crate::ragged::Ragged;
 
@@ -138,16 +138,12 @@ impl<'a> AdvantageBatch<'a> {
     }
 
     /// A per-token column that an estimator cannot do without.
-    pub(crate) fn tokens(
-        &self,
-        column: Column,
-        estimator: &'static str,
-    ) -> Result<&'a Ragged<f64>, AdvantageError> {
+    pub(crate) fn tokens(&self, column: Column, estimator: &'static str) -> Result<&'a Ragged<f64>> {
         self.numbers(column).ok_or_else(|| missing(column, estimator))
     }
 
     /// The mask, for an estimator that cannot do without.
-    pub(crate) fn mask(&self, estimator: &'static str) -> Result<&'a Ragged<bool>, AdvantageError> {
+    pub(crate) fn mask(&self, estimator: &'static str) -> Result<&'a Ragged<bool>> {
         self.mask.ok_or_else(|| missing(Column::Mask, estimator))
     }
 
@@ -190,12 +186,7 @@ impl<'a> AdvantageBatch<'a> {
 
     /// Whether all lengths fit together, all needed columns are there, and what will be read is finite.
     /// Linear in what is checked.
-    pub(crate) fn check(
-        &self,
-        estimator: &'static str,
-        needs: &[Column],
-        uses: &[Column],
-    ) -> Result<(), AdvantageError> {
+    pub(crate) fn check(&self, estimator: &'static str, needs: &[Column], uses: &[Column]) -> Result<()> {
         if let Some(&column) = needs.iter().find(|&&column| !self.has(column)) {
             return Err(missing(column, estimator));
         }
@@ -264,7 +255,7 @@ impl<'a> AdvantageBatch<'a> {
     }
 
     /// Whether a per-token column is cut like the mask.
-    fn same_rows(&self, column: Column, offsets: &[usize]) -> Result<(), AdvantageError> {
+    fn same_rows(&self, column: Column, offsets: &[usize]) -> Result<()> {
         let (expected, actual) = (self.num_trajectories(), offsets.len() - 1);
         if expected != actual {
             return Err(fault!(
@@ -278,12 +269,7 @@ impl<'a> AdvantageBatch<'a> {
 
     /// Whether what an estimator reads of a column is finite: all of a scored trajectory's row, or its
     /// unmasked tokens.
-    fn finite(
-        &self,
-        column: Column,
-        numbers: &Ragged<f64>,
-        only_unmasked: bool,
-    ) -> Result<(), AdvantageError> {
+    fn finite(&self, column: Column, numbers: &Ragged<f64>, only_unmasked: bool) -> Result<()> {
         for (trajectory, (reward, row)) in self.rewards.values().iter().zip(numbers.rows()).enumerate() {
             if reward.is_nan() {
                 continue;
@@ -300,7 +286,7 @@ impl<'a> AdvantageBatch<'a> {
     }
 }
 
-fn row_lengths(column: Column, expected: &[usize], actual: &[usize]) -> Result<(), AdvantageError> {
+fn row_lengths(column: Column, expected: &[usize], actual: &[usize]) -> Result<()> {
     if expected == actual {
         return Ok(());
     }
@@ -318,7 +304,7 @@ fn row_lengths(column: Column, expected: &[usize], actual: &[usize]) -> Result<(
     Ok(())
 }
 
-fn finite_rewards(name: &str, rewards: &Ragged<f64>) -> Result<(), AdvantageError> {
+fn finite_rewards(name: &str, rewards: &Ragged<f64>) -> Result<()> {
     // One pass over the flat values; which group it was is looked up only where there is something to report.
     // In chunks without an exit, so that it vectorises.
     let has_infinite = |chunk: &[f64]| chunk.iter().fold(false, |found, reward| found | reward.is_infinite());

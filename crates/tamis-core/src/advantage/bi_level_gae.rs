@@ -3,8 +3,7 @@
 use super::batch::turn_ends;
 use super::credit::credit;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
-    whitening,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards, Result, whitening,
 };
 use crate::entry::{Entry, Family};
 use crate::fault;
@@ -138,11 +137,7 @@ impl AdvantageEstimator for BiLevelGae {
         &[Column::Turns, Column::TurnRewards, Column::TokenRewards]
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let mask = batch.mask(self.name())?;
         let values = batch.tokens(Column::Values, self.name())?;
         let (mut advantages, mut returns) = (Ragged::default(), Ragged::default());

@@ -7,7 +7,7 @@ use super::error::missing;
 use super::per_group::per_group;
 use super::singleton::finite_or_zero;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, GeneratedStatistics,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, GeneratedStatistics, Result,
 };
 use crate::entry::{Entry, Family};
 use crate::fault;
@@ -91,14 +91,14 @@ pub(super) fn check_range(
     estimator: &'static str,
     rewards: &Ragged<f64>,
     (low, high): (f64, f64),
-) -> Result<(), AdvantageError> {
+) -> Result<()> {
     let outside = |reward: &f64| *reward < low || *reward > high;
     let Some(place) = rewards.values().iter().position(outside) else { return Ok(()) };
     let group = rewards.offsets().partition_point(|&offset| offset <= place) - 1;
     Err(fault!("reward of trajectory {trajectory} in group {group} is {}; `{estimator}` is defined for rewards from {} to {}", shortest(rewards.values()[place]), shortest(low), shortest(high), trajectory = place - rewards.offsets()[group]).into())
 }
 
-pub(super) fn check_bounds(low: f64, high: f64) -> Result<(), AdvantageError> {
+pub(super) fn check_bounds(low: f64, high: f64) -> Result<()> {
     in_range("low", low, low.is_finite(), "a finite number")?;
     in_range("high", high, high > low && high.is_finite(), "a finite number above `low`")
 }
@@ -122,12 +122,7 @@ impl Bnpo {
 
     /// Advantages of one reward, 0 for unscored members, of which `generated` are the statistics before
     /// filtering.
-    fn of(
-        &self,
-        rewards: &Ragged<f64>,
-        generated: &GeneratedStatistics,
-        share: f64,
-    ) -> Result<Ragged<f64>, AdvantageError> {
+    fn of(&self, rewards: &Ragged<f64>, generated: &GeneratedStatistics, share: f64) -> Result<Ragged<f64>> {
         check_range(ENTRY.name, rewards, (self.low, self.high))?;
         let (alpha, beta) = self.parameters(generated);
         let width = self.high - self.low;
@@ -162,16 +157,12 @@ impl AdvantageEstimator for Bnpo {
         Some((self.low, self.high))
     }
 
-    fn check(&self) -> Result<(), AdvantageError> {
+    fn check(&self) -> Result<()> {
         self.check_ranges()?;
         check_bounds(self.low, self.high)
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let generated = batch.generated.ok_or_else(|| missing(Column::Generated, self.name()))?;
         let Some(components) = batch.components else {
             let advantages = self.of(batch.rewards, &generated.reward, 1.0)?;

@@ -4,9 +4,7 @@
 use super::bnpo::{check_bounds, check_range};
 use super::error::missing;
 use super::singleton::finite_or_zero;
-use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, RecentStep,
-};
+use super::{AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, RecentStep, Result};
 use crate::entry::{Entry, Family};
 use crate::setting::Named as _;
 use crate::setting::Ranged as _;
@@ -88,16 +86,12 @@ impl AdvantageEstimator for BnpoRunning {
         Some((self.low, self.high))
     }
 
-    fn check(&self) -> Result<(), AdvantageError> {
+    fn check(&self) -> Result<()> {
         self.check_ranges()?;
         check_bounds(self.low, self.high)
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         check_range(self.name(), batch.rewards, (self.low, self.high))?;
         let width = self.high - self.low;
         let missing = || missing(Column::Generated, self.name());

@@ -2,8 +2,7 @@
 //! completion.
 
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Advantages, Column, Estimate, Grpo,
-    Scale,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Advantages, Column, Estimate, Grpo, Result, Scale,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
@@ -187,11 +186,7 @@ impl AdvantageEstimator for Cpo {
         }
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let mask = batch.mask(self.name())?;
         let old = batch.tokens(Column::OldLogprobs, self.name())?;
         let gold = batch.tokens(Column::GoldLogprobs, self.name())?;

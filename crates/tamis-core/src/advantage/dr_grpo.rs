@@ -1,8 +1,7 @@
 //! Dr. GRPO's advantage: centred on the group, divided by nothing.
 
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Grpo, Scale,
-    SingletonAdvantage,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Estimate, Grpo, Result, Scale, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -49,11 +48,7 @@ settings! {
 }
 
 impl AdvantageEstimator for DrGrpo {
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let grpo = Grpo { scale: Scale::None, singleton: self.singleton, ..Grpo::default() };
         Ok(Estimate::per_trajectory(grpo.of_batch(batch), state))
     }

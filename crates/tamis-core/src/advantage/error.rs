@@ -43,3 +43,6 @@ pub(crate) fn in_range(
 ) -> Result<(), AdvantageError> {
     if fine { Ok(()) } else { Err(AdvantageError::Setting { setting, value, expected }) }
 }
+
+/// What an estimator or a change to advantages comes to.
+pub type Result<T, E = AdvantageError> = std::result::Result<T, E>;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::singleton::zero_where_not_finite;
-use super::{AdvantageBatch, AdvantageError, Column, Scale};
+use super::{AdvantageBatch, Column, Result, Scale};
 use crate::ragged::Ragged;
 use crate::setting::{Named, Ranged};
 use crate::whole_step::WholeStep;
@@ -141,31 +141,26 @@ pub trait AdvantageEstimator: Named + Ranged {
     ///
     /// # Errors
     /// [`AdvantageError::Range`] or [`AdvantageError::Setting`] with the first that is not.
-    fn check(&self) -> Result<(), AdvantageError> {
+    fn check(&self) -> Result<()> {
         Ok(self.check_ranges()?)
     }
 
     /// The computation itself, on a batch that [`Self::estimate`] has checked.
-    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState)
-    -> Result<Estimate, AdvantageError>;
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate>;
 
     /// Advantages in the batch's order, with returns and the next state.
     ///
     /// # Errors
     /// A setting out of range, a missing column, columns that do not fit together, a number that is not
     /// finite.
-    fn estimate(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn estimate(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         self.check()?;
         batch.check(self.name(), self.needs(), self.uses())?;
         self.compute(batch, state)
     }
 
     /// Advantages alone, from the state at the start of a run.
-    fn advantages(&self, batch: &AdvantageBatch<'_>) -> Result<Advantages, AdvantageError> {
+    fn advantages(&self, batch: &AdvantageBatch<'_>) -> Result<Advantages> {
         Ok(self.estimate(batch, &AdvantageState::default())?.advantages)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::in_range;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Grpo, Scale,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, Grpo, Result, Scale,
     SingletonAdvantage, whitening,
 };
 use crate::entry::{Entry, Family};
@@ -79,7 +79,7 @@ pub(super) fn normalised_sum(
     batch: &AdvantageBatch<'_>,
     epsilon: f64,
     singleton: SingletonAdvantage,
-) -> Result<Ragged<f64>, AdvantageError> {
+) -> Result<Ragged<f64>> {
     let grpo = Grpo { scale: Scale::Group, ddof: 1, epsilon, singleton, ..Grpo::default() };
     let mut sums = match batch.components {
         None => grpo.of(batch.rewards, None),
@@ -120,11 +120,7 @@ impl AdvantageEstimator for Gdpo {
         &[Column::Components]
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let mut advantages = normalised_sum(batch, self.epsilon, self.singleton)?;
         if self.whiten {
             whitening::by_length(&mut advantages, |i| batch.length(i));

@@ -2,9 +2,7 @@
 
 use super::per_group::per_group;
 use super::singleton::finite_or_zero;
-use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
-};
+use super::{AdvantageBatch, AdvantageEstimator, AdvantageState, Estimate, Result, SingletonAdvantage};
 use crate::entry::{Entry, Family};
 use crate::whole_step::WholeStep;
 use crate::{choice, settings};
@@ -72,11 +70,7 @@ impl AdvantageEstimator for Gpg {
         Some(WholeStep::ShareWithoutSignal)
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let mut mixed = 0_usize;
         let mut advantages = per_group(
             batch.rewards,

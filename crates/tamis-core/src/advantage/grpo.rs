@@ -4,8 +4,8 @@ use super::per_group::per_group;
 use super::singleton::zero_where_not_finite;
 use super::statistics::Moments;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Scale,
-    SingletonAdvantage, StatisticsUnit,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, Result, Scale, SingletonAdvantage,
+    StatisticsUnit,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
@@ -181,11 +181,7 @@ impl AdvantageEstimator for Grpo {
         Some(self.scale)
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         Ok(Estimate::per_trajectory(self.of_batch(batch), state))
     }
 }

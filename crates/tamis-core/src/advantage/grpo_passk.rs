@@ -2,7 +2,7 @@
 
 use super::per_group::per_group;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Scale, SingletonAdvantage,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Estimate, Result, Scale, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -64,11 +64,7 @@ impl AdvantageEstimator for GrpoPassk {
         Some(if self.divide { Scale::Group } else { Scale::None })
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let advantages = per_group(
             batch.rewards,
             |reward| self.singleton.advantage(reward),

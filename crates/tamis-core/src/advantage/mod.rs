@@ -51,7 +51,7 @@ pub use column::Column;
 pub use cpo::{Cpo, CpoWrap};
 pub use credit::MaskedRewards;
 pub use dr_grpo::DrGrpo;
-pub use error::AdvantageError;
+pub use error::{AdvantageError, Result};
 pub use estimator::{AdvantageEstimator, AdvantageState, Advantages, Estimate, RecentStep};
 pub use gae::Gae;
 pub use gdpo::Gdpo;

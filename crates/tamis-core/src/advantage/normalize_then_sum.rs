@@ -3,7 +3,7 @@
 use super::gdpo::normalised_sum;
 use super::statistics::Moments;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, SingletonAdvantage,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, Result, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -68,11 +68,7 @@ impl AdvantageEstimator for NormalizeThenSum {
         &[Column::Components]
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let mut advantages = normalised_sum(batch, self.epsilon, self.singleton)?;
         let moments = Moments::of(advantages.values());
         let divisor = moments.deviation(1) + self.epsilon;

@@ -3,7 +3,7 @@
 
 use super::per_group::per_group;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, SingletonAdvantage,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, Result, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -56,11 +56,7 @@ impl AdvantageEstimator for Opo {
         &[Column::Lengths]
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let advantages = per_group(
             batch.rewards,
             |reward| self.singleton.advantage(reward),

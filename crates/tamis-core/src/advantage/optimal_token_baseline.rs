@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::credit::returns;
 use super::singleton::finite_or_zero;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards, Result,
     SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
@@ -171,7 +171,7 @@ impl OptimalTokenBaseline {
         estimator: &'static str,
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    ) -> Result<Estimate> {
         let mask = batch.mask(estimator)?;
         let weights = cumulative_weights(batch, estimator)?;
         let returns = returns(batch, mask, self.masked_rewards, 1.0);
@@ -248,10 +248,7 @@ impl OptimalTokenBaseline {
 }
 
 /// `W_t` of every token, flat \[N\].
-fn cumulative_weights(
-    batch: &AdvantageBatch<'_>,
-    estimator: &'static str,
-) -> Result<Vec<f64>, AdvantageError> {
+fn cumulative_weights(batch: &AdvantageBatch<'_>, estimator: &'static str) -> Result<Vec<f64>> {
     let mask = batch.mask(estimator)?;
     let logprobs = batch.tokens(Column::OldLogprobs, estimator)?.values();
     let sum_pi_squared = batch.tokens(Column::SumPiSquared, estimator)?.values();
@@ -280,11 +277,7 @@ impl AdvantageEstimator for OptimalTokenBaseline {
         Self::USES
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         self.by_position(Position::All, self.name(), batch, state)
     }
 }

@@ -3,8 +3,7 @@
 
 use super::credit::returns;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
-    whitening,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards, Result, whitening,
 };
 use crate::entry::{Entry, Family};
 use crate::setting::Named as _;
@@ -84,11 +83,7 @@ impl AdvantageEstimator for ReinforcePlusPlus {
         &[Column::TokenRewards]
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let mask = batch.mask(self.name())?;
         let returns = returns(batch, mask, self.masked_rewards, self.gamma);
         let mut advantages = returns.clone();

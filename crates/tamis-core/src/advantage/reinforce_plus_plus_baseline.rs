@@ -2,7 +2,7 @@
 
 use super::per_group::per_group;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, SingletonAdvantage,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, Result, SingletonAdvantage,
     whitening,
 };
 use crate::entry::{Entry, Family};
@@ -65,11 +65,7 @@ impl AdvantageEstimator for ReinforcePlusPlusBaseline {
         &[Column::Lengths]
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let mut advantages = per_group(
             batch.rewards,
             |reward| self.singleton.advantage(reward),

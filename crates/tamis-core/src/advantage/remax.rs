@@ -3,9 +3,7 @@
 use super::credit::returns;
 use super::error::missing;
 use super::singleton::finite_or_zero;
-use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
-};
+use super::{AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards, Result};
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::setting::Named as _;
@@ -71,11 +69,7 @@ impl AdvantageEstimator for Remax {
         &[Column::TokenRewards]
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let missing = || missing(Column::GreedyRewards, self.name());
         let greedy = batch.greedy_rewards.ok_or_else(missing)?;
         if batch.token_rewards.is_none() {

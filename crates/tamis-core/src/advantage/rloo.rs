@@ -1,9 +1,7 @@
 //! Leave-one-out: the reward measured against the mean of the others.
 
 use super::per_group::per_group;
-use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
-};
+use super::{AdvantageBatch, AdvantageEstimator, AdvantageState, Estimate, Result, SingletonAdvantage};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -53,11 +51,7 @@ settings! {
 }
 
 impl AdvantageEstimator for Rloo {
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let advantages = per_group(
             batch.rewards,
             |reward| self.singleton.advantage(reward),

@@ -2,7 +2,7 @@
 
 use super::optimal_token_baseline::{OptimalTokenBaseline, Position, Tail};
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards, Result,
     SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
@@ -54,11 +54,7 @@ impl AdvantageEstimator for TirOptimalTokenBaseline {
         OptimalTokenBaseline::USES
     }
 
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
+    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         let Self { tail, epsilon, singleton, masked_rewards } = *self;
         let baseline = OptimalTokenBaseline { tail, epsilon, singleton, masked_rewards };
         baseline.by_position(Position::Unmasked, self.name(), batch, state)

@@ -2,7 +2,7 @@
 
 use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::error::in_range;
-use crate::advantage::{AdvantageError, Advantages};
+use crate::advantage::{Advantages, Result};
 use crate::entry::{Entry, Family};
 use crate::setting::Ranged as _;
 use crate::settings;
@@ -44,7 +44,7 @@ impl ClipAdvantage {
 }
 
 impl ShapeAdvantages for ClipAdvantage {
-    fn check(&self) -> Result<(), AdvantageError> {
+    fn check(&self) -> Result<()> {
         self.check_ranges()?;
         let low = self.low.unwrap_or_default();
         in_range("low", low, low <= 0.0, "a number of at most 0")

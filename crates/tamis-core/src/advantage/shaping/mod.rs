@@ -10,7 +10,7 @@ pub mod keep_ratio;
 pub mod length_weight;
 pub mod soft_reweight;
 
-use super::{AdvantageBatch, AdvantageError, Advantages, Column};
+use super::{AdvantageBatch, Advantages, Column, Result};
 use crate::fault;
 use crate::group::GroupId;
 use crate::ragged::Ragged;
@@ -114,7 +114,7 @@ pub trait ShapeAdvantages: Named + Ranged {
     ///
     /// # Errors
     /// [`AdvantageError::Range`] or [`AdvantageError::Setting`] with the first that is not.
-    fn check(&self) -> Result<(), AdvantageError> {
+    fn check(&self) -> Result<()> {
         Ok(self.check_ranges()?)
     }
 
@@ -125,7 +125,7 @@ pub trait ShapeAdvantages: Named + Ranged {
     ///
     /// # Errors
     /// A setting out of range, a missing column, advantages of another batch.
-    fn apply(&self, mut shaped: Shaped, batch: &ShapingBatch<'_>) -> Result<Shaped, AdvantageError> {
+    fn apply(&self, mut shaped: Shaped, batch: &ShapingBatch<'_>) -> Result<Shaped> {
         self.check()?;
         batch.batch.check(self.name(), self.needs(), &[])?;
         let num_trajectories = match &shaped.advantages {
@@ -171,10 +171,6 @@ impl Shaping {
 }
 
 /// Applies shapings one after the other.
-pub fn shape(
-    shapings: &[Shaping],
-    advantages: Advantages,
-    batch: &ShapingBatch<'_>,
-) -> Result<Shaped, AdvantageError> {
+pub fn shape(shapings: &[Shaping], advantages: Advantages, batch: &ShapingBatch<'_>) -> Result<Shaped> {
     shapings.iter().try_fold(Shaped::of(advantages), |shaped, shaping| shaping.apply(shaped, batch))
 }
