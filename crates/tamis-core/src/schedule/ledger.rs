@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Accounting, Count, FillOrder, GroupSummary, Members, ScheduleError, Spent, Unbalanced};
+use super::{Accounting, Count, FillOrder, GroupSummary, Members, Result, Spent, Unbalanced};
 use crate::fault;
 use crate::group::{GroupId, PolicyVersion};
 
@@ -195,7 +195,7 @@ impl Ledger {
         self.aborting.contains(&group)
     }
 
-    pub(super) fn flight(&self, group: GroupId) -> Result<Flight, ScheduleError> {
+    pub(super) fn flight(&self, group: GroupId) -> Result<Flight> {
         self.in_flight.get(&group).copied().ok_or_else(|| {
             let is_finished = self.finished.contains_key(&group);
             let what = if is_finished { "was settled before" } else { "is not being generated" };
@@ -217,7 +217,7 @@ impl Ledger {
     }
 
     /// Whether groups may be dispatched under these ids.
-    pub(super) fn check_order(&self, groups: &[GroupId]) -> Result<(), ScheduleError> {
+    pub(super) fn check_order(&self, groups: &[GroupId]) -> Result<()> {
         let mut last = self.last_group;
         for &group in groups {
             if let Some(previous) = last.filter(|previous| *previous >= group) {

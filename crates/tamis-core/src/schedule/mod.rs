@@ -58,7 +58,7 @@ pub use diagnosis::{Diagnosis, PassedOver, Recommendation, SkipReason, StopCause
 pub use group_summary::{FirstMembers, GroupFacts, GroupSummary};
 pub use mini_batch::mini_batches;
 pub use progress::Progress;
-pub use protocol::{Command, Event, RunEnd, ScheduleError, StepClose};
+pub use protocol::{Command, Event, Result, RunEnd, ScheduleError, StepClose};
 pub use report::{RoundReport, StepReport};
 pub use round_limit::{MOST_AUTO_BATCHES, RoundLimit, UNKNOWN_BATCHES};
 pub use round_size::{MOST_BATCHES, RoundSize};

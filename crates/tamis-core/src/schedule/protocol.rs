@@ -227,6 +227,9 @@ pub enum Command {
     },
 }
 
+/// What the machine comes to.
+pub type Result<T, E = ScheduleError> = std::result::Result<T, E>;
+
 /// An event does not fit the machine's state, or its settings contradict themselves. The driver is at fault;
 /// the machine is as before.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

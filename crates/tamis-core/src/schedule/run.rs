@@ -10,8 +10,8 @@ use super::ledger::{GroupOutcome, Judged, Kept, Ledger};
 use super::round_limit::adaptive;
 use super::round_size::KeepRate;
 use super::{
-    Command, Count, Diagnosis, GroupSummary, Members, OnExhausted, OnLimit, Progress, RoundLimit, RunEnd,
-    ScheduleError, ScheduleSettings, SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
+    Command, Count, Diagnosis, GroupSummary, Members, OnExhausted, OnLimit, Progress, Result, RoundLimit,
+    RunEnd, ScheduleSettings, SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
 use crate::fault;
 use crate::filter::{DropReason, GroupStatistics, Verdict};
@@ -144,7 +144,7 @@ impl ScheduleRun {
     }
 
     /// Refuses an event that does not fit what the run is doing.
-    pub(super) fn expect(&self, fits: bool, event: &'static str) -> Result<(), ScheduleError> {
+    pub(super) fn expect(&self, fits: bool, event: &'static str) -> Result<()> {
         let phase = match self.phase {
             Phase::Idle => "between steps",
             Phase::Open if self.asked.is_some() => "waiting for prompts",
@@ -155,7 +155,7 @@ impl ScheduleRun {
         if fits { Ok(()) } else { Err(fault!("event `{event}` came while the scheduler was {phase}").into()) }
     }
 
-    fn check_version(&self, version: PolicyVersion) -> Result<(), ScheduleError> {
+    fn check_version(&self, version: PolicyVersion) -> Result<()> {
         if version < self.version {
             return Err(fault!(
                 "policy version {version} came after version {previous}",
@@ -219,7 +219,7 @@ impl ScheduleRun {
         groups: &[GroupId],
         version: PolicyVersion,
         exhausted: bool,
-    ) -> Result<Drawn, ScheduleError> {
+    ) -> Result<Drawn> {
         self.expect(self.asked.is_some(), "dispatched")?;
         let (asked, dispatched) = (self.asked.unwrap_or(0), groups.len());
         if dispatched > asked || (dispatched < asked && !exhausted) {
@@ -276,7 +276,7 @@ impl ScheduleRun {
     ///
     /// # Errors
     /// A filter that gives more or fewer verdicts than groups were scored.
-    pub(super) fn judge(&self, groups: &[GroupId]) -> Result<Vec<Option<Verdict>>, ScheduleError> {
+    pub(super) fn judge(&self, groups: &[GroupId]) -> Result<Vec<Option<Verdict>>> {
         let statistics = |group: &GroupId| self.ledger.scored(*group).map(GroupSummary::statistics);
         let scored: Vec<GroupStatistics> = groups.iter().filter_map(statistics).collect();
         let verdicts = match &self.settings.filter {
@@ -432,14 +432,14 @@ impl ScheduleRun {
         ids
     }
 
-    pub(super) fn close_trained(&mut self, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
+    pub(super) fn close_trained(&mut self, commands: &mut Vec<Command>) -> Result<StepClose> {
         let close = self.close(true, commands)?;
         let Count { trajectories, turns, tokens, .. } = close.report.accounting.trained;
         self.phase = Phase::Training { trajectories, turns, tokens };
         Ok(close)
     }
 
-    pub(super) fn note_trained(&mut self, members: Members) -> Result<(), ScheduleError> {
+    pub(super) fn note_trained(&mut self, members: Members) -> Result<()> {
         let Phase::Training { trajectories, turns, tokens } = self.phase else {
             return self.expect(false, "trained");
         };
@@ -461,7 +461,7 @@ impl ScheduleRun {
         Ok(())
     }
 
-    pub(super) fn note_published(&mut self, version: PolicyVersion) -> Result<(), ScheduleError> {
+    pub(super) fn note_published(&mut self, version: PolicyVersion) -> Result<()> {
         self.expect(self.phase != Phase::Ended, "published")?;
         self.check_version(version)?;
         self.version = version;
@@ -469,7 +469,7 @@ impl ScheduleRun {
     }
 
     /// Gives the attempt at the step up; after too many in a row, the run.
-    pub(super) fn skip(&mut self, why: SkipReason, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    pub(super) fn skip(&mut self, why: SkipReason, commands: &mut Vec<Command>) -> Result<()> {
         self.skipped_in_a_row += 1;
         if self.skipped_in_a_row > self.settings.max_skipped_steps {
             let cause = StopCause::SkippedSteps { steps: self.skipped_in_a_row, why };
@@ -483,7 +483,7 @@ impl ScheduleRun {
     }
 
     /// Ends the run well. What is not settled is given up, what is kept is surplus.
-    pub(super) fn finish(&mut self, why: RunEnd, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    pub(super) fn finish(&mut self, why: RunEnd, commands: &mut Vec<Command>) -> Result<()> {
         let close = self.close(false, commands)?;
         commands.push(Command::Finish { why, close: Box::new(close) });
         Ok(())
@@ -496,7 +496,7 @@ impl ScheduleRun {
         tally: Tally,
         rounds: u64,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         let step = self.progress.steps + 1;
         let num_kept = self.step.trained.len() + self.ledger.num_kept();
         let limit = self.round_limit();
@@ -512,7 +512,7 @@ impl ScheduleRun {
 
     /// Counts where everything went. What is kept and in flight stays for the next step where the run goes on
     /// and surplus is carried.
-    fn close(&mut self, goes_on: bool, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
+    fn close(&mut self, goes_on: bool, commands: &mut Vec<Command>) -> Result<StepClose> {
         let keeps = goes_on && self.carries();
         let of_dropped = self.step.kept_when_insufficient.len();
         let num_accumulated = self.step.trained.len() - of_dropped + self.ledger.num_kept();

@@ -8,7 +8,7 @@ use super::run::{GoesBack, Phase, ScheduleRun};
 use super::streaming::Streaming;
 use super::{
     Accounting, Admission, Command, Event, FillOrder, FirstMembers, GroupFacts, GroupSummary, Members,
-    Progress, RunEnd, ScheduleError, ScheduleSettings, Spent, StreamingSettings, Surplus,
+    Progress, Result, RunEnd, ScheduleSettings, Spent, StreamingSettings, Surplus,
 };
 use crate::fault;
 use crate::filter::{DropReason, GroupStatistics, Verdict};
@@ -69,7 +69,7 @@ impl Scheduler {
     /// groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]), or the data are over
     /// and none of the run's groups was kept. The remaining case, epochs that keep at least one group, is
     /// progress towards a batch.
-    pub fn rounds(settings: ScheduleSettings) -> Result<Self, ScheduleError> {
+    pub fn rounds(settings: ScheduleSettings) -> Result<Self> {
         settings.check()?;
         Ok(Self {
             run: ScheduleRun::new(settings, GoesBack::GivenUp),
@@ -135,12 +135,12 @@ impl Scheduler {
     /// assert_eq!(trained, [0, 1]);
     /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
     /// ```
-    pub fn streaming(settings: StreamingSettings) -> Result<Self, ScheduleError> {
+    pub fn streaming(settings: StreamingSettings) -> Result<Self> {
         Self::streaming_with(settings, Admission::default())
     }
 
     /// [`Self::streaming`] that starts groups as another system does.
-    pub fn streaming_with(settings: StreamingSettings, admission: Admission) -> Result<Self, ScheduleError> {
+    pub fn streaming_with(settings: StreamingSettings, admission: Admission) -> Result<Self> {
         let policy = Streaming::new(&settings, admission)?;
         Ok(Self {
             run: ScheduleRun::new(settings.run, GoesBack::Untrained),
@@ -213,7 +213,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// Where the event does not fit; the machine is then as it was before.
-    pub fn handle(&mut self, event: Event) -> Result<Vec<Command>, ScheduleError> {
+    pub fn handle(&mut self, event: Event) -> Result<Vec<Command>> {
         let run = &mut self.run;
         let mut commands = Vec::new();
         match event {
@@ -308,7 +308,7 @@ impl Scheduler {
         values: &[f64],
         facts: GroupFacts,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         let run = &mut self.run;
         run.ledger.flight(group)?;
         let (expected, actual) = (run.settings.num_first_members(), values.len());
@@ -345,12 +345,7 @@ impl Scheduler {
         is_aborting
     }
 
-    fn finished(
-        &mut self,
-        group: GroupId,
-        outcome: GroupOutcome,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    fn finished(&mut self, group: GroupId, outcome: GroupOutcome, commands: &mut Vec<Command>) -> Result<()> {
         self.run.ledger.finish(group, outcome);
         match &mut self.policy {
             Policy::Rounds(policy) => policy.note_finished(&mut self.run, group, commands),

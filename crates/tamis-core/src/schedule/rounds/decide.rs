@@ -3,16 +3,14 @@
 use super::Rounds;
 use crate::schedule::barren::Fruitless;
 use crate::schedule::run::{Phase, ScheduleRun};
-use crate::schedule::{
-    Command, OnEmptyRound, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause,
-};
+use crate::schedule::{Command, OnEmptyRound, OnExhausted, OnLimit, Result, RunEnd, SkipReason, StopCause};
 
 impl Rounds {
     pub(in crate::schedule) fn begin_step(
         &mut self,
         run: &mut ScheduleRun,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         self.forget_given_up(run);
         self.empty_rounds = 0;
         if run.has_all_steps() {
@@ -47,7 +45,7 @@ impl Rounds {
         run: &mut ScheduleRun,
         num_prompts: usize,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         run.step.rounds += 1;
         self.round = self.ahead.drain(..num_prompts.min(self.ahead.len())).collect();
         self.unsettled = self.round.iter().filter(|group| run.ledger.is_in_flight(**group)).count();
@@ -73,7 +71,7 @@ impl Rounds {
         run: &mut ScheduleRun,
         missing: usize,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         if self.round.is_empty() {
             // The epoch had ended with the round before, and that is known only now.
             if let Some(fruitless) = self.close_epochs(run) {
@@ -110,11 +108,7 @@ impl Rounds {
     }
 
     /// Completes the round where all of it is settled; else draws ahead, where there is room.
-    pub(super) fn go_on(
-        &mut self,
-        run: &mut ScheduleRun,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    pub(super) fn go_on(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         if run.phase != Phase::Open || run.asked.is_some() {
             return Ok(());
         }
@@ -144,7 +138,7 @@ impl Rounds {
         kept: Option<u64>,
         fruitless: Option<Fruitless>,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         let num_ready = run.ledger.num_ready();
         if num_ready >= run.settings.train_batch_size {
             return self.ready(run, commands);
@@ -198,25 +192,20 @@ impl Rounds {
     }
 
     /// The first `train_batch_size` ready groups are the batch.
-    fn ready(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn ready(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         run.train(run.settings.train_batch_size);
         self.hand_over(run, commands)
     }
 
     /// Closes the step, whose batch is taken.
-    fn hand_over(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn hand_over(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         let close = run.close_trained(commands)?;
         self.forget_given_up(run);
         commands.push(Command::StepReady(Box::new(close)));
         Ok(())
     }
 
-    fn skip(
-        &mut self,
-        run: &mut ScheduleRun,
-        why: SkipReason,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    fn skip(&mut self, run: &mut ScheduleRun, why: SkipReason, commands: &mut Vec<Command>) -> Result<()> {
         run.skip(why, commands)?;
         self.forget_given_up(run);
         Ok(())

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::barren::{Barren, Fruitless};
 use super::run::{Drawn, ScheduleRun};
-use super::{Command, RoundReport, RunEnd, ScheduleError, StopCause, Tally};
+use super::{Command, Result, RoundReport, RunEnd, StopCause, Tally};
 use crate::group::GroupId;
 
 /// The round in the making and what was drawn ahead of it.
@@ -57,7 +57,7 @@ impl Rounds {
         groups: &[GroupId],
         drawn: &Drawn,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         if std::mem::take(&mut self.draws_ahead) {
             self.ahead.extend(groups);
             return self.go_on(run, commands);
@@ -76,7 +76,7 @@ impl Rounds {
         run: &mut ScheduleRun,
         group: GroupId,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         // Ids increase: what is drawn ahead is above all of the round.
         if self.round.last().is_some_and(|last| group <= *last) {
             self.unsettled -= 1;
@@ -86,11 +86,7 @@ impl Rounds {
     }
 
     /// Everything of the round is settled: counts it, in dispatch order, and decides.
-    fn complete_round(
-        &mut self,
-        run: &mut ScheduleRun,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    fn complete_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         let tally = self.settle_round(run, commands)?;
         run.observe(|keep_rate| keep_rate.observe(&tally));
         self.empty_rounds = if tally.kept == 0 { self.empty_rounds + 1 } else { 0 };
@@ -108,11 +104,7 @@ impl Rounds {
 
     /// Judges the round's groups together, for a filter may compare them, and moves them to where they
     /// belong.
-    fn settle_round(
-        &mut self,
-        run: &mut ScheduleRun,
-        commands: &mut Vec<Command>,
-    ) -> Result<Tally, ScheduleError> {
+    fn settle_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<Tally> {
         let round = std::mem::take(&mut self.round);
         let verdicts = run.judge(&round)?;
         let mut tally = Tally::default();
@@ -128,7 +120,7 @@ impl Rounds {
 
     /// Gives up what is in flight or drawn ahead; what is scored of the round in the making is judged and
     /// counts.
-    fn abort(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn abort(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         let first_ahead = self.ahead.front().copied();
         let is_ahead = |group| first_ahead.is_some_and(|first| group >= first);
         run.give_up(|group, _, outcome| outcome.is_none() || is_ahead(group), commands);
@@ -144,7 +136,7 @@ impl Rounds {
         run: &mut ScheduleRun,
         why: RunEnd,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         self.abort(run, commands)?;
         run.finish(why, commands)
     }
@@ -161,7 +153,7 @@ impl Rounds {
         &mut self,
         run: &mut ScheduleRun,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         if let Some(fruitless) = self.barren.of_whole_run(run) {
             return self.stop_fruitless(run, fruitless, commands);
         }
@@ -175,18 +167,13 @@ impl Rounds {
         run: &mut ScheduleRun,
         Fruitless { cause, tally, began }: Fruitless,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         let rounds = run.progress.rounds - began;
         self.stop_with(run, cause, tally, rounds, commands)
     }
 
     /// Ends the run for want of signal, judged by this step.
-    fn stop(
-        &mut self,
-        run: &mut ScheduleRun,
-        cause: StopCause,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    fn stop(&mut self, run: &mut ScheduleRun, cause: StopCause, commands: &mut Vec<Command>) -> Result<()> {
         let (tally, rounds) = (run.step.tally, run.step.rounds);
         self.stop_with(run, cause, tally, rounds, commands)
     }
@@ -199,7 +186,7 @@ impl Rounds {
         tally: Tally,
         rounds: u64,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         self.abort(run, commands)?;
         run.stop(cause, tally, rounds, commands)
     }

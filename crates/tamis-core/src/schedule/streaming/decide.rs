@@ -3,14 +3,14 @@
 use super::{Admission, Streaming, rounds};
 use crate::schedule::barren::Fruitless;
 use crate::schedule::run::{Phase, ScheduleRun};
-use crate::schedule::{Command, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally};
+use crate::schedule::{Command, OnExhausted, OnLimit, Result, RunEnd, SkipReason, StopCause, Tally};
 
 impl Streaming {
     pub(in crate::schedule) fn begin_step(
         &mut self,
         run: &mut ScheduleRun,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         self.window = Some(run.progress.steps);
         self.handed = 0;
         if let Some((cause, tally, rounds)) = self.stop_next.take() {
@@ -24,11 +24,7 @@ impl Streaming {
 
     /// Hands out what is ready, closes the step where it is full, draws where there is room, and ends what
     /// cannot go on.
-    pub(super) fn go_on(
-        &mut self,
-        run: &mut ScheduleRun,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    pub(super) fn go_on(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         if run.phase == Phase::Ended {
             return Ok(());
         }
@@ -119,7 +115,7 @@ impl Streaming {
         run: &mut ScheduleRun,
         has_room: bool,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         if run.ledger.num_in_flight() > 0 {
             return Ok(());
         }
@@ -159,26 +155,18 @@ impl Streaming {
         run: &mut ScheduleRun,
         why: SkipReason,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         if self.handed > 0 { self.close_trained(run, commands) } else { self.skip(run, why, commands) }
     }
 
-    fn close_partial(
-        &mut self,
-        run: &mut ScheduleRun,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    fn close_partial(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         while run.ledger.num_ready() > 0 {
             self.hand_out(run, self.mini_batch_size.min(run.ledger.num_ready()), commands);
         }
         self.close_trained(run, commands)
     }
 
-    fn close_trained(
-        &mut self,
-        run: &mut ScheduleRun,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    fn close_trained(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         let close = run.close_trained(commands)?;
         // What the step did not take is the next one's.
         self.handed = run.settings.train_batch_size;
@@ -186,12 +174,7 @@ impl Streaming {
         Ok(())
     }
 
-    fn skip(
-        &mut self,
-        run: &mut ScheduleRun,
-        why: SkipReason,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    fn skip(&mut self, run: &mut ScheduleRun, why: SkipReason, commands: &mut Vec<Command>) -> Result<()> {
         run.rounds_since_trained = rounds(run, run.since_trained.groups);
         run.skip(why, commands)?;
         self.window = None;
@@ -204,7 +187,7 @@ impl Streaming {
         run: &mut ScheduleRun,
         cause: StopCause,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         let tally = run.step.tally;
         self.stop_with(run, cause, tally, rounds(run, tally.groups), commands)
     }
@@ -216,7 +199,7 @@ impl Streaming {
         tally: Tally,
         rounds: u64,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         if run.phase == Phase::Open && self.handed > 0 {
             // What was handed out is trained first.
             self.stop_next = Some((cause, tally, rounds));

@@ -27,8 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::barren::Barren;
 use super::run::{Drawn, Phase, ScheduleRun};
 use super::{
-    Command, OnEmptyRound, OnLimit, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause,
-    Tally,
+    Command, OnEmptyRound, OnLimit, Result, ScheduleSettings, SettingsError, SkipReason, StopCause, Tally,
 };
 use crate::fault;
 use crate::filter::{Scope, Verdict};
@@ -124,7 +123,7 @@ impl Streaming {
         run: &mut ScheduleRun,
         drawn: &Drawn,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         run.step.rounds = rounds(run, run.ledger.num_dispatched());
         if drawn.is_empty_epoch {
             let cause = StopCause::NoPrompts { epoch: run.progress.epoch };
@@ -139,7 +138,7 @@ impl Streaming {
         run: &mut ScheduleRun,
         group: GroupId,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         let verdict = run.judge(&[group])?.into_iter().next().flatten();
         self.settled(run, group, verdict, commands)
     }
@@ -151,7 +150,7 @@ impl Streaming {
         group: GroupId,
         verdict: Option<Verdict>,
         commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    ) -> Result<()> {
         let alone = run.settle(group, verdict, commands);
         let batch = run.settings.train_batch_size;
         run.observe(|keep_rate| keep_rate.observe_one(alone.kept > 0, batch));
