@@ -30,6 +30,8 @@ struct Configuration {
     splits: Vec<(String, Vec<String>)>,
 }
 
+const FORM: &str = "a split is written `owner/name:configuration/split`";
+
 /// Finds a split among the files of a repository.
 ///
 /// # Errors
@@ -48,7 +50,6 @@ pub(crate) fn find_split(
              to a JSONL or Parquet file",
         ));
     }
-    const FORM: &str = "a split is written `owner/name:configuration/split`";
     let names = || listed(configurations.iter().map(|found| found.name.as_str()));
     let is_split = |found: &Configuration, split: &str| position(&found.splits, split).is_some();
     let configuration = match wanted.configuration {
