@@ -28,4 +28,6 @@ pub mod native;
 pub mod prompts;
 pub mod python_program;
 pub mod run;
+#[cfg(test)]
+mod support;
 pub mod workers;

@@ -104,24 +104,22 @@ fn json(value: &impl Serialize) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use tamis_config::source::{Source, SourceKind};
-    use tamis_config::{Loaded, Preset, load_sources};
+    use tamis_config::Preset;
 
     use super::*;
+    use crate::support::loaded;
 
-    fn loaded(rest: &str) -> Loaded {
+    fn config(rest: &str) -> Config {
         let model = if rest.starts_with("model:") { "" } else { "model: {path: m}\n" };
         let yaml = format!(
             "{model}data: {{task: arithmetic}}\nreward: [{{kind: number}}]\ntrain: {{total_steps: 1}}\n{rest}\n"
         );
-        let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
-        load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"))
+        loaded(&yaml, &[]).config
     }
 
     #[test]
     fn the_objective_in_one_line() {
-        let line =
-            |rest: &str| headline(&loaded(rest).config).unwrap_or_else(|error| panic!("{rest}: {error}"));
+        let line = |rest: &str| headline(&config(rest)).unwrap_or_else(|error| panic!("{rest}: {error}"));
         let presets: Vec<String> =
             Preset::ALL.iter().map(|preset| line(&format!("preset: {preset}"))).collect();
         insta::assert_snapshot!(presets.join("\n"), @"

@@ -134,6 +134,7 @@ pub fn trajectories(config: &Config, num_validation_prompts: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::loaded;
 
     fn config(overrides: &[&str]) -> Config {
         let yaml = "model: {init: {architecture: llama, hidden_size: 16, intermediate_size: 32, \
@@ -141,12 +142,7 @@ mod tests {
             data: {task: arithmetic, max_prompt_length: 12, train_batch_size: 8}\n\
             rollout: {n: 4, max_response_length: 20, max_num_seqs: 256}\nreward: [{kind: number}]\n\
             train: {total_steps: 1, ppo_mini_batch_size: 4, micro_batch_tokens: 100000}\nrun: {threads: 1}\n";
-        let source = tamis_config::source::Source::new(
-            tamis_config::source::SourceKind::File("run.yaml".into()),
-            yaml.to_owned(),
-        );
-        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        tamis_config::load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}")).config
+        loaded(yaml, overrides).config
     }
 
     fn model() -> TransformerConfig {

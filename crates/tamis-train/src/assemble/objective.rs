@@ -67,10 +67,8 @@ pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleErr
 
 #[cfg(test)]
 mod tests {
-    use tamis_config::load_sources;
-    use tamis_config::source::{Source, SourceKind};
-
     use super::*;
+    use crate::support::loaded;
 
     #[test]
     fn one_weight_for_what_separates_sampler_and_policy() {
@@ -79,9 +77,7 @@ mod tests {
                 "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 1}}\nobjective: \
                     {{loss: {{kind: decoupled}}, correction: {{{rest}}}}}"
             );
-            let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
-            let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));
-            correction(&loaded.config).map(|_| ()).map_err(|error| error.to_string())
+            correction(&loaded(&yaml, &[]).config).map(|_| ()).map_err(|error| error.to_string())
         };
         for twice in ["preset: decoupled_token_is", "preset: decoupled_geo_rs_seq_tis", "weights: {max: 2.0}"]
         {

@@ -247,24 +247,17 @@ fn token_rewards(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
+    use crate::support::trajectory;
+    use tamis_core::group::{Episode, Turn};
 
     /// Two turns of the policy around two tokens of an environment, then one more of it.
-    fn trajectory(scores: &[(&str, Score)], reward: f64) -> Trajectory {
+    fn played(scores: &[(&str, Score)], reward: f64) -> Trajectory {
         let turn = |start, end| Turn { start, end, ..Turn::default() };
         let turns = vec![turn(0, 2), turn(4, 5)];
         Trajectory {
             episode: Some(Episode { turns, ..Episode::default() }),
-            sample_index: 0,
-            text: String::new(),
-            token_ids: vec![0; 6],
-            logprobs: vec![-1.0; 6],
-            entropy: None,
-            loss_mask: vec![true, true, false, false, true, false],
-            finish_reason: FinishReason::Stop,
-            versions: (PolicyVersion(0), PolicyVersion(0)),
             scores: scores.iter().map(|(name, score)| ((*name).to_owned(), score.clone())).collect(),
-            reward,
+            ..trajectory(vec![true, true, false, false, true, false], reward)
         }
     }
 
@@ -275,7 +268,7 @@ mod tests {
         let outcome = Score::of(1.0);
         let weights = [("process", 2.0), ("turns", 0.5), ("outcome", 1.0)];
         // 2·0.75 - 0.5 + 1, of which 1 came for the whole.
-        let one = trajectory(&[("process", process), ("turns", turns), ("outcome", outcome)], 2.0);
+        let one = played(&[("process", process), ("turns", turns), ("outcome", outcome)], 2.0);
         let rows = token_rewards(&[&one], &[one.reward], &weights, None);
         assert_eq!(rows.row(0), [1.0, 0.5, 0.0, 0.5, -1.0, 1.0]);
         assert!((rows.row(0).iter().sum::<f64>() - one.reward).abs() < 1e-12);
@@ -285,7 +278,7 @@ mod tests {
 
     #[test]
     fn an_unscored_trajectory_has_no_reward_anywhere() {
-        let one = trajectory(&[("turns", Score::unanswered())], f64::NAN);
+        let one = played(&[("turns", Score::unanswered())], f64::NAN);
         assert_eq!(token_rewards(&[&one], &[f64::NAN], &[("turns", 1.0)], None).row(0), [0.0; 6]);
         assert_eq!(one.turn_ends(), [1, 4]);
         assert_eq!(turns_of_tokens(&one), [0, 0, 0, 0, 1, 1]);

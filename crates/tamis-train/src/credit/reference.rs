@@ -161,54 +161,16 @@ pub(crate) fn penalty(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
-    use tamis_data::prompt::{Prompt, PromptContent};
-    use tamis_rollout::{Fate, Generation, PreparedPrompt};
+    use tamis_rollout::{Fate, Generation};
 
     use super::*;
+    use crate::support::{group, prepared, prompt, trajectory};
 
     /// A group of two completions, of one token and of two, with or without the reference's numbers.
     fn record(id: u64, reference: Option<[f32; 3]>) -> Record {
-        let trajectory = |tokens: usize| Trajectory {
-            episode: None,
-            sample_index: 0,
-            text: String::new(),
-            token_ids: vec![7; tokens],
-            logprobs: vec![-1.0; tokens],
-            entropy: None,
-            loss_mask: vec![true; tokens],
-            finish_reason: FinishReason::Stop,
-            versions: (PolicyVersion(0), PolicyVersion(0)),
-            scores: std::collections::BTreeMap::new(),
-            reward: 0.0,
-        };
-        let prompt = Prompt {
-            id: PromptId(id),
-            content: PromptContent::Text(String::new()),
-            ground_truth: None,
-            data_source: String::new(),
-            columns: serde_json::Map::new(),
-            images: Vec::new(),
-        };
         Record {
-            group: Group {
-                id: GroupId(id),
-                prompt: PromptId(id),
-                epoch: 0,
-                dispatched: PolicyVersion(0),
-                prompt_token_ids: vec![1],
-                images: Vec::new(),
-                trajectories: vec![trajectory(1), trajectory(2)],
-            },
-            prompt: PreparedPrompt {
-                prompt: Arc::new(prompt),
-                text: "".into(),
-                token_ids: Arc::from([1]),
-                continued: "".into(),
-                images: std::sync::Arc::default(),
-            },
+            group: group(id, vec![trajectory(vec![true], 0.0), trajectory(vec![true; 2], 0.0)]),
+            prompt: prepared(prompt(id, "")),
             step: 1,
             round: 1,
             values: Vec::new(),

@@ -97,37 +97,17 @@ mod tests {
     }
 
     use proptest::prelude::*;
-    use tamis_core::group::{FinishReason, Group, GroupId, PolicyVersion, PromptId};
+    use tamis_core::group::{FinishReason, Group};
     use tamis_core::ragged::Ragged;
 
     use super::*;
     use crate::learner::optimizer_batch::mask_of;
+    use crate::support::{group, trajectory};
 
     fn member(is_scored: bool, is_truncated: bool, loss_mask: Vec<bool>) -> Trajectory {
         Trajectory {
-            episode: None,
-            sample_index: 0,
-            text: String::new(),
-            token_ids: vec![0; loss_mask.len()],
-            logprobs: vec![0.0; loss_mask.len()],
-            entropy: None,
-            loss_mask,
             finish_reason: if is_truncated { FinishReason::Length } else { FinishReason::Stop },
-            versions: (PolicyVersion(0), PolicyVersion(0)),
-            scores: std::collections::BTreeMap::new(),
-            reward: if is_scored { 1.0 } else { f64::NAN },
-        }
-    }
-
-    fn group(trajectories: Vec<Trajectory>) -> Group {
-        Group {
-            id: GroupId(0),
-            prompt: PromptId(0),
-            epoch: 0,
-            dispatched: PolicyVersion(0),
-            prompt_token_ids: vec![1],
-            images: Vec::new(),
-            trajectories,
+            ..trajectory(loss_mask, if is_scored { 1.0 } else { f64::NAN })
         }
     }
 
@@ -142,7 +122,7 @@ mod tests {
             member(true, false, on()),
             member(true, false, vec![false]),
         ];
-        let group = group(members);
+        let group = group(0, members);
         let chosen = [true, false, true, false, true, true];
         let kept = [true, true, true, true, false, true];
         let names = |mask_truncated| -> Vec<&str> {
@@ -174,7 +154,7 @@ mod tests {
             let made: Vec<Group> = groups
                 .iter()
                 .map(|members| {
-                    group(members.iter().map(|(flags, mask)| member(flags[2], flags[3], mask.clone())).collect())
+                    group(0, members.iter().map(|(flags, mask)| member(flags[2], flags[3], mask.clone())).collect())
                 })
                 .collect();
             // As the update masks them: members that are not chosen have no reward there.

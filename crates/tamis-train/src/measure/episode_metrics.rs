@@ -86,9 +86,10 @@ fn is_count(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tamis_core::group::{GroupId, PolicyVersion, PromptId, Trajectory, Turn};
+    use tamis_core::group::{Trajectory, Turn};
 
     use super::*;
+    use crate::support;
 
     fn group(episodes: &[Option<(&[f64], bool)>]) -> Group {
         let member = |(sample_index, episode): (usize, &Option<(&[f64], bool)>)| {
@@ -105,29 +106,9 @@ mod tests {
                 is_cut: !is_success,
                 ..Episode::default()
             });
-            Trajectory {
-                episode,
-                sample_index: sample_index as u32,
-                text: String::new(),
-                token_ids: Vec::new(),
-                logprobs: Vec::new(),
-                entropy: None,
-                loss_mask: Vec::new(),
-                finish_reason: tamis_core::group::FinishReason::Stop,
-                versions: (PolicyVersion(0), PolicyVersion(0)),
-                scores: BTreeMap::new(),
-                reward: 0.0,
-            }
+            Trajectory { episode, sample_index: sample_index as u32, ..support::trajectory(Vec::new(), 0.0) }
         };
-        Group {
-            id: GroupId(0),
-            prompt: PromptId(0),
-            epoch: 0,
-            dispatched: PolicyVersion(0),
-            prompt_token_ids: Vec::new(),
-            images: Vec::new(),
-            trajectories: episodes.iter().enumerate().map(member).collect(),
-        }
+        support::group(0, episodes.iter().enumerate().map(member).collect())
     }
 
     /// As a program or verifiers give numbers: with the last turn.

@@ -337,11 +337,9 @@ pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::interrupt::Interrupt;
-    use tamis_core::group::PromptId;
+    use crate::support::{prepared, prompt};
     use tamis_data::prompt::{Message, Prompt};
     use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answer, Rewards};
     use tamis_rollout::fake::{FakeGenerator, FakeSettings};
@@ -392,19 +390,8 @@ mod tests {
         sources: &[&str],
         correct: &'static [&'static str],
     ) -> Result<Validation, Halt<DispatchError>> {
-        let prompt = |(id, source): (usize, &&str)| PreparedPrompt {
-            prompt: Arc::new(Prompt {
-                id: PromptId(id as u64),
-                content: PromptContent::Text("?".to_owned()),
-                ground_truth: None,
-                data_source: (*source).to_owned(),
-                columns: serde_json::Map::new(),
-                images: Vec::new(),
-            }),
-            token_ids: Arc::from([1]),
-            text: "?".into(),
-            continued: "".into(),
-            images: std::sync::Arc::default(),
+        let prompt = |(id, source): (usize, &&str)| {
+            prepared(Prompt { data_source: (*source).to_owned(), ..prompt(id as u64, "?") })
         };
         let prompts: Vec<PreparedPrompt> = sources.iter().enumerate().map(prompt).collect();
         let function = NamedReward::verifier("among", Box::new(Among(correct)));

@@ -231,22 +231,21 @@ impl NativeEngine {
 mod tests {
     use tamis_core::group::PolicyVersion;
     use tamis_core::random::{Key, Purpose};
-    use tamis_model::{AdamWConfig, Architecture, SaveDtype, TransformerConfig};
+    use tamis_model::{AdamWConfig, SaveDtype};
     use tamis_run::durable::Disk;
 
     use super::*;
     use crate::learner::wire::{OpenRequest, WireGeneration, WireOptimizer};
     use crate::learner::{LearnerSequence, Network, RunLearner, TokenColumns, Trained, Wave};
     use crate::native;
+    use crate::support::{drawing, model};
 
     const PROMPT: [u32; 3] = [1, 2, 3];
 
     /// A tiny policy that samples one sequence at a time.
     fn learner() -> Box<dyn RunLearner> {
         let folder = tempfile::tempdir().expect("a folder");
-        let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, 1, 2, 16);
-        let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
-        model.save(folder.path(), SaveDtype::F32).expect("saved");
+        model(1).save(folder.path(), SaveDtype::F32).expect("saved");
         let request = OpenRequest {
             policy: folder.path().to_owned(),
             temperature: 1.0,
@@ -260,6 +259,22 @@ mod tests {
             options: serde_json::Map::new(),
         };
         native::open(&request, 1, &Disk::new(), &Interrupt::new()).expect("opened")
+    }
+
+    /// So many samples of the prompt, of four tokens each.
+    fn begin(num_samples: u64) -> Vec<BeginningGroup> {
+        let samples = (0..num_samples).map(|sample| (sample, Key::new(sample, Purpose::Rollout))).collect();
+        vec![BeginningGroup { prompt: PROMPT.to_vec(), drawing: drawing(4), samples }]
+    }
+
+    /// Moves the weights and publishes them.
+    fn train(learner: &mut dyn RunLearner, tokens: &[u32], learning_rate: f64) {
+        let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, tokens)]);
+        learner.forward_hold(Trained::Policy, &wave).expect("held");
+        let logprobs = vec![-1.0; tokens.len()];
+        learner.backward(TokenColumns { logprobs, ..TokenColumns::default() }).expect("back");
+        learner.optim_step(Trained::Policy, learning_rate).expect("a step");
+        learner.publish(PolicyVersion(1)).expect("published");
     }
 
     fn generate(learner: &mut dyn RunLearner, begin: Vec<BeginningGroup>) -> GrownSamples {
@@ -276,26 +291,11 @@ mod tests {
     #[test]
     fn samples_that_wait_at_a_publication_begin_by_the_new_weights() {
         let mut learner = learner();
-        let drawing = Drawing {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            max_tokens: 4,
-            end_tokens: Vec::new(),
-        };
-        let samples = (0..3).map(|sample| (sample, Key::new(sample, Purpose::Rollout))).collect();
-        let begin = vec![BeginningGroup { prompt: PROMPT.to_vec(), drawing, samples }];
-        let first = generate(&mut *learner, begin);
+        let first = generate(&mut *learner, begin(3));
         assert_eq!((first.grown.len(), first.grown[0].sample, first.num_open), (1, 0, 2));
         let before = scored(&mut *learner, &first.grown[0].tokens);
         assert_eq!(before, first.grown[0].logprobs);
-        let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, &first.grown[0].tokens)]);
-        learner.forward_hold(Trained::Policy, &wave).expect("held");
-        learner.backward(TokenColumns { logprobs: vec![-1.0; 4], ..TokenColumns::default() }).expect("back");
-        learner.optim_step(Trained::Policy, 0.1).expect("a step");
-        learner.publish(PolicyVersion(1)).expect("published");
+        train(&mut *learner, &first.grown[0].tokens, 0.1);
         assert_ne!(scored(&mut *learner, &first.grown[0].tokens), before);
         for number in [1, 2] {
             let next = generate(&mut *learner, Vec::new());
@@ -308,24 +308,9 @@ mod tests {
     #[test]
     fn weights_without_finite_logits_give_an_error_and_no_sample() {
         let mut learner = learner();
-        let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, &[1, 2])]);
-        learner.forward_hold(Trained::Policy, &wave).expect("held");
-        learner.backward(TokenColumns { logprobs: vec![-1.0; 2], ..TokenColumns::default() }).expect("back");
-        learner.optim_step(Trained::Policy, 1e13).expect("a step");
-        learner.publish(PolicyVersion(1)).expect("published");
+        train(&mut *learner, &[1, 2], 1e13);
         assert_eq!(learner.find_not_finite().expect("looked"), None, "the weights are numbers");
-        let drawing = Drawing {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            max_tokens: 4,
-            end_tokens: Vec::new(),
-        };
-        let samples = vec![(0, Key::new(1, Purpose::Rollout))];
-        let begin = vec![BeginningGroup { prompt: PROMPT.to_vec(), drawing, samples }];
-        let asked = Generate { begin, abort: Vec::new(), seconds: 60.0 };
+        let asked = Generate { begin: begin(1), abort: Vec::new(), seconds: 60.0 };
         let Err(Halt::Failed(error)) = learner.generate(asked) else { panic!("sampled") };
         assert!(matches!(error, LearnerError::LogitsNotFinite), "{error}");
     }

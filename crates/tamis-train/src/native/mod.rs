@@ -269,8 +269,6 @@ impl NativeEngine {
 #[cfg(test)]
 mod tests {
     use serde_json::Map;
-    use tamis_core::random::{Key, Purpose};
-    use tamis_model::{Architecture, TransformerConfig};
     use tamis_text::tokenizer::Tokenizer;
 
     use super::*;
@@ -280,8 +278,7 @@ mod tests {
     fn engine(interrupt: &Interrupt) -> NativeEngine {
         let tokenizer = Tokenizer::characters("ab").expect("a tokenizer");
         let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
-        let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, 2, 2, 16);
-        let policy = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
+        let policy = crate::support::model(2);
         let settings = EngineSettings {
             threads: 1,
             temperature: 1.0,

@@ -416,19 +416,12 @@ mod tests {
     use tamis_core::group::PromptId;
 
     use super::*;
+    use crate::support::prompt;
 
     #[test]
     fn prompts_that_are_all_overlong_are_told_with_their_lengths() {
         let tokenizer = Tokenizer::characters("ab").expect("a tokenizer");
         let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
-        let prompt = |id: u64, text: &str| Prompt {
-            id: PromptId(id),
-            content: PromptContent::Text(text.to_owned()),
-            ground_truth: None,
-            data_source: String::new(),
-            columns: Map::new(),
-            images: Vec::new(),
-        };
         let long = || vec![prompt(0, "abab"), prompt(1, "ababab")];
         for split in ["training", "validation"] {
             let error =
@@ -503,12 +496,9 @@ mod tests {
         };
         let message = tamis_data::prompt::Message::new("user", content);
         vec![Prompt {
-            id: PromptId(0),
             content: PromptContent::Messages(vec![message]),
-            ground_truth: None,
-            data_source: String::new(),
-            columns: Map::new(),
             images: sizes.iter().enumerate().map(image).collect(),
+            ..prompt(0, "")
         }]
     }
 

@@ -29,18 +29,16 @@ pub(super) fn blame_environment(diagnosis: &mut Diagnosis, faults: FaultyEpisode
 
 #[cfg(test)]
 mod tests {
-    use tamis_config::load_sources;
-    use tamis_config::source::{Source, SourceKind};
     use tamis_core::filter::Metric;
     use tamis_core::schedule::{ScheduleSettings, StopCause, Tally};
 
     use super::*;
+    use crate::support::loaded;
 
     fn diagnosed(faults: FaultyEpisodes) -> String {
         let yaml = "model: {path: m}\ndata: {task: environment}\ntrain: {total_steps: 1}\n\
                     environment: {kind: command, argv: [play]}\n";
-        let source = Source::new(SourceKind::File("run.yaml".into()), yaml.to_owned());
-        let config = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}")).config;
+        let config = loaded(yaml, &[]).config;
         let tally = Tally { groups: 8, failed: 8, ..Tally::default() };
         let settings = ScheduleSettings { metric: Metric::SeqReward, ..ScheduleSettings::verl(4, 8, 4, 2) };
         let mut diagnosis = Diagnosis::new(StopCause::LimitReached, 1, 0, 2, Some(2), tally, &settings);

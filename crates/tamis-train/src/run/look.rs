@@ -384,12 +384,11 @@ fn remedy(config: &Config) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tamis_config::load_sources;
-    use tamis_config::source::{Source, SourceKind};
     use tamis_model::Architecture;
 
     use super::*;
     use crate::assemble::memory::PROGRAM;
+    use crate::support::{loaded, prompt};
 
     const LENGTHS: Lengths = Lengths { prompt: 100, gold: 3, num_validation_prompts: 6, num_alike: 1 };
 
@@ -407,9 +406,8 @@ mod tests {
         let yaml = "model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}\ndata: {task: \
                     arithmetic}\nreward: [{kind: number}]\n\
             train: {total_steps: 1}\n";
-        let source = Source::new(SourceKind::File("run.yaml".into()), yaml.to_owned());
         let limit: Vec<String> = limit.iter().map(|limit| format!("model.memory_limit={limit}")).collect();
-        load_sources(&[source], &limit).unwrap_or_else(|errors| panic!("{errors}")).config
+        loaded(yaml, &limit.iter().map(String::as_str).collect::<Vec<_>>()).config
     }
 
     /// The lines about the memory of a small run on a machine that has so many bytes free, or the
@@ -462,16 +460,8 @@ mod tests {
         let limit = config.data.max_prompt_length;
         let codec = policy::codec(&config, || "1".to_owned()).expect("a tokenizer of characters");
         let of = |num_characters: usize| {
-            let prompt = Prompt {
-                id: tamis_core::group::PromptId(0),
-                content: PromptContent::Text("1".repeat(num_characters)),
-                ground_truth: None,
-                data_source: String::new(),
-                columns: serde_json::Map::new(),
-                images: Vec::new(),
-            };
             let mut prompts = data::Prompts::default();
-            prompts.train = vec![prompt];
+            prompts.train = vec![prompt(0, &"1".repeat(num_characters))];
             lengths(&config, &codec, &prompts).prompt
         };
         assert_eq!((of(3), of(limit), of(limit + 1)), (3, limit, limit));

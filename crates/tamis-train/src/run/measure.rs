@@ -198,10 +198,8 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use tamis_config::load_sources;
-    use tamis_config::source::{Source, SourceKind};
-
     use super::*;
+    use crate::support::loaded;
 
     #[test]
     fn a_run_that_is_measured_at_all_is_measured_after_its_last_step() {
@@ -209,9 +207,7 @@ mod tests {
             let yaml = format!(
                 "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 7}}\nvalidate: {{{settings}}}"
             );
-            let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
-            let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));
-            measures_after(&loaded.config.validate, step, is_last)
+            measures_after(&loaded(&yaml, &[]).config.validate, step, is_last)
         };
         let before_and_after = "before_train: true, test_freq: 0";
         assert!(after(before_and_after, 7, true) && !after(before_and_after, 6, false));

@@ -1,11 +1,10 @@
-use std::collections::BTreeMap;
-
-use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
+use tamis_core::group::{FinishReason, Trajectory};
 use tamis_core::objective::Aggregation;
 use tamis_core::random::Purpose;
 
 use super::*;
 use crate::learner::{LearnerError, LearnerInfo, OptimizerReport, Wave};
+use crate::support;
 
 /// A critic that says the same number of every token, and keeps what it is told.
 struct Constant {
@@ -70,31 +69,11 @@ impl Learner for Constant {
 }
 
 fn trajectory(reward: f64, mask: &[bool], finish_reason: FinishReason) -> Trajectory {
-    Trajectory {
-        episode: None,
-        sample_index: 0,
-        text: String::new(),
-        token_ids: vec![7; mask.len()],
-        logprobs: vec![-0.5; mask.len()],
-        entropy: None,
-        loss_mask: mask.to_vec(),
-        finish_reason,
-        versions: (PolicyVersion(0), PolicyVersion(0)),
-        scores: BTreeMap::new(),
-        reward,
-    }
+    Trajectory { finish_reason, ..support::trajectory(mask.to_vec(), reward) }
 }
 
 fn group(prompt: u32, trajectories: Vec<Trajectory>) -> Group {
-    Group {
-        id: GroupId(0),
-        prompt: PromptId(0),
-        epoch: 0,
-        dispatched: PolicyVersion(0),
-        prompt_token_ids: vec![prompt; 2],
-        images: Vec::new(),
-        trajectories,
-    }
+    Group { prompt_token_ids: vec![prompt; 2], ..support::group(0, trajectories) }
 }
 
 /// Two groups: three tokens of which one is the environment's, one token, a truncated one of two; an unscored

@@ -1,8 +1,8 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use tamis_core::correction::{Mode, Rejection};
-use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
+use tamis_core::group::Trajectory;
 use tamis_core::objective::{
     Aggregation, Cispo, CispoBound, Clip, EntropyBonus, GeoMean, PolicyLoss, Reinforce, Vespo,
 };
@@ -10,6 +10,7 @@ use tamis_core::random::Purpose;
 
 use super::*;
 use crate::learner::{LearnerInfo, OptimizerReport, Wave};
+use crate::support::{group, trajectory};
 
 /// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a
 /// derivative.
@@ -76,31 +77,53 @@ impl Learner for Constant {
 
 fn member(id: u32) -> Trajectory {
     Trajectory {
-        episode: None,
         sample_index: id,
-        text: String::new(),
         token_ids: vec![id; 3],
         logprobs: vec![-0.6, -0.5, -0.45],
-        entropy: None,
-        loss_mask: vec![true; 3],
-        finish_reason: FinishReason::Stop,
-        versions: (PolicyVersion(0), PolicyVersion(0)),
-        scores: BTreeMap::new(),
-        reward: 1.0,
+        ..trajectory(vec![true; 3], 1.0)
     }
 }
 
 /// A group of two members.
 fn pair(id: u32) -> Group {
-    Group {
-        id: GroupId(u64::from(id)),
-        prompt: PromptId(u64::from(id)),
-        epoch: 0,
-        dispatched: PolicyVersion(0),
-        prompt_token_ids: vec![1],
-        images: Vec::new(),
-        trajectories: vec![member(2 * id + 1), member(2 * id + 2)],
+    group(u64::from(id), vec![member(2 * id + 1), member(2 * id + 2)])
+}
+
+/// One epoch in order.
+fn settings(mini_batch_size: usize, micro_batch: usize) -> UpdateSettings {
+    UpdateSettings {
+        mini_batch_size: NonZeroUsize::new(mini_batch_size).expect("a size"),
+        epochs: 1,
+        shuffle: None,
+        micro_batch: MicroBatch::Sequences(micro_batch),
+        mask_truncated: false,
+        correction: None,
+        key: Key::new(1, Purpose::Objective),
     }
+}
+
+fn batch<'a>(groups: &'a [&'a Group], advantages: &'a Advantages) -> TrainingBatch<'a> {
+    TrainingBatch {
+        groups,
+        advantages,
+        kept: None,
+        weights: None,
+        policy_factor: 1.0,
+        old: &OldLogprobs::AsSampled,
+        dropped: None,
+        reference: None,
+    }
+}
+
+/// Trains on a batch by a learning rate of 0.1.
+fn train(
+    learner: &mut Constant,
+    objective: &Objective,
+    settings: &UpdateSettings,
+    batch: TrainingBatch<'_>,
+) -> UpdateReport {
+    let plan = UpdatePlan { objective, settings, learning_rate: 0.1 };
+    Updates::default().train(learner, plan, &mut objective.initial_state(), batch, 0).expect("trained")
 }
 
 /// Groups of weights 3 and 1 in an optimizer batch: three quarters and a quarter of a mean, half each
@@ -110,33 +133,12 @@ fn groups_weigh_in_the_loss_by_their_weights() {
     let groups = [pair(0), pair(1)];
     let groups: Vec<&Group> = groups.iter().collect();
     let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, -0.5], [1.0, -0.5]]));
-    let settings = UpdateSettings {
-        mini_batch_size: NonZeroUsize::new(2).expect("two"),
-        epochs: 1,
-        shuffle: None,
-        micro_batch: MicroBatch::Sequences(3),
-        mask_truncated: false,
-        correction: None,
-        key: Key::new(1, Purpose::Objective),
-    };
     for aggregation in [Aggregation::TokenMean, Aggregation::SeqMeanTokenMean, Aggregation::GroupTokenMean] {
         let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation);
         let derivatives = |weights: Option<&[f64]>| {
-            let batch = TrainingBatch {
-                groups: &groups,
-                advantages: &advantages,
-                kept: None,
-                weights,
-                policy_factor: 1.0,
-                old: &OldLogprobs::AsSampled,
-                dropped: None,
-                reference: None,
-            };
             let mut learner = Constant::default();
-            let plan = UpdatePlan { objective: &objective, settings: &settings, learning_rate: 0.1 };
-            Updates::default()
-                .train(&mut learner, plan, &mut objective.initial_state(), batch, 0)
-                .expect("trained");
+            let weighted = TrainingBatch { weights, ..batch(&groups, &advantages) };
+            train(&mut learner, &objective, &settings(2, 3), weighted);
             learner.derivatives
         };
         let plain = derivatives(None);
@@ -158,27 +160,8 @@ fn members_without_an_advantage_pass_apart() {
     let groups = [pair(0), pair(1), pair(2)];
     let groups: Vec<&Group> = groups.iter().collect();
     let advantages = Advantages::PerTrajectory(Ragged::from_rows([[0.0, 0.0], [1.0, -1.0], [0.0, 0.0]]));
-    let settings = UpdateSettings {
-        mini_batch_size: NonZeroUsize::new(3).expect("three"),
-        epochs: 1,
-        shuffle: None,
-        micro_batch: MicroBatch::Sequences(6),
-        mask_truncated: false,
-        correction: None,
-        key: Key::new(1, Purpose::Objective),
-    };
     let plain = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
     let bonus = Objective { entropy: Some(EntropyBonus::constant(0.01)), ..plain };
-    let batch = TrainingBatch {
-        groups: &groups,
-        advantages: &advantages,
-        kept: None,
-        weights: None,
-        policy_factor: 1.0,
-        old: &OldLogprobs::AsSampled,
-        dropped: None,
-        reference: None,
-    };
     let whole = vec![vec![1, 2, 3, 4, 5, 6]];
     for (objective, passes_over_zeros, waves) in [
         (&plain, true, vec![vec![3, 4], vec![1, 2, 5, 6]]),
@@ -187,9 +170,8 @@ fn members_without_an_advantage_pass_apart() {
     ] {
         let info = LearnerInfo { passes_over_zeros, ..LearnerInfo::default() };
         let mut learner = Constant { info, ..Constant::default() };
-        let plan = UpdatePlan { objective, settings: &settings, learning_rate: 0.1 };
-        let report = Updates::default().train(&mut learner, plan, &mut objective.initial_state(), batch, 0);
-        assert_eq!((learner.waves, report.expect("trained").num_updates), (waves, 1));
+        let report = train(&mut learner, objective, &settings(3, 6), batch(&groups, &advantages));
+        assert_eq!((learner.waves, report.num_updates), (waves, 1));
     }
 }
 
@@ -198,15 +180,6 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
     let group = pair(0);
     let groups = [&group];
     let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, -0.5]]));
-    let settings = UpdateSettings {
-        mini_batch_size: NonZeroUsize::MIN,
-        epochs: 1,
-        shuffle: None,
-        micro_batch: MicroBatch::Sequences(2),
-        mask_truncated: false,
-        correction: None,
-        key: Key::new(1, Purpose::Objective),
-    };
     let losses = [
         PolicyLoss::Clip(Clip::symmetric(0.2)),
         PolicyLoss::Reinforce(Reinforce {}),
@@ -233,19 +206,9 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
     for policy in losses {
         let objective = Objective::of(policy, Aggregation::TokenMean);
         let derivatives = |policy_factor: f64| {
-            let batch = TrainingBatch {
-                groups: &groups,
-                advantages: &advantages,
-                kept: None,
-                weights: None,
-                policy_factor,
-                old: &OldLogprobs::AsSampled,
-                dropped: None,
-                reference: None,
-            };
             let mut learner = Constant::default();
-            let plan = UpdatePlan { objective: &objective, settings: &settings, learning_rate: 0.1 };
-            Updates::default().train(&mut learner, plan, &mut objective.initial_state(), batch, 0).unwrap();
+            let scaled = TrainingBatch { policy_factor, ..batch(&groups, &advantages) };
+            train(&mut learner, &objective, &settings(1, 2), scaled);
             learner.derivatives
         };
         let whole = derivatives(1.0);
@@ -278,30 +241,15 @@ proptest! {
             .map(|members| {
                 let trajectories = members.iter().map(|(is_scored, tokens)| {
                     id += 1;
+                    let loss_mask = tokens.iter().map(|(is_own, _)| *is_own).collect();
                     Trajectory {
-                        episode: None,
-                        sample_index: 0,
-                        text: String::new(),
                         token_ids: vec![id; tokens.len()],
                         // Twelve times as likely to the policy as it was to the sampler, or as likely.
                         logprobs: tokens.iter().map(|(_, is_far)| if *is_far { -3.0 } else { -0.5 }).collect(),
-                        entropy: None,
-                        loss_mask: tokens.iter().map(|(is_own, _)| *is_own).collect(),
-                        finish_reason: FinishReason::Stop,
-                        versions: (PolicyVersion(0), PolicyVersion(0)),
-                        scores: BTreeMap::new(),
-                        reward: if *is_scored { 1.0 } else { f64::NAN },
+                        ..trajectory(loss_mask, if *is_scored { 1.0 } else { f64::NAN })
                     }
                 });
-                Group {
-                    id: GroupId(0),
-                    prompt: PromptId(0),
-                    epoch: 0,
-                    dispatched: PolicyVersion(0),
-                    prompt_token_ids: vec![1],
-                    images: Vec::new(),
-                    trajectories: trajectories.collect(),
-                }
+                group(0, trajectories.collect())
             })
             .collect();
         let groups: Vec<&Group> = groups.iter().collect();
@@ -311,33 +259,14 @@ proptest! {
         let advantages = Advantages::PerTrajectory(Ragged::from_rows(
             groups.iter().map(|group| vec![1.0; group.trajectories.len()]),
         ));
-        let batch = TrainingBatch {
-            groups: &groups,
-            advantages: &advantages,
-            kept: None,
-            weights: None,
-            policy_factor: 1.0,
-            old: &old,
-            dropped: None,
-            reference: None,
-        };
         let mode = if is_bypass { Mode::BypassClip } else { Mode::Decoupled };
         let mut correction = Correction { mode, ..Correction::default() };
         correction.rejections = Rejection::verl("token_k2", "1.0").unwrap();
-        let settings = UpdateSettings {
-            mini_batch_size: NonZeroUsize::new(mini_batch_size).unwrap(),
-            epochs,
-            shuffle: None,
-            micro_batch: MicroBatch::Sequences(2),
-            mask_truncated: false,
-            correction: Some(correction),
-            key: Key::new(1, Purpose::Objective),
-        };
+        let settings = UpdateSettings { epochs, correction: Some(correction), ..settings(mini_batch_size, 2) };
         let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
         let mut learner = Constant::default();
-        let mut state = objective.initial_state();
-        let plan = UpdatePlan { objective: &objective, settings: &settings, learning_rate: 0.1 };
-        let report = Updates::default().train(&mut learner, plan, &mut state, batch, 0).unwrap();
+        let recomputed = TrainingBatch { old: &old, ..batch(&groups, &advantages) };
+        let report = train(&mut learner, &objective, &settings, recomputed);
         let is_rejected = |member: &&Trajectory| {
             let own: Vec<bool> = member.loss_mask.iter().zip(&member.logprobs).filter(|(own, _)| **own).map(|(_, &logprob)| logprob < -1.0).collect();
             member.is_scored() && !own.is_empty() && !own.contains(&false)

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use tamis_golden::{assert_close, cases, numbers};
 
 use super::*;
+use crate::support;
 
 /// All subsets (or all sequences) of k of n places.
 fn draws(n: usize, k: usize, draw: Draw) -> Vec<Vec<usize>> {
@@ -179,29 +180,14 @@ fn by_hand() {
 
 #[test]
 fn a_group_as_samples() {
-    use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Score, Trajectory};
+    use tamis_core::group::{FinishReason, Score, Trajectory};
     let member = |acc: Option<f64>, finish_reason| Trajectory {
-        episode: None,
-        sample_index: 0,
-        text: String::new(),
-        token_ids: vec![1, 2],
-        logprobs: vec![0.0; 2],
-        entropy: None,
-        loss_mask: vec![true; 2],
         finish_reason,
-        versions: (PolicyVersion(0), PolicyVersion(0)),
         scores: acc.map(|acc| ("acc".to_owned(), Score::of(acc))).into_iter().collect(),
-        reward: acc.unwrap_or(f64::NAN),
+        ..support::trajectory(vec![true; 2], acc.unwrap_or(f64::NAN))
     };
-    let group = Group {
-        id: GroupId(0),
-        prompt: PromptId(0),
-        epoch: 0,
-        dispatched: PolicyVersion(0),
-        prompt_token_ids: vec![1],
-        images: Vec::new(),
-        trajectories: vec![member(Some(1.0), FinishReason::Stop), member(None, FinishReason::Length)],
-    };
+    let group =
+        support::group(0, vec![member(Some(1.0), FinishReason::Stop), member(None, FinishReason::Length)]);
     let samples = PromptSamples::of_group("s", &group, None);
     assert_eq!((samples.num_samples, samples.num_truncated), (2, 1));
     assert!((samples.scores["acc"][0] - 1.0).abs() < 1e-15);

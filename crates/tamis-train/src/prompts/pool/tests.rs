@@ -1,30 +1,15 @@
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use tamis_core::schedule::selector::{DifficultyPools, Posterior, Selector, Shuffle, ZeroVarianceSkip};
-use tamis_data::prompt::{Prompt, PromptContent};
 
 use super::*;
+use crate::support::{prepared, prompt};
 
 const MEMBERS: usize = 8;
 
 fn prompts(number: u64) -> Vec<PreparedPrompt> {
-    let prompt = |id: u64| PreparedPrompt {
-        prompt: Arc::new(Prompt {
-            id: PromptId(id),
-            content: PromptContent::Text(id.to_string()),
-            ground_truth: None,
-            data_source: String::new(),
-            columns: serde_json::Map::new(),
-            images: Vec::new(),
-        }),
-        token_ids: Arc::from([1]),
-        images: Arc::default(),
-        text: "".into(),
-        continued: "".into(),
-    };
-    (0..number).map(prompt).collect()
+    (0..number).map(|id| prepared(prompt(id, &id.to_string()))).collect()
 }
 
 fn pool(number: u64, selector: Selector) -> PromptPool {

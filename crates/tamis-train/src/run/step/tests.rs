@@ -1,7 +1,5 @@
 use std::io::sink;
 
-use tamis_config::load_sources;
-use tamis_config::source::{Source, SourceKind};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::End;
 use tempfile::TempDir;
@@ -13,6 +11,7 @@ use crate::learner::{RunLearner, SaveContent};
 use crate::run::early::Early;
 use crate::run::step_metrics::StepMetrics;
 use crate::run::{ConfigText, Opened, Run, RunStart};
+use crate::support::loaded;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
@@ -39,10 +38,8 @@ checkpoint: {save_freq: 0}
 /// A run up to its first step; the folder goes with it.
 fn opened(overrides: &[&str]) -> (TempDir, Run) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut overrides: Vec<String> = overrides.iter().map(|&one| one.to_owned()).collect();
-    overrides.push(format!("run.dir={}", folder.path().display()));
-    let source = Source::new(SourceKind::File("tiny.yaml".into()), TINY.to_owned());
-    let loaded = load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}"));
+    let here = format!("run.dir={}", folder.path().display());
+    let loaded = loaded(TINY, &[overrides, &[here.as_str()]].concat());
     let begin = RunStart::New(ConfigText::of(loaded, Vec::new()));
     let progress = |total, done| Console::plain(Box::new(sink()), total, done);
     let begun = Run::open_on(&Disk::new(), begin, progress, Interrupt::new());

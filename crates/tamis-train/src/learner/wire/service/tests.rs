@@ -1,12 +1,13 @@
 use serde_json::Value;
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
+use tamis_model::SaveDtype;
 use tamis_run::durable::Disk;
 use tempfile::TempDir;
 
 use super::*;
 use crate::interrupt::Interrupt;
 use crate::native;
+use crate::support::{drawing, model};
 
 /// A tiny policy in a folder, and a service that may open it.
 struct Served {
@@ -19,9 +20,7 @@ struct Served {
 impl Served {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, 1, 2, 16);
-        let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
-        model.save(folder.path(), SaveDtype::F32).expect("saved");
+        model(1).save(folder.path(), SaveDtype::F32).expect("saved");
         let open = |request: &OpenRequest| native::open(request, 1, &Disk::new(), &Interrupt::new());
         let service = LearnerService::new("test", "here", &["f32"], Box::new(open));
         let mut served = Self { folder, service, incarnation: String::new(), number: 0 };
@@ -105,29 +104,15 @@ fn a_call_that_comes_again_is_answered_and_not_carried_out_again() {
 fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     let mut served = Served::new();
     let check = WireMessage::new(&json!({}));
-    insta::assert_snapshot!(error(served.numbered(2, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"
-    409 sequence: "call 2 of ID came where 1 was expected"
-    "#);
-    insta::assert_snapshot!(error(served.numbered(0, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"
-    409 sequence: "call 0 of ID came where 1 was expected"
-    "#);
+    insta::assert_snapshot!(error(served.numbered(2, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 2 of ID came where 1 was expected""#);
+    insta::assert_snapshot!(error(served.numbered(0, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 0 of ID came where 1 was expected""#);
     assert_eq!(served.next("/v1/check", &check).0, 200);
-    insta::assert_snapshot!(error(served.numbered(1, "/v1/keep", &check)).replace(&served.incarnation, "ID"), @r#"
-    409 sequence: "call 1 of ID came again as another one"
-    "#);
-    insta::assert_snapshot!(error(served.numbered(2, "/v1/forwards", &check)), @r#"
-    404 path: "there is no call /v1/forwards in tamis-learner/1"
-    "#);
-    insta::assert_snapshot!(error(served.send("/v1/check", &check, &[])), @r#"
-    400 request: "there is no header Tamis-Incarnation"
-    "#);
-    insta::assert_snapshot!(error(served.send("/v1/check", &check, &[(INCARNATION, "other"), (SEQUENCE, "2")])).replace(&served.incarnation, "ID"), @r#"
-    410 incarnation: "ID is open, and the call is meant for other"
-    "#);
+    insta::assert_snapshot!(error(served.numbered(1, "/v1/keep", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 1 of ID came again as another one""#);
+    insta::assert_snapshot!(error(served.numbered(2, "/v1/forwards", &check)), @r#"404 path: "there is no call /v1/forwards in tamis-learner/1""#);
+    insta::assert_snapshot!(error(served.send("/v1/check", &check, &[])), @r#"400 request: "there is no header Tamis-Incarnation""#);
+    insta::assert_snapshot!(error(served.send("/v1/check", &check, &[(INCARNATION, "other"), (SEQUENCE, "2")])).replace(&served.incarnation, "ID"), @r#"410 incarnation: "ID is open, and the call is meant for other""#);
     let incarnation = served.incarnation.clone();
-    insta::assert_snapshot!(error(served.send("/v1/check", &check, &[(INCARNATION, &incarnation), (SEQUENCE, "two")])), @r#"
-    400 request: "there is no number in a header Tamis-Seq"
-    "#);
+    insta::assert_snapshot!(error(served.send("/v1/check", &check, &[(INCARNATION, &incarnation), (SEQUENCE, "two")])), @r#"400 request: "there is no number in a header Tamis-Seq""#);
     assert_eq!(served.next("/v1/check", &check).0, 200, "none of them took a number");
 
     // Another run opens it.
@@ -144,40 +129,20 @@ fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
 fn what_a_call_says_wrong_is_told() {
     let mut served = Served::new();
     let mut next = |path: &str, message: &WireMessage| error(served.next(path, message));
-    insta::assert_snapshot!(next("/v1/forward", &wave(&[3, 99])), @r#"
-    400 request: "token 99 is none of the 8 of the vocabulary"
-    "#);
-    insta::assert_snapshot!(next("/v1/forward", &wave(&[3; 15])), @r#"
-    422 refused: "sequence 0 has 17 tokens, more than max_position_embeddings (16)"
-    "#);
-    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "policy"}))), @r#"
-    400 request: "there is no column `prompt_token`"
-    "#);
-    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "judge"}))), @r#"
-    400 request: "unknown variant `judge`, expected one of `policy`, `before`, `reference`, `base`, `critic`"
-    "#);
-    insta::assert_snapshot!(next("/v1/check", &WireMessage::new(&json!({"deep": true}))), @r#"
-    400 request: "unknown field `deep`, there are no fields"
-    "#);
-    insta::assert_snapshot!(next("/v1/save", &WireMessage::new(&json!({"folder": "here", "content": "weights"}))), @r#"
-    400 request: "the path here is not absolute"
-    "#);
-    insta::assert_snapshot!(next("/v1/copy", &WireMessage::new(&json!({"to": "critic"}))), @r#"
-    422 refused: "the learner has no critic"
-    "#);
+    insta::assert_snapshot!(next("/v1/forward", &wave(&[3, 99])), @r#"400 request: "token 99 is none of the 8 of the vocabulary""#);
+    insta::assert_snapshot!(next("/v1/forward", &wave(&[3; 15])), @r#"422 refused: "sequence 0 has 17 tokens, more than max_position_embeddings (16)""#);
+    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "policy"}))), @r#"400 request: "there is no column `prompt_token`""#);
+    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "judge"}))), @r#"400 request: "unknown variant `judge`, expected one of `policy`, `before`, `reference`, `base`, `critic`""#);
+    insta::assert_snapshot!(next("/v1/check", &WireMessage::new(&json!({"deep": true}))), @r#"400 request: "unknown field `deep`, there are no fields""#);
+    insta::assert_snapshot!(next("/v1/save", &WireMessage::new(&json!({"folder": "here", "content": "weights"}))), @r#"400 request: "the path here is not absolute""#);
+    insta::assert_snapshot!(next("/v1/copy", &WireMessage::new(&json!({"to": "critic"}))), @r#"422 refused: "the learner has no critic""#);
     let mut served = Served::new();
     served.next("/v1/forward_hold", &wave(&[3, 4]));
-    insta::assert_snapshot!(error(served.next("/v1/optim_step", &step())), @r#"
-    409 state: "a pass of this network is held"
-    "#);
-    insta::assert_snapshot!(error(served.next("/v1/backward", &slopes(3))), @r#"
-    400 request: "column `logprob` has 3 numbers for 2 tokens"
-    "#);
+    insta::assert_snapshot!(error(served.next("/v1/optim_step", &step())), @r#"409 state: "a pass of this network is held""#);
+    insta::assert_snapshot!(error(served.next("/v1/backward", &slopes(3))), @r#"400 request: "column `logprob` has 3 numbers for 2 tokens""#);
     assert_eq!(served.next("/v1/backward", &slopes(2)).0, 200, "the pass is still held");
     let option = served.open(&json!({"options": {"dtype": "bf16"}}));
-    insta::assert_snapshot!(error(option), @r#"
-    400 request: "the native engine has no option `dtype`"
-    "#);
+    insta::assert_snapshot!(error(option), @r#"400 request: "the native engine has no option `dtype`""#);
 }
 
 #[test]
@@ -203,14 +168,10 @@ fn who_may_not_ask_hears_nothing() {
     assert_eq!(ask("/v1/info", &[("authorization", "Bearer secret")]).0, 200);
     for headers in [&[][..], &[("authorization", "Bearer secre")], &[("authorization", "secret")]] {
         insta::allow_duplicates! {
-            insta::assert_snapshot!(error(ask("/v1/info", headers)), @r#"
-            401 token: "a bearer token is missing, or wrong"
-            "#);
+            insta::assert_snapshot!(error(ask("/v1/info", headers)), @r#"401 token: "a bearer token is missing, or wrong""#);
         }
     }
-    insta::assert_snapshot!(error(ask("/v1/health", &[("origin", "http://evil.example")])), @r#"
-    403 request: "a web page may not ask this"
-    "#);
+    insta::assert_snapshot!(error(ask("/v1/health", &[("origin", "http://evil.example")])), @r#"403 request: "a web page may not ask this""#);
     // Without a token, names of this machine; with one it does not matter what the caller calls it.
     for host in ["example.org", "localhost.example.org:80"] {
         let (status, answer) = served.get("/v1/info", None, &[("host", host)]).expect("answered");
@@ -255,20 +216,9 @@ fn a_learner_that_nobody_asks_is_an_orphan() {
 }
 
 fn generate(seconds: f64) -> WireMessage {
-    use tamis_core::random::Key;
-
-    use crate::learner::generate::{BeginningGroup, Drawing, Generate};
-    let drawing = Drawing {
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_tokens: 5,
-        end_tokens: Vec::new(),
-    };
+    use crate::learner::generate::{BeginningGroup, Generate};
     let samples = (0..3).map(|sample| (sample, Key::new(sample, Purpose::Rollout))).collect();
-    let begin = vec![BeginningGroup { prompt: vec![1, 2], drawing, samples }];
+    let begin = vec![BeginningGroup { prompt: vec![1, 2], drawing: drawing(5), samples }];
     WireMessage::of_generate(&Generate { begin, abort: Vec::new(), seconds })
 }
 
