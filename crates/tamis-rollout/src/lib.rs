@@ -36,6 +36,8 @@ mod sample_journal;
 mod scorer;
 pub mod server;
 mod source;
+#[cfg(test)]
+mod support;
 pub mod wire;
 
 pub use complete::{CompletionWorkers, complete};

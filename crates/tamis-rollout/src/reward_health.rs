@@ -205,12 +205,13 @@ fn task_functions(rewards: &Rewards) -> impl Iterator<Item = &NamedReward> {
 
 #[cfg(test)]
 mod tests {
-    use tamis_core::group::{PromptId, Score};
-    use tamis_data::prompt::{Prompt, PromptContent};
+    use tamis_core::group::Score;
+    use tamis_data::prompt::Prompt;
     use tamis_env::reward::by_source::{ANY, BySource};
     use tamis_env::reward::{Nature, RewardFailure, RewardOutcome, TrainerState};
 
     use super::*;
+    use crate::support;
 
     /// Answers by the completion: `x` is a failure, `-` no answer, a number itself.
     struct Reads(&'static str);
@@ -240,14 +241,7 @@ mod tests {
     }
 
     fn prompt(id: u64, source: &str) -> Prompt {
-        Prompt {
-            id: PromptId(id),
-            content: PromptContent::Text("2+3=".to_owned()),
-            ground_truth: Some("5".to_owned()),
-            data_source: source.to_owned(),
-            columns: serde_json::Map::new(),
-            images: Vec::new(),
-        }
+        Prompt { ground_truth: Some("5".to_owned()), ..support::prompt(id, "2+3=", source) }
     }
 
     fn observe(health: &mut RewardHealth, rewards: &Rewards, completions: &[&str]) {
@@ -255,6 +249,13 @@ mod tests {
         let inputs: Vec<RewardInput<'_>> =
             completions.iter().map(|completion| RewardInput::text(&prompt, completion)).collect();
         health.observe(rewards, &inputs, &rewards.answers(&inputs, TrainerState::default()).unwrap().rows);
+        assert_saved(health);
+    }
+
+    /// A checkpoint holds what was counted.
+    fn assert_saved(health: &RewardHealth) {
+        let saved = serde_json::to_string(health).unwrap();
+        assert_eq!(serde_json::from_str::<RewardHealth>(&saved).unwrap(), *health);
     }
 
     #[test]
@@ -297,15 +298,7 @@ mod tests {
                 is_beyond: false,
             };
             for _ in 0..MOST_FAILED_ROUNDS {
-                let prompt = Prompt {
-                    id: PromptId(0),
-                    content: PromptContent::Text(String::new()),
-                    ground_truth: None,
-                    data_source: String::new(),
-                    columns: serde_json::Map::new(),
-                    images: Vec::new(),
-                };
-                health.observe(&rewards, &[RewardInput::text(&prompt, "1")], &[row(true)]);
+                health.observe(&rewards, &[RewardInput::text(&prompt(0, ""), "1")], &[row(true)]);
             }
             let found = health.missing(0, &rewards).and_then(|missing| missing.function);
             assert_eq!(found.as_deref(), expected, "weight {weight}");
@@ -395,8 +388,7 @@ mod tests {
             );
             assert_eq!((missing.num_rounds, missing.hint.as_deref()), (num_rounds, Some("mend broken")));
             assert!(missing.first.starts_with("the function failed: broken broke\n"), "{}", missing.first);
-            let saved = serde_json::to_string(&health).unwrap();
-            assert_eq!(serde_json::from_str::<RewardHealth>(&saved).unwrap(), health);
+            assert_saved(&health);
             round("mine", "1", &mut health);
             assert_eq!(health.missing(0, &rewards), None);
         }
@@ -418,15 +410,5 @@ mod tests {
         assert_eq!(health.always_missing(&rewards), None, "nothing was generated");
         observe(&mut health, &rewards, &["x", "x"]);
         assert_eq!(health.always_missing(&rewards).map(|missing| missing.num_rounds), Some(1));
-    }
-
-    #[test]
-    fn a_checkpoint_holds_the_rows() {
-        let rewards = rewards(vec![("len", 1.0)]);
-        let mut health = RewardHealth::default();
-        observe(&mut health, &rewards, &["x", "x"]);
-        observe(&mut health, &rewards, &["x", "-"]);
-        let saved = serde_json::to_string(&health).unwrap();
-        assert_eq!(serde_json::from_str::<RewardHealth>(&saved).unwrap(), health);
     }
 }

@@ -49,6 +49,20 @@ fn captures() -> BTreeMap<String, Capture> {
     all.into_iter().map(one).collect()
 }
 
+/// An answer in JSON, or what claims to be some.
+fn answer(status: u16, body: &(impl ToString + ?Sized)) -> HttpAnswer {
+    let content_type = "application/json".to_owned();
+    HttpAnswer { status, content_type, body: body.to_string().into_bytes(), retry_after: None }
+}
+
+fn sent(call: &tamis_rollout::wire::Call) -> Value {
+    serde_json::from_slice(&call.body).unwrap()
+}
+
+fn parameters(value: Value) -> Map<String, Value> {
+    serde_json::from_value(value).unwrap()
+}
+
 fn capture(name: &str) -> Capture {
     captures().remove(name).unwrap_or_else(|| panic!("no capture {name}"))
 }
@@ -163,90 +177,45 @@ fn a_completion_is_checked_against_its_request() {
 /// Each changed part of a good answer gives the fault of that name.
 #[test]
 fn each_fault_of_an_answer_has_its_name() {
-    type Change = fn(&mut Value);
-    let cases: [(&str, Change, FaultClass); 15] = [
-        ("another request", |b| b["request_id"] = json!("generate-tokens-x"), FaultClass::WrongRequest),
-        (
-            "a token too few",
-            |b| drop(b["choices"][0]["token_ids"].as_array_mut().unwrap().pop()),
-            FaultClass::TokenCount,
-        ),
-        (
-            "a log-probability too few",
-            |b| drop(b["choices"][0]["logprobs"]["content"].as_array_mut().unwrap().pop()),
-            FaultClass::TokenCount,
-        ),
-        ("no log-probabilities", |b| b["choices"][0]["logprobs"] = json!(null), FaultClass::TokenCount),
-        ("another count", |b| b["usage"]["completion_tokens"] = json!(7), FaultClass::TokenCount),
-        (
-            "of another token",
-            |b| b["choices"][0]["logprobs"]["content"][1]["token_id"] = json!(9),
-            FaultClass::TokenCount,
-        ),
-        (
-            "no log-probability",
-            |b| b["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(null),
-            FaultClass::LogprobOutOfRange,
-        ),
-        (
-            "above 0",
-            |b| b["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(0.5),
-            FaultClass::LogprobOutOfRange,
-        ),
-        (
-            "impossible",
-            |b| b["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(-9999.0),
-            FaultClass::LogprobOutOfRange,
-        ),
-        (
-            "an id below 0",
-            |b| {
-                b["choices"][0]["token_ids"][1] = json!(-1);
-                b["choices"][0]["logprobs"]["content"][1]["token_id"] = json!(-1);
-            },
-            FaultClass::TokenOutOfVocabulary,
-        ),
-        (
-            "an id outside",
-            |b| {
-                b["choices"][0]["token_ids"][1] = json!(512);
-                b["choices"][0]["logprobs"]["content"][1]["token_id"] = json!(512);
-            },
-            FaultClass::TokenOutOfVocabulary,
-        ),
-        (
-            "a new finish reason",
-            |b| b["choices"][0]["finish_reason"] = json!("repetition"),
-            FaultClass::FinishReason,
-        ),
-        ("a gap", |b| b["choices"][0]["weight_versions"][0]["start"] = json!(1), FaultClass::Versions),
-        ("an early end", |b| b["choices"][0]["weight_versions"][0]["end"] = json!(3), FaultClass::Versions),
-        (
-            "two choices",
-            |b| {
-                let mut second = b["choices"][0].clone();
-                second["index"] = json!(1);
-                b["choices"].as_array_mut().unwrap().push(second);
-            },
-            FaultClass::BadShape,
-        ),
+    use FaultClass::{
+        BadShape, FinishReason, LogprobOutOfRange, TokenCount, TokenOutOfVocabulary, Versions, WrongRequest,
+    };
+    let whole: Value = capture("generate").answer.json().unwrap();
+    let choice = &whole["choices"][0];
+    let (tokens, content) = (&choice["token_ids"], &choice["logprobs"]["content"]);
+    let all_but_last = |list: &Value| list.as_array().unwrap().split_last().unwrap().1.to_vec();
+    let (first, second) = ("/choices/0/logprobs/content/1/logprob", "/choices/0/logprobs/content/1/token_id");
+    // Places, what stands there instead, and the fault.
+    let cases = [
+        ("another request", vec![("/request_id", json!("generate-tokens-x"))], WrongRequest),
+        ("a token too few", vec![("/choices/0/token_ids", json!(all_but_last(tokens)))], TokenCount),
+        ("a number too few", vec![("/choices/0/logprobs/content", json!(all_but_last(content)))], TokenCount),
+        ("no log-probabilities", vec![("/choices/0/logprobs", json!(null))], TokenCount),
+        ("another count", vec![("/usage/completion_tokens", json!(7))], TokenCount),
+        ("of another token", vec![(second, json!(9))], TokenCount),
+        ("no log-probability", vec![(first, json!(null))], LogprobOutOfRange),
+        ("above 0", vec![(first, json!(0.5))], LogprobOutOfRange),
+        ("impossible", vec![(first, json!(-9999.0))], LogprobOutOfRange),
+        ("below 0", vec![("/choices/0/token_ids/1", json!(-1)), (second, json!(-1))], TokenOutOfVocabulary),
+        ("outside", vec![("/choices/0/token_ids/1", json!(512)), (second, json!(512))], TokenOutOfVocabulary),
+        ("a new finish reason", vec![("/choices/0/finish_reason", json!("repetition"))], FinishReason),
+        ("a gap", vec![("/choices/0/weight_versions/0/start", json!(1))], Versions),
+        ("an early end", vec![("/choices/0/weight_versions/0/end", json!(3))], Versions),
+        ("two choices", vec![("/choices", json!([choice, choice]))], BadShape),
     ];
-    for (what, change, class) in cases {
-        let mut answer = capture("generate").answer;
-        let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
-        change(&mut body);
-        answer.body = body.to_string().into_bytes();
-        let fault = vllm::read(&answer)
+    for (what, changes, class) in cases {
+        let mut body = whole.clone();
+        for (place, value) in changes {
+            *body.pointer_mut(place).unwrap() = value;
+        }
+        let fault = vllm::read(&answer(200, &body))
             .and_then(vllm::only)
             .and_then(|completion| completion.check(&expected("generate-tokens-gen-1", 4)))
             .expect_err(what);
         assert_eq!(fault.class, class, "{what}: {fault}");
         assert_eq!(fault.class.kind(), FailureKind::Transient, "{what}");
     }
-    let text = |body: &str| {
-        let content_type = "application/json".to_owned();
-        vllm::read(&HttpAnswer { status: 200, content_type, body: body.into(), retry_after: None })
-    };
+    let text = |body: &str| vllm::read(&answer(200, body));
     assert_eq!(text("{\"choices\": [").expect_err("cut").class, FaultClass::BadJson);
     assert_eq!(text("<html>").expect_err("another page").class, FaultClass::BadJson);
     assert_eq!(text("{\"choices\": 3}").expect_err("another shape").class, FaultClass::BadShape);
@@ -301,7 +270,7 @@ fn surprise_1_ids_get_prefixes() {
 fn surprise_2_what_a_server_takes_in_silence() {
     assert_eq!(capture("generate_unknown_field").answer.status, 200);
     // So a parameter that says what our settings say never reaches it.
-    let extra: Map<String, Value> = serde_json::from_value(json!({"max_tokens": 7})).unwrap();
+    let extra = parameters(json!({"max_tokens": 7}));
     let refused = vllm::check(&sampling(), &extra).expect_err("ours");
     assert_eq!(
         refused.to_string(),
@@ -336,15 +305,16 @@ fn surprise_4_a_paused_server_queues_or_turns_away_and_neither_is_a_failure() {
     // 0.32 answers after the resume.
     assert_eq!(completion("pause_wait_newreq").finish, Some(Finish::Length));
     // 0.33 turns away (from its source, not captured).
-    let body = r#"{"error": {"message": "paused", "type": "engine_paused", "param": null, "code": 503}}"#;
-    let content_type = "application/json".to_owned();
-    let away = HttpAnswer { status: 503, content_type, body: body.into(), retry_after: None };
-    assert_eq!(away.success().expect_err("not now").class, FaultClass::Paused);
-    let code = r#"{"error": {"message": "paused", "type": "ServiceUnavailable", "code": "engine_paused"}}"#;
-    let away = HttpAnswer { body: code.into(), ..away };
-    assert_eq!(away.success().expect_err("not now").class, FaultClass::Paused);
-    let busy = HttpAnswer { body: b"queue full".to_vec(), ..away };
-    assert_eq!(busy.success().expect_err("not now").class, FaultClass::Busy);
+    for (body, class) in [
+        (
+            r#"{"error": {"message": "m", "type": "engine_paused", "param": null, "code": 503}}"#,
+            FaultClass::Paused,
+        ),
+        (r#"{"error": {"message": "m", "type": "x", "code": "engine_paused"}}"#, FaultClass::Paused),
+        ("queue full", FaultClass::Busy),
+    ] {
+        assert_eq!(answer(503, body).success().expect_err("not now").class, class, "{body}");
+    }
 }
 
 #[test]
@@ -359,11 +329,8 @@ fn surprise_5_versions_are_labels_that_must_be_set() {
     // A reload alone leaves the label.
     assert_eq!(vllm::read_label(&capture("weight_info_after_reload").answer).as_deref(), Ok("default"));
     let set = vllm::set_label("v-mid");
-    let sent: Value = serde_json::from_slice(&set.body).unwrap();
-    assert_eq!(
-        (set.path.as_str(), sent),
-        ("/update_weight_version", capture("update_weight_version_mid").request)
-    );
+    assert_eq!(set.path, "/update_weight_version");
+    assert_eq!(sent(&set), capture("update_weight_version_mid").request);
 }
 
 #[test]
@@ -384,8 +351,7 @@ fn surprise_6_weights_are_told_by_the_log_probabilities_of_a_known_text() {
 #[test]
 fn surprise_7_a_reload_always_names_its_folder() {
     let call = vllm::reload("checkpoints/tiny-qwen2");
-    let sent: Value = serde_json::from_slice(&call.body).unwrap();
-    assert_eq!((call.path.as_str(), sent), ("/collective_rpc", capture("reload_A").request));
+    assert_eq!((call.path.as_str(), sent(&call)), ("/collective_rpc", capture("reload_A").request));
 }
 
 #[test]
@@ -400,27 +366,23 @@ fn surprise_8_a_folder_that_is_none_is_an_error_of_the_server() {
 #[test]
 fn surprise_10_the_distribution_that_log_probabilities_are_of() {
     // Only one token allowed: certain, where the distribution is the one that it was drawn from.
-    let answer = &capture("completions_eos_forced").answer;
-    assert_eq!(vllm::read_mode(answer), Ok(LogprobsOf::Drawn));
-    let mut raw: Value = serde_json::from_slice(&answer.body).unwrap();
-    raw["choices"][0]["logprobs"]["token_logprobs"][0] = json!(-7.5);
-    let raw = HttpAnswer { body: raw.to_string().into_bytes(), ..answer.clone() };
-    assert_eq!(vllm::read_mode(&raw), Ok(LogprobsOf::Logits));
-    let mut logit: Value = serde_json::from_slice(&answer.body).unwrap();
-    logit["choices"][0]["logprobs"]["token_logprobs"][0] = json!(7.5);
-    let logit = HttpAnswer { body: logit.to_string().into_bytes(), ..answer.clone() };
-    let fault = vllm::read_mode(&logit).expect_err("no log-probability");
+    let forced = capture("completions_eos_forced").answer;
+    assert_eq!(vllm::read_mode(&forced), Ok(LogprobsOf::Drawn));
+    let of = |logprob: f64| {
+        let mut body: Value = forced.json().unwrap();
+        body["choices"][0]["logprobs"]["token_logprobs"][0] = json!(logprob);
+        vllm::read_mode(&answer(200, &body))
+    };
+    assert_eq!(of(-7.5), Ok(LogprobsOf::Logits));
+    let fault = of(7.5).expect_err("no log-probability");
     assert_eq!(fault.class, FaultClass::Refused);
     assert!(
         fault.detail.ends_with("start vLLM with --logprobs-mode processed_logprobs or raw_logprobs"),
         "{fault}"
     );
-    let sent: Value =
-        serde_json::from_slice(&vllm::ask_mode(Interface::Completions, Some("tiny"), "x", 2).body).unwrap();
-    assert_eq!(
-        (&sent["allowed_token_ids"], &sent["max_tokens"], &sent["logprobs"]),
-        (&json!([2]), &json!(1), &json!(0))
-    );
+    let asked = sent(&vllm::ask_mode(Interface::Completions, Some("tiny"), "x", 2));
+    assert_eq!([&asked["max_tokens"], &asked["logprobs"]], [1, 0]);
+    assert_eq!(asked["allowed_token_ids"], json!([2]));
     // Greedy reports the distribution before truncation.
     let cases: [(Sampling, [Option<&str>; 3]); 8] = [
         (sampling(), [None, None, None]),
@@ -484,26 +446,24 @@ fn ask<'a>(sampling: &'a Sampling, extra: &'a Map<String, Value>) -> Ask<'a> {
 #[test]
 fn sampling_in_the_words_of_each_server() {
     let sampling = Sampling { top_k: Some(7), stop: vec!["\n".to_owned()], ..sampling() };
-    let extra: Map<String, Value> =
-        serde_json::from_value(json!({"presence_penalty": 0.5, "priority": 3})).unwrap();
-    let sent = |call: tamis_rollout::wire::Call| -> Value { serde_json::from_slice(&call.body).unwrap() };
-    let parameters = json!({
+    let extra = parameters(json!({"presence_penalty": 0.5, "priority": 3}));
+    let in_words = json!({
         "max_tokens": 4, "temperature": 1.0, "top_k": 7, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
         "stop_token_ids": [2], "stop": ["\n"], "seed": i64::MAX, "logprobs": 0, "presence_penalty": 0.5,
     });
-    let generate = sent(vllm::sample(Interface::Generate, &ask(&sampling, &extra)));
+    let generate = sent(&vllm::sample(Interface::Generate, &ask(&sampling, &extra)));
     assert_eq!(
         generate,
         json!({
             "model": "tiny", "request_id": "r1", "cache_salt": "w1", "priority": 3, "token_ids": [10, 20],
-            "sampling_params": parameters,
+            "sampling_params": in_words,
         })
     );
-    let completions = sent(vllm::sample(Interface::Completions, &ask(&sampling, &extra)));
+    let completions = sent(&vllm::sample(Interface::Completions, &ask(&sampling, &extra)));
     assert_eq!((&completions["prompt"], &completions["top_k"]), (&json!([10, 20]), &json!(7)));
     assert_eq!((&completions["return_token_ids"], &completions["priority"]), (&json!(true), &json!(3)));
 
-    let sglang = sent(sglang::sample(&ask(&sampling, &extra)));
+    let sglang = sent(&sglang::sample(&ask(&sampling, &extra)));
     assert_eq!(
         (&sglang["rid"], &sglang["input_ids"], &sglang["return_logprob"]),
         (&json!("r1"), &json!([10, 20]), &json!(true))
@@ -511,10 +471,10 @@ fn sampling_in_the_words_of_each_server() {
     assert_eq!(sglang["sampling_params"]["max_new_tokens"], 4);
     assert_eq!(sglang["sampling_params"]["sampling_seed"], i32::MAX);
     let all = Sampling { top_k: None, ..sampling.clone() };
-    assert_eq!(sent(sglang::sample(&ask(&all, &extra)))["sampling_params"]["top_k"], -1);
-    assert_eq!(sent(vllm::sample(Interface::Generate, &ask(&all, &extra)))["sampling_params"]["top_k"], 0);
+    assert_eq!(sent(&sglang::sample(&ask(&all, &extra)))["sampling_params"]["top_k"], -1);
+    assert_eq!(sent(&vllm::sample(Interface::Generate, &ask(&all, &extra)))["sampling_params"]["top_k"], 0);
 
-    let openai = sent(openai::sample(&ask(&all, &Map::new())));
+    let openai = sent(&openai::sample(&ask(&all, &Map::new())));
     assert_eq!(
         openai,
         json!({"model": "tiny", "prompt": "ab", "max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"], "seed": i64::MAX})
@@ -525,32 +485,30 @@ fn sampling_in_the_words_of_each_server() {
 fn a_form_in_the_words_of_each_server() {
     let bound = Sampling { regex: Some("[0-9]+".to_owned()), ..sampling() };
     let none = Map::new();
-    let sent = |call: tamis_rollout::wire::Call| -> Value { serde_json::from_slice(&call.body).unwrap() };
     let structured = json!({"regex": "[0-9]+"});
-    let generate = sent(vllm::sample(Interface::Generate, &ask(&bound, &none)));
+    let generate = sent(&vllm::sample(Interface::Generate, &ask(&bound, &none)));
     assert_eq!(generate["sampling_params"]["structured_outputs"], structured);
-    let completions = sent(vllm::sample(Interface::Completions, &ask(&bound, &none)));
+    let completions = sent(&vllm::sample(Interface::Completions, &ask(&bound, &none)));
     assert_eq!(completions["structured_outputs"], structured);
-    assert_eq!(sent(sglang::sample(&ask(&bound, &none)))["sampling_params"]["regex"], "[0-9]+");
-    let plain = sent(vllm::sample(Interface::Generate, &ask(&sampling(), &none)));
+    assert_eq!(sent(&sglang::sample(&ask(&bound, &none)))["sampling_params"]["regex"], "[0-9]+");
+    let plain = sent(&vllm::sample(Interface::Generate, &ask(&sampling(), &none)));
     assert!(plain["sampling_params"].get("structured_outputs").is_none());
     assert!(
         openai::check(&bound, &none).expect_err("refused").to_string().starts_with("openai cannot do regex")
     );
     // By a server's own parameter only where it is another form, and there is no expression beside it.
-    let given = |value: Value| -> Map<String, Value> { serde_json::from_value(value).unwrap() };
-    let json = given(json!({"structured_outputs": {"json": {}}}));
+    let json = parameters(json!({"structured_outputs": {"json": {}}}));
     assert!(vllm::check(&sampling(), &json).is_ok());
     for (sampling, extra) in [
         (&bound, json),
-        (&sampling(), given(json!({"structured_outputs": structured}))),
-        (&sampling(), given(json!({"guided_regex": "a"}))),
-        (&sampling(), given(json!({"regex": "a"}))),
+        (&sampling(), parameters(json!({"structured_outputs": structured}))),
+        (&sampling(), parameters(json!({"guided_regex": "a"}))),
+        (&sampling(), parameters(json!({"regex": "a"}))),
     ] {
         let refused = vllm::check(sampling, &extra).expect_err("refused").to_string();
         assert!(refused.ends_with("is set by rollout.regex; set that instead"), "{refused}");
     }
-    assert!(openai::check(&sampling(), &given(json!({"guided_regex": "a"}))).is_ok());
+    assert!(openai::check(&sampling(), &parameters(json!({"guided_regex": "a"}))).is_ok());
 }
 
 #[test]
@@ -573,7 +531,7 @@ fn what_a_server_cannot_do_is_refused_with_the_reason() {
             .starts_with("openai cannot do repetition_penalty 1.1: OpenAI's")
     );
     assert!(refused(openai::check(&Sampling { top_k: Some(3), ..sampling() }, &none)).contains("top_k 3"));
-    let extra: Map<String, Value> = serde_json::from_value(json!({"top_k": 3})).unwrap();
+    let extra = parameters(json!({"top_k": 3}));
     assert!(openai::check(&sampling(), &extra).is_ok(), "a server that has one may take it");
     assert!(vllm::check(&sampling(), &extra).is_err());
 }
@@ -587,22 +545,17 @@ fn answers_of_sglang() {
             "weight_version": "w3", "output_token_logprobs": [[-0.5, 5, null], [-0.25, 6, "b"]],
         },
     });
-    let answer = |body: &Value| HttpAnswer {
-        status: 200,
-        content_type: "application/json".to_owned(),
-        body: body.to_string().into_bytes(),
-        retry_after: None,
-    };
-    let checked = sglang::read(&answer(&body)).unwrap().check(&expected("r1", 4)).expect("a good answer");
+    let checked =
+        sglang::read(&answer(200, &body)).unwrap().check(&expected("r1", 4)).expect("a good answer");
     assert_eq!((checked.token_ids, checked.logprobs), (vec![5, 6], vec![-0.5, -0.25]));
     assert_eq!(checked.spans.unwrap()[0].label, "w3");
     let mut other = body.clone();
     other["output_ids"] = json!([5, 7]);
-    assert_eq!(sglang::read(&answer(&other)).expect_err("other tokens").class, FaultClass::TokenCount);
+    assert_eq!(sglang::read(&answer(200, &other)).expect_err("other tokens").class, FaultClass::TokenCount);
     let failed = json!({"success": false, "message": "no such folder"});
-    assert_eq!(sglang::read_reload(&answer(&failed)).expect_err("not loaded").detail, "no such folder");
+    assert_eq!(sglang::read_reload(&answer(200, &failed)).expect_err("not loaded").detail, "no such folder");
     let scores = json!({"meta_info": {"input_token_logprobs": [[null, 5, null], [-1.5, 6, null]]}});
-    assert_eq!(sglang::read_scores(&answer(&scores), &[5, 6]), Ok(vec![-1.5]));
+    assert_eq!(sglang::read_scores(&answer(200, &scores), &[5, 6]), Ok(vec![-1.5]));
 }
 
 #[test]
@@ -610,7 +563,7 @@ fn images_go_by_path() {
     let (sampling, extra) = (sampling(), Map::new());
     let images = ["/data/a b.png".to_owned(), "/data/é#.png".to_owned()];
     let asked = Ask { images: &images, ..ask(&sampling, &extra) };
-    let sent: Value = serde_json::from_slice(&vllm::sample(Interface::Generate, &asked).body).unwrap();
+    let sent = sent(&vllm::sample(Interface::Generate, &asked));
     assert_eq!(
         sent["content_parts"],
         json!([

@@ -10,7 +10,7 @@ use tamis_core::schedule::{Members, ScheduleSettings, StreamingSettings, Surplus
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::{RewardFunction, RewardInput, RewardOutcome};
 
-use super::tests::{Heard, Rows, scorer, settings};
+use super::tests::{Heard, Rows, scorer, settings, with};
 use super::*;
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::{InFlight, Publication, Wait, Weights};
@@ -283,13 +283,9 @@ fn play(plan: &Plan, world: World, kill: Option<Kill>) -> Story {
         let mut parts = Vec::new();
         let collected = loop {
             let next = dispatcher.next(Dependencies {
-                source: &mut source,
-                generator: &mut *generator,
-                scorer: &mut scorer,
-                reference: None,
-                observer: &mut heard,
                 order: world.is_noted().then_some(&mut noted as &mut dyn OrderLog),
                 is_interrupted: &is_killed,
+                ..with(&mut *generator, &mut source, &mut scorer, &mut heard)
             });
             match next {
                 Ok(Next::Part(records)) => parts.extend(records.iter().map(describe)),
@@ -346,13 +342,9 @@ fn play(plan: &Plan, world: World, kill: Option<Kill>) -> Story {
                 let publication = Publication { version: PolicyVersion(version), weights };
                 let stops = !has_stopped && kill.is_some_and(|kill| kill.stop_after == story.batches.len());
                 let with = Dependencies {
-                    source: &mut source,
-                    generator: &mut *generator,
-                    scorer: &mut scorer,
-                    reference: None,
-                    observer: &mut heard,
                     order: world.is_noted().then_some(&mut noted as &mut dyn OrderLog),
                     is_interrupted: if stops { &|| true } else { &is_killed },
+                    ..with(&mut *generator, &mut source, &mut scorer, &mut heard)
                 };
                 // What comes sooner than it did is taken in when it was.
                 let follows = !dispatcher.replay.is_over();

@@ -7,10 +7,10 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use tamis_core::filter::Metric;
-use tamis_core::group::{PromptId, Trajectory};
+use tamis_core::group::Trajectory;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{ScheduleSettings, Spent};
-use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_data::prompt::Prompt;
 use tamis_env::reward::RewardInput;
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::{NamedReward, Nature, RewardFunction, RewardOutcome as Answered, Rewards};
@@ -24,6 +24,7 @@ use crate::generator::{
 use crate::record::End;
 use crate::source::DrawnPrompt;
 use crate::source::{DrawnPrompts, PreparedPrompt};
+use crate::support;
 
 impl Dependencies<'_> {
     /// The same for a shorter time.
@@ -73,17 +74,13 @@ impl Rows {
 pub(crate) fn prompt(row: u64) -> PreparedPrompt {
     PreparedPrompt {
         prompt: Arc::new(Prompt {
-            id: PromptId(row),
-            content: PromptContent::Text(row.to_string()),
             ground_truth: Some("x".to_owned()),
-            data_source: "sums".to_owned(),
-            columns: serde_json::Map::new(),
-            images: Vec::new(),
+            ..support::prompt(row, &row.to_string(), "sums")
         }),
         token_ids: Arc::from([row as u32]),
         text: "?".into(),
         continued: "".into(),
-        images: std::sync::Arc::default(),
+        images: Arc::default(),
     }
 }
 
@@ -168,15 +165,7 @@ fn collect(
     scorer: &mut Scorer,
     heard: &mut Heard,
 ) -> Result<Collected, DispatchError> {
-    let collected = dispatcher.collect(Dependencies {
-        source: &mut Rows::new(1000),
-        generator,
-        scorer,
-        reference: None,
-        observer: heard,
-        order: None,
-        is_interrupted: &|| false,
-    })?;
+    let collected = dispatcher.collect(with(generator, &mut Rows::new(1000), scorer, heard))?;
     Ok(collected.expect("nobody stops it"))
 }
 
@@ -423,16 +412,10 @@ fn an_interruption_ends_the_collection() {
         looks.set(looks.get() + 1);
         looks.get() > 1
     };
-    let fake = FakeSettings { max_delay: 30, ..FakeSettings::faultless(3) };
-    let ended = one_round().collect(Dependencies {
-        source: &mut Rows::new(10),
-        generator: &mut FakeGenerator::new(fake),
-        scorer: &mut scorer(Exact {}),
-        reference: None,
-        observer: &mut Heard::default(),
-        order: None,
-        is_interrupted: &interrupted,
-    });
+    let mut generator = FakeGenerator::new(FakeSettings { max_delay: 30, ..FakeSettings::faultless(3) });
+    let (mut source, mut scorer, mut heard) = (Rows::new(10), scorer(Exact {}), Heard::default());
+    let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
+    let ended = one_round().collect(Dependencies { is_interrupted: &interrupted, ..with });
     assert!(ended.is_ok_and(|collected| collected.is_none()), "interrupted");
 }
 
@@ -472,13 +455,13 @@ fn every_group_takes_one_reference_pass_before_the_filter() {
         let mut passes = Passes(BTreeMap::new(), Vec::new());
         let collected = dispatcher
             .collect(Dependencies {
-                source: &mut Rows::new(100),
-                generator: &mut FakeGenerator::new(fake),
-                scorer: &mut scorer(Exact {}),
                 reference: Some(&mut passes),
-                observer: &mut Heard::default(),
-                order: None,
-                is_interrupted: &|| false,
+                ..with(
+                    &mut FakeGenerator::new(fake),
+                    &mut Rows::new(100),
+                    &mut scorer(Exact {}),
+                    &mut Heard::default(),
+                )
             })
             .expect("goes on")
             .expect("a step");
@@ -504,17 +487,7 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     });
     let mut inbox = Inbox::default();
     for group in 0..5 {
-        let id = SampleId::of_member(GroupId(group), 0);
-        let key = Key::new(1, Purpose::Rollout).with(group);
-        let request = SampleRequest {
-            prompt: None,
-            id,
-            prompt_token_ids: Arc::from([1]),
-            images: Arc::default(),
-            key,
-            sampling: sampling(4),
-        };
-        generator.submit(request).expect("taken");
+        generator.submit(support::request(group, 0, 4)).expect("taken");
     }
     let prompts: Vec<PreparedPrompt> = (0..4).map(prompt).collect();
     let mut trajectories = Vec::new();
@@ -557,7 +530,8 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     assert!(ignored.duplicate + ignored.late > 0 && ignored.foreign == 0, "{ignored:?}");
 }
 
-fn with<'a>(
+/// What a run of the dispatcher needs; nobody stops it.
+pub(crate) fn with<'a>(
     generator: &'a mut dyn Generator,
     source: &'a mut Rows,
     scorer: &'a mut Scorer,

@@ -2,15 +2,15 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::Map;
-use tamis_core::group::{FinishReason, PolicyVersion, PromptId};
-use tamis_core::random::Purpose;
+use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_core::schedule::Spent;
 use tamis_env::environment::context::ContextMode;
 use tamis_env::environment::{EpisodeEnd, TurnOutcome};
 
 use super::*;
-use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
+use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::{Sample, SamplePurpose};
+use crate::support;
 
 /// Token of everything that an environment shows.
 const SHOWN: u32 = 1000;
@@ -109,22 +109,8 @@ impl Worlds for CountingWorlds {
 
 pub(super) fn request(group: u64, turns: Option<u64>) -> SampleRequest {
     let columns = turns.map(|turns| ("turns".to_owned(), turns.into()));
-    let prompt = Prompt {
-        id: PromptId(group),
-        content: PromptContent::Text("go".to_owned()),
-        ground_truth: None,
-        data_source: String::new(),
-        columns: Map::from_iter(columns),
-        images: Vec::new(),
-    };
-    SampleRequest {
-        id: SampleId { purpose: SamplePurpose::Rollout, group, member: 0, turn: 0, attempt: 0 },
-        prompt_token_ids: Arc::from([7, 8]),
-        images: Arc::default(),
-        key: Key::new(3, Purpose::Rollout).with(group),
-        sampling: sampling(5),
-        prompt: Some(Arc::new(prompt)),
-    }
+    let prompt = Prompt { columns: Map::from_iter(columns), ..support::prompt(group, "go", "") };
+    SampleRequest { prompt: Some(Arc::new(prompt)), ..support::request(group, 0, 5) }
 }
 
 /// What comes of requests whose prompts last so many turns, by their group.
@@ -176,7 +162,7 @@ proptest! {
         seed in 0_u64..100,
     ) {
         let settings = FakeSettings { max_delay: 5, ..FakeSettings::faultless(seed) };
-        let ended = play(settings, CountingWorlds { breaks: false, num_shown, ..CountingWorlds::default() }, 1000, &turns);
+        let ended = play(settings, CountingWorlds { num_shown, ..CountingWorlds::default() }, 1000, &turns);
         for (lasts, event) in turns.iter().zip(ended.values()) {
             let sample = sample(event);
             let mask = sample.loss_mask();
@@ -210,7 +196,7 @@ proptest! {
     #[test]
     fn episodes_are_functions_of_prompt_and_key(seed in 0_u64..100) {
         let turns = [Some(3), None, Some(1), Some(4)];
-        let worlds = || CountingWorlds { breaks: false, num_shown: 2, ..CountingWorlds::default() };
+        let worlds = || CountingWorlds { num_shown: 2, ..CountingWorlds::default() };
         let calm = play(FakeSettings::faultless(0), worlds(), 1000, &turns);
         let faults = FakeFaults { duplicate: 0.5, foreign: 0.3, ..FakeFaults::default() };
         let wild = FakeSettings { seed, max_delay: 7, faults };
@@ -218,7 +204,7 @@ proptest! {
         // Environments that take their time, beside generation.
         let worlds = |breaks| CountingWorlds { breaks, num_shown: 2, is_slow: true, ..CountingWorlds::default() };
         let turns = [Some(3), Some(2), Some(1), Some(4)];
-        let quick = CountingWorlds { breaks: false, num_shown: 2, ..CountingWorlds::default() };
+        let quick = CountingWorlds { num_shown: 2, ..CountingWorlds::default() };
         let calm = play(FakeSettings::faultless(0), quick, 1000, &turns);
         prop_assert_eq!(play(wild, worlds(false), 1000, &turns), calm);
         let failed = play(FakeSettings::faultless(seed), worlds(true), 1000, &[Some(3), Some(1), Some(NO_WORLD)]);
@@ -259,7 +245,7 @@ fn a_trajectory_has_no_more_tokens_than_it_may() {
     for max_tokens in 1..30 {
         let ended = play(
             FakeSettings::faultless(1),
-            CountingWorlds { breaks: false, num_shown: 2, ..CountingWorlds::default() },
+            CountingWorlds { num_shown: 2, ..CountingWorlds::default() },
             max_tokens,
             &[Some(6)],
         );
@@ -317,7 +303,7 @@ fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
 #[test]
 fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() {
     let mut plays = Plays::new(
-        Arc::new(CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() }),
+        Arc::new(CountingWorlds { num_shown: 1, ..CountingWorlds::default() }),
         TokenLimits::of(1000),
         false,
         2,
@@ -360,7 +346,7 @@ fn weights_wait_for_the_trajectories_that_began_before() {
     for (in_flight, finishes, waits) in
         [(InFlight::Wait, false, true), (InFlight::Keep, true, true), (InFlight::Keep, false, false)]
     {
-        let worlds = CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() };
+        let worlds = CountingWorlds { num_shown: 1, ..CountingWorlds::default() };
         let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(1000), finishes, 1);
         let mut generator = FakeGenerator::new(FakeSettings { max_delay: 3, ..FakeSettings::faultless(1) });
         let mut episodes = plays.over(&mut generator);
@@ -392,7 +378,7 @@ fn weights_wait_for_the_trajectories_that_began_before() {
 #[test]
 fn what_is_given_up_plays_no_further_turn() {
     for whole in [false, true] {
-        let worlds = CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() };
+        let worlds = CountingWorlds { num_shown: 1, ..CountingWorlds::default() };
         let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(1000), false, 2);
         let faults = FakeFaults { late: 1.0, ..FakeFaults::default() };
         let mut generator = FakeGenerator::new(FakeSettings { faults, ..FakeSettings::faultless(1) });

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde_json::Map;
-use tamis_core::group::{PolicyVersion, PromptId};
+use tamis_core::group::PolicyVersion;
 use tamis_core::random::Purpose;
 use tamis_env::environment::{EpisodeEnd, TurnOutcome};
 
 use super::*;
-use crate::fake::{FakeGenerator, FakeSettings, sampling};
+use crate::fake::{FakeGenerator, FakeSettings};
 use crate::generator::SamplePurpose;
 use crate::sample_journal::tests::{Disk, Memory};
+use crate::support;
 
 /// Never says the same twice, and is over after two answers; breaks down in the second where its prompt says so.
 struct Noise {
@@ -76,21 +76,12 @@ impl Worlds for NoisyWorlds {
 }
 
 fn request(purpose: SamplePurpose, group: u64, source: &str) -> SampleRequest {
-    let prompt = Prompt {
-        id: PromptId(group),
-        content: PromptContent::Text("go".to_owned()),
-        ground_truth: None,
-        data_source: source.to_owned(),
-        columns: Map::new(),
-        images: Vec::new(),
-    };
+    let asked = support::request(group, 0, 5);
     SampleRequest {
-        id: SampleId { purpose, group, member: 0, turn: 0, attempt: 0 },
-        prompt_token_ids: Arc::from([7, 8]),
-        images: Arc::default(),
+        id: SampleId { purpose, ..asked.id },
         key: Key::new(3, Purpose::Rollout).with(purpose as u64).with(group),
-        sampling: sampling(5),
-        prompt: Some(Arc::new(prompt)),
+        prompt: Some(Arc::new(support::prompt(group, "go", source))),
+        ..asked
     }
 }
 

@@ -144,89 +144,100 @@ fn workers_of_a_server_that_ended_end_with_it() {
     }
 }
 
+/// A server that writes down the number of each of its processes, and what is said of it.
+struct Watched {
+    servers: LaunchedServers,
+    folder: tempfile::TempDir,
+    place: Place,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Watched {
+    fn start(limits: LaunchLimits) -> Self {
+        Self::changed(limits, |_, _| {})
+    }
+
+    /// Of a process that is changed before it starts, beside a folder of its own.
+    fn changed(limits: LaunchLimits, change: impl FnOnce(&mut ServerProcess, &Path)) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = format!("echo $$ >> {}; SERVE", folder.path().join("pids").display());
+        let mut process = server(folder.path(), &script);
+        change(&mut process, folder.path());
+        let (place, (say, heard)) = (process.place.clone(), listen());
+        let servers = LaunchedServers::start(vec![process], limits, &never(), say).expect("up");
+        Self { servers: servers.expect("waited for"), folder, place, heard }
+    }
+
+    fn pids(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn signal_first(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.pids()[0]]).status().expect("kill").success());
+    }
+
+    fn await_start(&self, number: usize) {
+        soon("the next start", || self.pids().len() == number && answers(&self.place, HEALTH_TIMEOUT));
+    }
+
+    /// Ends it; what was said until then.
+    fn end(self) -> String {
+        drop(self.servers);
+        self.heard.lock().expect("lock").join("\n")
+    }
+}
+
 #[test]
 fn a_server_that_ends_is_started_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pids = folder.path().join("pids");
-    let script = format!("echo $$ >> {}; SERVE", pids.display());
-    let (say, heard) = listen();
-    let process = server(folder.path(), &script);
-    let place = process.place.clone();
-    let servers =
-        LaunchedServers::start(vec![process], limits(60), &never(), say).expect("up").expect("waited for");
-    let numbers = || std::fs::read_to_string(&pids).unwrap_or_default();
-    let first = numbers();
-    assert!(Command::new("kill").args(["-KILL", first.trim()]).status().expect("kill").success());
-    soon("the second start", || numbers().lines().count() == 2 && answers(&place, HEALTH_TIMEOUT));
-    drop(servers);
-    let heard = heard.lock().expect("lock").join("\n");
+    let watched = Watched::start(limits(60));
+    watched.signal_first("-KILL");
+    watched.await_start(2);
+    let second = watched.pids().remove(1);
+    let heard = watched.end();
     assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
     assert!(heard.contains("the server is started again in 1 s, restart 1 of at most 8"), "{heard}");
-    assert!(!is_alive(numbers().lines().nth(1).expect("two")));
+    assert!(!is_alive(&second));
 }
 
 /// A server starts once a resource comes back that was lacking: a disk that was full, a process too many.
 #[test]
 fn a_server_that_cannot_be_started_again_at_once_is_tried_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (program, pids) = (folder.path().join("program"), folder.path().join("pids"));
-    let appear = || std::os::unix::fs::symlink("/bin/sh", &program).expect("a program");
-    appear();
-    let mut process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
-    process.words[0] = program.display().to_string();
-    let place = process.place.clone();
-    let (say, heard) = listen();
-    let servers = LaunchedServers::start(vec![process], limits(60), &never(), say);
-    let servers = servers.expect("answers");
-    std::fs::remove_file(&program).expect("gone");
-    let first = std::fs::read_to_string(&pids).expect("a number");
-    let killed = Command::new("kill").args(["-9", first.trim()]).status().expect("kill");
-    assert!(killed.success());
-    let has = |what: &str| heard.lock().expect("lock").iter().any(|line| line.contains(what));
+    let appear =
+        |folder: &Path| std::os::unix::fs::symlink("/bin/sh", folder.join("program")).expect("a program");
+    let watched = Watched::changed(limits(60), |process, folder| {
+        appear(folder);
+        process.words[0] = folder.join("program").display().to_string();
+    });
+    std::fs::remove_file(watched.folder.path().join("program")).expect("gone");
+    watched.signal_first("-KILL");
+    let has = |what: &str| watched.heard.lock().expect("lock").iter().any(|line| line.contains(what));
     soon("the try that fails", || has("next attempt in 2 s"));
     assert!(has("the server cannot be started again: cannot start `a server`: No such file"));
-    appear();
-    soon("the next start", || answers(&place, HEALTH_TIMEOUT));
-    drop(servers);
+    appear(watched.folder.path());
+    watched.await_start(2);
 }
 
 /// One that is stopped is there, takes connections, and says nothing.
 #[test]
 fn a_server_that_hangs_is_ended_and_started_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pids = folder.path().join("pids");
-    let process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
-    let place = process.place.clone();
-    let (say, heard) = listen();
-    let limits = LaunchLimits { silence: Some(Duration::from_secs(2)), ..limits(60) };
-    let servers = LaunchedServers::start(vec![process], limits, &never(), say).expect("up");
-    let numbers = || std::fs::read_to_string(&pids).unwrap_or_default();
-    let stopped = Command::new("kill").args(["-STOP", numbers().trim()]).status().expect("kill");
-    assert!(stopped.success());
-    soon("the second start", || numbers().lines().count() == 2 && answers(&place, HEALTH_TIMEOUT));
-    drop(servers);
-    let heard = heard.lock().expect("lock").join("\n");
+    let watched = Watched::start(LaunchLimits { silence: Some(Duration::from_secs(2)), ..limits(60) });
+    watched.signal_first("-STOP");
+    watched.await_start(2);
+    let heard = watched.end();
     assert!(heard.contains("has not answered a health check for 2 s, and is ended"), "{heard}");
     assert!(heard.contains("is started again in 1 s, restart 1 of at most 8"), "{heard}");
 }
 
 #[test]
 fn a_server_that_is_of_no_use_is_ended_and_started_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pids = folder.path().join("pids");
-    let process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
-    let place = process.place.clone();
-    let (say, heard) = listen();
-    let servers = LaunchedServers::start(vec![process], limits(60), &never(), say).expect("up");
-    let servers = servers.expect("waited for");
-    let count = || std::fs::read_to_string(&pids).unwrap_or_default().lines().count();
+    let watched = Watched::start(limits(60));
     for starts in [2, 3] {
-        servers.restart(0);
-        soon("the next start", || count() == starts && answers(&place, HEALTH_TIMEOUT));
+        watched.servers.restart(0);
+        watched.await_start(starts);
     }
-    servers.restart(7);
-    drop(servers);
-    let heard = heard.lock().expect("lock").join("\n");
+    watched.servers.restart(7);
+    let heard = watched.end();
     assert!(heard.contains("is of no use any more, and is ended"), "{heard}");
     assert!(heard.contains("restart 2 of at most 8"), "{heard}");
 }
@@ -252,19 +263,11 @@ fn a_server_that_is_killed_before_it_answers_is_started_again() {
 
 #[test]
 fn a_server_that_ran_for_long_has_all_restarts_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pids = folder.path().join("pids");
-    let process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
-    let (say, heard) = listen();
-    let limits = LaunchLimits { restarts: 1, healthy: Duration::ZERO, ..limits(60) };
-    let servers = LaunchedServers::start(vec![process], limits, &never(), say).expect("up");
-    let servers = servers.expect("waited for");
-    let count = || std::fs::read_to_string(&pids).unwrap_or_default().lines().count();
+    let watched = Watched::start(LaunchLimits { restarts: 1, healthy: Duration::ZERO, ..limits(60) });
     for starts in 2..5 {
-        servers.restart(0);
-        soon("the next start", || count() == starts);
+        watched.servers.restart(0);
+        soon("the next start", || watched.pids().len() == starts);
     }
-    drop(servers);
-    let heard = heard.lock().expect("lock").join("\n");
+    let heard = watched.end();
     assert_eq!(heard.matches("is started again in 1 s, restart 1 of at most 1").count(), 3, "{heard}");
 }

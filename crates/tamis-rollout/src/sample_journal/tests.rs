@@ -9,7 +9,7 @@ use tamis_core::schedule::{Members, ScheduleSettings, Scheduler, Spent, Streamin
 use tamis_env::reward::exact::Exact;
 
 use super::*;
-use crate::dispatcher::tests::{Gone, Heard, Rows, scorer, settings};
+use crate::dispatcher::tests::{Gone, Heard, Rows, scorer, settings, with};
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::Weights;
 use crate::{Dependencies, Dispatcher, End, OnStop, Record, RewardHealth};
@@ -130,7 +130,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
             Box::new(Memory::open(&disk, journal)),
             Beginning { version: PolicyVersion(version), step: version + 1, next_group },
         );
-        let mut scorer = scorer(Exact {});
+        let (mut scorer, mut heard) = (scorer(Exact {}), Heard::default());
         let is_killed = || {
             looks.set(looks.get() + 1);
             assert!(looks.get() < 100_000, "it hangs: {place}");
@@ -138,13 +138,8 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
         };
         let ended = loop {
             let collected = dispatcher.collect(Dependencies {
-                source: &mut source,
-                generator: &mut generator,
-                scorer: &mut scorer,
-                reference: None,
-                observer: &mut Heard::default(),
-                order: None,
                 is_interrupted: &is_killed,
+                ..with(&mut generator, &mut source, &mut scorer, &mut heard)
             });
             let Some(collected) = collected.unwrap_or_else(|error| panic!("{error}: {place}")) else {
                 break false;
@@ -169,15 +164,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
             dispatcher.note_trained(Members::default()).expect("trained");
             version += 1;
             let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
-            let with = Dependencies {
-                source: &mut source,
-                generator: &mut generator,
-                scorer: &mut scorer,
-                reference: None,
-                observer: &mut Heard::default(),
-                order: None,
-                is_interrupted: &|| false,
-            };
+            let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
             dispatcher.publish(&publication, InFlight::Wait, OnStop::GiveUp, with).expect("published");
             generator.memory_mut().set_step(version + 1);
             // A checkpoint every second step.
@@ -230,8 +217,8 @@ fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
 /// Recorded samples are returned once the generator answers again.
 #[test]
 fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
-    let id = SampleId::of_member(tamis_core::group::GroupId(0), 0);
-    let key = Key::new(1, tamis_core::random::Purpose::Rollout);
+    let request = crate::support::request(0, 0, 4);
+    let (id, key) = (request.id, request.key);
     let asked = SampleIdentity { id, key, version: PolicyVersion(0), was_in_flight: false };
     let failed = SampleOutcome::Failed {
         kind: FailureKind::Permanent,
@@ -243,17 +230,7 @@ fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     let generator = Gone { generator: server(1, &Arc::default()), num_lost: 1 };
     let begin = Beginning { version: PolicyVersion(0), step: 1, next_group: 0 };
     let mut generator = Journalled::new(generator, Box::new(Memory::open(&disk, 0)), begin);
-    let sampling = crate::fake::sampling(4);
-    generator
-        .submit(SampleRequest {
-            id,
-            prompt_token_ids: Arc::from([1]),
-            images: Arc::default(),
-            key,
-            sampling,
-            prompt: None,
-        })
-        .expect("taken");
+    generator.submit(request).expect("taken");
     generator.next(Wait::Forever).expect_err("lost");
     let events = generator.next(Wait::Forever).expect("goes on");
     assert!(

@@ -153,10 +153,44 @@ fn finish(fleet: &mut Fleet) -> Vec<GeneratorEvent> {
 
 fn only_sample(fleet: &mut Fleet, request: SampleRequest) -> Sample {
     fleet.submit(request).expect("taken");
-    match finish(fleet).as_slice() {
-        [GeneratorEvent::Sampled { sample, .. }] => sample.clone(),
-        other => panic!("{other:?}"),
+    sampled(&finish(fleet))
+}
+
+/// The only event: a sample.
+fn sampled(events: &[GeneratorEvent]) -> Sample {
+    let [GeneratorEvent::Sampled { sample, .. }] = events else { panic!("{events:?}") };
+    sample.clone()
+}
+
+/// What comes of a request that fails for good.
+fn refused(fleet: &mut Fleet, request: SampleRequest) -> String {
+    fleet.submit(request).expect("taken");
+    let events = finish(fleet);
+    let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] = &events[..] else {
+        panic!("{events:?}")
+    };
+    reason.clone()
+}
+
+/// The error that ends the fleet, before which nothing happens.
+fn lost(fleet: &mut Fleet) -> String {
+    loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => assert!(events.is_empty(), "{events:?}"),
+            Err(error) => return error.to_string(),
+        }
     }
+}
+
+/// Nothing happens for so many milliseconds.
+fn nothing_for(fleet: &mut Fleet, millis: u64) {
+    let until = Instant::now() + Duration::from_millis(millis);
+    assert_eq!(fleet.next(Wait::Until(until)).expect("goes on"), []);
+}
+
+/// Samples are by these weights.
+fn assert_by(weights: &str, sample: &Sample) {
+    assert_eq!(sample.logprobs, expected_logprobs(weights, sample.token_ids.len()));
 }
 
 /// A folder of weights as a server reads one; what the fake makes of it is a function of its configuration's

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Two servers behind proxies that spoil a fifth of their answers in these ways, with the proxies' addresses.
-fn spoiled(seed: u64, ways: &'static [Spoiling]) -> ([FakeVllm; 2], Vec<FaultProxy>, Vec<String>) {
+fn spoiled(seed: u64, ways: &[Spoiling]) -> ([FakeVllm; 2], Vec<FaultProxy>, Vec<String>) {
     let servers = [FakeVllm::start(Behaviour::default()), FakeVllm::start(Behaviour::default())];
     let proxies: Vec<FaultProxy> = servers
         .iter()
@@ -16,7 +16,7 @@ fn spoiled(seed: u64, ways: &'static [Spoiling]) -> ([FakeVllm; 2], Vec<FaultPro
 
 #[test]
 fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
-    /// Fault class of each way of spoiling; slow and doubled answers are no faults.
+    /// Fault class of each way of spoiling; slow answers are no faults.
     const CLASSES: [(Spoiling, FaultClass); 9] = [
         (Spoiling::ServerError, FaultClass::ServerError),
         (Spoiling::Reset, FaultClass::Reset),
@@ -28,19 +28,8 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
         (Spoiling::Mixed, FaultClass::WrongRequest),
         (Spoiling::Busy, FaultClass::Busy),
     ];
-    const WAYS: [Spoiling; 10] = [
-        Spoiling::ServerError,
-        Spoiling::Reset,
-        Spoiling::Hang,
-        Spoiling::HalfBody,
-        Spoiling::WrongJson,
-        Spoiling::WrongTokenCount,
-        Spoiling::NanLogprob,
-        Spoiling::Mixed,
-        Spoiling::Busy,
-        Spoiling::Trickle,
-    ];
-    let (servers, proxies, urls) = spoiled(0, &WAYS);
+    let ways: Vec<Spoiling> = CLASSES.iter().map(|(way, _)| *way).chain([Spoiling::Trickle]).collect();
+    let (servers, proxies, urls) = spoiled(0, &ways);
     // Enough for everything but what hangs, on a busy machine too.
     let (mut fleet, _) = connect::<Vllm>(&urls, None, fleet_settings(), |settings| {
         settings.answer_timeout = Duration::from_secs(4);
@@ -59,7 +48,7 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
     for event in finish(&mut fleet) {
         let id = match event {
             GeneratorEvent::Sampled { id, sample } => {
-                assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+                assert_by("first", &sample);
                 id
             }
             GeneratorEvent::Failed { id, kind, .. } => {
@@ -79,7 +68,7 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
             *spoiled.entry(*way).or_default() += num;
         }
     }
-    assert_eq!(spoiled.len(), WAYS.len(), "{spoiled:?}");
+    assert_eq!(spoiled.len(), ways.len(), "{spoiled:?}");
     let counted = &fleet.fault_counts().samples;
     let expected: BTreeMap<FaultClass, u64> =
         CLASSES.iter().map(|(way, class)| (*class, spoiled[way])).collect();
@@ -107,7 +96,7 @@ fn every_way_of_spoiling_at_once_and_every_request_ends_once() {
     for event in finish(&mut fleet) {
         let GeneratorEvent::Sampled { id, sample } = event else { panic!("{event:?}") };
         assert!(ends.insert(id), "{id} twice");
-        assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+        assert_by("first", &sample);
     }
     assert_eq!(ends.len(), 320);
     // Weights that are not the run's take a server out until it was given the right ones.
@@ -170,7 +159,7 @@ fn what_is_given_up_says_what_it_cost() {
         fleet.submit(request(0, member)).expect("taken");
         fleet.submit(request(1, member)).expect("taken");
     }
-    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(200))).expect("runs").is_empty());
+    nothing_for(&mut fleet, 200);
     fleet.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: 0 });
     let mut aborted = Vec::new();
     while aborted.len() < 4 {
@@ -200,7 +189,7 @@ fn without_the_generate_route_completions_do() {
     write_probe("first", weights.path());
     publish(&mut fleet, 1, weights.path());
     let sample = only_sample(&mut fleet, request(0, 0));
-    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_by("first", &sample);
     assert_eq!(sample.versions[0].version, PolicyVersion(1));
 }
 
@@ -219,12 +208,7 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         assert!(only_sample(&mut fleet, validation).logprobs.is_empty());
         // No sample fails for what none was asked of; where no other server is, the fleet is of no use.
         fleet.submit(request_with(0, 1, wrong)).expect("taken");
-        let lost = loop {
-            match fleet.next(Wait::Forever) {
-                Ok(events) => assert!(events.is_empty(), "{events:?}"),
-                Err(lost) => break lost.to_string(),
-            }
-        };
+        let lost = lost(&mut fleet);
         assert!(lost.contains("these are not those that are trained on"), "{lost}");
         // Another server may have what is wanted, and this one does not swallow what it could sample.
         let good = FakeVllm::start(Behaviour { raw_logprobs: !raw_logprobs, ..Behaviour::default() });
@@ -275,11 +259,8 @@ fn a_completion_that_does_not_match_is_no_sample() {
 fn what_does_not_fit_into_the_context_is_refused_before_it_is_sent() {
     let (vllm, mut fleet) = vllm(Behaviour::default(), |_| {});
     let before = vllm.state.lock().unwrap().num_samples;
-    fleet.submit(request_with(0, 0, &Sampling { max_response_length: 62, ..sampling() })).expect("taken");
-    let events = finish(&mut fleet);
-    let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] = &events[..] else {
-        panic!("{events:?}")
-    };
+    let long = Sampling { max_response_length: 62, ..sampling() };
+    let reason = refused(&mut fleet, request_with(0, 0, &long));
     assert!(
         reason.ends_with(
             "a prompt of 3 tokens and 62 more do not fit into the server's context of 64 (max_model_len)"
@@ -394,14 +375,11 @@ fn a_server_makes_of_an_image_what_is_learned_from() {
     {
         let behaviour = Behaviour { tokens_of_image: Some((4, num_tokens)), ..Behaviour::default() };
         let (vllm, mut fleet) = vllm(behaviour, |settings| settings.image_token_id = Some(4));
-        fleet.submit(request_with_image(0)).expect("taken");
-        let events = finish(&mut fleet);
-        match (&events[..], refusal) {
-            ([GeneratorEvent::Sampled { .. }], None) => {}
-            ([GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }], Some(refusal)) => {
-                assert!(reason.contains(refusal), "{reason}");
-            }
-            other => panic!("{other:?}"),
+        if let Some(refusal) = refusal {
+            let reason = refused(&mut fleet, request_with_image(0));
+            assert!(reason.contains(refusal), "{reason}");
+        } else {
+            only_sample(&mut fleet, request_with_image(0));
         }
         let state = vllm.state.lock().unwrap();
         assert_eq!(state.prompts.last(), Some(&serde_json::json!([2, 4, 3])), "one token for the image");
@@ -409,22 +387,14 @@ fn a_server_makes_of_an_image_what_is_learned_from() {
     }
     // One that does not say what it made of the image.
     let (_vllm, mut fleet) = vllm(Behaviour::default(), |settings| settings.image_token_id = Some(4));
-    fleet.submit(request_with_image(0)).expect("taken");
-    let events = finish(&mut fleet);
-    assert!(
-        matches!(&events[..], [GeneratorEvent::Failed { reason, .. }] if reason.contains("does not say which tokens it made")),
-        "{events:?}"
-    );
+    let reason = refused(&mut fleet, request_with_image(0));
+    assert!(reason.contains("does not say which tokens it made"), "{reason}");
 }
 
 #[test]
 fn images_go_to_nobody_who_does_not_see_them() {
     let behaviour = Behaviour { scale_out: false, ..Behaviour::default() };
     let (_vllm, mut fleet) = vllm(behaviour, |settings| settings.image_token_id = Some(4));
-    fleet.submit(request_with_image(0)).expect("taken");
-    let events = finish(&mut fleet);
-    assert!(
-        matches!(&events[..], [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] if reason.contains("--enable-scale-out")),
-        "{events:?}"
-    );
+    let reason = refused(&mut fleet, request_with_image(0));
+    assert!(reason.contains("--enable-scale-out"), "{reason}");
 }

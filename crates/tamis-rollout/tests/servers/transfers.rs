@@ -184,7 +184,7 @@ impl Sent {
         let events = self.fleet.next(Wait::Until(began + Duration::from_secs(20))).expect("goes on");
         assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(version) }]);
         let sample = only_sample(&mut self.fleet, request(version, 0));
-        assert_eq!(sample.logprobs, expected_logprobs(weights, sample.token_ids.len()));
+        assert_by(weights, &sample);
     }
 
     /// Calls of the server that change it, but for what comes after the weights.
@@ -334,12 +334,7 @@ fn a_server_that_nobody_can_start_again_is_not_used() {
     sent.plays(Play::Works, Play::Hangs);
     let (_folder, publication) = snapshot("first", 1);
     sent.fleet.publish(&publication, InFlight::Wait).expect("begun");
-    let error = loop {
-        match sent.fleet.next(Wait::Forever) {
-            Ok(events) => assert!(events.is_empty(), "{events:?}"),
-            Err(error) => break error.to_string(),
-        }
-    };
+    let error = lost(&mut sent.fleet);
     assert!(error.contains("version 1 was not loaded"), "{error}");
     let said = sent.take_said();
     assert!(said.contains("its workers still wait in NCCL: start it again"), "{said}");
@@ -374,12 +369,7 @@ fn a_learner_that_is_gone_costs_the_version_and_not_the_server() {
     drop(sent.learner);
     let (_folder, publication) = snapshot("second", 2);
     sent.fleet.publish(&publication, InFlight::Wait).expect("begun");
-    let error = loop {
-        match sent.fleet.next(Wait::Forever) {
-            Ok(events) => assert!(events.is_empty(), "{events:?}"),
-            Err(error) => break error.to_string(),
-        }
-    };
+    let error = lost(&mut sent.fleet);
     assert!(error.contains("transfer: version 2 was not loaded: the learner: "), "{error}");
 }
 

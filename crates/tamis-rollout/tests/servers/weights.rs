@@ -11,6 +11,16 @@ fn write_probe_off(difference: f64, num: usize, folder: &Path) {
     std::fs::write(folder.join(PROBE_FILE), probe.to_json()).expect("written");
 }
 
+const RESET: &str = "/reset_prefix_cache?reset_running_requests=true";
+
+/// The calls since the last look that ask for more than how it is.
+fn changes(vllm: &FakeVllm) -> Vec<String> {
+    let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
+    let tells =
+        ["/health", "/v1/models", "/weight_info", "/metrics", "/version", "/is_sleeping", "/is_paused"];
+    calls.into_iter().filter(|call| !tells.contains(&call.as_str())).collect()
+}
+
 /// A folder has another path at the server.
 #[test]
 fn a_server_that_sees_the_folder_elsewhere() {
@@ -35,25 +45,16 @@ fn a_server_that_sees_the_folder_elsewhere() {
 fn a_sample_and_new_weights() {
     let (vllm, mut fleet) = vllm(Behaviour::default(), |_| {});
     let sample = only_sample(&mut fleet, request(0, 0));
-    assert_eq!(sample.logprobs, expected_logprobs("initial", sample.token_ids.len()));
+    assert_by("initial", &sample);
     assert_eq!(sample.versions[0].version, PolicyVersion(0));
-    vllm.state.lock().unwrap().calls.clear();
+    changes(&vllm);
 
     let weights = folder("first");
     write_probe("first", weights.path());
     publish(&mut fleet, 1, weights.path());
-    let calls: Vec<String> = vllm.state.lock().unwrap().calls.clone();
-    let order: Vec<&str> = calls
-        .iter()
-        .map(String::as_str)
-        .filter(|call| !["/health", "/v1/models", "/weight_info", "/metrics"].contains(call))
-        .collect();
     // The first reset is in vain, and is done again.
-    let reset = "/reset_prefix_cache?reset_running_requests=true";
-    assert_eq!(
-        order,
-        ["/pause?mode=wait", "/collective_rpc", reset, reset, "/update_weight_version", "/resume"]
-    );
+    let rest = ["/collective_rpc", RESET, RESET, "/update_weight_version", "/resume"];
+    assert_eq!(changes(&vllm), [&["/pause?mode=wait"], &rest[..]].concat());
     assert_eq!(vllm.state.lock().unwrap().label, "run7-v1");
 
     for member in 0..20 {
@@ -71,33 +72,6 @@ fn a_sample_and_new_weights() {
 }
 
 #[test]
-fn a_server_back_with_old_weights_is_given_the_current_ones_first() {
-    let vllm = FakeVllm::start(Behaviour::default());
-    let (address, url) = (vllm.server.address, vllm.server.url());
-    let (mut fleet, messages) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
-    let weights = folder("first");
-    publish(&mut fleet, 1, weights.path());
-    only_sample(&mut fleet, request(0, 0));
-    drop(vllm);
-    for member in 0..30 {
-        fleet.submit(request(1, member)).expect("taken");
-    }
-    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(300))).expect("waits").is_empty());
-    let again = FakeVllm::start_at(Some(address), Behaviour::default());
-    let events = finish(&mut fleet);
-    assert_eq!(events.len(), 30);
-    for event in events {
-        let GeneratorEvent::Sampled { sample, .. } = event else { panic!("{event:?}") };
-        assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
-        assert_eq!(sample.versions[0].version, PolicyVersion(1));
-    }
-    assert_eq!(again.state.lock().unwrap().label, "run7-v1");
-    let messages = messages.lock().unwrap();
-    assert!(messages.iter().any(|message| matches!(message, FleetMessage::Waiting { .. })), "{messages:?}");
-    assert!(messages.iter().any(|message| matches!(message, FleetMessage::Back { .. })), "{messages:?}");
-}
-
-#[test]
 fn weights_that_a_probe_disproves_are_not_used() {
     let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });
     let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
@@ -105,12 +79,7 @@ fn weights_that_a_probe_disproves_are_not_used() {
     let weights = folder("first");
     write_probe("first", weights.path());
     fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
-    let error = loop {
-        match fleet.next(Wait::Forever) {
-            Ok(events) => assert!(events.is_empty(), "{events:?}"),
-            Err(error) => break error.to_string(),
-        }
-    };
+    let error = lost(&mut fleet);
     assert!(error.contains("probe: version 1 was not loaded"), "{error}");
     assert!(error.contains("tamis export --untie"), "{error}");
     assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 1);
@@ -157,12 +126,7 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
                 continue;
             }
             fleet.publish(&publication(version, weights.path()), InFlight::Wait).expect("begun");
-            let error = loop {
-                match fleet.next(Wait::Forever) {
-                    Ok(events) => assert!(events.is_empty(), "{events:?}"),
-                    Err(error) => break error.to_string(),
-                }
-            };
+            let error = lost(&mut fleet);
             assert!(error.contains(allowed), "{error}");
             assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 2, "nor at a second try");
         }
@@ -208,7 +172,7 @@ fn a_server_whose_weights_are_called_otherwise_is_not_used_at_once() {
     fleet.next(Wait::Until(Instant::now() + Duration::from_millis(900))).expect("goes on");
     assert_eq!(fleet.fault_counts().servers, BTreeMap::from([(FaultClass::StaleWeights, 1)]));
     let sample = only_sample(&mut fleet, request(0, 0));
-    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_by("first", &sample);
     assert_eq!(vllm.state.lock().unwrap().label, "run7-v1");
 }
 
@@ -232,15 +196,10 @@ fn what_ends_before_the_resume_is_answered_is_not_proven_either() {
     write_probe("initial", weights.path());
     publish(&mut fleet, 1, weights.path());
     fleet.submit(request(0, 0)).expect("taken");
-    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(50))).expect("runs").is_empty());
+    nothing_for(&mut fleet, 50);
     write_probe("second", weights.path());
     fleet.publish(&publication(2, weights.path()), InFlight::Keep).expect("begun");
-    let error = loop {
-        match fleet.next(Wait::Forever) {
-            Ok(events) => assert!(events.is_empty(), "{events:?}"),
-            Err(error) => break error.to_string(),
-        }
-    };
+    let error = lost(&mut fleet);
     assert!(error.contains("probe: version 2 was not loaded"), "{error}");
     assert_eq!(fleet.fault_counts().samples[&FaultClass::Probe], 1);
 }
@@ -269,10 +228,9 @@ fn what_was_known_of_a_server_that_is_gone_is_asked_again() {
     drop(vllm);
     let behaviour = Behaviour { raw_logprobs: true, scale_out: false, ..Behaviour::default() };
     fleet.submit(request_with(0, 1, &warm)).expect("taken");
-    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(300))).expect("waits").is_empty());
+    nothing_for(&mut fleet, 300);
     let _again = FakeVllm::start_at(Some(address), behaviour);
-    let events = finish(&mut fleet);
-    let [GeneratorEvent::Sampled { sample, .. }] = &events[..] else { panic!("{events:?}") };
+    let sample = sampled(&finish(&mut fleet));
     assert!(sample.logprobs.is_empty() && !sample.token_ids.is_empty(), "of another distribution now");
     assert!(!only_sample(&mut fleet, request(0, 2)).logprobs.is_empty());
 }
@@ -316,15 +274,11 @@ fn a_paused_server_is_waited_for() {
         assert!(fleet.next(Wait::Until(soon)).expect("waits").is_empty(), "{release:?}");
         let address = vllm.server.address;
         std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let resume = support::http::Request {
-                method: "POST".to_owned(),
-                path: "/resume".to_owned(),
-                key: None,
-                body: Vec::new(),
-            };
-            runtime.block_on(support::http::forward(address, &resume)).expect("resumed");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let (method, path) = ("POST".to_owned(), "/resume".to_owned());
+            let resume = support::http::Request { method, path, key: None, body: Vec::new() };
+            let asked = support::http::forward(address, &resume);
+            runtime.expect("a runtime").block_on(asked).expect("resumed");
         });
         let events = finish(&mut fleet);
         assert_eq!(events.len(), 10, "{release:?}");
@@ -398,15 +352,14 @@ fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
     let weights = folder("first");
     publish(&mut fleet, 1, weights.path());
     fleet.submit(request(0, 0)).expect("taken");
-    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(100))).expect("runs").is_empty());
+    nothing_for(&mut fleet, 100);
     let second = folder("second");
     fleet.publish(&publication(2, second.path()), InFlight::Keep).expect("begun");
     assert_eq!(
         fleet.next(Wait::Forever).expect("goes on"),
         [GeneratorEvent::Published { version: PolicyVersion(2) }]
     );
-    let events = finish(&mut fleet);
-    let [GeneratorEvent::Sampled { sample, .. }] = &events[..] else { panic!("{events:?}") };
+    let sample = sampled(&finish(&mut fleet));
     let half = sample.token_ids.len() as u32 / 2;
     let spans: Vec<_> = sample.versions.iter().map(|span| (span.version.0, span.start, span.end)).collect();
     assert_eq!(spans, [(1, 0, half), (2, half, 2 * half)]);
@@ -441,7 +394,7 @@ fn an_adapter_is_a_model_of_its_own_and_the_one_before_the_last_is_forgotten() {
     let (vllm, mut fleet) = vllm(Behaviour { takes_adapters: true, ..Behaviour::default() }, |_| {});
     for (version, text) in [(1, "first"), (2, "second"), (3, "third")] {
         let folder = adapter(text);
-        vllm.state.lock().unwrap().calls.clear();
+        changes(&vllm);
         publish_adapter(&mut fleet, version, &folder, InFlight::Wait);
         let sample = only_sample(&mut fleet, request(version, 0));
         let length = sample.token_ids.len();
@@ -450,6 +403,8 @@ fn an_adapter_is_a_model_of_its_own_and_the_one_before_the_last_is_forgotten() {
             tamis_rollout::VersionSpan { version: PolicyVersion(version), start: 0, end: length as u32 };
         assert_eq!(sample.versions, [whole]);
     }
+    let last = ["/v1/load_lora_adapter", "/update_weight_version", "/v1/unload_lora_adapter"];
+    assert_eq!(changes(&vllm), last);
     let state = vllm.state.lock().unwrap();
     let mut held: Vec<&str> = state.adapters.values().map(String::as_str).collect();
     held.sort_unstable();
@@ -457,13 +412,6 @@ fn an_adapter_is_a_model_of_its_own_and_the_one_before_the_last_is_forgotten() {
         (held, state.weights.as_str(), state.label.as_str()),
         (vec!["second", "third"], "initial", "run7-v3")
     );
-    let changes: Vec<&str> = state
-        .calls
-        .iter()
-        .map(String::as_str)
-        .filter(|call| !["/health", "/v1/models", "/weight_info", "/metrics"].contains(call))
-        .collect();
-    assert_eq!(changes, ["/v1/load_lora_adapter", "/update_weight_version", "/v1/unload_lora_adapter"]);
 }
 
 #[test]
@@ -476,9 +424,8 @@ fn what_an_adapter_began_it_ends_while_the_next_is_published() {
     fleet.submit(request(0, 0)).expect("taken");
     // Published before the sample comes.
     publish_adapter(&mut fleet, 2, &second, InFlight::Keep);
-    let events = finish(&mut fleet);
-    let [GeneratorEvent::Sampled { sample, .. }] = &events[..] else { panic!("{events:?}") };
-    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    let sample = sampled(&finish(&mut fleet));
+    assert_by("first", &sample);
     assert_eq!(sample.versions.len(), 1);
     assert_eq!(sample.versions[0].version, PolicyVersion(1));
 }
@@ -494,7 +441,7 @@ fn a_server_that_forgot_the_adapter_is_given_it_again() {
     drop(vllm);
     let again = FakeVllm::start_at(Some(address), behaviour);
     let sample = only_sample(&mut fleet, request(0, 0));
-    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_by("first", &sample);
     assert_eq!(again.state.lock().unwrap().label, "run7-v1");
 }
 
@@ -504,12 +451,7 @@ fn a_server_that_takes_no_adapters_says_how_to_start_one_that_does() {
     let refused = |mut fleet: Fleet| {
         let folder = adapter("first");
         fleet.publish(&adapter_publication(1, &folder), InFlight::Wait).expect("begun");
-        loop {
-            match fleet.next(Wait::Forever) {
-                Ok(events) => assert!(events.is_empty(), "{events:?}"),
-                Err(error) => break error.to_string(),
-            }
-        }
+        lost(&mut fleet)
     };
     let vllm = FakeVllm::start(Behaviour::default());
     let (fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings(), |_| {}).expect("answers");
@@ -522,13 +464,6 @@ fn a_server_that_takes_no_adapters_says_how_to_start_one_that_does() {
 
 fn asleep(vllm: &FakeVllm) -> bool {
     !vllm.state.lock().unwrap().asleep.is_empty()
-}
-
-fn changes(vllm: &FakeVllm) -> Vec<String> {
-    let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
-    let tells =
-        ["/health", "/v1/models", "/weight_info", "/metrics", "/version", "/is_sleeping", "/is_paused"];
-    calls.into_iter().filter(|call| !tells.contains(&call.as_str())).collect()
 }
 
 #[test]
@@ -544,28 +479,27 @@ fn a_server_that_sleeps_wakes_weights_first_and_takes_the_new_ones() {
         assert!(asleep(&vllm));
         publish(&mut fleet, 2, second.path());
         assert!(!asleep(&vllm));
-        let reset = "/reset_prefix_cache?reset_running_requests=true";
         let sleep = format!("/sleep?level={level}");
         // The first reset is in vain, and is done again.
         let weights =
-            [&sleep, "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache", reset, reset];
+            [&sleep, "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache", RESET, RESET];
         assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
         let sample = only_sample(&mut fleet, request(1, 0));
-        assert_eq!(sample.logprobs, expected_logprobs("second", sample.token_ids.len()));
+        assert_by("second", &sample);
         // Nothing new was learned: what is asked for next wakes it, with the weights that it had.
         fleet.put_to_sleep().expect("sleeps");
         let sample = only_sample(&mut fleet, request(2, 0));
-        assert_eq!(sample.logprobs, expected_logprobs("second", sample.token_ids.len()));
+        assert_by("second", &sample);
         if level == 1 {
             changes(&vllm);
             fleet.put_to_sleep().expect("sleeps");
             let third = adapter("third");
             publish_adapter(&mut fleet, 3, &third, InFlight::Wait);
             let load = "/v1/load_lora_adapter";
-            let weights = [&sleep, "/wake_up?tags=weights", load, "/wake_up?tags=kv_cache", reset, reset];
+            let weights = [&sleep, "/wake_up?tags=weights", load, "/wake_up?tags=kv_cache", RESET, RESET];
             assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
             let sample = only_sample(&mut fleet, request(3, 0));
-            assert_eq!(sample.logprobs, expected_logprobs("third", sample.token_ids.len()));
+            assert_by("third", &sample);
         }
     }
 }
@@ -582,7 +516,7 @@ fn a_server_that_was_left_asleep_is_woken() {
     publish(&mut fleet, 1, weights.path());
     assert!(!asleep(&vllm));
     let sample = only_sample(&mut fleet, request(0, 0));
-    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_by("first", &sample);
 }
 
 #[test]
@@ -612,22 +546,16 @@ fn a_server_on_the_same_gpu_takes_weights_from_its_memory() {
     let events = fleet.next(Wait::Forever).expect("goes on");
     assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(1) }]);
     let update = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"];
-    let reset = "/reset_prefix_cache?reset_running_requests=true";
-    let rest = ["/finish_weight_update", reset, reset, "/update_weight_version", "/resume"];
+    let rest = ["/finish_weight_update", RESET, RESET, "/update_weight_version", "/resume"];
     assert_eq!(changes(&vllm), [&["/pause?mode=wait"], &update[..], &rest].concat());
     let sample = only_sample(&mut fleet, request(0, 0));
-    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_by("first", &sample);
 
     let refuses = FakeVllm::start(Behaviour::default());
     let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
     let (mut fleet, _) = connect::<Vllm>(&[refuses.server.url()], None, settings, |_| {}).expect("answers");
     let (_folder, first) = handles("first");
     fleet.publish(&first, InFlight::Wait).expect("begun");
-    let error = loop {
-        match fleet.next(Wait::Forever) {
-            Ok(events) => assert!(events.is_empty(), "{events:?}"),
-            Err(error) => break error.to_string(),
-        }
-    };
+    let error = lost(&mut fleet);
     assert!(error.contains("not configured") && error.contains("--weight-transfer-config"), "{error}");
 }

@@ -55,17 +55,12 @@ pub(crate) struct FaultProxy {
 
 impl FaultProxy {
     /// In front of a server; so many of a thousand samples are spoiled, each in one of these ways.
-    pub(crate) fn start(
-        upstream: SocketAddr,
-        seed: u64,
-        thousandths: u64,
-        ways: &'static [Spoiling],
-    ) -> Self {
+    pub(crate) fn start(upstream: SocketAddr, seed: u64, thousandths: u64, ways: &[Spoiling]) -> Self {
         let spoiled = Arc::new(Mutex::new(BTreeMap::new()));
         let (counted, drawn) = (Arc::clone(&spoiled), Arc::new(AtomicU64::new(0)));
-        let key = Key::new(seed, Purpose::Shuffle);
+        let (key, ways): (Key, Arc<[Spoiling]>) = (Key::new(seed, Purpose::Shuffle), ways.into());
         let handler: Handler = Arc::new(move |request| {
-            let (counted, drawn) = (Arc::clone(&counted), Arc::clone(&drawn));
+            let (counted, drawn, ways) = (Arc::clone(&counted), Arc::clone(&drawn), Arc::clone(&ways));
             Box::pin(async move {
                 let is_sample = request.path == "/inference/v1/generate"
                     && request.json()["sampling_params"]["prompt_logprobs"].is_null()

@@ -181,17 +181,7 @@ fn spans_of_kept_samples_cover_their_tokens() {
     let fake = FakeSettings { max_delay: 30, ..FakeSettings::faultless(9) };
     let mut generator = FakeGenerator::new(fake);
     for member in 0..8 {
-        let id = SampleId::of_member(GroupId(0), member);
-        let key = Key::new(1, Purpose::Rollout).with(u64::from(member));
-        let request = SampleRequest {
-            prompt: None,
-            id,
-            prompt_token_ids: Arc::from([1]),
-            images: Arc::default(),
-            key,
-            sampling: sampling(40),
-        };
-        generator.submit(request).expect("taken");
+        generator.submit(support::request(0, member, 40)).expect("taken");
     }
     generator.next(Wait::Forever).expect("goes on");
     let publication = Publication { version: PolicyVersion(3), weights: crate::Weights::InProcess };

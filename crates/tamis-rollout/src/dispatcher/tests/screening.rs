@@ -1,7 +1,6 @@
 //! Groups that begin with some of their members.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tamis_core::schedule::yields::PassRateSpread;
 use tamis_core::schedule::{StreamingSettings, Surplus};
@@ -10,28 +9,6 @@ use super::*;
 use crate::generator::Weights;
 
 const N: usize = 8;
-
-/// Counts the samples that are asked for.
-struct Counted(FakeGenerator, Arc<AtomicU64>);
-
-impl Generator for Counted {
-    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.submit(request)
-    }
-    fn abort(&mut self, what: AbortScope) {
-        self.0.abort(what);
-    }
-    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
-        self.0.publish(weights, in_flight)
-    }
-    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        self.0.next(wait)
-    }
-    fn load(&self) -> crate::generator::Load {
-        self.0.load()
-    }
-}
 
 /// A run of some steps: the samples asked for, the machine at its end, and the text of each member of every group that
 /// came to something, by prompt.
@@ -45,9 +22,7 @@ fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64
     };
     let machine = Scheduler::streaming(StreamingSettings { run, mini_batch_size: 16, max_in_flight: 32 });
     let mut dispatcher = Dispatcher::new(settings(N), machine.expect("settings"));
-    let asked = Arc::new(AtomicU64::new(0));
-    let fake = FakeGenerator::new(FakeSettings { max_delay: 9, ..FakeSettings::faultless(5) });
-    let mut generator = Counted(fake, Arc::clone(&asked));
+    let mut generator = FakeGenerator::new(FakeSettings { max_delay: 9, ..FakeSettings::faultless(5) });
     let (mut source, mut scorer) = (Rows::new(1_000_000), scorer(Exact {}));
     let mut texts = BTreeMap::new();
     for version in 1.. {
@@ -66,7 +41,7 @@ fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64
         let dependencies = with(&mut generator, &mut source, &mut scorer, heard);
         dispatcher.publish(&publication, InFlight::Keep, OnStop::GiveUp, dependencies).expect("published");
     }
-    (asked.load(Ordering::Relaxed), dispatcher.machine().clone(), texts)
+    (generator.num_submitted(), dispatcher.machine().clone(), texts)
 }
 
 /// As many samples are asked for as are counted, as many as the law says, and each is what it is in a group that is

@@ -2,17 +2,17 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use serde_json::{Map, json};
-use tamis_core::group::{Episode, GroupId, PromptId};
+use serde_json::json;
+use tamis_core::group::Episode;
 use tamis_core::random::Purpose;
 use tamis_core::schedule::Spent;
-use tamis_data::prompt::PromptContent;
 
 use super::*;
 use crate::episodes::Plays;
-use crate::fake::{FakeGenerator, FakeSettings, sampling};
+use crate::fake::{FakeGenerator, FakeSettings};
 use crate::generator::{FailureKind, Generator as _, InFlight, Load, Publication, Wait};
 use crate::programs::ProgramSettings;
+use crate::support;
 
 /// Tokens of what is rendered are characters above this.
 const SHOWN: u32 = 100_000;
@@ -79,22 +79,8 @@ impl Agents for TestAgents {
 
 fn request(group: u64, prompt: &str) -> SampleRequest {
     let prompt_token_ids = tokens(prompt).token_ids.into();
-    let prompt = Prompt {
-        id: PromptId(group),
-        content: PromptContent::Text(prompt.to_owned()),
-        ground_truth: None,
-        data_source: String::new(),
-        columns: Map::new(),
-        images: Vec::new(),
-    };
-    SampleRequest {
-        id: SampleId::of_member(GroupId(group), 0),
-        prompt_token_ids,
-        images: Arc::default(),
-        key: Key::new(3, Purpose::Rollout).with(group),
-        sampling: sampling(5),
-        prompt: Some(Arc::new(prompt)),
-    }
+    let prompt = Some(Arc::new(support::prompt(group, prompt, "")));
+    SampleRequest { prompt_token_ids, prompt, ..support::request(group, 0, 5) }
 }
 
 fn host(program: &str, change: impl FnOnce(&mut ProgramSettings)) -> Arc<TestAgents> {
