@@ -5,23 +5,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Map;
-use tamis_core::group::PolicyVersion;
+use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{
-    BatchGenerator, GenerationRequest, GeneratorSettings, SaveDtype, Sequence, Threads, Workspace, score,
-};
+use tamis_model::{SaveDtype, Sequence, Threads, Workspace, score};
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::FleetMessage;
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpSettings};
-use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::server::{OtherLogprobs, PROBE_FILE, Probe, Server, ServerSettings, VllmServer};
 use tamis_rollout::{
-    Generator, GeneratorEvent, InFlight, Publication, Sample, SampleId, SamplePurpose, SampleRequest,
-    Sampling, Wait, Weights,
+    Generator, GeneratorEvent, InFlight, Publication, Sample, SampleId, SampleRequest, Sampling, Wait,
+    Weights,
 };
-
-use tamis_text::regex_mask::RegexMask;
 
 use super::harness::*;
 
@@ -82,37 +77,13 @@ fn requests() -> Vec<SampleRequest> {
     let prompts: Vec<Arc<[u32]>> = vec![Arc::from([5, 6, 7]), Arc::from([9, 8, 7, 6, 5, 4])];
     let one = |i: u64| SampleRequest {
         prompt: None,
-        id: SampleId {
-            purpose: SamplePurpose::Rollout,
-            group: i / 4,
-            member: (i % 4) as u32,
-            turn: 0,
-            attempt: 0,
-        },
+        id: SampleId::of_member(GroupId(i / 4), (i % 4) as u32),
         prompt_token_ids: Arc::clone(&prompts[(i / 4 % 2) as usize]),
         images: Arc::default(),
         key: Key::new(7, Purpose::Rollout).with(i),
         sampling: Arc::new(sampling(i)),
     };
     (0..16).map(one).collect()
-}
-
-/// The engine's own answer to a request, with the weights of that number.
-fn alone(number: u64, request: &SampleRequest) -> (Vec<u32>, Vec<f32>, f64) {
-    let (model, tokenizer) = (model(number), Arc::new(tokenizer()));
-    let stop = Arc::new(StopText::new(request.sampling.stop.clone(), tokenizer.clone()).unwrap());
-    let params = engine_params(&request.sampling, tokenizer.eos_id().into_iter().collect());
-    let mask = request.sampling.regex.as_ref().map(|regex| {
-        token_mask(&Arc::new(RegexMask::new(regex, &tokenizer, &params.stop_token_ids).unwrap()))
-    });
-    let mut engine = BatchGenerator::new(model.config(), GeneratorSettings::default());
-    let prompt = request.prompt_token_ids.to_vec();
-    engine
-        .submit(GenerationRequest { prompt, keys: vec![request.key], params, stop: stop.check(), mask })
-        .unwrap();
-    let done = engine.run(&Threads::new(1), &model).remove(0);
-    let entropy = done.mean_entropy();
-    (done.tokens, done.logprobs, entropy)
 }
 
 fn samples(fleet: &mut Fleet, requests: &[SampleRequest]) -> Vec<(SampleId, Sample)> {
@@ -133,11 +104,12 @@ fn samples(fleet: &mut Fleet, requests: &[SampleRequest]) -> Vec<(SampleId, Samp
 fn assert_of(number: u64, version: u64, requests: &[SampleRequest], samples: &[(SampleId, Sample)]) {
     for (request, (id, sample)) in requests.iter().zip(samples) {
         assert_eq!(request.id, *id);
-        let (tokens, logprobs, entropy) = alone(number, request);
+        let alone = alone(number, &request.prompt_token_ids, vec![request.key], &request.sampling);
+        let (tokens, logprobs, entropy) = &alone[0];
         assert_eq!(sample.entropy.map(f64::to_bits), Some(entropy.to_bits()), "{id}");
-        assert_eq!(sample.token_ids, tokens, "{id}");
+        assert_eq!(&sample.token_ids, tokens, "{id}");
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&sample.logprobs), bits(&logprobs), "{id}");
+        assert_eq!(bits(&sample.logprobs), bits(logprobs), "{id}");
         assert!(sample.versions.iter().all(|span| span.version == PolicyVersion(version)), "{id}");
     }
 }

@@ -19,6 +19,13 @@ fn save(model: &Model, folder: &Path) {
     model.save(folder, SaveDtype::F32).unwrap();
 }
 
+/// A request by a seed, whole or as a stream.
+fn seeded(seed: u64, max_tokens: usize, is_streamed: bool) -> Value {
+    let mut body = long(&format!("begun-{seed}"), max_tokens);
+    (body["sampling_params"]["seed"], body["stream"]) = (json!(seed), json!(is_streamed));
+    body
+}
+
 /// The log-probabilities that weights give a completion.
 fn scored(model: &Model, prompt: &[u32], completion: &[u32]) -> Vec<f32> {
     let tokens = [prompt, completion].concat();
@@ -161,14 +168,7 @@ fn weights_are_changed_in_the_middle() {
     let (old, new) = (model(1), model(2));
     save(&new, folder.path());
     let prompt = [10, 20, 30];
-    let begun: Vec<_> = (0..3)
-        .map(|i| {
-            let mut body = long(&format!("begun-{i}"), 150);
-            body["sampling_params"]["seed"] = json!(i);
-            body["stream"] = json!(i == 2);
-            server.later(GENERATE, body)
-        })
-        .collect();
+    let begun: Vec<_> = (0..3).map(|i| server.later(GENERATE, seeded(i, 150, i == 2))).collect();
     server.await_metric("vllm:num_requests_running", |running| running == 3.0);
     std::thread::sleep(Duration::from_millis(50));
     server.json("/pause?mode=keep", &json!({}));
@@ -224,13 +224,7 @@ fn weights_are_changed_without_a_pause() {
     let (old, new) = (model(1), model(2));
     save(&new, folder.path());
     // Two run, and four wait that share the prompt with them.
-    let begun: Vec<_> = (0..6)
-        .map(|i| {
-            let mut body = long(&format!("begun-{i}"), 60);
-            body["sampling_params"]["seed"] = json!(i);
-            server.later(GENERATE, body)
-        })
-        .collect();
+    let begun: Vec<_> = (0..6).map(|i| server.later(GENERATE, seeded(i, 60, false))).collect();
     server.await_metric("vllm:num_requests_waiting", |waiting| waiting == 4.0);
     std::thread::sleep(Duration::from_millis(30));
     let reload = json!({"method": "reload_weights", "args": [folder.path()]});

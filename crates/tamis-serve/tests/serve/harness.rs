@@ -11,8 +11,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, Model, TransformerConfig};
+use tamis_model::{
+    Architecture, BatchGenerator, GenerationRequest, GeneratorSettings, Model, Threads, TransformerConfig,
+};
+use tamis_rollout::Sampling;
+use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_serve::{Fault, NativeServer, ServeSettings, ServedPolicy, SlowDown};
+use tamis_text::regex_mask::RegexMask;
 use tamis_text::tokenizer::Tokenizer;
 
 /// Longest that anything in these tests may take.
@@ -227,6 +232,28 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
         rest = &rest[at + 4 + size..];
     }
     whole
+}
+
+/// The engine's own samples of a prompt by the weights of that number: tokens, log-probabilities, mean entropy.
+pub(crate) fn alone(
+    number: u64,
+    prompt: &[u32],
+    keys: Vec<Key>,
+    sampling: &Sampling,
+) -> Vec<(Vec<u32>, Vec<f32>, f64)> {
+    let (model, tokenizer) = (model(number), Arc::new(tokenizer()));
+    let stop = Arc::new(StopText::new(sampling.stop.clone(), tokenizer.clone()).unwrap());
+    let params = engine_params(sampling, tokenizer.eos_id().into_iter().collect());
+    let mask = sampling.regex.as_ref().map(|regex| {
+        token_mask(&Arc::new(RegexMask::new(regex, &tokenizer, &params.stop_token_ids).unwrap()))
+    });
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
+    let request = GenerationRequest { prompt: prompt.to_vec(), keys, params, stop: stop.check(), mask };
+    generator.submit(request).unwrap();
+    let mut done = generator.run(&Threads::new(1), &model);
+    done.sort_by_key(|done| done.sample);
+    let parts = done.into_iter().map(|done| (done.mean_entropy(), done.tokens, done.logprobs));
+    parts.map(|(entropy, tokens, logprobs)| (tokens, logprobs, entropy)).collect()
 }
 
 /// A request for tokens that does not end by itself.

@@ -24,17 +24,16 @@ fn bodies_that_make_no_request() {
     for path in
         ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/tokenize", "/abort_requests"]
     {
-        refused(
-            &raw(path, "application/json", "{\"model\": \"tiny\", "),
-            400,
-            None,
-            "Invalid JSON format: EOF",
-        );
-        refused(&raw(path, "application/json", ""), 400, None, "Invalid JSON format");
-        refused(&raw(path, "application/json", "\u{0}\u{1}"), 400, None, "Invalid JSON format");
-        refused(&raw(path, "application/json", "[1]"), 400, None, "must be a JSON object");
+        for (body, says) in [
+            ("{\"model\": \"tiny\", ", "Invalid JSON format: EOF"),
+            ("", "Invalid JSON format"),
+            ("\u{0}\u{1}", "Invalid JSON format"),
+            ("[1]", "must be a JSON object"),
+            (&"[".repeat(100_000), "recursion limit"),
+        ] {
+            refused(&raw(path, "application/json", body), 400, None, says);
+        }
         refused(&raw(path, "text/plain", "{}"), 400, None, "Content-Type: application/json");
-        refused(&raw(path, "application/json", &"[".repeat(100_000)), 400, None, "recursion limit");
     }
     assert_eq!(raw("/tokenize", "application/json; charset=utf-8", "{\"prompt\": \"a\"}").status, 200);
 }
@@ -60,6 +59,8 @@ fn fields_that_cannot_be_meant() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         server.post("/v1/completions", &body)
     };
+    let form = |regex: Value| json!({"structured_outputs": {"regex": regex}});
+    let keyed = json!({"key": "0123456789abcdef"});
     let cases = [
         (json!({"temperature": "hot"}), "temperature", "must be a number, got \"hot\""),
         (json!({"temperature": -1}), "temperature", "temperature must be non-negative, got -1"),
@@ -78,11 +79,7 @@ fn fields_that_cannot_be_meant() {
         (json!({"stop": ["a", ""]}), "stop", "has an empty text at place 1"),
         (json!({"stop": vec!["a"; 65]}), "stop", "at most 64 entries, got 65"),
         (json!({"stop_token_ids": [-1]}), "stop_token_ids", "a list of token ids"),
-        (
-            json!({"stop_token_ids": [9, 1 << 30]}),
-            "stop_token_ids",
-            "the token id 1073741824, the vocabulary has",
-        ),
+        (json!({"stop_token_ids": [9, 1 << 30]}), "stop_token_ids", "id 1073741824, the vocabulary has"),
         (json!({"stop_token_ids": vec![9; 1025]}), "stop_token_ids", "at most 1024 entries, got 1025"),
         (json!({"seed": "x"}), "seed", "a whole number"),
         (json!({"stream": "yes"}), "stream", "true or false"),
@@ -100,29 +97,17 @@ fn fields_that_cannot_be_meant() {
         (json!({"min_tokens": 4}), "min_tokens", "not supported"),
         (json!({"guided_regex": "a+"}), "guided_regex", "send `structured_outputs"),
         (json!({"structured_outputs": {"json": {}}}), "structured_outputs.json", "`regex` is the only form"),
-        (json!({"structured_outputs": {"regex": 3}}), "structured_outputs.regex", "must be a text"),
-        (
-            json!({"structured_outputs": {"regex": "a)"}}),
-            "structured_outputs.regex",
-            "not a regular expression that can be followed",
-        ),
-        (
-            json!({"structured_outputs": {"regex": "a$b"}}),
-            "structured_outputs.regex",
-            "no tokens that could write a text that matches",
-        ),
+        (form(json!(3)), "structured_outputs.regex", "must be a text"),
+        (form(json!("a)")), "structured_outputs.regex", "not a regular expression that can be followed"),
+        (form(json!("a$b")), "structured_outputs.regex", "no tokens that could write a text that matches"),
         (json!({"prompt_logprobs": 5}), "prompt_logprobs", "the prompt's own tokens"),
         (json!({"prompt_logprobs": 0, "stream": true}), "prompt_logprobs", "not returned in a stream"),
         (json!({"tamis": {}}), "tamis", "either `key` or `keys`"),
         (json!({"tamis": {"key": "12"}}), "tamis", "sixteen hexadecimal digits"),
         (json!({"tamis": {"kee": "12"}}), "tamis.kee", "there is no `tamis.kee`"),
-        (json!({"tamis": {"key": "0123456789abcdef"}, "n": 2}), "tamis", "1 keys for 2 samples"),
-        (json!({"tamis": {"key": "0123456789abcdef"}, "seed": 2}), "tamis", "no use for `seed`"),
-        (
-            json!({"tamis": {"key": "0123456789abcdef"}, "prompt": [[1], [2]]}),
-            "tamis",
-            "one prompt a request",
-        ),
+        (json!({"tamis": keyed, "n": 2}), "tamis", "1 keys for 2 samples"),
+        (json!({"tamis": keyed, "seed": 2}), "tamis", "no use for `seed`"),
+        (json!({"tamis": keyed, "prompt": [[1], [2]]}), "tamis", "one prompt a request"),
     ];
     for (more, param, says) in cases {
         refused(&completion(more), 400, Some(param), says);
@@ -134,124 +119,62 @@ fn fields_that_cannot_be_meant() {
     });
     assert_eq!(completion(harmless).status, 200);
 
-    refused(
-        &completion(json!({"model": "nope"})),
-        404,
-        Some("model"),
-        "The model `nope` does not exist. Valid aliases: tiny.",
-    );
-    refused(&completion(json!({"prompt": []})), 400, None, "at least one prompt");
-    refused(&completion(json!({"prompt": [[]]})), 400, None, "no tokens");
-    refused(&completion(json!({"prompt": ""})), 400, None, "no tokens");
-    refused(&completion(json!({"prompt": [10, 99_999]})), 400, None, "Token id 99999 is out of vocabulary");
-    refused(
-        &completion(json!({"prompt": vec![5; 600]})),
-        400,
-        Some("input_tokens"),
-        "maximum context length is 512 tokens",
-    );
-    refused(&completion(json!({"prompt": vec![5; 512]})), 400, Some("input_tokens"), "512 input tokens");
+    let prompt = |prompt: Value| completion(json!({"prompt": prompt}));
+    let unknown = "The model `nope` does not exist. Valid aliases: tiny.";
+    refused(&completion(json!({"model": "nope"})), 404, Some("model"), unknown);
+    refused(&prompt(json!([])), 400, None, "at least one prompt");
+    refused(&prompt(json!([[]])), 400, None, "no tokens");
+    refused(&prompt(json!("")), 400, None, "no tokens");
+    refused(&prompt(json!([10, 99_999])), 400, None, "Token id 99999 is out of vocabulary");
+    refused(&prompt(json!(vec![5; 600])), 400, Some("input_tokens"), "maximum context length is 512 tokens");
+    refused(&prompt(json!(vec![5; 512])), 400, Some("input_tokens"), "512 input tokens");
     // A prompt that fits leaves as much as it leaves: more is cut, as vLLM does.
     let answer = completion(json!({"prompt": vec![5; 510], "max_tokens": 100, "ignore_eos": true})).json();
     assert_eq!(answer["usage"], json!({"prompt_tokens": 510, "total_tokens": 512, "completion_tokens": 2}));
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 
-    let generate = |body: Value| server.post("/inference/v1/generate", &body);
-    refused(&generate(json!({"sampling_params": {}})), 400, Some("token_ids"), "missing");
-    refused(&generate(json!({"token_ids": [1, 2]})), 400, Some("sampling_params"), "missing");
-    refused(
-        &generate(json!({"token_ids": "ab", "sampling_params": {}})),
-        400,
-        Some("token_ids"),
-        "a list of token ids",
-    );
-    refused(&generate(json!({"token_ids": [], "sampling_params": {}})), 400, None, "no tokens");
-    let params = json!({"temperature": "x"});
-    refused(
-        &generate(json!({"token_ids": [1], "sampling_params": params})),
-        400,
-        Some("sampling_params.temperature"),
-        "a number",
-    );
-    refused(
-        &generate(json!({"token_ids": [1], "sampling_params": {}, "output_mode": "x"})),
-        400,
-        Some("output_mode"),
-        "tokens",
-    );
-    refused(
-        &generate(json!({"token_ids": [1], "sampling_params": {}, "model": "x"})),
-        404,
-        Some("model"),
-        "Valid aliases: tiny",
-    );
+    let no = |path: &str, body: Value, param: &str, says: &str| {
+        refused(&server.post(path, &body), 400, Some(param), says);
+    };
+    let generate = "/inference/v1/generate";
+    no(generate, json!({"sampling_params": {}}), "token_ids", "missing");
+    no(generate, json!({"token_ids": [1, 2]}), "sampling_params", "missing");
+    no(generate, json!({"token_ids": "ab", "sampling_params": {}}), "token_ids", "a list of token ids");
+    let hot = json!({"token_ids": [1], "sampling_params": {"temperature": "x"}});
+    no(generate, hot, "sampling_params.temperature", "a number");
+    let mode = json!({"token_ids": [1], "sampling_params": {}, "output_mode": "x"});
+    no(generate, mode, "output_mode", "tokens");
+    let of = |more: Value| server.post(generate, &more);
+    refused(&of(json!({"token_ids": [], "sampling_params": {}})), 400, None, "no tokens");
+    let other = of(json!({"token_ids": [1], "sampling_params": {}, "model": "x"}));
+    refused(&other, 404, Some("model"), "Valid aliases: tiny");
 
-    let chat = |body: Value| server.post("/v1/chat/completions", &body);
-    let hello = || json!([{"role": "user", "content": "Hello"}]);
-    refused(&chat(json!({})), 400, Some("messages"), "missing");
-    refused(&chat(json!({"messages": []})), 400, Some("messages"), "empty");
-    refused(&chat(json!({"messages": ["a"]})), 400, Some("messages.0"), "role");
-    refused(
-        &chat(json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})),
-        400,
-        Some("messages.0"),
-        "type `text`",
-    );
-    refused(&chat(json!({"messages": hello(), "tools": [{}]})), 400, Some("tools"), "not supported");
-    refused(
-        &chat(json!({"messages": hello(), "response_format": {"type": "json_object"}})),
-        400,
-        Some("response_format"),
-        "not supported",
-    );
-    refused(
-        &chat(json!({"messages": hello(), "top_logprobs": 2})),
-        400,
-        Some("top_logprobs"),
-        "needs `logprobs: true`",
-    );
-    refused(
-        &chat(json!({"messages": hello(), "continue_final_message": true})),
-        400,
-        Some("continue_final_message"),
-        "assistant",
-    );
-    refused(
-        &chat(json!({"messages": hello(), "chat_template": "x"})),
-        400,
-        Some("chat_template"),
-        "not supported",
-    );
+    let chat = "/v1/chat/completions";
+    no(chat, json!({}), "messages", "missing");
+    no(chat, json!({"messages": []}), "messages", "empty");
+    no(chat, json!({"messages": ["a"]}), "messages.0", "role");
+    let image = json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]});
+    no(chat, json!({"messages": [image]}), "messages.0", "type `text`");
+    for (field, value, says) in [
+        ("tools", json!([{}]), "not supported"),
+        ("response_format", json!({"type": "json_object"}), "not supported"),
+        ("top_logprobs", json!(2), "needs `logprobs: true`"),
+        ("continue_final_message", json!(true), "assistant"),
+        ("chat_template", json!("x"), "not supported"),
+    ] {
+        no(chat, json!({"messages": [{"role": "user", "content": "Hello"}], field: value}), field, says);
+    }
 
-    refused(&server.post("/tokenize", &json!({})), 400, Some("prompt"), "missing");
-    refused(&server.post("/detokenize", &json!({"tokens": "a"})), 400, Some("tokens"), "a list of token ids");
-    refused(
-        &server.post("/detokenize", &json!({"tokens": [99_999]})),
-        400,
-        Some("tokens"),
-        "out of vocabulary",
-    );
-    refused(
-        &server.post("/pause?mode=bogus", &json!({})),
-        400,
-        Some("query.mode"),
-        "'abort', 'wait' or 'keep'",
-    );
-    refused(
-        &server.post("/pause?clear_cache=perhaps", &json!({})),
-        400,
-        Some("query.clear_cache"),
-        "true or false",
-    );
-    refused(&server.post("/inference/v1/abort_requests", &json!({})), 400, Some("request_ids"), "Missing");
-    refused(&server.post("/update_weight_version", &json!({})), 400, Some("new_version"), "Missing");
-    refused(&server.post("/collective_rpc", &json!({})), 400, Some("method"), "Missing 'method'");
-    refused(
-        &server.post("/collective_rpc", &json!({"method": "nope"})),
-        500,
-        None,
-        "there is no method \"nope\"",
-    );
+    no("/tokenize", json!({}), "prompt", "missing");
+    no("/detokenize", json!({"tokens": "a"}), "tokens", "a list of token ids");
+    no("/detokenize", json!({"tokens": [99_999]}), "tokens", "out of vocabulary");
+    no("/pause?mode=bogus", json!({}), "query.mode", "'abort', 'wait' or 'keep'");
+    no("/pause?clear_cache=perhaps", json!({}), "query.clear_cache", "true or false");
+    no("/inference/v1/abort_requests", json!({}), "request_ids", "Missing");
+    no("/update_weight_version", json!({}), "new_version", "Missing");
+    no("/collective_rpc", json!({}), "method", "Missing 'method'");
+    let call = server.post("/collective_rpc", &json!({"method": "nope"}));
+    refused(&call, 500, None, "there is no method \"nope\"");
     assert_eq!(server.get("/health").status, 200);
 }
 
@@ -272,10 +195,8 @@ fn only_who_knows_the_key_is_answered() {
     let answer = server.post_with("/v1/completions", &[right], &json!({"prompt": [1], "max_tokens": 1}));
     assert_eq!(answer.status, 200, "{}", answer.text());
     // With the key it does not matter under what name the server is known.
-    assert_eq!(
-        ask(server.address, "GET", "/v1/models", &[right, ("Host", "gpu7.example.org")], b"").status,
-        200
-    );
+    let named = [right, ("Host", "gpu7.example.org")];
+    assert_eq!(ask(server.address, "GET", "/v1/models", &named, b"").status, 200);
 }
 
 #[test]

@@ -1,42 +1,15 @@
 //! Sampling by our keys: exactly what the engine samples by itself, whatever else the server does.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{
-    BatchGenerator, GenerationRequest, GeneratorSettings, SamplingParams, Sequence, Threads, Workspace, score,
-};
+use tamis_model::{Sequence, Threads, Workspace, score};
 use tamis_rollout::Sampling;
-use tamis_rollout::native::{StopText, engine_params, token_mask};
-use tamis_text::regex_mask::{RegexMask, WholeRegex};
+use tamis_text::regex_mask::WholeRegex;
 
 use super::harness::*;
 
 fn key(i: u64) -> Key {
     Key::new(7, Purpose::Rollout).with(i)
-}
-
-/// The engine's own samples of a prompt: tokens, bits of the log-probabilities, mean entropy.
-fn alone(prompt: &[u32], keys: Vec<Key>, sampling: &Sampling) -> Vec<(Vec<u32>, Vec<f32>, f64)> {
-    let (model, tokenizer) = (model(1), Arc::new(tokenizer()));
-    let stop = Arc::new(StopText::new(sampling.stop.clone(), tokenizer.clone()).unwrap());
-    let params = engine_params(sampling, tokenizer.eos_id().into_iter().collect());
-    let mask = sampling.regex.as_ref().map(|regex| {
-        token_mask(&Arc::new(RegexMask::new(regex, &tokenizer, &params.stop_token_ids).unwrap()))
-    });
-    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
-    generator
-        .submit(GenerationRequest { prompt: prompt.to_vec(), keys, params, stop: stop.check(), mask })
-        .unwrap();
-    let mut done = generator.run(&Threads::new(1), &model);
-    done.sort_by_key(|done| done.sample);
-    done.into_iter()
-        .map(|done| {
-            let entropy = done.mean_entropy();
-            (done.tokens, done.logprobs, entropy)
-        })
-        .collect()
 }
 
 const FORM: &str = "[a-z\u{e9} ]{3,60}\\.";
@@ -87,7 +60,7 @@ fn by_our_keys_the_server_samples_what_the_engine_does_whatever_else_runs() {
         let mut params = as_json(&sampling);
         params["n"] = json!(n);
         let body = json!({"token_ids": prompt, "sampling_params": params, "tamis": own});
-        asked.push((server.later("/inference/v1/generate", body), alone(&prompt, keys, &sampling)));
+        asked.push((server.later("/inference/v1/generate", body), alone(1, &prompt, keys, &sampling)));
     }
     for (i, (answer, expected)) in asked.into_iter().enumerate() {
         let answer = answer.join().unwrap();
@@ -357,16 +330,7 @@ fn alternatives_are_ranked() {
     for token in answer["choices"][0]["logprobs"]["content"].as_array().unwrap() {
         assert_eq!(token["rank"], 1);
     }
-    let greedy = SamplingParams { greedy: true, max_new_tokens: 10, ..SamplingParams::default() };
-    let mut generator = BatchGenerator::new(model(1).config(), GeneratorSettings::default());
-    let request = GenerationRequest {
-        prompt: vec![10, 20, 30],
-        keys: vec![key(0)],
-        params: greedy,
-        stop: None,
-        mask: None,
-    };
-    generator.submit(request).unwrap();
-    let done = generator.run(&Threads::new(1), &model(1));
-    assert!(done[0].tokens.starts_with(&tokens(&answer)));
+    let greedy = Sampling { temperature: 0.0, ..Sampling::plain(10) };
+    let (expected, ..) = alone(1, &[10, 20, 30], vec![key(0)], &greedy).remove(0);
+    assert!(expected.starts_with(&tokens(&answer)));
 }
