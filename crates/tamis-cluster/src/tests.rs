@@ -61,6 +61,26 @@ impl Setting {
         self.up("learner", settings, 60).expect("it comes up")
     }
 
+    /// A server that is started again so often.
+    fn server(&self, restarts: u32) -> Role {
+        let argv = json!(["{python}", "-c", SERVER, "{host}", "{port}", self.folder.path().join("pids")]);
+        let settings = json!({"device": "cpu", "argv": argv, "restarts": restarts});
+        self.up("server", settings, 60).expect("it comes up")
+    }
+
+    /// A script of the shell in place of the interpreter.
+    fn interpret_by(&mut self, script: &str) {
+        let program = self.folder.path().join("python");
+        std::fs::write(&program, script).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("a program");
+        self.config.learner.python = program.display().to_string();
+    }
+
+    fn heard(&self) -> String {
+        self.heard.lock().expect("lock").join("\n")
+    }
+
     /// Number of the launcher.
     fn launcher(&self) -> String {
         let current = self.cluster.current.lock().expect("lock");
@@ -100,9 +120,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn a_gang_that_is_lost_is_told_and_another_begins_beside_servers_that_stay() {
     let setting = Setting::new();
-    let argv = json!(["{python}", "-c", SERVER, "{host}", "{port}", setting.folder.path().join("pids")]);
-    let server = setting.up("server", json!({"device": "cpu", "argv": argv, "restarts": 8}), 60);
-    let server = server.expect("it comes up");
+    let server = setting.server(8);
     let gang = setting.gang(2);
     assert!(gang.addresses()[0].starts_with("unix:/"), "{:?}", gang.addresses());
     assert_eq!((gang.ended(), server.ended()), (None, None));
@@ -122,7 +140,7 @@ fn a_gang_that_is_lost_is_told_and_another_begins_beside_servers_that_stay() {
     // One that dies is told, and started again at its address.
     assert!(kill("-KILL", &setting.pids("server", 1)[0]));
     setting.pids("server", 2);
-    let heard = setting.heard.lock().expect("lock").join("\n");
+    let heard = setting.heard();
     assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
     assert!(heard.contains("server 1 is started again in 1 s, restart 1 of at most 8"), "{heard}");
     drop((again, server));
@@ -213,17 +231,12 @@ fn a_launcher_that_is_stopped_is_replaced_in_time() {
 #[test]
 fn a_launcher_that_says_what_is_no_event_is_ended_and_replaced() {
     let mut setting = Setting::new();
-    let program = setting.folder.path().join("python");
     let first = setting.folder.path().join("first");
     // It goes on with its input open, and every later one is a real one.
-    let script = format!(
+    setting.interpret_by(&format!(
         "#!/bin/sh\nif mkdir {0}; then echo hello; exec sleep 1000; fi\nexec python3 \"$@\"\n",
         first.display()
-    );
-    std::fs::write(&program, script).expect("written");
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("a program");
-    setting.config.learner.python = program.display().to_string();
+    ));
     let error = setting.up("learner", json!({"argv": ["sleep", "1000"]}), 60).err().expect("refused");
     assert_eq!(
         error,
@@ -237,13 +250,9 @@ fn a_launcher_that_says_what_is_no_event_is_ended_and_replaced() {
 #[test]
 fn a_launcher_in_place_of_another_waits_for_its_cluster() {
     let mut setting = Setting::new();
-    let program = setting.folder.path().join("python");
     let given = setting.folder.path().join("given");
     let script = format!("#!/bin/sh\necho \"$@\" >> {}\nexec python3 \"$@\"\n", given.display());
-    std::fs::write(&program, script).expect("written");
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("a program");
-    setting.config.learner.python = program.display().to_string();
+    setting.interpret_by(&script);
     setting.config.learner.startup_timeout = tamis_core::setting::TimeSpan::seconds(77);
     let gang = setting.gang(1);
     assert!(kill("-KILL", &setting.launcher()));
@@ -261,14 +270,12 @@ fn a_launcher_in_place_of_another_waits_for_its_cluster() {
 #[test]
 fn a_server_that_is_given_up_is_told_and_another_takes_its_place() {
     let setting = Setting::new();
-    let argv = json!(["{python}", "-c", SERVER, "{host}", "{port}", setting.folder.path().join("pids")]);
-    let up = || setting.up("server", json!({"device": "cpu", "argv": argv}), 60).expect("it comes up");
-    let server = up();
+    let server = setting.server(0);
     assert!(kill("-KILL", &setting.pids("server", 1)[0]));
     soon("the news", || server.ended().is_some());
     let ended = server.ended().expect("told");
     assert!(ended.starts_with("server 1 on ") && ended.contains("(signal: 9 (SIGKILL))"), "{ended}");
-    let other = up();
+    let other = setting.server(0);
     // What is left of the first does not end the second.
     drop(server);
     std::thread::sleep(Duration::from_millis(300));
@@ -279,9 +286,7 @@ fn a_server_that_is_given_up_is_told_and_another_takes_its_place() {
 #[test]
 fn servers_whose_launcher_is_killed_are_started_again_by_another() {
     let setting = Setting::new();
-    let argv = json!(["{python}", "-c", SERVER, "{host}", "{port}", setting.folder.path().join("pids")]);
-    let server = setting.up("server", json!({"device": "cpu", "argv": argv, "restarts": 8}), 60);
-    let server = server.expect("it comes up");
+    let server = setting.server(8);
     let before = server.addresses();
     assert!(kill("-KILL", &setting.launcher()));
     soon("the news", || server.is_returning());
@@ -289,7 +294,7 @@ fn servers_whose_launcher_is_killed_are_started_again_by_another() {
     await_return(&server, &Interrupt::new());
     assert_eq!(setting.pids("server", 2).iter().filter(|pid| kill("-0", pid)).count(), 1);
     assert_ne!(server.addresses(), before);
-    let heard = setting.heard.lock().expect("lock").join("\n");
+    let heard = setting.heard();
     let said =
         "ended (signal: 9 (SIGKILL)); another launcher starts its servers in 1 s, restart 1 of at most 8";
     assert!(heard.contains(said), "{heard}");
@@ -313,15 +318,14 @@ fn a_launcher_that_is_killed_before_its_servers_answer_is_replaced() {
     });
     assert_eq!(setting.pids("server", 1).iter().filter(|pid| kill("-0", pid)).count(), 1);
     assert_eq!(server.addresses().len(), 1);
-    let heard = setting.heard.lock().expect("lock").join("\n");
+    let heard = setting.heard();
     assert!(heard.contains("another launcher starts its servers in 1 s, restart 1 of at most 8"), "{heard}");
 }
 
 #[test]
 fn servers_that_no_launcher_can_start_again_are_given_up() {
     let setting = Setting::new();
-    let argv = json!(["{python}", "-c", SERVER, "{host}", "{port}", setting.folder.path().join("pids")]);
-    let server = setting.up("server", json!({"device": "cpu", "argv": argv}), 60).expect("it comes up");
+    let server = setting.server(0);
     server.standing().restarts = MOST_RESTARTS - 1;
     assert!(kill("-KILL", &setting.launcher()));
     soon("the news", || server.is_returning());
@@ -337,8 +341,7 @@ fn servers_that_no_launcher_can_start_again_are_given_up() {
 #[test]
 fn what_was_up_for_long_has_all_restarts_again() {
     let setting = Setting::new();
-    let argv = json!(["{python}", "-c", SERVER, "{host}", "{port}", setting.folder.path().join("pids")]);
-    let server = setting.up("server", json!({"device": "cpu", "argv": argv}), 60).expect("it comes up");
+    let server = setting.server(0);
     let long_ago = Instant::now().checked_sub(HEALTHY).expect("an instant");
     {
         let mut standing = server.standing();

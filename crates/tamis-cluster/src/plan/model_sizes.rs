@@ -299,14 +299,20 @@ mod tests {
         assert_eq!(sizes.adapter(4, None), 2 * 4 * (16 + 12 + 12 + 16 + 3 * 24));
     }
 
-    #[test]
-    fn headers_and_configuration_agree_where_both_are_there() {
-        let mut model = TransformerConfig::new(Architecture::Qwen3, 40, 16, 24, 3, 4, 64);
-        model.num_kv_heads = 2;
+    /// Random weights of a shape in a folder.
+    fn saved(model: &TransformerConfig) -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let key = tamis_core::random::Key::new(1, tamis_core::random::Purpose::Init);
         let random = tamis_model::Model::init(model.clone(), key).expect("a model");
         random.save(folder.path(), tamis_model::SaveDtype::F32).expect("written");
+        folder
+    }
+
+    #[test]
+    fn headers_and_configuration_agree_where_both_are_there() {
+        let mut model = TransformerConfig::new(Architecture::Qwen3, 40, 16, 24, 3, 4, 64);
+        model.num_kv_heads = 2;
+        let folder = saved(&model);
         let read = ModelSizes::read(folder.path()).expect("sizes");
         let by_shape = ModelSizes::of_native(&model);
         assert_eq!(read.num_parameters, by_shape.num_parameters);
@@ -321,10 +327,7 @@ mod tests {
     fn a_head_of_its_own_counts_whatever_the_configuration_says() {
         let mut model = TransformerConfig::new(Architecture::Llama, 40, 16, 24, 3, 4, 64);
         model.tie_word_embeddings = false;
-        let folder = tempfile::tempdir().expect("a folder");
-        let key = tamis_core::random::Key::new(1, tamis_core::random::Purpose::Init);
-        let random = tamis_model::Model::init(model.clone(), key).expect("a model");
-        random.save(folder.path(), tamis_model::SaveDtype::F32).expect("written");
+        let folder = saved(&model);
         let path = folder.path().join("config.json");
         let text = std::fs::read_to_string(&path).expect("a configuration");
         let mut config: Value = serde_json::from_str(&text).expect("JSON");

@@ -32,9 +32,19 @@ fn seven() -> RunModels {
     RunModels { policy: ModelSizes::of_config(&config), ..RunModels::default() }
 }
 
+/// On machines that were named.
 fn plan(overrides: &[&str], machines: &str) -> Plan {
-    let overrides: Vec<&str> = GPUS.iter().chain(overrides).copied().collect();
-    Plan::new(&config(&overrides), &seven(), Machines::parse(machines).expect("machines"))
+    plan_on(overrides, Machines::parse(machines).expect("machines"))
+}
+
+fn plan_on(overrides: &[&str], machines: Machines) -> Plan {
+    Plan::new(&config(&[GPUS, overrides].concat()), &seven(), machines)
+}
+
+/// On machines that were looked at.
+fn plan_seen(overrides: &[&str], machines: &str) -> Plan {
+    let named = Machines::parse(machines).expect("machines");
+    plan_on(overrides, Machines::Known(named.known().to_vec()))
 }
 
 fn messages(found: &[Misfit]) -> String {
@@ -51,13 +61,7 @@ fn eight_gpus_by_default_are_shared_out_between_learner_and_servers() {
       servers: 4 of vLLM, on GPUs 4 to 7
         each GPU: weights 14.2 GiB of the 72.0 GiB that it takes
     ");
-    assert_eq!(
-        (plan.misfits.len(), plan.doubts.len()),
-        (0, 0),
-        "{}{}",
-        messages(&plan.misfits),
-        messages(&plan.doubts)
-    );
+    assert_eq!(messages(&plan.misfits) + &messages(&plan.doubts), "");
     let learner = plan.learner.expect("one");
     assert_eq!(learner.gpus.expect("known"), ["0", "1", "2", "3"]);
     assert_eq!(plan.servers.expect("some").gpus.expect("known"), ["4", "5", "6", "7"]);
@@ -81,10 +85,7 @@ fn more_gpus_than_there_are_is_refused_or_told() {
       hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
     ");
     // Of machines that were looked at what starts processes refuses it, or waits for them.
-    let named = Machines::parse("8x80GiB").expect("machines");
-    let seen = Machines::Known(named.known().to_vec());
-    let overrides: Vec<&str> = GPUS.iter().chain(&["learner.gpus_per_node=6"]).copied().collect();
-    let looked = Plan::new(&config(&overrides), &seven(), seen);
+    let looked = plan_seen(&["learner.gpus_per_node=6"], "8x80GiB");
     assert_eq!((looked.misfits.len(), messages(&looked.doubts)), (0, messages(&plan.misfits)));
     // Of a command of the user's own nobody knows whether it takes any.
     let own = ["learner.gpus_per_node=6", "rollout.launch.command=[serve, '{host}', '{port}', '{model}']"];
@@ -96,13 +97,9 @@ fn more_gpus_than_there_are_is_refused_or_told() {
 #[test]
 fn gpus_are_counted_machine_by_machine() {
     let ray = |overrides: &[&str], machines| {
-        let overrides: Vec<&str> = ["cluster.launcher=ray"].iter().chain(overrides).copied().collect();
-        let refused = plan(&overrides, machines).misfits;
-        refused
-            .into_iter()
-            .map(|misfit| misfit.message)
-            .filter(|text| text.contains("there are"))
-            .collect::<String>()
+        let refused = plan(&[&["cluster.launcher=ray"], overrides].concat(), machines).misfits;
+        let messages = refused.into_iter().map(|misfit| misfit.message);
+        messages.filter(|text| text.contains("there are")).collect::<String>()
     };
     let large = ["learner.nodes=2", "learner.gpus_per_node=16"];
     insta::assert_snapshot!(ray(&large, "4x8x80GiB"), @"the learner is to have 32 GPUs (16 on each of 2 machines), and the servers 4 more; there are 8 of machine 1, 8 of machine 2, 8 of machine 3, 8 of machine 4");
@@ -124,8 +121,8 @@ fn gpus_are_counted_machine_by_machine() {
     }
     // A server alone, whose learner runs already.
     let served = ["learner.url=unix:/l", "rollout.launch={replicas: 1, tensor_parallel: 16}"];
-    let overrides: Vec<&str> = GPUS[..3].iter().chain(&served).copied().collect();
-    let alone = Plan::new(&config(&overrides), &seven(), Machines::parse("8x80GiB").expect("machines"));
+    let machines = Machines::parse("8x80GiB").expect("machines");
+    let alone = Plan::new(&config(&[&GPUS[..3], &served].concat()), &seven(), machines);
     insta::assert_snapshot!(messages(&alone.misfits), @r"
     the servers are to have 16 GPUs (16 for each, which are on one machine); there are 8
       hint: lower `rollout.launch.replicas` or `rollout.launch.tensor_parallel`
@@ -141,11 +138,7 @@ fn ranks_that_are_left_open_need_a_gpu_on_each_machine() {
     the learner is to have at least 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 8 of machine 1, 8 of machine 2
       hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
     ");
-    let overrides: Vec<&str> = GPUS.iter().chain(&overrides).copied().collect();
-    let seen = |machines: &str| {
-        let machines = Machines::Known(Machines::parse(machines).expect("machines").known().to_vec());
-        Plan::new(&config(&overrides), &seven(), machines)
-    };
+    let seen = |machines: &str| plan_seen(&overrides, machines);
     insta::assert_snapshot!(messages(&seen("2x8x80GiB").doubts), @r"
     the learner is to have at least 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 8 of machine 1, 8 of machine 2
       hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); or add nodes: the launcher waits for them (`learner.startup_timeout`)
@@ -274,9 +267,8 @@ fn several_machines_and_what_is_not_known() {
       servers: 4 of vLLM, 2 GPUs each
         each GPU: weights 7.1 GiB of the 72.0 GiB that it takes
     ");
-    let overrides: Vec<&str> = GPUS.iter().chain(&on_ray).copied().collect();
     let unseen = Machines::Unknown("the cluster is looked at when the run starts".to_owned());
-    let plan = Plan::new(&config(&overrides), &RunModels::default(), unseen);
+    let plan = Plan::new(&config(&[GPUS, &on_ray].concat()), &RunModels::default(), unseen);
     insta::assert_snapshot!(plan.lines().join("\n"), @r"
     plan: the cluster is looked at when the run starts
       learner: as many ranks as there are GPUs; a micro-batch has at most 16384 tokens
