@@ -639,10 +639,6 @@ mod tests {
 
     #[test]
     fn what_limits_the_figures() {
-        let one = Groups::of_counts(&[(1, 4)]);
-        assert!(told(&one, "sample")[0].contains("one prompt"));
-        let single = Groups::of_counts(&[(1, 1); 40]);
-        assert!(told(&single, "sample")[0].contains("every group has one member"));
         let mixed = Groups { num_unread: 2, has_kept_alone: true, ..Groups::of_counts(&[(1, 4), (2, 8)]) };
         let told = told(&mixed, "sample");
         assert!(told[1].contains("several sizes (1 of 4, 1 of 8)"), "{told:?}");

@@ -29,6 +29,12 @@ fn wide(metrics: &[&str]) -> GroupLayout {
     GroupLayout::Wide { metrics: metrics.iter().map(ToString::to_string).collect() }
 }
 
+/// The summary of a file of these rows.
+fn filtered(rows: &str, layout: GroupLayout) -> FilterSummary {
+    let folder = tempfile::tempdir().unwrap();
+    filter_file(&options(vec![write(&folder, "rollouts.jsonl", rows)], layout)).unwrap()
+}
+
 fn write(folder: &TempDir, name: &str, text: &str) -> PathBuf {
     let path = folder.path().join(name);
     std::fs::write(&path, text).unwrap();
@@ -512,19 +518,9 @@ fn a_selection_of_uniform_groups() {
 
 #[test]
 fn metrics_whose_sum_no_double_holds_have_a_mean() {
-    let folder = tempfile::tempdir().unwrap();
-    let rows = [
-        ("a", "1.7e308"),
-        ("a", "1.7e308"),
-        ("b", "1.5e308"),
-        ("b", "-0.1e308"),
-        ("c", "1.7e308"),
-        ("c", "-1.7e308"),
-    ];
-    let text: Vec<String> =
-        rows.iter().map(|(uid, acc)| format!("{{\"uid\": \"{uid}\", \"acc\": {acc}}}")).collect();
-    let input = write(&folder, "rollouts.jsonl", &text.join("\n"));
-    let summary = filter_file(&options(vec![input], long(&["uid"], "acc"))).unwrap();
+    let rows = [("a", 1.7), ("a", 1.7), ("b", 1.5), ("b", -0.1), ("c", 1.7), ("c", -1.7)];
+    let rows = rows.map(|(uid, acc)| format!("{{\"uid\": \"{uid}\", \"acc\": {acc}e308}}\n"));
+    let summary = filtered(&rows.concat(), long(&["uid"], "acc"));
     // (1.7 + 1.7 + 1.5 - 0.1 + 1.7 - 1.7) / 6, and (0 + 0.8 + 1.7) / 3.
     let near = |value: Option<f64>, expected: f64| (value.unwrap() / expected - 1.0).abs() < 1e-12;
     assert!(near(summary.mean_metric, 0.8e308), "{:?}", summary.mean_metric);
@@ -533,11 +529,7 @@ fn metrics_whose_sum_no_double_holds_have_a_mean() {
 
 #[test]
 fn ids_of_different_columns_and_sizes_are_not_taken_for_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let warnings = |rows: &str, columns: &[&str]| {
-        let input = write(&folder, "ids.jsonl", rows);
-        filter_file(&options(vec![input], long(columns, "a"))).unwrap().warnings
-    };
+    let warnings = |rows: &str, columns: &[&str]| filtered(rows, long(columns, "a")).warnings;
     let row = |step: &str, prompt: &str| format!("{{\"step\": {step}, \"prompt\": {prompt}, \"a\": 0}}\n");
     assert!(warnings(&[row("1", "\"1\""), row("1", "\"2\"")].concat(), &["step", "prompt"]).is_empty());
     let texts =
@@ -563,12 +555,8 @@ fn group_ids_that_are_written_in_several_ways_are_told_once() {
     assert_eq!(summary.num_prompts, 5);
     let [warning] = &summary.warnings[..] else { panic!("{:?}", summary.warnings) };
     insta::assert_snapshot!(shown(warning, &folder), @r#"FOLDER/mixed.jsonl: 2 ids in column `g` are written in more than one way, such as `"1"` and `1` and `1.0`: each way is a group of its own; write them all as numbers or all as text"#);
-    let plain = write(
-        &folder,
-        "plain.jsonl",
-        "{\"g\": 1, \"a\": 0}\n{\"g\": 1, \"a\": 1}\n{\"g\": \"x\", \"a\": 1}\n",
-    );
-    assert!(filter_file(&options(vec![plain], long(&["g"], "a"))).unwrap().warnings.is_empty());
+    let plain = "{\"g\": 1, \"a\": 0}\n{\"g\": 1, \"a\": 1}\n{\"g\": \"x\", \"a\": 1}\n";
+    assert!(filtered(plain, long(&["g"], "a")).warnings.is_empty());
 }
 
 /// A row as tamis writes it, of the columns that matter here.

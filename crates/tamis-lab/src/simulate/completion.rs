@@ -136,10 +136,8 @@ mod tests {
         config.rollout.n = 16;
         let mut length = SimulatedLengthConfig {
             median: Some(200.0),
-            sigma: 1.0,
             prompt_share: 0.5,
-            wrong_factor: 1.0,
-            prompt: 0,
+            ..SimulatedLengthConfig::default()
         };
         change(&mut length);
         Completions::new(&config, &length)

@@ -149,18 +149,23 @@ mod tests {
 
     use super::*;
 
+    /// A key, groups of 8 of so many prompts of Beta(1/2, 1/2), and the share of them that is kept.
+    fn sampled(number: u64) -> (Key, Vec<(usize, usize)>, f64) {
+        let key = Key::new(3, Purpose::Bootstrap);
+        let of = |prompt| {
+            let key = key.with(7).with(prompt);
+            let rate = beta(key, 0.5, 0.5);
+            ((0..8).filter(|&member| key.with(9).uniform(member) < rate).count(), 8)
+        };
+        let counts: Vec<(usize, usize)> = (0..number).map(of).collect();
+        let kept = counts.iter().filter(|(correct, _)| !matches!(correct, 0 | 8)).count();
+        (key, counts, kept as f64 / number as f64)
+    }
+
     /// Groups of 8 whose c/8 alone would keep too few of the next ones.
     #[test]
     fn new_groups_are_kept_as_often_as_those_that_were_read() {
-        let key = Key::new(3, Purpose::Bootstrap);
-        let counts: Vec<(usize, usize)> = (0..6000)
-            .map(|number| {
-                let key = key.with(7).with(number);
-                let rate = beta(key, 0.5, 0.5);
-                ((0..8).filter(|&member| key.with(9).uniform(member) < rate).count(), 8)
-            })
-            .collect();
-        let kept = counts.iter().filter(|(correct, _)| !matches!(correct, 0 | 8)).count() as f64 / 6000.0;
+        let (key, counts, kept) = sampled(6000);
         let rates = draw_rates(&counts, counts.len(), key);
         let again = rates.iter().map(|rate| keep_probability(*rate, 8)).sum::<f64>() / 6000.0;
         assert!((again - kept).abs() < 0.012, "{again} against {kept}");
@@ -171,19 +176,10 @@ mod tests {
     /// Few prompts that were sampled say what the rates of many are.
     #[test]
     fn rates_of_as_many_prompts_as_the_data_have() {
-        let key = Key::new(3, Purpose::Bootstrap);
-        // 300 prompts of Beta(1/2, 1/2).
-        let counts: Vec<(usize, usize)> = (0..300)
-            .map(|number| {
-                let key = key.with(7).with(number);
-                let rate = beta(key, 0.5, 0.5);
-                ((0..8).filter(|&member| key.with(9).uniform(member) < rate).count(), 8)
-            })
-            .collect();
+        let (key, counts, kept) = sampled(300);
         let mean = |rates: &[f64]| {
             rates.iter().map(|rate| keep_probability(*rate, 8)).sum::<f64>() / rates.len() as f64
         };
-        let kept = counts.iter().filter(|(correct, _)| !matches!(correct, 0 | 8)).count() as f64 / 300.0;
         for prompts in [40, 300, 301, 6000] {
             let rates = draw_rates(&counts, prompts, key);
             assert_eq!(rates.len(), prompts);

@@ -134,7 +134,8 @@ fn groups_in_flight_are_counted_once_and_a_finished_run_makes_no_step() {
     folder.write("run.log", begun);
     let mut watch = Watch::open(folder.0.path()).unwrap();
     let summary = watch.summary();
-    assert_eq!((summary.groups.generated, summary.groups.dropped), (Some(10), Some(6)));
+    let groups = &summary.groups;
+    assert_eq!((groups.generated, groups.dropped, groups.unjudged), (Some(10), Some(6), None));
     assert_eq!(summary.dropped_by["all_wrong"], 6);
     assert_eq!(summary.now.map(|now| (now.step, now.dropped)), Some((Some(2), Some(1))));
     folder.append("metrics.jsonl", row(2));
@@ -167,16 +168,6 @@ fn the_account_adds_up_within_a_step() {
     assert_eq!(summary.batch_figures.total_batches, 2);
     folder.append("train.log", "Filtered (std=0): 8 (50.0%)\nKept (std>0): 8 prompts\n");
     assert_eq!(of(&next(&mut watch)), [Some(32), Some(20), Some(12), None]);
-
-    // Beside rows of metrics, which do not count the step in the making.
-    let run = Folder::new();
-    run.write("config.yaml", "train:\n  total_steps: 2\n");
-    run.write(
-        "metrics.jsonl",
-        "{\"step\":1,\"groups/generated\":10,\"groups/dropped\":6,\"train/num_kept_prompts\":4,\"train/num_gen_batches\":1}\n",
-    );
-    run.write("run.log", "2026-11-26T12:00:05.000Z info step 2 round 1: 4 prompts, 16 trajectories; dropped 1 (25.0%): 1 all wrong; kept 3 (75.0%); mean std 0.123; accumulated 3/4\n");
-    assert_eq!(of(&Watch::open(run.0.path()).unwrap().summary()), [Some(10), Some(6), Some(4), None]);
 }
 
 #[test]

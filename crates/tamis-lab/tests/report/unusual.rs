@@ -1,6 +1,6 @@
 //! Runs that lack something: each has a page, or an error that says what is missing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tamis_lab::FaultKind;
 use tamis_lab::report::{PageOptions, page};
@@ -9,6 +9,16 @@ use crate::fixture::{made, run, try_made};
 
 fn notes(runs: &[PathBuf]) -> String {
     made(runs).notes.into_iter().map(|(_, note)| note + "\n").collect()
+}
+
+fn shown(run: &Path) -> String {
+    made(&[run.to_owned()]).html
+}
+
+/// Changes a file of a run.
+fn edit(run: &Path, name: &str, change: impl Fn(&str) -> String) {
+    let path = run.join(name);
+    std::fs::write(&path, change(&std::fs::read_to_string(&path).unwrap())).unwrap();
 }
 
 fn refusal(path: PathBuf) -> String {
@@ -47,16 +57,16 @@ fn a_run_without_rollouts_metrics_or_settings() {
     let path = run(folder.path(), "sums", 3);
     std::fs::remove_dir_all(path.join("rollouts")).unwrap();
     assert!(notes(std::slice::from_ref(&path)).starts_with("there are no rollout files in"));
-    let html = made(std::slice::from_ref(&path)).html;
+    let html = shown(&path);
     assert!(!html.contains("id=\"samples\"") && html.contains("id=\"account\""));
     std::fs::remove_file(path.join("metrics.jsonl")).unwrap();
     let found = notes(std::slice::from_ref(&path));
     assert!(found.contains("there is no `metrics.jsonl` yet"), "{found}");
-    assert!(made(std::slice::from_ref(&path)).html.contains("unfinished, 0 of 3 steps"));
+    assert!(shown(&path).contains("unfinished, 0 of 3 steps"));
     let other = run(folder.path(), "other", 2);
     std::fs::remove_file(other.join("config.yaml")).unwrap();
     std::fs::remove_file(other.join("metrics.jsonl")).unwrap();
-    let html = made(&[other]).html;
+    let html = shown(&other);
     assert!(
         html.contains("id=\"samples\"") && html.contains("Pass rates of groups"),
         "rollouts alone have a page"
@@ -76,9 +86,7 @@ fn a_file_of_metrics_is_a_run_too() {
 fn unfinished_torn_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 4);
-    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
-    let last = metrics.trim_end().rfind('\n').unwrap() + 30;
-    std::fs::write(path.join("metrics.jsonl"), &metrics[..last]).unwrap();
+    edit(&path, "metrics.jsonl", |text| text[..text.trim_end().rfind('\n').unwrap() + 30].to_owned());
     std::fs::write(path.join("run.superseded.log"), "x").unwrap();
     let found = notes(std::slice::from_ref(&path));
     assert!(
@@ -86,7 +94,7 @@ fn unfinished_torn_resumed() {
             && found.contains("the run was resumed"),
         "{found}"
     );
-    let html = made(&[path]).html;
+    let html = shown(&path);
     assert!(html.contains("unfinished, 3 of 4 steps"));
 }
 
@@ -147,14 +155,13 @@ fn some_steps_alone() {
 fn an_error_that_ended_a_run_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 2);
-    let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
-    std::fs::write(path.join("config.yaml"), settings.replace("total_steps: 2", "total_steps: 9")).unwrap();
+    edit(&path, "config.yaml", |text| text.replace("total_steps: 2", "total_steps: 9"));
     std::fs::write(
         path.join("run.log"),
         "2026-11-26T12:00:00.000Z info begins\n2026-11-26T12:01:00.000Z error the disk is <full>\n",
     )
     .unwrap();
-    let html = made(&[path]).html;
+    let html = shown(&path);
     assert!(html.contains("ended with an error, 2 of 9 steps"));
     assert!(html.contains("<pre>the disk is &lt;full&gt;</pre>") && html.contains("2026-11-26 12:01 UTC"));
 }
@@ -163,13 +170,8 @@ fn an_error_that_ended_a_run_is_told() {
 fn what_does_not_add_up_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 2);
-    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
-    std::fs::write(
-        path.join("metrics.jsonl"),
-        metrics.replacen("\"groups/trained\":1", "\"groups/trained\":5", 1),
-    )
-    .unwrap();
-    let html = made(&[path]).html;
+    edit(&path, "metrics.jsonl", |text| text.replacen("\"groups/trained\":1", "\"groups/trained\":5", 1));
+    let html = shown(&path);
     assert!(html.contains("✗ groups do not add up: 4 came in, and 8 are accounted for."));
 }
 
@@ -185,7 +187,7 @@ fn what_is_carried_counts_once() {
     let rows = [row(1, 0, 9, 4, 5), row(2, 5, 3, 4, 4), row(3, 4, 1, 4, 1)].concat();
     let path = folder.path().join("metrics.jsonl");
     std::fs::write(&path, rows).unwrap();
-    let html = made(&[path]).html;
+    let html = shown(&path);
     assert!(html.contains("✓ groups add up: 13 came in"), "13 = 12 trained + 1 carried out");
     assert!(!html.contains("carried in"), "nothing was carried into the run");
 }
@@ -199,7 +201,7 @@ fn copies_are_no_share_of_the_generated() {
         .map(|(place, count)| format!("\"groups/{place}\":{count},\"trajectories/{place}\":{}", 2 * count));
     let path = folder.path().join("metrics.jsonl");
     std::fs::write(&path, format!("{{\"step\":1,{}}}\n", places.join(","))).unwrap();
-    let html = made(&[path]).html;
+    let html = shown(&path);
     let account =
         html.split_once("id=\"account\"").and_then(|(_, rest)| rest.split_once("</table>")).unwrap().0;
     assert!(html.contains("✓ trajectories add up: 32 came in"), "{html}");
@@ -212,14 +214,12 @@ fn copies_are_no_share_of_the_generated() {
 fn rollouts_beyond_the_metrics_are_no_contradiction() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 3);
-    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
-    let end = metrics.find("{\"step\":3").unwrap_or(metrics.len() / 2);
-    std::fs::write(path.join("metrics.jsonl"), &metrics[..end]).unwrap();
-    let html = made(std::slice::from_ref(&path)).html;
+    edit(&path, "metrics.jsonl", |text| text[..text.find("{\"step\":3").unwrap()].to_owned());
+    let html = shown(&path);
     assert!(html.contains("The rollout files hold 12 trajectories") && !html.contains("that have both"));
     // A run that died in its first step has files alone.
     std::fs::remove_file(path.join("metrics.jsonl")).unwrap();
-    let html = made(&[path]).html;
+    let html = shown(&path);
     assert!(html.contains("do not count where groups and trajectories ended"));
     assert!(html.contains("The rollout files hold 12 trajectories"));
 }
@@ -228,17 +228,16 @@ fn rollouts_beyond_the_metrics_are_no_contradiction() {
 fn how_a_run_ended_is_read_from_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 2);
-    let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
-    std::fs::write(path.join("config.yaml"), settings.replace("total_steps: 2", "total_steps: 9")).unwrap();
-    assert!(made(std::slice::from_ref(&path)).html.contains("unfinished, 2 of 9 steps"));
+    edit(&path, "config.yaml", |text| text.replace("total_steps: 2", "total_steps: 9"));
+    assert!(shown(&path).contains("unfinished, 2 of 9 steps"));
     let line = format!("2026-11-26T12:00:00.000Z info {}\n", tamis_run::log::RunEnding::Finished.last_line());
     std::fs::write(path.join("run.log"), line).unwrap();
-    let html = made(std::slice::from_ref(&path)).html;
+    let html = shown(&path);
     assert!(html.contains("finished, 2 of 9 steps") && !html.contains("unfinished"));
     // An early stop is one, whichever steps are shown.
-    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
-    let stopped = metrics.trim_end().trim_end_matches('}').to_owned() + ",\"train/early_stopped\":1}\n";
-    std::fs::write(path.join("metrics.jsonl"), stopped).unwrap();
+    edit(&path, "metrics.jsonl", |text| {
+        text.trim_end().trim_end_matches('}').to_owned() + ",\"train/early_stopped\":1}\n"
+    });
     let first = PageOptions { runs: vec![path], steps: "1".parse().unwrap(), num_samples: None, title: None };
     assert!(page(&first).unwrap().html.contains("stopped early"));
 }
@@ -247,18 +246,18 @@ fn how_a_run_ended_is_read_from_its_log() {
 fn what_is_not_finite_is_marked_and_gaps_stay_gaps() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 9);
-    let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
-    let lines: Vec<String> = metrics
-        .lines()
-        .enumerate()
-        .map(|(place, line)| match place {
-            2 => line.replace("\"actor/grad_norm\":1.5", "\"actor/grad_norm\":\"Infinity\""),
-            5 | 6 => line.replace("\"actor/grad_norm\":1.5", "\"actor/grad_norm\":null"),
-            _ => line.to_owned(),
-        })
-        .collect();
-    std::fs::write(path.join("metrics.jsonl"), lines.join("\n") + "\n").unwrap();
-    let html = made(&[path]).html;
+    let norm = |place| match place {
+        2 => "\"Infinity\"",
+        5 | 6 => "null",
+        _ => "1.5",
+    };
+    edit(&path, "metrics.jsonl", |text| {
+        let lines = text.lines().enumerate();
+        let of =
+            |(place, line): (usize, &str)| line.replace("norm\":1.5", &format!("norm\":{}", norm(place)));
+        lines.map(of).flat_map(|line| [line, "\n".to_owned()]).collect()
+    });
+    let html = shown(&path);
     let chart = html.split("<h3>Gradient norm</h3>").nth(1).unwrap().split("</figure>").next().unwrap();
     assert!(chart.contains("class=\"mark\"") && chart.contains("<td>∞"), "{chart}");
     let path = chart.split("class=\"line\" d=\"").nth(2).unwrap().split('"').next().unwrap();

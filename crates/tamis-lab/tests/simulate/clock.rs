@@ -48,9 +48,7 @@ fn config(seconds: Seconds, in_flight: InFlight) -> Config {
         length: SimulatedLengthConfig {
             median: Some(TOKENS as f64),
             sigma: 0.0,
-            prompt_share: 0.0,
-            wrong_factor: 1.0,
-            prompt: 0,
+            ..SimulatedLengthConfig::default()
         },
         servers: SimulateConfig::default().servers.map(|servers| SimulatedServersConfig {
             slots: Some(BATCH * MEMBERS),

@@ -34,13 +34,7 @@ fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
     config.run.seed = 2;
     config.simulate = Some(SimulateConfig {
         pass_rate: PassRates::Beta(BetaRates { a, b, prompts }),
-        length: SimulatedLengthConfig {
-            median: Some(100.0),
-            sigma: 0.0,
-            prompt_share: 0.0,
-            wrong_factor: 1.0,
-            prompt: 0,
-        },
+        length: SimulatedLengthConfig { median: Some(100.0), sigma: 0.0, ..SimulatedLengthConfig::default() },
         servers: None,
         ..SimulateConfig::default()
     });
@@ -534,32 +528,13 @@ fn the_same_seed_gives_the_same_numbers_and_json_has_its_shape() {
     assert_eq!((json["seed"].as_u64(), json["groups"].as_u64()), (Some(2), Some(104)));
     let policies = json["policies"].as_array().unwrap();
     assert_eq!(policies.len(), SimulatedPolicy::ALL.len());
-    let keys: Vec<&String> = policies[0].as_object().unwrap().keys().collect();
+    let keys: Vec<&str> = policies[0].as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(
-        keys,
-        [
-            "name",
-            "steps",
-            "ended",
-            "kept_share",
-            "passes",
-            "generated_per_kept",
-            "tokens_per_kept",
-            "wasted",
-            "step_time",
-            "utilisation",
-            "lag_mean",
-            "lag_max",
-            "weight_ess",
-            "hard_share",
-            "easy_share",
-            "length_ks"
-        ]
+        keys.join(" "),
+        "name steps ended kept_share passes generated_per_kept tokens_per_kept wasted step_time utilisation \
+         lag_mean lag_max weight_ess hard_share easy_share length_ks"
     );
     assert!(policies[0]["step_time"].is_null() && policies[0]["wasted"]["all_wrong"].as_f64() > Some(0.0));
     let page = simulation.html("a <test>");
     assert!(page.contains("a &lt;test&gt;") && page.contains("streaming_carry") && !page.contains("NaN"));
-    for outside in ["http://", "https://", "src="] {
-        assert!(!page.contains(outside), "{outside}");
-    }
 }

@@ -19,13 +19,7 @@ fn config(policies: &[SimulatedPolicy]) -> Config {
     config.rollout.max_response_length = 4000;
     config.run.seed = 3;
     config.simulate = Some(SimulateConfig {
-        length: SimulatedLengthConfig {
-            median: Some(200.0),
-            sigma: 1.0,
-            prompt_share: 0.0,
-            wrong_factor: 1.0,
-            prompt: 0,
-        },
+        length: SimulatedLengthConfig { median: Some(200.0), sigma: 1.0, ..SimulatedLengthConfig::default() },
         groups: Some(120 * BATCH),
         policies: policies.to_vec(),
         servers: None,
@@ -36,6 +30,12 @@ fn config(policies: &[SimulatedPolicy]) -> Config {
 
 fn keys(config: &mut Config) -> &mut SimulateConfig {
     config.simulate.as_mut().unwrap()
+}
+
+/// Servers with so many slots.
+fn with_slots(config: &mut Config, slots: usize) {
+    let servers = SimulateConfig::default().servers.unwrap();
+    keys(config).servers = Some(SimulatedServersConfig { slots: Some(slots), ..servers });
 }
 
 fn one_rate(rate: f64) -> PassRates {
@@ -59,16 +59,12 @@ fn assert_bounded(simulation: &Simulation, what: &str) {
     let bound = simulation.bound.unwrap();
     let least = bound.generated_per_kept * (1.0 - bound.chance);
     for policy in &simulation.policies {
-        let generated = policy.generated_per_kept.unwrap();
-        assert!(generated > least, "{what}: {} generates {generated}, {bound:?}", policy.name.as_str());
+        let (generated, name) = (policy.generated_per_kept.unwrap(), policy.name);
+        assert!(generated > least, "{what}: {name} generates {generated}, {bound:?}");
         if let (Some(time), Some(least)) = (policy.step_time, bound.step_time) {
             // Of the kept groups that its batch has.
-            let least = least * policy.kept_share.unwrap();
-            assert!(
-                time > least * (1.0 - bound.chance),
-                "{what}: {} takes {time}, {bound:?}",
-                policy.name.as_str()
-            );
+            let least = least * policy.kept_share.unwrap() * (1.0 - bound.chance);
+            assert!(time > least, "{what}: {name} takes {time}, {bound:?}");
         }
     }
     // And some policy comes near it.
@@ -156,9 +152,7 @@ fn the_bound_goes_by_the_filter_the_drift_and_the_clock() {
     assert_bounded(&simulate(&config).unwrap(), "drift");
 
     keys(&mut config).drift = SimulatedDriftConfig { logit: 0.0, noise: 0.0 };
-    keys(&mut config).servers = SimulateConfig::default()
-        .servers
-        .map(|servers| SimulatedServersConfig { slots: Some(128), ..servers });
+    with_slots(&mut config, 128);
     assert_bounded(&simulate(&config).unwrap(), "servers");
     keys(&mut config).train_time.token = 1e-4;
     assert_bounded(&simulate(&config).unwrap(), "training");
@@ -209,9 +203,7 @@ fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
         keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.1, b: 0.1, prompts: 6000 });
         keys(&mut config).groups = Some(40 * BATCH);
         keys(&mut config).length.sigma = 0.3;
-        keys(&mut config).servers = SimulateConfig::default()
-            .servers
-            .map(|servers| SimulatedServersConfig { slots: Some(16), ..servers });
+        with_slots(&mut config, 16);
         let simulation = simulate(&config).unwrap();
         assert_bounded(&simulation, "filled batches");
         let [replace, fallback, own, stream] = &simulation.policies[..] else { unreachable!() };

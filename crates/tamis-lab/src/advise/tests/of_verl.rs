@@ -41,10 +41,7 @@ fn printed_of(keep: f64, target: usize, steps: std::ops::RangeInclusive<u64>) ->
 }
 
 fn refused(text: &str, plan: &Plan) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("train.log");
-    std::fs::write(&path, text).unwrap();
-    read(&path, None, None, plan).unwrap_err().hint().unwrap()
+    evidence_of(text, None, None, plan).unwrap_err().hint().unwrap()
 }
 
 #[test]
@@ -58,13 +55,8 @@ fn the_keep_rate_is_the_likeliest_one() {
     assert_eq!(found.sample.steps.unwrap().1, 80);
     assert!(found.to_string().contains("verl prints nothing of the batch that fills a step"), "{found}");
     // The steps that are asked for alone.
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("train.log");
-    std::fs::write(&path, text).unwrap();
-    let Evidence::Counts(some) = read(&path, Some("5..24".parse().unwrap()), None, &Plan::default()).unwrap()
-    else {
-        panic!("no counts")
-    };
+    let some = evidence_of(&text, Some("5..24"), None, &Plan::default()).unwrap();
+    let Evidence::Counts(some) = some else { panic!("no counts") };
     assert_eq!((some.steps.len(), some.range), (20, Some((5, 24))));
 }
 
@@ -95,10 +87,8 @@ fn what_is_missing_is_said() {
         let hint = refused(&text, &plan);
         assert!(hint.contains(why) && hint.contains("trainer.rollout_data_dir"), "{hint}");
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("train.log");
-    std::fs::write(&path, CONFIG.to_owned() + &printed(0.42)).unwrap();
-    let other = read(&path, Some("1000..2000".parse().unwrap()), None, &Plan::default()).unwrap_err();
+    let text = CONFIG.to_owned() + &printed(0.42);
+    let other = evidence_of(&text, Some("1000..2000"), None, &Plan::default()).unwrap_err();
     assert!(other.hint().unwrap().starts_with("steps 1 to 80 are there"), "{other}");
 }
 
@@ -120,10 +110,7 @@ fn damaged_lines_cost_their_steps() {
         assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.05, "{damaged}: {found}");
     }
     let lost = (CONFIG.to_owned() + &printed(0.3)).replacen("num_prompt_in_batch=", "lost", 40);
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("train.log"), lost).unwrap();
-    let all = Some("1..80".parse().unwrap());
-    let some = read(&folder.path().join("train.log"), all, None, &Plan::default()).unwrap();
+    let some = evidence_of(&lost, Some("1..80"), None, &Plan::default()).unwrap();
     let found = advise("train.log", &some, &Plan::default()).to_string();
     assert!(found.contains("the lines of") && found.contains("are missing"), "{found}");
 }
