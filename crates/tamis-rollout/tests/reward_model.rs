@@ -239,18 +239,12 @@ fn pooling_gives_logits_of_a_text_or_of_its_tokens() {
     assert_eq!(heard.lock().unwrap()[0].path, "/pooling");
     // A model with a logit for each token, as Qwen2ForRewardModel: the last one is of the whole text.
     let (tokens, _) = crate::server(|request| {
-        let data: Vec<Value> = texts(&request.json())
-            .iter()
-            .enumerate()
-            .map(|(index, text)| {
-                let each: Vec<Value> = (1..=text.len()).map(|length| json!([length as f64 + 0.5])).collect();
-                json!({"index": index, "object": "pooling", "data": each})
-            })
-            .collect();
-        Reply::json(
-            200,
-            &json!({"id": "pool-1", "object": "list", "created": 1, "model": "rm", "data": data}),
-        )
+        let of = |(index, text): (usize, String)| {
+            let each: Vec<Value> = (1..=text.len()).map(|length| json!([length as f64 + 0.5])).collect();
+            json!({"index": index, "object": "pooling", "data": each})
+        };
+        let data: Vec<Value> = texts(&request.json()).into_iter().enumerate().map(of).collect();
+        Reply::json(200, &json!({"id": "p", "object": "list", "created": 1, "model": "rm", "data": data}))
     });
     let model = connect(pooled, &tokens.url()).unwrap();
     assert_eq!(scored(&model, &text_prompt(), &["4", "44"]), [5.5, 6.5].map(RewardOutcome::score));
@@ -313,16 +307,10 @@ fn one_text_that_is_refused_costs_itself_alone() {
 }
 
 #[test]
-fn a_busy_server_is_asked_again_and_nonsense_is_no_score() {
-    let asked = AtomicUsize::new(0);
-    let (busy, _) = server(move |request| {
-        // The first two requests are the trial at the start.
-        if asked.fetch_add(1, Ordering::SeqCst) == 2 { Reply::json(503, &json!({})) } else { vllm(request) }
-    });
-    let model = connect(settings(), &busy.url()).unwrap();
-    assert_eq!(scored(&model, &text_prompt(), &["4"]), [RewardOutcome::score(5.0)]);
+fn nonsense_is_no_score() {
     let asked = AtomicUsize::new(0);
     let (short, heard) = server(move |request| {
+        // The first two requests are the trial at the start.
         if asked.fetch_add(1, Ordering::SeqCst) < 2 {
             vllm(request)
         } else {

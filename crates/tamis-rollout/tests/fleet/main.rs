@@ -86,6 +86,24 @@ fn publication(version: u64) -> Publication {
     Publication { version: PolicyVersion(version), weights: Weights::Folder("/weights".into()) }
 }
 
+/// Publishes, while nothing else happens.
+fn publish(fleet: &mut Fleet, version: u64) {
+    fleet.publish(&publication(version), InFlight::Wait).expect("begun");
+    let published = GeneratorEvent::Published { version: PolicyVersion(version) };
+    assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+}
+
+/// The error that ends the fleet, with the number of events before it.
+fn lost(fleet: &mut Fleet) -> (GeneratorError, usize) {
+    let mut num_events = 0;
+    loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => num_events += events.len(),
+            Err(error) => return (error, num_events),
+        }
+    }
+}
+
 /// Takes events until nothing is in flight.
 fn finish(fleet: &mut Fleet) -> Vec<GeneratorEvent> {
     let mut all = Vec::new();
@@ -310,13 +328,7 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
     for group in 0..4000 {
         fleet.submit(request(group, 0)).expect("taken");
     }
-    let mut ended = 0;
-    let error = loop {
-        match fleet.next(Wait::Forever) {
-            Ok(events) => ended += events.len(),
-            Err(error) => break error,
-        }
-    };
+    let (error, ended) = lost(&mut fleet);
     assert_eq!(error.to_string(), "no server answers: http://s0: connect: refused");
     assert!(ended < 4000);
     let waits: Vec<u64> = messages
@@ -336,41 +348,6 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
     fleet.submit(request(0, 0)).expect("taken");
     interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
     assert!(fleet.next(Wait::Forever).expect("an early end").is_empty());
-}
-
-#[test]
-fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
-    // Dies at every fiftieth sample or so, and comes back with the weights that it was started with.
-    let habits = Habits { dies: 20, ..GOOD };
-    for seed in 0..20 {
-        println!("seed {seed}");
-        let World { mut fleet, seen, messages, .. } =
-            connect(seed, &[(habits, None); 2], FleetSettings::default()).expect("answer");
-        fleet.publish(&publication(9), InFlight::Wait).expect("published");
-        assert_eq!(
-            fleet.next(Wait::Forever).expect("goes on"),
-            [GeneratorEvent::Published { version: PolicyVersion(9) }]
-        );
-        for group in 0..300 {
-            fleet.submit(request(group, 0)).expect("taken");
-        }
-        for event in finish(&mut fleet) {
-            if let GeneratorEvent::Sampled { sample, .. } = event {
-                assert_eq!(sample.versions[0].version, PolicyVersion(9), "seed {seed}");
-            }
-        }
-        let back = messages
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|messages| matches!(messages, FleetMessage::Back { .. }))
-            .count();
-        let publications = seen.lock().unwrap().publications as usize;
-        assert!(
-            publications >= 2 + back.min(1),
-            "seed {seed}: {publications} publications, {back} times back"
-        );
-    }
 }
 
 /// A server dies with what it has, and is started again at another address.
@@ -400,9 +377,7 @@ fn a_server_that_answers_elsewhere_is_given_the_weights_and_used_there() {
         let settings = FleetSettings { max_in_flight: Some(16), ..FleetSettings::default() };
         let World { mut fleet, seen, messages, clock, .. } =
             connect_moving(1, &servers, settings, |_, _| {}, moves).expect("answer");
-        fleet.publish(&publication(9), InFlight::Wait).expect("begun");
-        let published = GeneratorEvent::Published { version: PolicyVersion(9) };
-        assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+        publish(&mut fleet, 9);
         let mut num_sampled = 0;
         let mut take = |events: Vec<GeneratorEvent>| {
             for event in events {
@@ -472,9 +447,7 @@ fn a_drained_server_gets_nothing_more() {
     assert_eq!(on_first(), 1);
     assert!(messages.lock().unwrap().contains(&FleetMessage::Drained { server: "http://s0".to_owned() }));
     // It missed a publication meanwhile, and is given the weights before it is used again.
-    fleet.publish(&publication(1), InFlight::Wait).expect("begun");
-    let published = GeneratorEvent::Published { version: PolicyVersion(1) };
-    assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+    publish(&mut fleet, 1);
     std::fs::remove_file(&file).unwrap();
     for group in 20..400 {
         fleet.submit(request(group, 0)).expect("taken");
@@ -520,13 +493,8 @@ fn a_folder_that_no_server_can_load_ends_the_wait() {
         let World { mut fleet, .. } =
             connect_to(1, &servers, FleetSettings::default(), refusing).expect("answer");
         fleet.publish(&publication(1), InFlight::Wait).expect("begun");
-        let error = loop {
-            match fleet.next(Wait::Forever) {
-                Ok(events) => assert!(events.is_empty(), "{events:?}"),
-                Err(error) => break error,
-            }
-        };
-        assert!(matches!(error, GeneratorError::Unreachable { .. }), "{error:?}");
+        let (error, num_events) = lost(&mut fleet);
+        assert!(num_events == 0 && matches!(error, GeneratorError::Unreachable { .. }), "{error:?}");
         let tried = (0..num).map(|place| format!("http://s{place}: refused: /weights: no config.json"));
         assert_eq!(error.to_string(), format!("no server answers: {}", tried.collect::<Vec<_>>().join("; ")));
     }
@@ -544,9 +512,7 @@ fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
         connect_to(1, &[(GOOD, None); 2], FleetSettings::default(), refusing).expect("answer");
     for version in 1..4 {
         let begun = clock.now();
-        fleet.publish(&publication(version), InFlight::Wait).expect("begun");
-        let published = GeneratorEvent::Published { version: PolicyVersion(version) };
-        assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+        publish(&mut fleet, version);
         // Its refusal takes long, and is waited for once.
         assert_eq!(clock.now() - begun < Duration::from_secs(1), version > 1, "version {version}");
         for group in 0..20 {

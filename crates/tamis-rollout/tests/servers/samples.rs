@@ -290,12 +290,6 @@ fn keys_and_names_are_checked_at_the_start() {
         refused(Some("secret"), Some("other")),
         format!("{}: refused: it serves no model \"other\", but tiny", url[0])
     );
-    let nobody = ["http://127.0.0.1:9".to_owned()];
-    let Err(GeneratorError::Unreachable { tried }) = connect::<Vllm>(&nobody, None, quick, |_| {}) else {
-        panic!("somebody at port 9")
-    };
-    assert!(tried[0].starts_with("http://127.0.0.1:9: connect: "), "{tried:?}");
-    assert!(tried[0].contains("refused"), "{tried:?}");
 }
 
 #[test]

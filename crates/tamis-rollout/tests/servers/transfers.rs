@@ -1,6 +1,7 @@
 //! Weights that a learner sends to servers over communicators, and what happens where that fails.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::thread::JoinHandle;
 
 use support::fake_vllm::{Play, Plays};
 use tamis_rollout::server::{Past, Restart, Sender, TRANSFER};
@@ -204,6 +205,27 @@ impl Sent {
         said.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
+    /// Learner and server do well from so many milliseconds after something has happened.
+    fn heals_after(&self, millis: u64, has_happened: impl Fn() -> bool + Send + 'static) -> JoinHandle<()> {
+        let (heal, plays) = (Arc::clone(&self.learner.sends), Arc::clone(&self.plays));
+        std::thread::spawn(move || {
+            while !has_happened() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(millis));
+            *heal.lock().unwrap() = Sends::Well;
+            let mut plays = plays.lock().unwrap();
+            *plays = Plays { is_stuck: plays.is_stuck, ..WORKS };
+        })
+    }
+
+    /// Publishes in vain: the error that ends the fleet.
+    fn publish_in_vain(&mut self, weights: &str, version: u64) -> String {
+        let (_folder, publication) = snapshot(weights, version);
+        self.fleet.publish(&publication, InFlight::Wait).expect("begun");
+        lost(&mut self.fleet)
+    }
+
     fn num_transfer_faults(&self) -> u64 {
         self.fleet.fault_counts().servers.get(&FaultClass::Transfer).copied().unwrap_or_default()
     }
@@ -304,14 +326,8 @@ fn a_server_whose_workers_stand_in_nccl_is_started_again() {
         let mut sent = Sent::begin("0.33.0", true);
         sent.learner.plays(sends);
         sent.plays(Play::Works, Play::Hangs);
-        let heal = Arc::clone(&sent.learner.sends);
         let restarts = Arc::clone(&sent.restarts);
-        let healer = std::thread::spawn(move || {
-            while restarts.load(Ordering::SeqCst) == 0 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            *heal.lock().unwrap() = Sends::Well;
-        });
+        let healer = sent.heals_after(0, move || restarts.load(Ordering::SeqCst) > 0);
         let began = Instant::now();
         sent.publish("first", 1);
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
@@ -332,9 +348,7 @@ fn a_server_that_nobody_can_start_again_is_not_used() {
     let mut sent = Sent::begin("0.33.0", false);
     sent.learner.plays(Sends::Badly);
     sent.plays(Play::Works, Play::Hangs);
-    let (_folder, publication) = snapshot("first", 1);
-    sent.fleet.publish(&publication, InFlight::Wait).expect("begun");
-    let error = lost(&mut sent.fleet);
+    let error = sent.publish_in_vain("first", 1);
     assert!(error.contains("version 1 was not loaded"), "{error}");
     let said = sent.take_said();
     assert!(said.contains("its workers still wait in NCCL: start it again"), "{said}");
@@ -346,15 +360,8 @@ fn a_server_that_dies_is_not_written_a_folder() {
     let mut sent = Sent::begin("0.33.0", false);
     sent.learner.plays(Sends::Never);
     sent.plays(Play::Works, Play::Dies);
-    let (heal, plays) = (Arc::clone(&sent.learner.sends), Arc::clone(&sent.plays));
     let aborts = Arc::clone(&sent.learner.aborts);
-    let healer = std::thread::spawn(move || {
-        while aborts.load(Ordering::SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        *heal.lock().unwrap() = Sends::Well;
-        *plays.lock().unwrap() = WORKS;
-    });
+    let healer = sent.heals_after(0, move || aborts.load(Ordering::SeqCst) > 0);
     sent.publish("first", 1);
     healer.join().expect("healed");
     assert!(!sent.learner.take_asked().contains(&"write".to_owned()));
@@ -378,16 +385,8 @@ fn what_broke_off_in_a_server_is_undone_also_where_no_folder_could_be_written() 
     let mut sent = Sent::begin("0.32.0", false);
     sent.learner.plays(Sends::Nothing);
     sent.plays(Play::Works, Play::Fails("out of memory"));
-    let (heal, plays) = (Arc::clone(&sent.learner.sends), Arc::clone(&sent.plays));
     let asked = Arc::clone(&sent.learner.asked);
-    let healer = std::thread::spawn(move || {
-        while !asked.lock().unwrap().contains(&"write".to_owned()) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        *heal.lock().unwrap() = Sends::Well;
-        *plays.lock().unwrap() = WORKS;
-    });
+    let healer = sent.heals_after(100, move || asked.lock().unwrap().contains(&"write".to_owned()));
     sent.publish("first", 1);
     healer.join().expect("healed");
     assert_eq!(sent.learner.take_asked().last().map(String::as_str), Some("send c2"));

@@ -178,17 +178,6 @@ fn generated_by_hand() {
 }
 
 #[test]
-fn rewards_after_kl_are_their_own_column() {
-    let [first, _] = by_hand();
-    let mut metrics = Metrics::new();
-    let columns = TrainedColumns { final_rewards: Some(&[0.75, -0.25]), ..TrainedColumns::default() };
-    trained_metrics(&[&first], &columns, &mut metrics);
-    assert_eq!(metrics.get("critic/score/mean"), Some(0.5));
-    assert_eq!(metrics.get("critic/rewards/mean"), Some(0.25));
-    assert_eq!(metrics.get("critic/advantages/mean"), None);
-}
-
-#[test]
 fn nothing_at_all_sets_counts_only() {
     let mut metrics = Metrics::new();
     trained_metrics(&[], &TrainedColumns::default(), &mut metrics);

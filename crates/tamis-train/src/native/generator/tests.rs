@@ -110,27 +110,6 @@ fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
     generator.submit(rollout).expect("free again");
 }
 
-/// A sample does not depend on whether its group's members came together, one by one, or beside others.
-#[test]
-fn a_sample_is_a_function_of_its_key() {
-    let learner = learner(&Interrupt::new());
-    let mut together = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
-    let sampling = sampling(12);
-    for member in 0..4 {
-        together.submit(request(0, member, &sampling)).expect("taken");
-    }
-    let together = samples(all(&mut together));
-    assert_eq!(together.len(), 4);
-    let mut alone = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
-    for member in (0..4).rev() {
-        alone.submit(request(9, member, &sampling)).expect("taken");
-        alone.submit(request(0, member, &sampling)).expect("taken");
-        let found = samples(all(&mut alone));
-        let id = request(0, member, &sampling).id;
-        assert_eq!(found[&id], together[&id]);
-    }
-}
-
 /// Whole texts match, cut ones begin a match; tokens are a function of the key, and log-probabilities are
 /// those of the learner.
 #[test]
