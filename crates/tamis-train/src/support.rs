@@ -74,8 +74,8 @@ pub(crate) fn loaded(yaml: &str, overrides: &[&str]) -> Loaded {
 }
 
 /// A model of eight tokens and texts of 16.
-pub(crate) fn model(num_layers: usize) -> Model {
-    let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, num_layers, 2, 16);
+pub(crate) fn model() -> Model {
+    let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, 1, 2, 16);
     Model::init(config, Key::new(1, Purpose::Init)).expect("a model")
 }
 

@@ -224,16 +224,16 @@ fn costs_are_those_of_the_simulation() {
     }
 }
 
-/// Writes rows to a file, and reads those of some steps as evidence.
+/// Writes a file of this name, and reads what it has of some steps as evidence.
 fn evidence_of(
-    rows: &str,
+    (name, content): (&str, &str),
     steps: Option<&str>,
     metric: Option<&str>,
     plan: &Plan,
 ) -> Result<Evidence, crate::Fault> {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("rows.jsonl");
-    std::fs::write(&path, rows).unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, content).unwrap();
     read(&path, steps.map(|steps| steps.parse().unwrap()), metric, plan)
 }
 
@@ -292,7 +292,8 @@ fn logs_that_begin_with_a_bracket() {
         assert!(found.costs.as_ref().unwrap().modes.iter().all(|mode| mode.trajectories.is_none()));
         assert!(!found.to_string().contains("groups of 0"), "{found}");
     }
-    let refused = evidence_of("[{\"acc\": 1}]", None, None, &Plan::default()).unwrap_err().to_string();
+    let refused =
+        evidence_of(("rows.json", "[{\"acc\": 1}]"), None, None, &Plan::default()).unwrap_err().to_string();
     assert!(refused.contains("holds one JSON array"), "{refused}");
 }
 
@@ -555,7 +556,7 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
 
 #[test]
 fn steps_of_rows_that_have_none() {
-    let of = |rows: &str| evidence_of(rows, Some("10..50"), None, &Plan::default());
+    let of = |rows: &str| evidence_of(("rows.jsonl", rows), Some("10..50"), None, &Plan::default());
     let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
     let refused = of(&row("")).unwrap_err();
     assert!(
@@ -656,7 +657,7 @@ fn what_another_filter_keeps_is_no_keep_rate() {
     assert!(found.keep_rate.unwrap().value > 0.99, "{found}");
     let found = read_of(&[("metrics.jsonl", rows(120, ""))], "metrics.jsonl", &plan);
     assert!((found.keep_rate.unwrap().value - 0.4).abs() < 0.01, "{found}");
-    let error = evidence_of(&rows(0, ""), None, None, &plan).unwrap_err();
+    let error = evidence_of(("metrics.jsonl", &rows(0, "")), None, None, &plan).unwrap_err();
     assert!(error.to_string().contains("of the run's filter `null`") && error.hint().is_some(), "{error}");
 }
 

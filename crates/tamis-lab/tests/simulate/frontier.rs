@@ -83,9 +83,26 @@ const TABLE_A: [RowA; 9] = [
     ((0.1, 0.1, 16, 0.267), [3.75, 4.18, 4.51, 5.99], (2.31, 3)),
 ];
 
+/// Rows of table A in the ordinary run: of a high, a middle and a low keep rate.
+const SOME: [RowA; 3] = [TABLE_A[1], TABLE_A[3], TABLE_A[7]];
+
 #[test]
-fn table_a_costs_of_refilling() {
-    for ((a, b, n, k), [stream, ..], _) in TABLE_A {
+fn some_costs_of_table_a() {
+    assert_costs_of_refilling(&SOME);
+    assert_costs_of_rounds(&SOME);
+    assert_costs_of_screening(&SOME);
+}
+
+#[test]
+#[ignore = "long: .ci/all"]
+fn table_a_costs() {
+    assert_costs_of_refilling(&TABLE_A);
+    assert_costs_of_rounds(&TABLE_A);
+    assert_costs_of_screening(&TABLE_A);
+}
+
+fn assert_costs_of_refilling(rows: &[RowA]) {
+    for &((a, b, n, k), [stream, ..], _) in rows {
         let keep = PassRateSpread::Beta { a, b }.keep_probability(n);
         assert!((keep - k).abs() < 6e-4, "Beta({a}, {b}), n {n}: k is {keep}");
         assert!((1.0 / keep - stream).abs() < 0.012, "Beta({a}, {b}), n {n}: {}", 1.0 / keep);
@@ -98,9 +115,8 @@ fn table_a_costs_of_refilling() {
     }
 }
 
-#[test]
-fn table_a_costs_of_rounds() {
-    for ((a, b, n, _), [_, same, half_more, three], _) in TABLE_A {
+fn assert_costs_of_rounds(rows: &[RowA]) {
+    for &((a, b, n, _), [_, same, half_more, three], _) in rows {
         let keep = PassRateSpread::Beta { a, b }.keep_probability(n);
         let mut config = config(a, b, n, 60_000);
         for (round, listed) in [(BATCH, same), (BATCH * 3 / 2, half_more), (3 * BATCH, three)] {
@@ -199,9 +215,8 @@ fn known_pass_rates_are_the_least_a_choice_of_prompts_can_cost() {
     }
 }
 
-#[test]
-fn table_a_costs_of_screening() {
-    for ((a, b, n, _), _, (listed, first)) in TABLE_A {
+fn assert_costs_of_screening(rows: &[RowA]) {
+    for &((a, b, n, _), _, (listed, first)) in rows {
         let groups = groups(a, b, n, 100_000);
         let kept = groups.iter().filter(|group| first_difference(&group[..first]).is_some()).count() as f64;
         let generated = first as f64 * groups.len() as f64 + (n - first) as f64 * kept;
@@ -369,8 +384,18 @@ fn choose(a: f64, b: f64, policy: SimulatedPolicy) -> Choice {
 }
 
 #[test]
+fn choosing_prompts_of_one_prior() {
+    assert_choices(&TABLE_E[1..2]);
+}
+
+#[test]
+#[ignore = "long: .ci/all"]
 fn table_e_choosing_prompts() {
-    for (a, b, rows) in TABLE_E {
+    assert_choices(&TABLE_E);
+}
+
+fn assert_choices(table: &[(f64, f64, &[RowE])]) {
+    for &(a, b, rows) in table {
         let blind = choose(a, b, SimulatedPolicy::StreamingCarry);
         for &(policy, cost, late, hard, easy, share) in rows {
             let of = |number| format!("Beta({a}, {b}), {policy}, {number}");
@@ -466,7 +491,7 @@ fn step_times_are_in_the_order_of_the_systems() {
 /// they can be: a group weighs 1 / k rounded down, and some of them one more.
 #[test]
 fn one_round_filled_with_copies_or_with_dropped_groups() {
-    for ((a, b, n, _), ..) in [TABLE_A[1], TABLE_A[3], TABLE_A[7]] {
+    for ((a, b, n, _), ..) in SOME {
         let keep = PassRateSpread::Beta { a, b }.keep_probability(n);
         let config = config(a, b, n, 60_000);
         let copies = run(&config, SimulatedPolicy::SkyrlReplace, 1200, 0);

@@ -245,7 +245,7 @@ mod tests {
     /// A tiny policy that samples one sequence at a time.
     fn learner() -> Box<dyn RunLearner> {
         let folder = tempfile::tempdir().expect("a folder");
-        model(1).save(folder.path(), SaveDtype::F32).expect("saved");
+        model().save(folder.path(), SaveDtype::F32).expect("saved");
         let request = OpenRequest {
             policy: folder.path().to_owned(),
             temperature: 1.0,

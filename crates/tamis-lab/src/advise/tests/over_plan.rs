@@ -195,7 +195,7 @@ fn right_looking_answers_are_told_where_they_are() {
 #[test]
 fn steps_that_are_not_there() {
     let of = |rows: &str, metric: Option<&str>| {
-        evidence_of(rows, Some("10..50"), metric, &Plan::default()).unwrap_err()
+        evidence_of(("rows.jsonl", rows), Some("10..50"), metric, &Plan::default()).unwrap_err()
     };
     let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
     let other = row(", \"step\": 5") + &row(", \"step\": 7");

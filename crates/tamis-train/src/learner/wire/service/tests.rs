@@ -20,7 +20,7 @@ struct Served {
 impl Served {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        model(1).save(folder.path(), SaveDtype::F32).expect("saved");
+        model().save(folder.path(), SaveDtype::F32).expect("saved");
         let open = |request: &OpenRequest| native::open(request, 1, &Disk::new(), &Interrupt::new());
         let service = LearnerService::new("test", "here", &["f32"], Box::new(open));
         let mut served = Self { folder, service, incarnation: String::new(), number: 0 };
