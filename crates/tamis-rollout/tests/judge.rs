@@ -11,7 +11,7 @@ use std::time::Duration;
 use regex::Regex;
 use serde_json::{Value, json};
 use support::http::{Delivery, Handler, Reply, Request, TestServer};
-use tamis_core::group::PromptId;
+use support::rewards::{failure, prompt, text_prompt};
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::{Listener, Nobody, RewardFailure, RewardFunction as _, RewardInput, RewardOutcome};
 use tamis_rollout::GeneratorError;
@@ -70,31 +70,8 @@ fn judge(settings: JudgeSetup) -> Judge {
     Judge::connect(settings, Duration::from_secs(10), "helpful", Arc::new(Nobody)).unwrap().unwrap()
 }
 
-fn prompt(content: PromptContent) -> Prompt {
-    let mut columns = serde_json::Map::new();
-    columns.insert("rubric".to_owned(), json!("be kind"));
-    Prompt {
-        id: PromptId(0),
-        content,
-        ground_truth: Some("4".to_owned()),
-        data_source: "sums".to_owned(),
-        columns,
-        images: Vec::new(),
-    }
-}
-
 fn scored(judge: &Judge, completions: &[&str]) -> Vec<RewardOutcome> {
-    let prompt = prompt(PromptContent::Text("2+2?".to_owned()));
-    let inputs: Vec<RewardInput<'_>> =
-        completions.iter().map(|completion| RewardInput::text(&prompt, completion)).collect();
-    judge.score(&inputs)
-}
-
-fn message(outcome: &RewardOutcome) -> String {
-    match outcome {
-        RewardOutcome::Failed(failure) => failure.to_string(),
-        other => panic!("{other:?}"),
-    }
+    support::rewards::scored(judge, &text_prompt(), completions)
 }
 
 #[test]
@@ -105,9 +82,8 @@ fn a_judge_is_told_what_its_template_names() {
         hear.lock().unwrap().push(request.clone());
         says("7")
     });
-    let mut parameters = serde_json::Map::new();
-    parameters.insert("max_tokens".to_owned(), Value::Null);
-    parameters.insert("max_completion_tokens".to_owned(), json!(64));
+    let parameters = [("max_tokens", Value::Null), ("max_completion_tokens", json!(64))];
+    let parameters = parameters.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
     let judge = judge(JudgeSetup {
         key: Some("secret".to_owned()),
         system: Some("You grade.".to_owned()),
@@ -140,7 +116,7 @@ fn a_judge_is_told_what_its_template_names() {
     let bare = Prompt { columns: serde_json::Map::new(), ..chat };
     let outcomes = judge.score(&[RewardInput::text(&bare, "4")]);
     assert_eq!(
-        message(&outcomes[0]),
+        failure(&outcomes[0]),
         "the function failed: the row has no `rubric`, which the judge's prompt needs"
     );
 }
@@ -156,9 +132,9 @@ fn a_score_is_found_in_words_or_it_is_none() {
     });
     let outcomes = scored(&numbers, &["First 3, then: 7.5", "6", "-2", "11", "none", ""]);
     assert_eq!(outcomes[..2], [RewardOutcome::verified(7.5, true), RewardOutcome::verified(6.0, true)]);
-    assert!(message(&outcomes[2]).ends_with("the judge's score -2 is out of range in \"-2\""));
-    assert!(message(&outcomes[3]).contains("out of range"));
-    assert!(message(&outcomes[4]).ends_with("no score is in the judge's answer \"none\""));
+    assert!(failure(&outcomes[2]).ends_with("the judge's score -2 is out of range in \"-2\""));
+    assert!(failure(&outcomes[3]).contains("out of range"));
+    assert!(failure(&outcomes[4]).ends_with("no score is in the judge's answer \"none\""));
     let words = judge(JudgeSetup {
         pattern: Regex::new(r"(?i)verdict: (\w+)").unwrap(),
         verdicts: vec![("yes".to_owned(), 1.0), ("no".to_owned(), -1.0)],
@@ -166,7 +142,7 @@ fn a_score_is_found_in_words_or_it_is_none() {
     });
     let outcomes = scored(&words, &["Verdict: YES", "verdict: yes. No: verdict: no", "Verdict: maybe"]);
     assert_eq!(outcomes[..2], [RewardOutcome::score(1.0), RewardOutcome::score(-1.0)]);
-    assert!(message(&outcomes[2]).contains("\"maybe\" in the judge's answer"), "{:?}", outcomes[2]);
+    assert!(failure(&outcomes[2]).contains("\"maybe\" in the judge's answer"), "{:?}", outcomes[2]);
 }
 
 /// A number in words that were cut off is not what the judge came to.
@@ -193,12 +169,12 @@ fn an_answer_that_was_cut_is_no_score() {
     });
     let judge = judge(JudgeSetup { max_attempts: 2, ..settings(&server.url()) });
     let outcomes = scored(&judge, &["length", "content_filter"]);
-    assert!(message(&outcomes[0]).contains("cut at `max_tokens`: raise it"), "{:?}", outcomes[0]);
-    assert!(message(&outcomes[1]).contains("content_filter"), "{:?}", outcomes[1]);
+    assert!(failure(&outcomes[0]).contains("cut at `max_tokens`: raise it"), "{:?}", outcomes[0]);
+    assert!(failure(&outcomes[1]).contains("content_filter"), "{:?}", outcomes[1]);
     assert_eq!(calls.swap(0, Ordering::SeqCst), 2, "it would be cut again");
     let outcomes = scored(&judge, &["abort", "stream"]);
-    assert!(message(&outcomes[0]).contains("in 2 attempts: aborted_by_server"), "{:?}", outcomes[0]);
-    assert!(message(&outcomes[1]).contains("in 2 attempts: half_body"), "{:?}", outcomes[1]);
+    assert!(failure(&outcomes[0]).contains("in 2 attempts: aborted_by_server"), "{:?}", outcomes[0]);
+    assert!(failure(&outcomes[1]).contains("in 2 attempts: half_body"), "{:?}", outcomes[1]);
     assert_eq!(calls.swap(0, Ordering::SeqCst), 4);
     assert_eq!(scored(&judge, &["stop", "unsaid", "whole stream"]), vec![RewardOutcome::score(1.0); 3]);
 }
@@ -232,9 +208,9 @@ fn faults_that_pass_are_tried_again_and_others_are_not() {
             assert_eq!(*outcome, RewardOutcome::score(5.0), "{place}");
         }
     }
-    assert!(message(&outcomes[6]).contains("the judge refuses: refused: HTTP 400: oh"), "{:?}", outcomes[6]);
+    assert!(failure(&outcomes[6]).contains("the judge refuses: refused: HTTP 400: oh"), "{:?}", outcomes[6]);
     assert!(
-        message(&outcomes[7]).contains("no answer of the judge in 4 attempts: server_error"),
+        failure(&outcomes[7]).contains("no answer of the judge in 4 attempts: server_error"),
         "{:?}",
         outcomes[7]
     );

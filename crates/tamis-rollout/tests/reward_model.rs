@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::http::{Handler, Reply, Request, TestServer};
-use tamis_core::group::PromptId;
+use support::rewards::{failure, prompt, scored, text_prompt};
 use tamis_core::setting::TimeSpan;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::model::{LogitActivation, ModelSettings, OverlongTexts, ScoreEndpoint};
@@ -96,31 +96,8 @@ fn connect(settings: ModelSettings, url: &str) -> Result<RewardModel, String> {
         .map_err(|error| error.to_string())
 }
 
-fn prompt(content: PromptContent) -> Prompt {
-    let columns = serde_json::Map::from_iter([("rubric".to_owned(), json!("be kind"))]);
-    let (ground_truth, data_source) = (Some("4".to_owned()), "sums".to_owned());
-    Prompt { id: PromptId(0), content, ground_truth, data_source, columns, images: Vec::new() }
-}
-
-fn text_prompt() -> Prompt {
-    prompt(PromptContent::Text("2+2?".to_owned()))
-}
-
 fn message(role: &str, content: &str) -> Message {
     Message::new(role, content)
-}
-
-fn scored(model: &RewardModel, prompt: &Prompt, completions: &[&str]) -> Vec<RewardOutcome> {
-    let inputs: Vec<RewardInput<'_>> =
-        completions.iter().map(|completion| RewardInput::text(prompt, completion)).collect();
-    model.score(&inputs)
-}
-
-fn failure(outcome: &RewardOutcome) -> String {
-    match outcome {
-        RewardOutcome::Failed(failure) => failure.to_string(),
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]

@@ -86,6 +86,11 @@ fn publication(version: u64) -> Publication {
     Publication { version: PolicyVersion(version), weights: Weights::Folder("/weights".into()) }
 }
 
+/// Submits a sample of each of these groups.
+fn submit_all(fleet: &mut Fleet, groups: std::ops::Range<u64>) {
+    groups.for_each(|group| fleet.submit(request(group, 0)).expect("taken"));
+}
+
 /// Publishes, while nothing else happens.
 fn publish(fleet: &mut Fleet, version: u64) {
     fleet.publish(&publication(version), InFlight::Wait).expect("begun");
@@ -267,9 +272,7 @@ fn a_group_stays_on_one_server_and_groups_spread() {
 fn an_id_is_free_again_once_it_was_given_up() {
     let settings = FleetSettings { max_in_flight: Some(1), ..FleetSettings::default() };
     let World { mut fleet, .. } = connect(1, &[(GOOD, None)], settings).expect("answers");
-    for group in 0..3 {
-        fleet.submit(request(group, 0)).expect("taken");
-    }
+    submit_all(&mut fleet, 0..3);
     for _ in 0..3 {
         fleet.abort(AbortScope::Sample(request(2, 0).id));
         fleet.submit(request(2, 0)).expect("free again");
@@ -325,9 +328,7 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
         FleetSettings { give_up_after: Some(Duration::from_secs(150)), ..FleetSettings::default() };
     let World { mut fleet, messages, interrupted, .. } =
         connect(1, &[dying], settings).expect("answers at first");
-    for group in 0..4000 {
-        fleet.submit(request(group, 0)).expect("taken");
-    }
+    submit_all(&mut fleet, 0..4000);
     let (error, ended) = lost(&mut fleet);
     assert_eq!(error.to_string(), "no server answers: http://s0: connect: refused");
     assert!(ended < 4000);
@@ -439,9 +440,7 @@ fn a_drained_server_gets_nothing_more() {
     fleet.submit(request(0, 0)).expect("taken");
     std::fs::write(&file, "http://nobody\nhttp://s0/\n").unwrap();
     assert!(fleet.next(Wait::No).expect("goes on").is_empty());
-    for group in 1..20 {
-        fleet.submit(request(group, 0)).expect("taken");
-    }
+    submit_all(&mut fleet, 1..20);
     assert_eq!(finish(&mut fleet).len(), 20);
     let on_first = || seen.lock().unwrap().groups.values().filter(|on| on.contains("http://s0")).count();
     assert_eq!(on_first(), 1);
@@ -515,9 +514,7 @@ fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
         publish(&mut fleet, version);
         // Its refusal takes long, and is waited for once.
         assert_eq!(clock.now() - begun < Duration::from_secs(1), version > 1, "version {version}");
-        for group in 0..20 {
-            fleet.submit(request(100 * version + group, 0)).expect("taken");
-        }
+        submit_all(&mut fleet, 100 * version..100 * version + 20);
         let sampled = |event: &GeneratorEvent| matches!(event, GeneratorEvent::Sampled { .. });
         assert_eq!(finish(&mut fleet).iter().filter(|event| sampled(event)).count(), 20);
     }
@@ -536,9 +533,7 @@ fn answers_that_are_no_samples_take_a_server_out_and_fail_no_request() {
             FleetSettings { max_in_flight: Some(16), most_bad_answers, ..FleetSettings::default() };
         let World { mut fleet, messages, .. } =
             connect(1, &[spoiling, (GOOD, None)], settings).expect("answer");
-        for group in 0..300 {
-            fleet.submit(request(group, 0)).expect("taken");
-        }
+        submit_all(&mut fleet, 0..300);
         let events = finish(&mut fleet);
         let failed = events.iter().filter(|event| !matches!(event, GeneratorEvent::Sampled { .. }));
         assert_eq!((events.len(), failed.count()), (300, 0));
@@ -560,9 +555,7 @@ fn a_server_without_room_is_waited_for_and_sent_fewer() {
         let settings = FleetSettings::default();
         let World { mut fleet, messages, clock, .. } =
             connect_to(1, &[(GOOD, None)], settings, small).expect("answers");
-        for group in 0..60 {
-            fleet.submit(request(group, 0)).expect("taken");
-        }
+        submit_all(&mut fleet, 0..60);
         let begun = clock.now();
         let events = finish(&mut fleet);
         let sampled = events.iter().filter(|event| matches!(event, GeneratorEvent::Sampled { .. })).count();

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use support::fake_vllm::{Behaviour, FakeVllm, Release, VOCABULARY, logprob};
 use support::http::{Delivery, Handler, Reply, TestServer};
-use support::proxy::{ALL, FaultProxy, Spoiling};
+use support::proxy::{FaultProxy, Spoiling};
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::clock::{Bell, SystemClock};

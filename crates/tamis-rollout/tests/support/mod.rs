@@ -5,3 +5,4 @@ pub(crate) mod decoder;
 pub(crate) mod fake_vllm;
 pub(crate) mod http;
 pub(crate) mod proxy;
+pub(crate) mod rewards;

@@ -25,27 +25,10 @@ pub(crate) enum Spoiling {
     Trickle,
     /// The answer comes twice.
     Duplicate,
-    /// Sampled by weights that are not the run's.
-    OldWeights,
     /// The answer to another request.
     Mixed,
     Busy,
 }
-
-pub(crate) const ALL: [Spoiling; 12] = [
-    Spoiling::ServerError,
-    Spoiling::Reset,
-    Spoiling::Hang,
-    Spoiling::HalfBody,
-    Spoiling::WrongJson,
-    Spoiling::WrongTokenCount,
-    Spoiling::NanLogprob,
-    Spoiling::Trickle,
-    Spoiling::Duplicate,
-    Spoiling::OldWeights,
-    Spoiling::Mixed,
-    Spoiling::Busy,
-];
 
 pub(crate) struct FaultProxy {
     pub(crate) server: TestServer,
@@ -115,9 +98,6 @@ fn spoil(way: Spoiling, whole: Reply) -> Reply {
         }
         Spoiling::Trickle => Reply { delivery: Delivery::Trickle(Duration::from_millis(1)), ..whole },
         Spoiling::Duplicate => Reply { delivery: Delivery::Twice, ..whole },
-        Spoiling::OldWeights => {
-            changed(|body| body["choices"][0]["weight_versions"][0]["version"] = json!("default"))
-        }
         Spoiling::Mixed => changed(|body| body["request_id"] = json!("generate-tokens-somebody-else")),
     }
 }

@@ -276,39 +276,26 @@ fn weights_in_a_folder_sample_as_those_in_memory() {
     assert!(error.contains("/nowhere"), "{error}");
 }
 
+/// A prompt, or a text at which a program wants to stop: what is wrong with one is its own business.
 #[test]
-fn a_prompt_that_cannot_be_generated_from_fails_alone() {
+fn what_cannot_be_generated_fails_alone() {
     let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
-    let sampling = sampling(4);
-    let empty = SampleRequest { prompt_token_ids: Arc::from([]), ..request(0, 0, &sampling) };
-    generator.submit(empty).expect("taken");
-    generator.submit(request(1, 0, &sampling)).expect("taken");
-    let events = all(&mut generator);
-    assert!(matches!(
-        &events[0],
-        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, spent: Spent { tokens: 0, turns: 0 } }
-            if id.group == 0 && reason == "the prompt is empty"
-    ));
-    assert_eq!(samples(events).len(), 1);
-}
-
-/// What a program asks for, say: a text at which nothing can stop is its own business.
-#[test]
-fn a_sample_whose_stop_text_is_none_fails_alone() {
-    let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     let sampling = sampling(4);
     let odd = Arc::new(Sampling { stop: vec![String::new()], ..(*sampling).clone() });
-    generator.submit(request(0, 0, &odd)).expect("taken");
-    generator.submit(request(1, 0, &sampling)).expect("taken");
-    let events = all(&mut generator);
-    assert!(matches!(
-        &events[0],
-        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, .. }
-            if id.group == 0 && reason == "stop string 0 is empty; every text contains it"
-    ));
-    assert_eq!(samples(events).len(), 1);
+    let empty = SampleRequest { prompt_token_ids: Arc::from([]), ..request(0, 0, &sampling) };
+    for (wrong, why) in [
+        (empty, "the prompt is empty"),
+        (request(0, 0, &odd), "stop string 0 is empty; every text contains it"),
+    ] {
+        let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
+        generator.submit(wrong).expect("taken");
+        generator.submit(request(1, 0, &sampling)).expect("taken");
+        let events = all(&mut generator);
+        let GeneratorEvent::Failed { id, kind, reason, spent } = &events[0] else { panic!("{events:?}") };
+        assert_eq!((id.group, *kind, reason.as_str()), (0, FailureKind::Permanent, why));
+        assert_eq!(*spent, Spent { tokens: 0, turns: 0 });
+        assert_eq!(samples(events).len(), 1);
+    }
 }
 
 /// Interrupted, it comes back at once with nothing: who waits looks at the interrupt.
