@@ -169,24 +169,44 @@ fn collect(
     Ok(collected.expect("nobody stops it"))
 }
 
-/// Passes requests on, and says what a function makes of the events.
-struct Says<F>(FakeGenerator, F);
+/// Passes requests on, and says what a function makes of the events; lost the next so many times that it is asked.
+pub(crate) struct Says<F> {
+    pub(crate) generator: FakeGenerator,
+    says: F,
+    pub(crate) num_lost: u32,
+}
+
+fn says<F>(generator: FakeGenerator, says: F) -> Says<F> {
+    Says { generator, says, num_lost: 0 }
+}
+
+/// As it is, but lost so many times.
+pub(crate) fn gone(
+    generator: FakeGenerator,
+    num_lost: u32,
+) -> Says<fn(GeneratorEvent) -> Vec<GeneratorEvent>> {
+    Says { generator, says: |event| vec![event], num_lost }
+}
 
 impl<F: FnMut(GeneratorEvent) -> Vec<GeneratorEvent> + Send> Generator for Says<F> {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
-        self.0.submit(request)
+        self.generator.submit(request)
     }
     fn abort(&mut self, what: AbortScope) {
-        self.0.abort(what);
+        self.generator.abort(what);
     }
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
-        self.0.publish(weights, in_flight)
+        self.generator.publish(weights, in_flight)
     }
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        Ok(self.0.next(wait)?.into_iter().flat_map(&mut self.1).collect())
+        if self.num_lost > 0 {
+            self.num_lost -= 1;
+            return Err(GeneratorError::Unreachable { tried: vec!["there".to_owned()] });
+        }
+        Ok(self.generator.next(wait)?.into_iter().flat_map(&mut self.says).collect())
     }
     fn load(&self) -> crate::generator::Load {
-        self.0.load()
+        self.generator.load()
     }
 }
 
@@ -220,7 +240,7 @@ fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     };
     let mut dispatcher = one_round();
     let mut heard = Heard::default();
-    let collected = collect(&mut dispatcher, &mut Says(right(), strange), &mut scorer(Exact {}), &mut heard)
+    let collected = collect(&mut dispatcher, &mut says(right(), strange), &mut scorer(Exact {}), &mut heard)
         .expect("a step");
     assert_eq!(collected.trained.len(), 2);
     for record in &collected.trained {
@@ -247,7 +267,7 @@ fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them()
         dispatcher.settings.recomputes_logprobs = recomputes_logprobs;
         let mut heard = Heard::default();
         let collected =
-            collect(&mut dispatcher, &mut Says(right(), silent), &mut scorer(Exact {}), &mut heard)
+            collect(&mut dispatcher, &mut says(right(), silent), &mut scorer(Exact {}), &mut heard)
                 .expect("a step");
         let members: Vec<&Trajectory> =
             collected.trained.iter().flat_map(|record| &record.group.trajectories).collect();
@@ -279,7 +299,7 @@ fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
     };
     let mut dispatcher = one_round();
     let mut heard = Heard::default();
-    let collected = collect(&mut dispatcher, &mut Says(right(), fails), &mut scorer(Exact {}), &mut heard)
+    let collected = collect(&mut dispatcher, &mut says(right(), fails), &mut scorer(Exact {}), &mut heard)
         .expect("a step");
     assert_eq!(collected.trained.iter().map(|record| record.group.id.0).collect::<Vec<_>>(), [1]);
     assert_eq!(collected.others[0].fate, Fate::Failed("the server says no".to_owned()));
@@ -300,7 +320,7 @@ fn the_groups_of_an_unfinished_attempt_are_there() {
     };
     let mut dispatcher = one_round();
     let broken =
-        collect(&mut dispatcher, &mut Says(right(), lost), &mut scorer(Exact {}), &mut Heard::default())
+        collect(&mut dispatcher, &mut says(right(), lost), &mut scorer(Exact {}), &mut Heard::default())
             .expect_err("it is waited for");
     assert_eq!(
         broken.to_string(),
@@ -325,7 +345,7 @@ fn what_is_given_up_without_a_word_is_asked_for_again() {
             event => vec![event],
         };
         let mut dispatcher = one_round();
-        let mut generator = Says(right(), given_up);
+        let mut generator = says(right(), given_up);
         let collected =
             collect(&mut dispatcher, &mut generator, &mut scorer(Exact {}), &mut Heard::default())
                 .expect("a step");
@@ -545,33 +565,5 @@ pub(crate) fn with<'a>(
         observer,
         order: None,
         is_interrupted: &|| false,
-    }
-}
-
-/// A generator that is lost the next so many times that it is asked.
-pub(crate) struct Gone {
-    pub(crate) generator: FakeGenerator,
-    pub(crate) num_lost: u32,
-}
-
-impl Generator for Gone {
-    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
-        self.generator.submit(request)
-    }
-    fn abort(&mut self, what: AbortScope) {
-        self.generator.abort(what);
-    }
-    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
-        self.generator.publish(weights, in_flight)
-    }
-    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        if self.num_lost > 0 {
-            self.num_lost -= 1;
-            return Err(GeneratorError::Unreachable { tried: vec!["there".to_owned()] });
-        }
-        self.generator.next(wait)
-    }
-    fn load(&self) -> crate::generator::Load {
-        self.generator.load()
     }
 }

@@ -9,7 +9,7 @@ use tamis_core::schedule::{Members, ScheduleSettings, Scheduler, Spent, Streamin
 use tamis_env::reward::exact::Exact;
 
 use super::*;
-use crate::dispatcher::tests::{Gone, Heard, Rows, scorer, settings, with};
+use crate::dispatcher::tests::{Heard, Rows, gone, scorer, settings, with};
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::Weights;
 use crate::{Dependencies, Dispatcher, End, OnStop, Record, RewardHealth};
@@ -227,7 +227,7 @@ fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     };
     let disk = Disk::default();
     disk.0.lock().expect("lock").push((1, asked, failed));
-    let generator = Gone { generator: server(1, &Arc::default()), num_lost: 1 };
+    let generator = gone(server(1, &Arc::default()), 1);
     let begin = Beginning { version: PolicyVersion(0), step: 1, next_group: 0 };
     let mut generator = Journalled::new(generator, Box::new(Memory::open(&disk, 0)), begin);
     generator.submit(request).expect("taken");

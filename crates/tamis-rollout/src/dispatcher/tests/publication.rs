@@ -35,7 +35,7 @@ fn a_publication_comes_to_its_end() {
     for (is_interrupted, is_gone) in [(true, false), (false, true), (true, true)] {
         let mut dispatcher = stream(2, 4);
         let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
-        let mut generator = Gone { generator: FakeGenerator::new(fake), num_lost: 0 };
+        let mut generator = gone(FakeGenerator::new(fake), 0);
         let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (mut source, mut heard) = (Rows::new(1000), Heard::default());
         let mut scorer = scorer(Until(Arc::clone(&ends)));
