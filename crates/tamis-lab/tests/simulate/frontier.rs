@@ -14,7 +14,8 @@
 //! | mean lag of W groups in flight | k W / T (Little's law) |
 //!
 //! All within 1 %, shares of hard and easy prompts within 3 %; table E is another simulation's.
-//! `cargo test -p tamis-lab --test simulate frontier -- --nocapture` prints each number beside the one it is compared with.
+//! `cargo test -p tamis-lab --test simulate frontier -- --nocapture --include-ignored` prints each number beside the one
+//! it is compared with.
 
 use tamis_config::{
     BetaRates, Config, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
