@@ -106,6 +106,14 @@ mod tests {
     }
 
     #[test]
+    fn runs_of_equal_length_are_groups() {
+        // Every prompt twice, apart.
+        let (repeats, groups) = split([0, 0, 1, 1, 0, 0, 1, 1]);
+        assert_eq!(repeats, Repeats::Cut { size: 2, num_prompts: 2 });
+        assert_eq!(groups, [0, 0, 1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
     fn scattered_rows_are_cut_in_order() {
         let (repeats, groups) = split([0, 1, 0, 1, 0, 0]);
         assert_eq!(repeats, Repeats::Cut { size: 2, num_prompts: 1 });
