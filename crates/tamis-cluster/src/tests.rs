@@ -81,13 +81,11 @@ impl Setting {
         self.heard.lock().expect("lock").join("\n")
     }
 
-    /// Number of the launcher.
     fn launcher(&self) -> String {
         let current = self.cluster.current.lock().expect("lock");
         current.as_ref().expect("one").id().to_string()
     }
 
-    /// Numbers of the processes that were started.
     fn pids(&self, what: &str, count: usize) -> Vec<String> {
         let mut found = Vec::new();
         soon("all processes", || {

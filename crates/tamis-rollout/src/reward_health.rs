@@ -252,7 +252,6 @@ mod tests {
         assert_saved(health);
     }
 
-    /// A checkpoint holds what was counted.
     fn assert_saved(health: &RewardHealth) {
         let saved = serde_json::to_string(health).unwrap();
         assert_eq!(serde_json::from_str::<RewardHealth>(&saved).unwrap(), *health);

@@ -179,7 +179,6 @@ fn an_answer_that_was_cut_is_no_score() {
     assert_eq!(scored(&judge, &["stop", "unsaid", "whole stream"]), vec![RewardOutcome::score(1.0); 3]);
 }
 
-/// Faults that pass are asked for again, others are not; the order of the completions stays.
 #[test]
 fn faults_that_pass_are_tried_again_and_others_are_not() {
     let calls: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -222,7 +221,6 @@ fn faults_that_pass_are_tried_again_and_others_are_not() {
     );
 }
 
-/// One server of two is broken: what failed there is asked of the other.
 #[test]
 fn an_attempt_goes_to_the_next_server() {
     let counts = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
@@ -285,7 +283,6 @@ fn a_judge_that_is_not_there_or_has_another_model_is_told_at_the_start() {
     assert!(connect(other).contains("it serves no model \"gpt\", but grader"));
 }
 
-/// Ctrl-C ends the wait for an answer that never comes.
 #[test]
 fn a_wait_can_be_given_up() {
     struct Pressed(AtomicBool);

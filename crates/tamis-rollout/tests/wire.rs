@@ -21,7 +21,6 @@ struct Capture {
     answer: HttpAnswer,
 }
 
-/// The captures by name.
 fn captures() -> BTreeMap<String, Capture> {
     let packed =
         std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures/vllm-0.32.json.gz"))

@@ -55,7 +55,6 @@ pub(crate) fn prompt(id: u64, text: &str) -> Prompt {
     }
 }
 
-/// A prompt whose token is 1.
 pub(crate) fn prepared(prompt: Prompt) -> PreparedPrompt {
     PreparedPrompt {
         prompt: Arc::new(prompt),

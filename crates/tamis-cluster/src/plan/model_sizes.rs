@@ -299,7 +299,6 @@ mod tests {
         assert_eq!(sizes.adapter(4, None), 2 * 4 * (16 + 12 + 12 + 16 + 3 * 24));
     }
 
-    /// Random weights of a shape in a folder.
     fn saved(model: &TransformerConfig) -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let key = tamis_core::random::Key::new(1, tamis_core::random::Purpose::Init);

@@ -30,7 +30,6 @@ impl Folder {
     }
 }
 
-/// The summary of a log with this text.
 fn of_log(text: impl AsRef<[u8]>) -> WatchedRun {
     let folder = Folder::new();
     folder.write("train.log", text);

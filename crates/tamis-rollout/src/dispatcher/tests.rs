@@ -214,7 +214,6 @@ fn right() -> FakeGenerator {
     FakeGenerator::answering(FakeSettings::faultless(1), Box::new(|_| "x".to_owned()))
 }
 
-/// Events that nobody waits for are counted by class and change nothing.
 #[test]
 fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     let renamed = |id: SampleId, event: &GeneratorEvent| match event {
@@ -252,8 +251,6 @@ fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     assert_eq!(dispatcher.inbox().take_ignored().classes().count(), 0, "told once");
 }
 
-/// A sample without log-probabilities is taken where the learner computes them, as unknown; otherwise it has
-/// failed.
 #[test]
 fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them() {
     let silent = |event: GeneratorEvent| match event {
@@ -282,7 +279,6 @@ fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them()
     }
 }
 
-/// One member fails for good: the other is given up, its group has failed, and what both cost is counted.
 #[test]
 fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
     let fails = |event: GeneratorEvent| match event {
@@ -310,7 +306,6 @@ fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
     assert!(collected.report.accounting.check().is_ok());
 }
 
-/// The groups that an attempt held when it ended with an error remain readable.
 #[test]
 fn the_groups_of_an_unfinished_attempt_are_there() {
     // One answer is lost.
@@ -424,7 +419,6 @@ fn a_reward_function_that_panics_outside_ends_the_run_with_an_error() {
     assert!(matches!(broken, Err(DispatchError::Score(ScoreError::Panicked))));
 }
 
-/// A stop is heard while samples are waited for.
 #[test]
 fn an_interruption_ends_the_collection() {
     let looks = Cell::new(0);

@@ -258,7 +258,6 @@ fn a_trajectory_has_no_more_tokens_than_it_may() {
     }
 }
 
-/// Each environment has its own limit, so that of another prompt beside it counts for nothing.
 #[test]
 fn the_limit_is_that_of_the_prompts_own_environment() {
     let worlds = CountingWorlds { num_shown: 2, ..CountingWorlds::default() };

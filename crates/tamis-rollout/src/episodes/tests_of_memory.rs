@@ -167,7 +167,6 @@ fn episodes_that_came_to_an_end_are_read_back_and_others_played_anew() {
     assert_ne!(another[&all[0].id], heard[&all[0].id]);
 }
 
-/// By other weights another episode is played.
 #[test]
 fn an_episode_is_that_of_its_weights() {
     let (disk, count) = (Disk::default(), Arc::new(AtomicU64::new(0)));

@@ -37,7 +37,6 @@ fn is_alive(pid: &str) -> bool {
     asked.expect("kill").success()
 }
 
-/// Waits for something that takes a moment.
 fn soon(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {

@@ -48,7 +48,6 @@ fn settings(script: &str) -> ProgramSettings {
     ProgramSettings { timeout: LONG, ..ProgramSettings::new(argv) }
 }
 
-/// A host and what it has told.
 struct Owner {
     host: ProgramHost,
     rung: Arc<(Mutex<bool>, Condvar)>,
@@ -139,7 +138,6 @@ fn is_alive(pid: &str) -> bool {
     state.is_ok_and(|state| !state.contains(") Z "))
 }
 
-/// Waits for something that takes a moment.
 fn soon(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {

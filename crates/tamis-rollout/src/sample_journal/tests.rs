@@ -214,7 +214,6 @@ fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
     }
 }
 
-/// Recorded samples are returned once the generator answers again.
 #[test]
 fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     let request = crate::support::request(0, 0, 4);

@@ -109,7 +109,6 @@ fn lost(fleet: &mut Fleet) -> (GeneratorError, usize) {
     }
 }
 
-/// Takes events until nothing is in flight.
 fn finish(fleet: &mut Fleet) -> Vec<GeneratorEvent> {
     let mut all = Vec::new();
     loop {

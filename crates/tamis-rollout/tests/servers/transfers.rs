@@ -177,7 +177,6 @@ impl Sent {
         *self.plays.lock().unwrap() = Plays { init, update, ..WORKS };
     }
 
-    /// Publishes, and samples by the new weights.
     fn publish(&mut self, weights: &str, version: u64) {
         let (_folder, publication) = snapshot(weights, version);
         self.fleet.publish(&publication, InFlight::Wait).expect("begun");

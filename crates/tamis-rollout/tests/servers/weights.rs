@@ -21,7 +21,6 @@ fn changes(vllm: &FakeVllm) -> Vec<String> {
     calls.into_iter().filter(|call| !tells.contains(&call.as_str())).collect()
 }
 
-/// A folder has another path at the server.
 #[test]
 fn a_server_that_sees_the_folder_elsewhere() {
     let vllm = FakeVllm::start(Behaviour::default());
@@ -201,7 +200,6 @@ fn a_folder_that_a_server_does_not_see_yet_is_asked_for_again() {
     assert!(fleet.fault_counts().servers.is_empty(), "{:?}", fleet.fault_counts());
 }
 
-/// Another process at the same address, started with other flags, is got to know anew.
 #[test]
 fn what_was_known_of_a_server_that_is_gone_is_asked_again() {
     let warm = Sampling { temperature: 0.7, ..sampling() };

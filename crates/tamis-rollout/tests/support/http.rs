@@ -11,7 +11,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
-/// A request as it came.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,

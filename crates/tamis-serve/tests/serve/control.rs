@@ -14,7 +14,6 @@ use super::harness::*;
 
 const GENERATE: &str = "/inference/v1/generate";
 
-/// Weights in a folder.
 fn save(model: &Model, folder: &Path) {
     model.save(folder, SaveDtype::F32).unwrap();
 }

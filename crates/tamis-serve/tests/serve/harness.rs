@@ -64,7 +64,6 @@ pub(crate) fn slow(step_ms: u64) -> ServeSettings {
     ServeSettings { slow_down: Some(slow_down), ..settings() }
 }
 
-/// A server that ends with the value.
 pub(crate) struct Serving {
     pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -98,7 +97,6 @@ impl Serving {
         ask(self.address, "POST", path, &headers, body.to_string().as_bytes())
     }
 
-    /// The body of a success.
     #[track_caller]
     pub(crate) fn json(&self, path: &str, body: &Value) -> Value {
         let answer = self.post(path, body);
@@ -106,7 +104,6 @@ impl Serving {
         answer.json()
     }
 
-    /// Posts in the background.
     pub(crate) fn later(&self, path: &'static str, body: Value) -> JoinHandle<Answer> {
         let address = self.address;
         std::thread::spawn(move || {
@@ -142,7 +139,6 @@ impl Drop for Serving {
     }
 }
 
-/// An answer as it came.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -265,7 +261,6 @@ pub(crate) fn long(id: &str, max_tokens: usize) -> Value {
     })
 }
 
-/// The tokens of the first choice.
 #[track_caller]
 pub(crate) fn tokens(answer: &Value) -> Vec<u32> {
     choice_tokens(&answer["choices"][0])

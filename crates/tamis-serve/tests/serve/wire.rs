@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::harness::*;
 
-/// The captures by name.
 fn captures() -> Value {
     let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/../tamis-rollout/tests/captures/vllm-0.32.json.gz");
     let packed = std::fs::File::open(packed).expect("the captures");

@@ -287,7 +287,6 @@ mod tests {
         learner.forward(Network::Policy, &wave, 1.0).expect("scored").logprobs
     }
 
-    /// Samples of a prompt that earlier weights computed begin by those that were published since.
     #[test]
     fn samples_that_wait_at_a_publication_begin_by_the_new_weights() {
         let mut learner = learner();

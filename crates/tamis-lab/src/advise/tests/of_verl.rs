@@ -92,7 +92,6 @@ fn what_is_missing_is_said() {
     assert!(other.hint().unwrap().starts_with("steps 1 to 80 are there"), "{other}");
 }
 
-/// A line of which a number is damaged costs its step alone, and that is said.
 #[test]
 fn damaged_lines_cost_their_steps() {
     for (of, damaged) in [

@@ -168,7 +168,6 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     assert!(choosing.start_lines()[0].contains("80.0% of 250 groups"), "{:?}", choosing.start_lines());
 }
 
-/// Groups that only their prompt's text names are told by the place and the words.
 #[test]
 fn right_looking_answers_are_told_where_they_are() {
     let row = |question: &str, output: &str, acc: u8| {
@@ -191,7 +190,6 @@ fn right_looking_answers_are_told_where_they_are() {
     );
 }
 
-/// What is said of steps that are not there is what is wrong with them.
 #[test]
 fn steps_that_are_not_there() {
     let of = |rows: &str, metric: Option<&str>| {
@@ -223,7 +221,6 @@ fn steps_that_are_not_there() {
     assert!(refused.hint().unwrap().starts_with("steps 3 to 4 are there"), "{refused}");
 }
 
-/// Only what nobody chose is chosen.
 #[test]
 fn a_planned_schedule_stays() {
     use tamis_config::ScheduleMode::{Deficit, Streaming};

@@ -7,7 +7,6 @@ use ratatui::style::Color;
 
 use super::*;
 
-/// A run in its fourth step, which ends with a warning.
 fn summary(error: &str) -> WatchedRun {
     let folder = tempfile::tempdir().expect("folder");
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("write");

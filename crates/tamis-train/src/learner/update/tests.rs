@@ -84,7 +84,6 @@ fn member(id: u32) -> Trajectory {
     }
 }
 
-/// A group of two members.
 fn pair(id: u32) -> Group {
     group(u64::from(id), vec![member(2 * id + 1), member(2 * id + 2)])
 }

@@ -54,7 +54,6 @@ fn sampling(max_response_length: usize) -> Arc<Sampling> {
     Arc::new(Sampling::plain(max_response_length))
 }
 
-/// Everything until nothing is in flight.
 fn all(generator: &mut NativeGenerator) -> Vec<GeneratorEvent> {
     let mut all = Vec::new();
     loop {
@@ -74,7 +73,6 @@ fn samples(events: Vec<GeneratorEvent>) -> BTreeMap<SampleId, Sample> {
     events.into_iter().filter_map(sampled).collect()
 }
 
-/// Moves the weights.
 fn train(learner: &mut NativeEngine) {
     let wave = Wave::of(&[LearnerSequence::of_text(&[1, 2], &[3, 2, 1])]);
     let columns = learner.forward_hold(Trained::Policy, &wave).expect("a pass");
@@ -158,7 +156,6 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
     assert!(cut >= 6, "four digits of five at least, and no end");
 }
 
-/// An expression that no completion can match breaks the generator off: a run looks before it begins.
 #[test]
 fn an_expression_without_a_match_is_told() {
     let learner = learner(&Interrupt::new());
@@ -247,7 +244,6 @@ fn samples_in_flight_keep_their_weights_until_a_publication() {
     assert!(matches!(events[..], [GeneratorEvent::Aborted { .. }, GeneratorEvent::Published { .. }]));
 }
 
-/// A generator beside no learner samples what the learner's own would, once it has read the weights.
 #[test]
 fn weights_in_a_folder_sample_as_those_in_memory() {
     let mut learner = learner(&Interrupt::new());
@@ -355,7 +351,6 @@ fn kept(generator: &NativeGenerator) -> (usize, u64) {
     each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
-/// The next turns of the episodes whose third turn is among what was played.
 fn next_turns(played: &[(SampleRequest, Sample)]) -> Vec<SampleRequest> {
     let third = played.iter().filter(|(request, _)| request.id.turn == 2);
     third.map(|(request, sample)| next_turn(request, sample, &[3])).collect()
@@ -400,7 +395,6 @@ fn turns_are_the_same_whatever_is_kept_of_those_before() {
     }
 }
 
-/// What old weights computed is used by no new ones, published or not yet.
 #[test]
 fn nothing_of_other_weights_is_used() {
     let mut learner = learner(&Interrupt::new());

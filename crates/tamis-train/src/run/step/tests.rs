@@ -49,7 +49,6 @@ fn opened(overrides: &[&str]) -> (TempDir, Run) {
     }
 }
 
-/// The batch of the next step.
 fn batch(run: &mut Run) -> StepBatch {
     loop {
         let collected = run.collect().unwrap_or_else(|halt| panic!("{halt:?}"));
@@ -71,7 +70,6 @@ struct Left {
     weights: Vec<u8>,
 }
 
-/// Bytes of all weights of policy and critic.
 fn weights(learner: &mut dyn RunLearner) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let content = SaveContent::Checkpoint { dtype: tamis_model::SaveDtype::F32 };
@@ -262,8 +260,6 @@ fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
     }
 }
 
-/// Once a step has moved weights it is dropped only where the state before it is kept elsewhere, and finished
-/// otherwise; and so is what is in flight when its weights are published.
 #[test]
 fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept() {
     let in_flight = [
@@ -304,8 +300,6 @@ fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept(
     }
 }
 
-/// Members that the filter did not choose are left out of loss and advantages under their name; their rewards
-/// stay what they were.
 #[test]
 fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() {
     let (_folder, mut run) = opened(&["filter={kind: within_group, k: 2}"]);
