@@ -218,6 +218,8 @@ async fn answer(
         state.lock().unwrap().calls.push(request.path.clone());
     }
     let body = request.json();
+    let plays = behaviour.takes_transfers.as_ref().map(|plays| plays.lock().unwrap().clone());
+    let plays_as = |is_so: fn(&Plays) -> bool| plays.as_ref().is_some_and(is_so);
     match path.as_str() {
         "/health" => Reply::empty(),
         "/init_weight_transfer_engine"
@@ -225,14 +227,13 @@ async fn answer(
         | "/update_weights"
         | "/finish_weight_update"
         | "/collective_rpc"
-            if behaviour.takes_transfers.as_ref().is_some_and(|plays| plays.lock().unwrap().is_stuck) =>
+            if plays_as(|plays| plays.is_stuck) =>
         {
             Reply { delivery: Delivery::Hang, ..Reply::empty() }
         }
         "/version" => Reply::json(200, &json!({"version": behaviour.version})),
         "/get_world_size" => Reply::json(200, &json!({"world_size": 2})),
-        "/init_weight_transfer_engine" | "/update_weights" if behaviour.takes_transfers.is_some() => {
-            let plays = behaviour.takes_transfers.as_ref().map(|plays| plays.lock().unwrap().clone());
+        "/init_weight_transfer_engine" | "/update_weights" if plays.is_some() => {
             let plays = plays.expect("it has some");
             let is_init = path == "/init_weight_transfer_engine";
             match if is_init { plays.init } else { plays.update } {
@@ -292,18 +293,9 @@ async fn answer(
             error(500, "InternalServerError", "Weight transfer not configured")
         }
         "/finish_weight_update"
-            if behaviour
-                .takes_transfers
-                .as_ref()
-                .is_some_and(|plays| plays.lock().unwrap().wants_weights)
-                && state
-                    .lock()
-                    .unwrap()
-                    .calls
-                    .iter()
-                    .rev()
-                    .nth(1)
-                    .is_some_and(|call| call == "/start_weight_update") =>
+            if plays_as(|plays| plays.wants_weights)
+                && state.lock().unwrap().calls.iter().rev().nth(1).map(String::as_str)
+                    == Some("/start_weight_update") =>
         {
             error(500, "InternalServerError", "no weights were given")
         }
