@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use tamis_core::filter::Metric;
 use tamis_core::group::Trajectory;
-use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{ScheduleSettings, Spent};
 use tamis_data::prompt::Prompt;
 use tamis_env::reward::RewardInput;
