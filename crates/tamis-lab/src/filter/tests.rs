@@ -146,9 +146,19 @@ fn summaries_as_json() {
       "outputs": []
     }
     "#);
-    let text = summary.to_string();
-    assert!(text.starts_with("Filter statistics (mean_range of acc):\n"), "{text}");
-    assert!(text.contains("\n  - Kept (groups with 0.2 <= mean <= 0.8): 1 (25.0%)\n"), "{text}");
+    insta::assert_snapshot!(summary, @"
+    Filter statistics (mean_range of acc):
+      - Total prompts: 4 (9 trajectories, 2 to 3 a prompt)
+      - Dropped: 3 (75.0%)
+          all wrong: 1 (25.0%)
+          all correct: 1 (25.0%)
+          unscored: 1 (25.0%)
+      - Kept (groups with 0.2 <= mean <= 0.8): 1 (25.0%)
+      - Mean std: 0.125
+      - Mean metric: 0.571
+      - Pass rate: 57.1%
+      - Unscored trajectories: 2
+    ");
 }
 
 #[test]

@@ -41,7 +41,10 @@ fn printed_of(keep: f64, target: usize, steps: std::ops::RangeInclusive<u64>) ->
 }
 
 fn refused(text: &str, plan: &Plan) -> String {
-    evidence_of(("train.log", text), None, None, plan).unwrap_err().hint().unwrap()
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.log");
+    std::fs::write(&path, text).unwrap();
+    read(&path, None, None, plan).unwrap_err().hint().unwrap()
 }
 
 #[test]
@@ -55,8 +58,13 @@ fn the_keep_rate_is_the_likeliest_one() {
     assert_eq!(found.sample.steps.unwrap().1, 80);
     assert!(found.to_string().contains("verl prints nothing of the batch that fills a step"), "{found}");
     // The steps that are asked for alone.
-    let some = evidence_of(("train.log", &text), Some("5..24"), None, &Plan::default()).unwrap();
-    let Evidence::Counts(some) = some else { panic!("no counts") };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.log");
+    std::fs::write(&path, text).unwrap();
+    let Evidence::Counts(some) = read(&path, Some("5..24".parse().unwrap()), None, &Plan::default()).unwrap()
+    else {
+        panic!("no counts")
+    };
     assert_eq!((some.steps.len(), some.range), (20, Some((5, 24))));
 }
 
@@ -87,11 +95,14 @@ fn what_is_missing_is_said() {
         let hint = refused(&text, &plan);
         assert!(hint.contains(why) && hint.contains("trainer.rollout_data_dir"), "{hint}");
     }
-    let text = CONFIG.to_owned() + &printed(0.42);
-    let other = evidence_of(("train.log", &text), Some("1000..2000"), None, &Plan::default()).unwrap_err();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.log");
+    std::fs::write(&path, CONFIG.to_owned() + &printed(0.42)).unwrap();
+    let other = read(&path, Some("1000..2000".parse().unwrap()), None, &Plan::default()).unwrap_err();
     assert!(other.hint().unwrap().starts_with("steps 1 to 80 are there"), "{other}");
 }
 
+/// A line of which a number is damaged costs its step alone, and that is said.
 #[test]
 fn damaged_lines_cost_their_steps() {
     for (of, damaged) in [
@@ -109,7 +120,10 @@ fn damaged_lines_cost_their_steps() {
         assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.05, "{damaged}: {found}");
     }
     let lost = (CONFIG.to_owned() + &printed(0.3)).replacen("num_prompt_in_batch=", "lost", 40);
-    let some = evidence_of(("train.log", &lost), Some("1..80"), None, &Plan::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("train.log"), lost).unwrap();
+    let all = Some("1..80".parse().unwrap());
+    let some = read(&folder.path().join("train.log"), all, None, &Plan::default()).unwrap();
     let found = advise("train.log", &some, &Plan::default()).to_string();
     assert!(found.contains("the lines of") && found.contains("are missing"), "{found}");
 }

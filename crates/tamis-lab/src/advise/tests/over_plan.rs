@@ -8,6 +8,16 @@ fn file(name: &str, text: &str) -> Arc<Source> {
     Source::new(SourceKind::File(name.into()), text.to_owned())
 }
 
+/// Groups of 8 of prompts with these pass rates.
+fn sampled(rate: &dyn Fn(f64) -> f64) -> Groups {
+    let key = tamis_core::random::Key::new(8, tamis_core::random::Purpose::Task);
+    let of = |prompt: u64| {
+        let rate = rate(key.uniform(prompt));
+        ((0..8).filter(|member| key.with(prompt).uniform(*member) < rate).count(), 8)
+    };
+    Groups::of_counts(&(0..2000).map(of).collect::<Vec<_>>())
+}
+
 fn unlike() -> Groups {
     sampled(&|u| if u < 0.3 { 0.4 } else { 0.0 })
 }
@@ -168,6 +178,7 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     assert!(choosing.start_lines()[0].contains("80.0% of 250 groups"), "{:?}", choosing.start_lines());
 }
 
+/// Groups that only their prompt's text names are told by the place and the words.
 #[test]
 fn right_looking_answers_are_told_where_they_are() {
     let row = |question: &str, output: &str, acc: u8| {
@@ -190,10 +201,14 @@ fn right_looking_answers_are_told_where_they_are() {
     );
 }
 
+/// What is said of steps that are not there is what is wrong with them.
 #[test]
 fn steps_that_are_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
     let of = |rows: &str, metric: Option<&str>| {
-        evidence_of(("rows.jsonl", rows), Some("10..50"), metric, &Plan::default()).unwrap_err()
+        std::fs::write(&path, rows).unwrap();
+        read(&path, Some("10..50".parse().unwrap()), metric, &Plan::default()).unwrap_err()
     };
     let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
     let other = row(", \"step\": 5") + &row(", \"step\": 7");
@@ -213,14 +228,16 @@ fn steps_that_are_not_there() {
     assert!(of(torn, None).to_string().ends_with("none of its 1 rows says which group it is of"));
     assert!(of("", Some("acc")).to_string().ends_with("no group is in it"));
     // Files are of steps, too.
-    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(&path, "").unwrap();
     for step in [3, 4] {
         std::fs::write(folder.path().join(format!("{step}.jsonl")), row("")).unwrap();
     }
+    std::fs::remove_file(&path).unwrap();
     let refused = read(folder.path(), Some("10..50".parse().unwrap()), None, &Plan::default()).unwrap_err();
     assert!(refused.hint().unwrap().starts_with("steps 3 to 4 are there"), "{refused}");
 }
 
+/// Only what nobody chose is chosen.
 #[test]
 fn a_planned_schedule_stays() {
     use tamis_config::ScheduleMode::{Deficit, Streaming};
