@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use tamis_core::filter::Metric;
 use tamis_core::group::Trajectory;
+use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{ScheduleSettings, Spent};
 use tamis_data::prompt::Prompt;
 use tamis_env::reward::RewardInput;
@@ -500,7 +501,8 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     });
     let mut inbox = Inbox::default();
     for group in 0..5 {
-        generator.submit(support::request(group, 0, 4)).expect("taken");
+        let key = Key::new(1, Purpose::Rollout).with(group);
+        generator.submit(SampleRequest { key, ..support::request(group, 0, 4) }).expect("taken");
     }
     let prompts: Vec<PreparedPrompt> = (0..4).map(prompt).collect();
     let mut trajectories = Vec::new();
