@@ -2,6 +2,8 @@
 //! wrong.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/rewards.rs"]
+mod rewards;
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use regex::Regex;
+use rewards::{failure, prompt, text_prompt};
 use serde_json::{Value, json};
 use support::http::{Delivery, Handler, Reply, Request, TestServer};
-use support::rewards::{failure, prompt, text_prompt};
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::{Listener, Nobody, RewardFailure, RewardFunction as _, RewardInput, RewardOutcome};
 use tamis_rollout::GeneratorError;
@@ -71,7 +73,7 @@ fn judge(settings: JudgeSetup) -> Judge {
 }
 
 fn scored(judge: &Judge, completions: &[&str]) -> Vec<RewardOutcome> {
-    support::rewards::scored(judge, &text_prompt(), completions)
+    rewards::scored(judge, &text_prompt(), completions)
 }
 
 #[test]

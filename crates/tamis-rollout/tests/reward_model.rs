@@ -3,15 +3,17 @@
 //! `PoolingResponse`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/rewards.rs"]
+mod rewards;
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rewards::{failure, prompt, scored, text_prompt};
 use serde_json::{Value, json};
 use support::http::{Handler, Reply, Request, TestServer};
-use support::rewards::{failure, prompt, scored, text_prompt};
 use tamis_core::setting::TimeSpan;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::model::{LogitActivation, ModelSettings, OverlongTexts, ScoreEndpoint};

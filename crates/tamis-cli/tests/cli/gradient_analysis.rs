@@ -43,7 +43,7 @@ fn it_measures_every_so_many_steps_and_changes_nothing() {
         // One update a step, and no other term in the loss: it is that update's own gradient.
         assert_eq!(analysed["grad_norm/all/task"], row["actor/grad_norm"]);
         assert!(
-            !analysed.get("grad_norm/all/kl").is_some() && !analysed.get("grad_norm/all/entropy").is_some()
+            analysed.get("grad_norm/all/kl").is_none() && analysed.get("grad_norm/all/entropy").is_none()
         );
         let [low, high] = ["grad_norm/bucket_0", "grad_norm/bucket_1"];
         for bucket in [low, high] {

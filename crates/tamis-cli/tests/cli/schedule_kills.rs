@@ -85,7 +85,6 @@ fn untouched(stride: usize) {
                 }
             };
             assert_eq!(last.code, Some(0), "{schedule}: {}", last.shown());
-            println!("{schedule}: {num_done} of them");
             expected.assert_same(&Left::by(&begun(&folder).expect("a run")));
         }
     }

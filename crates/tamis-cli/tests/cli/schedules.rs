@@ -12,7 +12,7 @@ fn check_identity(steps: &[serde_json::Value]) {
     let (mut carried, mut in_flight) = (0.0, 0.0);
     for step in steps {
         let of = |name: &str| {
-            step.get(&format!("groups/{name}")).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
+            step.get(format!("groups/{name}")).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
         };
         assert_eq!((of("carried_in"), of("in_flight_in")), (carried, in_flight), "{step:?}");
         (carried, in_flight) = (of("carried_out"), of("in_flight_out"));

@@ -83,7 +83,8 @@ impl Ended {
             let is_gutter = |text: &str| text.trim().chars().all(|letter| letter.is_ascii_digit());
             if line.is_empty() || line.ends_with(" in the configuration") {
                 continue;
-            } else if let Some(place) = line.trim_start().strip_prefix("--> ") {
+            }
+            if let Some(place) = line.trim_start().strip_prefix("--> ") {
                 lines.push(format!("  at {place}: "));
             } else if let Some((gutter, rest)) = line.split_once(" |").filter(|(text, _)| is_gutter(text)) {
                 let rest = rest.strip_prefix(' ').unwrap_or_default();
@@ -94,7 +95,7 @@ impl Ended {
                     let marked: String = excerpt.chars().skip(before.len()).take(carets.len()).collect();
                     let rest: String = excerpt.chars().skip(before.len() + carets.len()).collect();
                     let start: String = excerpt.chars().take(before.len()).collect();
-                    *line += &format!("{start}«{marked}»{rest}");
+                    line.extend([start.as_str(), "«", &marked, "»", &rest]);
                 }
             } else {
                 lines.push(line.to_owned());

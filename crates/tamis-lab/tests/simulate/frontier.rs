@@ -216,6 +216,7 @@ fn known_pass_rates_are_the_least_a_choice_of_prompts_can_cost() {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the tables of docs/simulate.md are what the tests print")]
 fn assert_costs_of_screening(rows: &[RowA]) {
     for &((a, b, n, _), _, (listed, first)) in rows {
         let groups = groups(a, b, n, 100_000);

@@ -14,8 +14,6 @@ use super::http::{Delivery, Handler, Reply, Request, TestServer};
 
 /// Token ids that there are.
 pub(crate) const VOCABULARY: u32 = 16;
-/// Tokens of a prompt with its completion.
-const MAX_MODEL_LEN: usize = 64;
 
 /// The vLLM release that the fake server imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +78,8 @@ pub(crate) struct Behaviour {
     pub(crate) answers: Option<Answers>,
     /// Decoder of the answers, a token an iteration; without one they take their delay.
     pub(crate) decoder: Option<Decoder>,
+    /// Tokens of a prompt with its completion.
+    pub(crate) max_model_len: usize,
     /// Log-probabilities of the logits instead of what was drawn from.
     pub(crate) raw_logprobs: bool,
     /// Reloads do nothing: the surprise of tied embeddings.
@@ -115,6 +115,7 @@ impl Default for Behaviour {
             delay: Duration::from_millis(5),
             answers: None,
             decoder: None,
+            max_model_len: 64,
             raw_logprobs: false,
             keeps_weights: false,
             key: None,
@@ -263,7 +264,9 @@ async fn answer(
                 Play::Dies => Reply { delivery: Delivery::Reset, ..Reply::empty() },
             }
         }
-        "/v1/models" => Reply::json(200, &json!({"data": [{"id": "tiny", "max_model_len": MAX_MODEL_LEN}]})),
+        "/v1/models" => {
+            Reply::json(200, &json!({"data": [{"id": "tiny", "max_model_len": behaviour.max_model_len}]}))
+        }
         "/weight_info" => Reply::json(200, &json!({"weight_version": state.lock().unwrap().label})),
         "/metrics" => {
             let all = state.lock().unwrap().running.len();

@@ -5,4 +5,3 @@ pub(crate) mod decoder;
 pub(crate) mod fake_vllm;
 pub(crate) mod http;
 pub(crate) mod proxy;
-pub(crate) mod rewards;
