@@ -62,7 +62,8 @@ proptest! {
 #[test]
 fn a_start_is_of_one_key_and_slips_are_of_the_other() {
     // On ice that always carries a walker to one of the two sides.
-    let lake = serde_json::json!({"kind": "frozen_lake", "map": ["SFFS", "FFFF", "SFFG"], "success_rate": 0.0});
+    let lake =
+        serde_json::json!({"kind": "frozen_lake", "map": ["SFFS", "FFFF", "SFFG"], "success_rate": 0.0});
     let kind = serde_json::from_value(lake).expect("a kind");
     let maker = EnvironmentMaker { kind, ..maker("frozen_lake", EnvironmentStyle::Plain) };
     let key = |n| Key::new(1, Purpose::Environment).with(n);
