@@ -1,6 +1,8 @@
 //! Laws of every built-in game: an episode is a function of its keys and its answers, members of a group share the
 //! start, and an answer never changes what another member sees.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::setting::Described as _;
@@ -54,6 +56,28 @@ proptest! {
             }
         }
     }
+}
+
+/// Of several starts the one that all members share is drawn; each member slips by its own luck.
+#[test]
+fn a_start_is_of_one_key_and_slips_are_of_the_other() {
+    // On ice that always carries a walker to one of the two sides.
+    let lake =
+        serde_json::json!({"kind": "frozen_lake", "map": ["SFFS", "FFFF", "SFFG"], "success_rate": 0.0});
+    let kind = serde_json::from_value(lake).expect("a kind");
+    let maker = EnvironmentMaker { kind, ..maker("frozen_lake", EnvironmentStyle::Plain) };
+    let key = |n| Key::new(1, Purpose::Environment).with(n);
+    let walk = |start: u64, luck: u64| {
+        let mut lake = maker.game(key(start), key(luck)).expect("a game");
+        let begun = lake.observe();
+        lake.play("Down");
+        (begun, lake.observe())
+    };
+    let members: BTreeSet<_> = (0..40).map(|luck| walk(100, luck)).collect();
+    let begun: BTreeSet<_> = members.iter().map(|(begun, _)| begun).collect();
+    assert!(begun.len() == 1 && members.len() > 1, "{members:?}");
+    let starts: BTreeSet<_> = (0..40).map(|start| walk(start, 100).0).collect();
+    assert_eq!(starts.len(), 3, "{starts:?}");
 }
 
 #[test]

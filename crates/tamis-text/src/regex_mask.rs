@@ -54,7 +54,7 @@ pub struct WholeRegex {
 }
 
 impl WholeRegex {
-    /// Reads an expression.
+    /// Reads an expression. An automaton that is too large is refused like an expression that is none.
     pub fn new(pattern: &str) -> Result<Self, RegexMaskError> {
         let automaton = automaton(pattern)?;
         let start = automaton
@@ -123,7 +123,8 @@ struct Masks {
 const DEAD: StateID = StateID::ZERO;
 
 impl RegexMask {
-    /// For the completions of a tokenizer, which end with one of `end_token_ids`.
+    /// For the completions of a tokenizer, which end with one of `end_token_ids`. An expression that
+    /// no completion of its tokens matches is refused.
     pub fn new(pattern: &str, tokenizer: &Tokenizer, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
         Self::over(pattern, tokenizer.token_bytes()?.into(), end_token_ids)
     }

@@ -239,7 +239,7 @@ impl Tokenizer {
 
     /// Bytes that each token adds to a decoded text, by id; `None` for special tokens, which add nothing, and
     /// for ids that no token has. Known of tokenizers whose text is the tokens' bytes one after the other:
-    /// byte-level ones (Qwen, Llama 3, GPT-2) and those of single characters.
+    /// byte-level ones (Qwen, Llama 3, GPT-2) and those of single characters; an error for any other.
     pub fn token_bytes(&self) -> Result<Vec<Option<Box<[u8]>>>, Fault> {
         let model: Value = self
             .files

@@ -171,6 +171,36 @@ fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
 }
 
 #[test]
+fn what_is_not_there_comes_with_what_to_do() {
+    let folder = folder();
+    for (overrides, hint) in [
+        (
+            &["model.init=null", "model.path=none"][..],
+            "name a folder with config.json, model.safetensors and tokenizer.json, or a model on a hub (`owner/name`)",
+        ),
+        (
+            &["model.init=null", "model.path=folder"],
+            "the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes",
+        ),
+        (&["model.chat_template=none.jinja"], "name a file with a Jinja template, or leave it out"),
+        (&["reward=[{kind: python, path: none.py}]"], "name the Python file that holds the function"),
+        (
+            &["reward=[{kind: command, argv: [no-such-program]}]"],
+            "is it installed and on PATH? A name without `/` is looked for there",
+        ),
+        (
+            &["run.dir=/proc/tamis/runs"],
+            "name a folder that can be made and written to, such as `run.dir=runs`",
+        ),
+        (&["objective.advantage.kind=bnpo", "objective.kl.in=reward"], "set objective.kl.in=loss"),
+        (&["objective.correction.preset=bypass_pg_is"], "set objective.loss.kind=reinforce"),
+    ] {
+        let checked = folder.tamis(&[&["config", "check", "tiny.yaml"], overrides].concat()).exits(2);
+        checked.says(&format!("\n  hint: {hint}\n"));
+    }
+}
+
+#[test]
 fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
     let folder = folder();
     let name = "n".repeat(255);

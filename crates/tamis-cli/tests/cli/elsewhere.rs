@@ -128,6 +128,11 @@ fn a_server_s_own_model_is_evaluated() {
     let ended = folder.tamis(&["eval", "mine", "rollout.backend=openai", &servers]).succeeds();
     let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
     insta::assert_snapshot!(first, @"their model at ADDRESS/v1; tokenizer and template of mine/checkpoints/step_1");
+    folder
+        .tamis(&["eval", "mine", "rollout.backend=openai"])
+        .exits(2)
+        .says("error: `rollout.backend: openai` needs a server: ")
+        .says("\n  hint: set `rollout.servers: [http://HOST:PORT]`\n");
 }
 
 /// OpenAI's chat interface over a judge that compares two texts, for those who know its key.

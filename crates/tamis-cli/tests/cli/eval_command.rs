@@ -63,6 +63,10 @@ fn eval() {
       hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
     ");
     std::fs::create_dir_all(folder.join("bare/checkpoints")).expect("folder");
+    folder
+        .tamis(&["eval", "bare/checkpoints"])
+        .exits(2)
+        .says("error: bare/checkpoints is neither a run directory nor a checkpoint folder\n  hint: a run directory holds");
     insta::assert_snapshot!(folder.tamis(&["eval", "bare"]).shown(), @r#"
     exit code 1
     ----- stderr

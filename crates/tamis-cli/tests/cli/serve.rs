@@ -125,7 +125,7 @@ fn with_a_key_it_can_be_reached_from_elsewhere() {
 
 #[test]
 fn messages() {
-    let folder = Folder::new().with("words", "two words\n");
+    let folder = Folder::new().with("empty", "\n").with("words", "two words\n");
     save_checkpoint(&folder.join("checkpoint"));
     let failure = |arguments: &[&str]| folder.tamis(&[&["serve"], arguments].concat()).failure();
     insta::assert_snapshot!(failure(&["checkpoint", "--host", "0.0.0.0"]), @"
@@ -137,6 +137,12 @@ fn messages() {
     exit code 2
     error: there is no folder nowhere
       hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
+    ");
+    // An empty key would let everybody in.
+    insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "empty"]), @"
+    exit code 2
+    error: --api-key-file empty: the file is empty
+      hint: write one line with the key, of letters, digits and signs
     ");
     insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "words"]), @"
     exit code 2

@@ -51,6 +51,20 @@ warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-
 }
 
 #[test]
+fn contrasts_with_the_gold_answer() {
+    let yaml =
+        "objective: {advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}\nfilter: {kind: variance}";
+    assert_snapshot!(show_errors(yaml, &[]), @"
+error: `objective.advantage.gold_hint` has no `{prompt}` in it
+  at run.yaml:1: objective: {advantage: {kind: cpo, gold_hint: «'the answer is {gold}'»}}
+  hint: write `{prompt}` where it belongs
+warning: the filter drops groups without a right completion, from which `objective.advantage.kind: cpo` learns by the contrast with the gold answer
+  at run.yaml:2: «filter»: {kind: variance}
+  hint: set `filter: null`
+");
+}
+
+#[test]
 fn settings_that_the_choice_does_not_read() {
     let yaml = "objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}";
     assert_snapshot!(show_errors(yaml, &[]), @"

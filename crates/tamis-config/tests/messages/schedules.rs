@@ -103,6 +103,7 @@ warning: `schedule.granularity` has no effect: `schedule.mode` is `rounds`
   at run.yaml:1: schedule: {granularity: «8»}
   hint: remove `schedule.granularity`
 "#);
+    assert_eq!(show_errors("schedule: {max_num_gen_batches: auto}\nfilter: {}", &[]), "");
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: often}\nfilter: {}", &[]), @r#"
 error: `schedule.max_num_gen_batches` must be a whole number, or `auto` or null, not the text "often"
   at run.yaml:1: schedule: {max_num_gen_batches: «often»}

@@ -73,6 +73,11 @@ error: `train.gradient_analysis.edges` must ascend, and 1 comes after 1
   at run.yaml:1: train: {gradient_analysis: {edges: «[0, 1, 1]»}}
   hint: write the edges from the smallest to the greatest
 "#);
+    assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [0, 1], buckets: 3}}", &[]), @r#"
+warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` are given
+  at run.yaml:1: train: {gradient_analysis: {edges: [0, 1], buckets: «3»}}
+  hint: remove `train.gradient_analysis.buckets`
+"#);
     let sound = "train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}";
     assert_eq!(show_errors(sound, &["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
 }

@@ -22,6 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Packs sequences, the longest first, into micro-batches of at most `limit` tokens: the indices of each,
 /// ascending, in the order in which they were opened. A longer sequence passes alone. `O(n log n)`.
+/// A limit of 0 is refused.
 ///
 /// ```
 /// use tamis_core::balance::first_fit;

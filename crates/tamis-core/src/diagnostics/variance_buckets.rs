@@ -48,7 +48,7 @@ impl Default for Buckets {
 }
 
 impl Buckets {
-    /// Whether there are any, in order.
+    /// Refuses no bucket, and edges that do not ascend.
     pub fn check(&self) -> Result<(), Fault> {
         match self {
             Self::Quantile { buckets: 0 } => Err(fault!("there must be at least one bucket")),

@@ -322,7 +322,7 @@ pub struct KlInReward {
 ///
 /// Shapes: all columns `[B][T]` alike. Masked tokens keep their score. The caller moves the coefficient
 /// afterwards: `controller.update(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl
-/// `apply_kl_penalty`.
+/// `apply_kl_penalty`. Columns of other shapes are refused.
 pub fn in_reward<T: Real>(
     estimator: KlEstimator,
     coef: f64,

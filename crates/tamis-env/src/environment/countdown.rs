@@ -432,6 +432,8 @@ mod tests {
             prop_assert!(row.has_solution(&settings.operators), "{} by {}", row, solution);
             prop_assert!((settings.min_numbers..=settings.max_numbers).contains(&row.numbers.len()));
             prop_assert!(row.numbers.iter().all(|number| (settings.smallest..=settings.largest).contains(number)));
+            let target = draw(&CountdownSettings::default(), key(seed)).unwrap().0.target();
+            prop_assert!((10..=99).contains(&target), "{target}");
             let mut task = Countdown::from_row(row);
             prop_assert_eq!(task.play(&solution).map(|played| played.reward.to_string()), Some("1".to_owned()));
             prop_assert!(task.is_success());

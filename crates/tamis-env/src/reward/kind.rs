@@ -137,4 +137,24 @@ mod tests {
             assert_eq!(kind.as_str(), *name);
         }
     }
+
+    #[test]
+    fn what_the_score_of_each_kind_says() {
+        let nature = |name: &&str| RewardKind::of_name(name).expect("a kind").nature();
+        let with = |holds: fn(Nature) -> bool| {
+            let names = RewardKind::NAMES.iter().filter(|name| holds(nature(name)));
+            names.copied().collect::<Vec<_>>().join(" ")
+        };
+        insta::assert_snapshot!(with(|nature| !nature.is_verifier), @"format think_format length cosine repetition soft_overlong");
+        insta::assert_snapshot!(with(|nature| nature.is_external), @"math_verify code command judge model python");
+        insta::assert_snapshot!(with(|nature| !nature.gives_acc), @"format think_format length repetition soft_overlong command judge model python");
+        // What a judge's score says of correctness is known once it has a bound.
+        let judge = serde_json::json!({"kind": "judge", "pass_score": 0.5});
+        let judge: RewardKind = serde_json::from_value(judge).expect("a judge");
+        assert!(judge.nature().gives_acc && judge.is_external());
+        // A table of verifiers is from outside if one of them is.
+        let table = serde_json::json!({"kind": "by_source", "sources": {"a": "math", "b": "math_verify"}});
+        let table: RewardKind = serde_json::from_value(table).expect("a table");
+        assert!(table.nature().gives_acc && table.is_external());
+    }
 }

@@ -110,7 +110,6 @@ tamis_core::tagged! {
 #[cfg(test)]
 mod tests;
 
-/// A prompt of nothing but a ground truth.
 /// Python programs are tested where there is a Python.
 #[cfg(test)]
 fn has_python() -> bool {
@@ -121,6 +120,7 @@ fn has_python() -> bool {
     found
 }
 
+/// A prompt of nothing but a ground truth.
 #[cfg(test)]
 pub(crate) fn test_prompt(truth: &str) -> tamis_data::prompt::Prompt {
     tamis_data::prompt::Prompt {

@@ -99,9 +99,10 @@ fn unfinished_torn_resumed() {
 }
 
 #[test]
-fn a_rollout_file_that_is_damaged_is_left_out_and_named() {
+fn what_is_damaged_is_left_out_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 4);
+    edit(&path, "metrics.jsonl", |text| format!("broken\n{text}"));
     let file = path.join("rollouts/step_2.parquet");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
@@ -112,6 +113,10 @@ fn a_rollout_file_that_is_damaged_is_left_out_and_named() {
         "{:?}",
         page.notes
     );
+    assert_eq!(page.num_steps, 4);
+    let told = "line 1 of `metrics.jsonl` is damaged and left out: no JSON object";
+    assert!(page.notes.iter().any(|(_, note)| note.starts_with(told)), "{:?}", page.notes);
+    assert!(page.html.contains("is damaged and left out: no JSON object"));
 }
 
 #[test]

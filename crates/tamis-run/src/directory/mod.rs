@@ -528,7 +528,8 @@ pub fn last_checkpoint(run: &Path) -> Result<Option<PathBuf>, RunDirectoryError>
 }
 
 /// Keeps what an evaluation found in the run that its checkpoint belongs to, as `evaluations/step_<n>.json`
-/// or, where that is taken, `step_<n>-2.json` and so on; the file's path.
+/// or, where that is taken, `step_<n>-2.json` and so on; the file's path. `None` if the checkpoint
+/// is of no run.
 pub fn keep_evaluation(disk: &Disk, checkpoint: &Path, bytes: &[u8]) -> Result<Option<PathBuf>, DiskError> {
     let run = checkpoint.parent().and_then(Path::parent).filter(|run| run.join(CONFIG).is_file());
     let (Some(run), Some(step)) = (run, step_of_checkpoint(checkpoint)) else { return Ok(None) };

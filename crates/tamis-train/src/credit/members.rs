@@ -81,6 +81,7 @@ impl TrainedMembers {
         self.rows(groups, TrainedMember::is_compared)
     }
 
+    /// Mask of the members that bear loss `[P][G]`.
     pub(crate) fn in_loss(&self) -> Ragged<bool> {
         Ragged::from_rows(
             self.members.rows().map(|members| -> Vec<bool> {

@@ -133,6 +133,7 @@ pub(crate) struct Penalty {
 }
 
 impl Penalty {
+    /// The rewards that are left `[B]`.
     pub(crate) fn off(&self, rewards: impl IntoIterator<Item = f64>) -> Vec<f64> {
         rewards.into_iter().zip(&self.of_trajectories).map(|(reward, penalty)| reward - penalty).collect()
     }

@@ -24,6 +24,7 @@ pub struct TorchProcess {
 impl TorchProcess {
     /// Starts a learner, and waits until it takes connections. Its output goes to a file in `logs`, a folder
     /// that is there. A folder for the user alone, for temporary files, holds its program and its socket.
+    /// None is left of one that does not come up.
     pub fn start(
         config: &LearnerConfig,
         logs: &Path,

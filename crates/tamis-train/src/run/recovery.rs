@@ -153,6 +153,7 @@ impl Losses {
 /// `learner.url` waited for, `learner.max_restarts` times in a row at most.
 ///
 /// `progress` makes the display, as for [`Run::open`]; `make_launcher` what starts learners and servers elsewhere.
+/// [`RunError::LostAgain`] if the learner is lost more often than that.
 pub fn train(
     mut begin: RunStart,
     progress: impl Fn(Option<u64>, u64) -> Console,

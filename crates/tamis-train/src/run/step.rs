@@ -62,6 +62,7 @@ impl Step {
         self.trained.iter().map(|trained| &trained.record.group).collect()
     }
 
+    /// In batch order `[B]`.
     pub(crate) fn members(&self) -> impl Iterator<Item = &TrainedMember> {
         self.trained.iter().flat_map(|trained| &trained.members)
     }

@@ -147,7 +147,7 @@ pub struct Sokoban {
 }
 
 impl Sokoban {
-    /// A game in the room of a key.
+    /// A game in the room of a key; an error if no room comes of many tries ([`Room::generate`]).
     pub fn new(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         Ok(Self::of_room(Room::generate(settings, key)?, settings))
     }

@@ -189,7 +189,7 @@ impl Room {
     /// The room of a key: the same settings and key give the same room in every process.
     ///
     /// A try that leaves too little floor, or no way to move every box off its target, is followed by the next, which
-    /// draws from the key narrowed by its number.
+    /// draws from the key narrowed by its number. Too many of them are an error.
     pub fn generate(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         settings.validate()?;
         let mut search = Search::new(settings);

@@ -239,6 +239,11 @@ fn a_few_prompts_are_too_few_to_tell() {
       too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0 (means of 1 prompts, 0 of them with different scores)
       too few prompts to tell gold answers from the gold answer of another prompt: all have the same ground truth
     ");
+    insta::assert_snapshot!(report(3, often_misses), @r"
+    clean: reward `mine`: gold answers score 0.3333 on average, 0 to 1 (3 prompts)
+      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
+      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
+    ");
     insta::assert_snapshot!(report(3, blind), @r"
     clean: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (3 prompts)
       too few prompts to tell gold answers from an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 3 prompts, 0 of them with different scores)

@@ -166,6 +166,14 @@ set: [rollout]
 only: {a: {value: 7}}
 ";
     insta::assert_snapshot!(plan_of(text, &on("0120")).unwrap_err());
+    let text = "base: tiny.yaml\naxes: {rollout.n: 4, algo: {sets: {a: [x]}}}\n";
+    let refused = plan_of(text, &on("0120")).unwrap_err();
+    assert!(
+        refused.contains("error: `axes.rollout.n`: must be a list of values, or a mapping\n"),
+        "{refused}"
+    );
+    assert!(refused.contains("\n  hint: write [4]\n"), "{refused}");
+    assert!(refused.contains("error: `axes.algo.sets.a`: `x` is not an override\n"), "{refused}");
 }
 
 #[test]
