@@ -5,6 +5,8 @@ mod screening;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tamis_core::filter::Metric;
 use tamis_core::group::Trajectory;
@@ -543,6 +545,35 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     assert_eq!(groups, [0, 1, 2, 3, 4]);
     let ignored = inbox.take_ignored();
     assert!(ignored.duplicate + ignored.late > 0 && ignored.foreign == 0, "{ignored:?}");
+}
+
+/// Runs for a while, as a program that an interrupt is about to end.
+struct Slow(Arc<AtomicUsize>);
+
+impl RewardFunction for Slow {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Answered> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(50));
+        self.0.fetch_add(1, Ordering::SeqCst);
+        batch.iter().map(|_| Answered::NoAnswer).collect()
+    }
+}
+
+/// A program that a reward function has started would outlive the run.
+#[test]
+fn who_samples_beside_the_groups_leaves_no_reward_function_at_work() {
+    let state = Arc::new(AtomicUsize::new(0));
+    let with = crate::CompletionWorkers {
+        generator: &mut right(),
+        inbox: &mut Inbox::default(),
+        scorer: &mut scorer_of(Slow(Arc::clone(&state)), Nature::EXTERNAL),
+        is_interrupted: &|| state.load(Ordering::SeqCst) > 0,
+    };
+    let beside = Beside { purpose: SamplePurpose::Validation, step: 3, journal: "validation/3".to_owned() };
+    let prompts: Vec<PreparedPrompt> = (0..2).map(prompt).collect();
+    let done = crate::complete(with, &prompts, settings(2), beside, &mut |_| {}).expect("sampled");
+    assert!(done.is_none(), "interrupted");
+    assert_eq!(state.load(Ordering::SeqCst), 2);
 }
 
 /// What a run of the dispatcher needs; nobody stops it.
