@@ -140,7 +140,7 @@ pub trait AdvantageEstimator: Named + Ranged {
     /// Whether every setting is in range, and they go together.
     ///
     /// # Errors
-    /// [`AdvantageError::Range`] or [`AdvantageError::Setting`] with the first that is not.
+    /// The first that is not.
     fn check(&self) -> Result<()> {
         Ok(self.check_ranges()?)
     }

@@ -113,7 +113,7 @@ pub trait ShapeAdvantages: Named + Ranged {
     /// Whether every setting is in range.
     ///
     /// # Errors
-    /// [`AdvantageError::Range`] or [`AdvantageError::Setting`] with the first that is not.
+    /// The first that is not.
     fn check(&self) -> Result<()> {
         Ok(self.check_ranges()?)
     }
