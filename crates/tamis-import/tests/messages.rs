@@ -66,6 +66,15 @@ error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_
   at command line, TRL key: loss_type=«ppo»
   hint: `tamis config explain loss_type` says what becomes of it
 "#);
+    // Numbers that would have no effect are numbers all the same.
+    assert_snapshot!(show_errors("", &["lora_r=abc", "loss_type=cispo", "epsilon=b", "epsilon_high=3"]), @r#"
+error: `lora_r` of TRL must be a number, not `abc`
+  at command line, TRL key: lora_r=«abc»
+  hint: `tamis config explain lora_r` says what becomes of it
+error: `epsilon` of TRL must be a number, not `b`
+  at command line, TRL key: epsilon=«b»
+  hint: `tamis config explain epsilon` says what becomes of it
+"#);
     assert_snapshot!(show_errors("", &["data.val_batchsize=3"]), @r#"
 error: unknown key `data.val_batchsize`
   at command line: «data.val_batchsize»=3

@@ -153,7 +153,7 @@ mod tests {
         let judge: RewardKind = serde_json::from_value(judge).expect("a judge");
         assert!(judge.nature().gives_acc && judge.is_external());
         // A table of verifiers is from outside if one of them is.
-        let table = serde_json::json!({"kind": "by_source", "sources": {"a": "math", "b": "math_verify"}});
+        let table = serde_json::json!({"kind": "by_source", "sources": {"a": {"kind": "math"}, "b": {"kind": "math_verify"}}});
         let table: RewardKind = serde_json::from_value(table).expect("a table");
         assert!(table.nature().gives_acc && table.is_external());
     }
