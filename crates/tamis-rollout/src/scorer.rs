@@ -328,8 +328,8 @@ impl Scorer {
         let rewards = self.rewards.clone();
         let mut other = Self { journal, step, times, trainer_state: self.trainer_state, ..Self::of(rewards) };
         let done = score(&mut other);
-        // A function that still runs sees the interrupt and ends its programs, which must not outlive the run. What
-        // it answers all the same is journalled.
+        // A function that still runs sees the interrupt and ends its programs, which must not outlive the run.
+        // What it answers all the same is journalled.
         while other.workers.as_ref().is_some_and(|workers| workers.num_out > 0) {
             if other.next(Wait::Forever).is_err() {
                 break;
