@@ -95,8 +95,10 @@ impl ScheduleSettings {
         };
         let wanted = match keep_rate.estimate() {
             Some(keep) => {
-                // Saturates where the keep rate is next to nothing.
-                let wanted = prompts_for(deficit, keep, margin).ceil() as u64;
+                // Where nothing was dropped, a filter changes nothing. The rest saturates where next to nothing is kept.
+                let was_all_kept = keep_rate.ratio() == Some(1.0);
+                let wanted =
+                    if was_all_kept { deficit as u64 } else { prompts_for(deficit, keep, margin).ceil() as u64 };
                 wanted.max(1).checked_next_multiple_of(granularity as u64).unwrap_or(u64::MAX)
             }
             None => one,
@@ -140,6 +142,9 @@ mod tests {
         assert_eq!(size(&settings, 17, seen(49, 98), 1, 98), 40);
         // One deviation more: (16 + sqrt(8)) / 0.5 = 37.7.
         assert_eq!(size(&deficit(1, 1.0, 0), 16, seen(49, 98), 1, 98), 38);
+        // All were kept: what the batch lacks, so that a filter which keeps everything changes nothing.
+        assert_eq!(size(&deficit(1, 1.0, 0), 64, seen(96, 96), 1, 96), 64);
+        assert_eq!(size(&settings, 17, seen(96, 96), 1, 96), 24);
         // Nothing was kept so far: bounded all the same.
         assert_eq!(size(&settings, 64, seen(0, 96), 1, 96), 960);
         assert_eq!(size(&settings, 64, seen(0, u64::MAX >> 1), 1, 96), 960);
