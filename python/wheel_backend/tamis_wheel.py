@@ -8,14 +8,21 @@ On Linux the wheel's tag says how old a system may be (`manylinux_2_N`, which Py
 native module; where the program needs a newer glibc, its N is taken. Where either is linked with a library that not
 every system has, the tag is `linux`, which fits this machine and its like and is not taken by PyPI.
 
+The source distribution is the repository: all files that git tracks. The crates of the program and of the module read files
+of one another, of python/ and of docs/, so a selection would only be a list to forget a file in.
+
 Variables of the environment:
 
     TAMIS_WHEEL_PROFILE   cargo's profile of both, `release` unless set; `dev` builds fast and runs slowly
     TAMIS_WHEEL_PROGRAM   a program that is built already, to be taken as it is
+    TAMIS_WHEEL_TARGET    a target of rustc (`aarch64-unknown-linux-gnu`) to build for, unless it is this machine; cargo
+                          needs its standard library and a linker for it
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import pathlib
@@ -23,17 +30,21 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 
 import maturin
 from elf_needs import read_needs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROFILE = os.environ.get("TAMIS_WHEEL_PROFILE", "release")
+TARGET = os.environ.get("TAMIS_WHEEL_TARGET")
 # That of `tool.maturin.data` in pyproject.toml.
 SCRIPTS = ROOT / "target/wheel/tamis.data/scripts"
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
 get_requires_for_build_editable = maturin.get_requires_for_build_editable
+get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
 
 
 def _build_program() -> pathlib.Path:
@@ -42,6 +53,8 @@ def _build_program() -> pathlib.Path:
     if cargo is None:
         sys.exit("building tamis needs a Rust toolchain (`cargo` was not found): https://rustup.rs installs one")
     command = [cargo, "build", "--locked", "--profile", PROFILE, "--package", "tamis-cli", "--bin", "tamis"]
+    if TARGET:
+        command += ["--target", TARGET]
     print("building the program:", *command[1:], file=sys.stderr, flush=True)
     command.append("--message-format=json-render-diagnostics")
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -61,7 +74,8 @@ def _stage_program() -> pathlib.Path:
     # The command that it installs, whatever the program is called.
     staged = SCRIPTS / f"tamis{program.suffix if program.suffix == '.exe' else ''}"
     shutil.copy2(program, staged)
-    strip = shutil.which("strip")
+    # Of another machine's program only the strip of its own tools reads the format: `aarch64-linux-gnu-strip`.
+    strip = shutil.which(f"{TARGET.replace('-unknown', '')}-strip" if TARGET else "strip")
     if strip is not None:
         # A third of the file is names of symbols.
         subprocess.run([strip, str(staged)], check=False)
@@ -70,7 +84,8 @@ def _stage_program() -> pathlib.Path:
 
 def _with_options(compatibility: str = "off") -> None:
     """Tells maturin the profile, and the tag of the platform: `off` is that of this machine, nothing the oldest that fits."""
-    os.environ["MATURIN_PEP517_ARGS"] = f"--profile {PROFILE} --auditwheel check --compatibility {compatibility}".strip()
+    arguments = f"--profile {PROFILE} --auditwheel check --compatibility {compatibility}".strip()
+    os.environ["MATURIN_PEP517_ARGS"] = f"{arguments} --target {TARGET}" if TARGET else arguments
 
 
 def _newer_tag(wheel: str, program: pathlib.Path) -> str | None:
@@ -113,5 +128,33 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """There is none: the program's crates are no part of the module's, from which maturin collects sources."""
-    sys.exit("tamis has no source distribution: build from a checkout of the repository")
+    """The source distribution: what git tracks, as it is in the work tree, and the metadata."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    tracked = [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
+    if listed.returncode != 0 or "pyproject.toml" not in tracked:
+        sys.exit("the source distribution of tamis is made from a checkout of its repository: it has the files that git tracks")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = prepare_metadata_for_build_wheel(scratch)
+        metadata = (pathlib.Path(scratch) / folder / "METADATA").read_bytes()
+    base = folder.removesuffix(".dist-info")
+    # The same sources give the same bytes.
+    moment = int(os.environ.get("SOURCE_DATE_EPOCH") or _date_of_commit())
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+
+        def add(name: str, data: bytes, mode: int) -> None:
+            entry = tarfile.TarInfo(f"{base}/{name}")
+            entry.size, entry.mode, entry.mtime = len(data), mode, moment
+            archive.addfile(entry, io.BytesIO(data))
+
+        for name in tracked:
+            add(name, (ROOT / name).read_bytes(), 0o755 if os.access(ROOT / name, os.X_OK) else 0o644)
+        add("PKG-INFO", metadata, 0o644)
+    sdist = f"{base}.tar.gz"
+    (pathlib.Path(sdist_directory) / sdist).write_bytes(gzip.compress(packed.getvalue(), mtime=moment))
+    return sdist
+
+
+def _date_of_commit() -> str:
+    command = ["git", "log", "-1", "--format=%ct"]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
