@@ -1,4 +1,4 @@
-"""GRPO in TRL with the sieve, small enough for a laptop: a model of 30,000 random weights learns to copy a digit.
+"""GRPO in TRL with the sieve, small enough for a laptop: a model of 21,536 random weights learns to copy a digit.
 
     python examples/sieve_in_trl.py             # half a minute on one core; needs trl and tamis
     python examples/sieve_in_trl.py --plain     # 60 steps of TRL alone, with its completions in runs/copying-trl
