@@ -1,9 +1,10 @@
-"""GRPO in TRL with the sieve, small enough for a laptop: a model of 21,536 random weights learns to copy a digit.
+"""GRPO in TRL with the sieve, small enough for a laptop: a model of 21,536 random weights learns to copy two digits.
 
     python examples/sieve_in_trl.py             # half a minute on one core; needs trl and tamis
     python examples/sieve_in_trl.py --plain     # 60 steps of TRL alone, with its completions in runs/copying-trl
 
-At first nearly every group is uniform: all its members are wrong. docs/sieve-in-trl.md shows what tamis says of both runs.
+At first nearly every group is uniform: all its members are wrong. docs/sieve-in-trl.md shows what tamis prints of both
+runs.
 """
 
 import random

@@ -46,7 +46,9 @@ def test_the_tree_has_its_section(release, root):
 
 def test_a_tree_with_changes_is_refused(release, tmp_path, monkeypatch):
     def git(*words):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=tmp_path, check=True, capture_output=True
+        )
 
     monkeypatch.setattr(release, "ROOT", tmp_path)
     git("init")

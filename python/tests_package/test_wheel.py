@@ -53,7 +53,8 @@ def test_the_source_distribution_has_what_git_tracks(backend, tmp_path, monkeypa
         return "tamis-9.9.dist-info"
 
     def git(*words):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=tree, check=True, capture_output=True)
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *words]
+        subprocess.run(command, cwd=tree, check=True, capture_output=True)
 
     tree = tmp_path / "tree"
     (tree / "crates").mkdir(parents=True)

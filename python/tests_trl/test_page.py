@@ -85,7 +85,9 @@ class ExampleTests(unittest.TestCase):
 
     def test_commands_print_what_the_page_shows(self) -> None:
         shells = fences(PAGE, "console")
-        commands = [part.partition("\n") for shell in shells for part in re.split(r"^\$ ", shell, flags=re.MULTILINE)[1:]]
+        commands = [
+            part.partition("\n") for shell in shells for part in re.split(r"^\$ ", shell, flags=re.MULTILINE)[1:]
+        ]
         self.assertGreater(len(commands), 4)
         for command, _, shown in commands:
             with self.subTest(command):
@@ -109,7 +111,11 @@ class PythonTests(unittest.TestCase):
         trainer = load_example().make_trainer()
         trainer.args.max_steps = 2
         names = {"trainer": trainer}
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             exec(compile(text, "page", "exec"), names)
         return trainer
 

@@ -8,8 +8,8 @@ On Linux the wheel's tag says how old a system may be (`manylinux_2_N`, which Py
 native module; where the program needs a newer glibc, its N is taken. Where either is linked with a library that not
 every system has, the tag is `linux`, which fits this machine and its like and is not taken by PyPI.
 
-The source distribution is the repository: all files that git tracks. The crates of the program and of the module read files
-of one another, of python/ and of docs/, so a selection would only be a list to forget a file in.
+The source distribution is the repository: all files that git tracks. The crates read files of one another, of
+python/ and of docs/, so a selection would only be a list to forget a file in.
 
 Variables of the environment:
 
@@ -74,7 +74,7 @@ def _stage_program() -> pathlib.Path:
     # The command that it installs, whatever the program is called.
     staged = SCRIPTS / f"tamis{program.suffix if program.suffix == '.exe' else ''}"
     shutil.copy2(program, staged)
-    # Of another machine's program only the strip of its own tools reads the format: `aarch64-linux-gnu-strip`.
+    # Another machine's program needs the strip of its own tools: `aarch64-linux-gnu-strip`.
     strip = shutil.which(f"{TARGET.replace('-unknown', '')}-strip" if TARGET else "strip")
     if strip is not None:
         # A third of the file is names of symbols.
@@ -132,7 +132,7 @@ def build_sdist(sdist_directory, config_settings=None):
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     tracked = [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
     if listed.returncode != 0 or "pyproject.toml" not in tracked:
-        sys.exit("the source distribution of tamis is made from a checkout of its repository: it has the files that git tracks")
+        sys.exit("a source distribution of tamis has the files that git tracks: make it from a checkout of its repository")
     with tempfile.TemporaryDirectory() as scratch:
         folder = prepare_metadata_for_build_wheel(scratch)
         metadata = (pathlib.Path(scratch) / folder / "METADATA").read_bytes()
