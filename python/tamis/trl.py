@@ -24,15 +24,19 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-import trl
-from accelerate.utils import gather_object
-from transformers import TrainerCallback
-from transformers.trainer_callback import ExportableState
+try:
+    import torch
+    import trl
+    from accelerate.utils import gather_object
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
+except ImportError as missing:
+    raise ImportError(f"tamis.trl needs TRL with what TRL needs (`pip install trl`): {missing}") from missing
 
 from ._native import Filter
 from .errors import ConfigError
@@ -96,8 +100,9 @@ class NothingKept(RuntimeError):
         self.diagnosis = dict(diagnosis)
 
 
-class _Generated(Exception):
-    """Leaves TRL's method after generation, with the prompts and what `_generate` returned."""
+class _Generated(BaseException):
+    """Leaves TRL's method after generation, with the prompts and what `_generate` returned. No handler of errors on the way
+    is meant to see it."""
 
     def __init__(self, prompts: list[Any], parts: tuple[Any, ...]) -> None:
         super().__init__()
@@ -134,16 +139,18 @@ class _Group:
 
 
 class _Prompts:
-    """The rows of the data in the order in which TRL's sampler takes them: a permutation each pass, from one generator."""
+    """The rows of the data in the order in which TRL's sampler takes them: a permutation each pass, from one generator. Like
+    TRL, a pass leaves out the rows at its end that are fewer than a batch."""
 
-    def __init__(self, num_rows: int, shuffle: bool, seed: int) -> None:
+    def __init__(self, num_rows: int, batch_size: int, shuffle: bool, seed: int) -> None:
         self.num_rows = num_rows
-        self._shuffle = shuffle
-        self._seed = seed
+        self.shuffle = shuffle
+        self.seed = seed
+        self.num_in_pass = num_rows - num_rows % batch_size
         self.restore(0, 0)
 
     def restore(self, epoch: int, place: int) -> None:
-        self._generator = torch.Generator().manual_seed(self._seed)
+        self._generator = torch.Generator().manual_seed(self.seed)
         self.epoch = -1
         while self.epoch < epoch:
             self.next_epoch()
@@ -152,35 +159,36 @@ class _Prompts:
     def next_epoch(self) -> None:
         self.epoch += 1
         self.place = 0
-        if self._shuffle:
+        if self.shuffle:
             self._order = torch.randperm(self.num_rows, generator=self._generator).tolist()
         elif self.epoch == 0:
             self._order = list(range(self.num_rows))
 
     def take(self, number: int) -> list[int]:
-        """The next so many, or fewer where the pass ends."""
-        rows = self._order[self.place : self.place + number]
+        """The next so many, or fewer if the pass ends."""
+        rows = self._order[self.place : min(self.place + number, self.num_in_pass)]
         self.place += len(rows)
         return rows
 
     @property
     def is_exhausted(self) -> bool:
-        return self.place == self.num_rows
+        return self.place == self.num_in_pass
 
 
 class Sieve:
     """The sieve of a trainer: `trainer.sieve`."""
 
     def __init__(
-        self, trainer: Any, filter: Filter, metric: str | None, scheduler: Scheduler, record: _Record | None, seed: int
+        self, trainer: Any, filter: Filter | None, metric: str | None, scheduler: Scheduler, record: _Record | None, seed: int
     ) -> None:
         self._trainer = trainer
         self._filter = filter
         self._metric = metric
         self._scheduler = scheduler
         self._record = record
-        self._prompts = _Prompts(len(trainer.train_dataset), getattr(trainer, "shuffle_dataset", True) is not False, seed)
-        self._scheduler.set_num_prompts(self._prompts.num_rows)
+        shuffle = getattr(trainer, "shuffle_dataset", True) is not False
+        self._prompts = _Prompts(len(trainer.train_dataset), scheduler.settings["train_batch_size"], shuffle, seed)
+        self._scheduler.set_num_prompts(self._prompts.num_in_pass)
         self._next_group = 0
         self._steps = 0
         self._resumed_from: str | os.PathLike[str] | None = None
@@ -203,25 +211,28 @@ class Sieve:
         """What a checkpoint keeps, in plain types: equal on every process."""
         return {
             "scheduler": self._scheduler.snapshot(),
+            "data": self._data,
             "epoch": self._prompts.epoch,
             "place": self._prompts.place,
-            "num_rows": self._prompts.num_rows,
             "next_group": self._next_group,
             "steps": self._steps,
         }
 
+    @property
+    def _data(self) -> dict[str, Any]:
+        """What decides which prompts come and how they are judged, beside the settings of the scheduler."""
+        prompts = self._prompts
+        return {"rows": prompts.num_rows, "shuffle": prompts.shuffle, "seed of the prompts": prompts.seed}
+
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from such a state. Raises `AttachError` where the settings or the data are others than then."""
+        """Continues from such a state. Raises `AttachError` if the settings or the data differ from those of the state."""
         restored = Scheduler.restore(state["scheduler"])
-        reasons = []
-        if restored.settings != self.settings:
-            then, now = restored.settings, self.settings
-            names = sorted(name for name in now if now[name] != then.get(name))
-            reasons.append(f"the checkpoint's sieve has other settings than this one: {', '.join(names)}")
-        if state["num_rows"] != self._prompts.num_rows:
-            reasons.append(f"the checkpoint's data have {state['num_rows']} rows, these have {self._prompts.num_rows}")
-        if reasons:
-            raise AttachError("\n".join(reasons))
+        now, then = self.settings | self._data, restored.settings | state["data"]
+        if differing := [name for name in now if now[name] != then.get(name)]:
+            raise AttachError(
+                "the checkpoint's sieve has other settings: "
+                + ", ".join(f"`{name}` is {now[name]} and was {then.get(name)}" for name in sorted(differing))
+            )
         self._scheduler = restored
         self._prompts.restore(state["epoch"], state["place"])
         self._next_group = state["next_group"]
@@ -249,20 +260,22 @@ class Sieve:
             for group in batch:
                 group.verdict = "kept_when_insufficient" if group.id in close.kept_when_insufficient else "trained"
             output = self._train_on(parent, batch, members)
+            idle = self._idle(batch, output)
+            self._steps += 1
+            self._scheduler.handle(Trained(left_out=len(idle), tokens=sum(groups[id].num_tokens[i] for id, i in idle)))
+            self._scheduler.handle(Published(self._steps))
         except BaseException:
-            # Whoever catches it and goes on finds no prompt missing.
+            # Whoever catches it and continues finds no prompt missing, and no column of a batch that is not there.
             self.restore(before)
+            self._trainer._pending_extra_logs.clear()
+            self._trainer._pending_metrics.clear()
             raise
-        self._steps += 1
         self.report = close.report
-        idle = self._idle(batch, output)
-        self._scheduler.handle(Trained(left_out=len(idle), tokens=sum(groups[id].num_tokens[i] for id, i in idle)))
-        self._scheduler.handle(Published(self._steps))
         metrics = self._trainer._metrics["train"]
         for name in _LOGGED:
             if (value := close.report["metrics"].get(name)) is not None:
                 metrics[name].append(value)
-        metrics["sieve/epoch"].append(self._prompts.epoch + self._prompts.place / self._prompts.num_rows)
+        metrics["sieve/epoch"].append(self._prompts.epoch + self._prompts.place / self._prompts.num_in_pass)
         if self._record is not None:
             self._write(close, list(groups.values()), batch, members, idle, output)
         return output
@@ -270,6 +283,7 @@ class Sieve:
     def _rounds(self, parent: Any) -> tuple[StepClose, dict[int, _Group], dict[tuple[int, int], _Member]]:
         groups: dict[int, _Group] = {}
         members: dict[tuple[int, int], _Member] = {}
+        skipped: list[StepClose] = []
         commands: deque[Command] = deque(self._scheduler.handle(BeginStep()))
         while commands:
             match commands.popleft():
@@ -288,23 +302,40 @@ class Sieve:
                     for start in range(0, len(drawn), chunk):
                         self._roll(parent, drawn[start : start + chunk], members)
                     for group in drawn:
-                        told = Scored(group.id, group.values, num_tokens=sum(group.num_tokens))
-                        commands.extend(self._scheduler.handle(told))
+                        scored = Scored(group.id, group.values, num_tokens=sum(group.num_tokens))
+                        commands.extend(self._scheduler.handle(scored))
                 case Judged(group=id, kept=False, reason=reason):
                     groups[id].verdict = str(reason)
+                    if self.settings["on_limit"] != "keep_dropped":
+                        self._forget(groups[id], members)
                 case RoundComplete(report=report):
                     self._say(report["text"])
                 case StepReady(close=close):
                     self._say(close.report["text"])
+                    close.report["metrics"] = _combined([each.report["metrics"] for each in [*skipped, close]])
                     return close, groups, members
-                case Stop(diagnosis=diagnosis) | SkipStep(why=diagnosis):
-                    raise NothingKept(diagnosis if isinstance(diagnosis, dict) else {"text": diagnosis})
+                case SkipStep(close=close):
+                    # No group at all was kept, and TRL trains on every batch: the next attempt is for the same one.
+                    skipped.append(close)
+                    commands.extend(self._scheduler.handle(BeginStep()))
+                case Stop(diagnosis=diagnosis):
+                    text = diagnosis["text"].replace(self.settings["difficulty_in"], "`train_dataset`")
+                    raise NothingKept(diagnosis | {"text": text})
         raise RuntimeError("the scheduler neither filled the batch nor said why not")
 
+    def _forget(self, group: _Group, members: dict[tuple[int, int], _Member]) -> None:
+        """Frees what only training needs; images take much."""
+        for place in [(group.id, i) for i in range(len(group.rewards))]:
+            if self._record is None:
+                members.pop(place, None)
+            elif place in members:
+                members[place] = replace(members[place], row={}, prompt=None, parts=members[place].parts[:4])
+
     def _say(self, text: str) -> None:
-        _log.info("%s", text)
-        if self._record is not None and self._trainer.accelerator.is_main_process:
-            self._record.say(text)
+        if self._trainer.accelerator.is_main_process:
+            _log.info("%s", text)
+            if self._record is not None:
+                self._record.say(text)
 
     def _roll(self, parent: Any, chunk: list[_Group], members: dict[tuple[int, int], _Member]) -> None:
         """Has TRL generate and score these groups, each process its share of the rows."""
@@ -316,14 +347,11 @@ class Sieve:
         by_id = {group.id: group for group in chunk}
         padded = [*places, *[places[-1]] * (share * world - len(places))]
         local = padded[rank * share : (rank + 1) * share]
-        data = trainer.train_dataset
-        if trainer.args.remove_unused_columns:
-            data = trainer._remove_unused_columns(data, description="training")
-        loaded = {id: data[by_id[id].prompt_id] for id in {id for id, _ in local}}
-        rows = trainer.data_collator([dict(loaded[id]) for id, _ in local])
+        # Like TRL, each member has a row of its own: environments may write into it.
+        rows = trainer.data_collator([dict(self._rows[by_id[id].prompt_id]) for id, _ in local])
 
         self._is_rolling = True
-        with _enough_environments(trainer, len(rows)):
+        with _environments(trainer, len(rows), are_answered=False):
             try:
                 parent._generate_and_score_completions(rows)
                 raise AttachError(f"{type(trainer).__name__} generates without `_generate`")
@@ -351,6 +379,13 @@ class Sieve:
         for group in chunk:
             group.values = self._values(group)
 
+    @cached_property
+    def _rows(self) -> Any:
+        trainer = self._trainer
+        if trainer.args.remove_unused_columns:
+            return trainer._remove_unused_columns(trainer.train_dataset, description="training")
+        return trainer.train_dataset
+
     def _values(self, group: _Group) -> list[float]:
         """The filter's metric of each member."""
         rewards = torch.stack(group.rewards).cpu()
@@ -359,7 +394,7 @@ class Sieve:
             values = [float(length) for length in group.num_tokens]
         elif self._metric is not None:
             values = rewards[:, names.index(self._metric)].tolist()
-        elif self._normalizes_each and self._filter.kind == "variance":
+        elif self._normalizes_each and self._filter_kind == "variance":
             values = _normalized(rewards, self._trainer.reward_weights.cpu())
         else:
             values = _weighted(rewards, self._trainer.reward_weights.cpu())
@@ -367,6 +402,10 @@ class Sieve:
             # TRL trains on none of their tokens.
             values = [math.nan if cut else value for value, cut in zip(values, group.is_truncated, strict=True)]
         return values
+
+    @property
+    def _filter_kind(self) -> str | None:
+        return None if self._filter is None else self._filter.kind
 
     @property
     def _normalizes_each(self) -> bool:
@@ -391,7 +430,7 @@ class Sieve:
             trainer._pending_extra_logs.update(extra)
         self._batch = (local, rewards, num_tokens)
         try:
-            with _enough_environments(trainer, len(local)), _no_reset(trainer):
+            with _environments(trainer, len(local), are_answered=True):
                 output: dict[str, Any] = parent._generate_and_score_completions([dict(member.row) for member in local])
         finally:
             self._batch = None
@@ -403,7 +442,9 @@ class Sieve:
         idle = {}
         places = []
         for group in batch:
-            chosen = self._filter.judge([group.values])[0].members if self._filter.kind == "within_group" else None
+            chosen = None
+            if self._filter is not None and self._filter_kind == "within_group":
+                chosen = self._filter.judge([group.values])[0].members
             for i, reward in enumerate(group.rewards):
                 places.append((group.id, i))
                 if getattr(self._trainer, "mask_truncated_completions", False) and group.is_truncated[i]:
@@ -522,6 +563,20 @@ class _Sieved:
         return rewards
 
 
+def _combined(attempts: list[dict[str, float]]) -> dict[str, float]:
+    """The figures of a batch that took several attempts: counts are added, shares of all groups are means over them."""
+    combined = dict(attempts[-1])
+    num_groups = [attempt["groups/generated"] for attempt in attempts]
+    for name in combined:
+        values = [attempt.get(name, math.nan) for attempt in attempts]
+        if name.startswith(("groups/", "trajectories/", "tokens/", "turns/")) or name.endswith("/num_gen_batches"):
+            combined[name] = sum(values)
+        elif name.startswith("all/") or name == "train/filter_rate":
+            known = [(value, num) for value, num in zip(values, num_groups, strict=True) if not math.isnan(value)]
+            combined[name] = sum(value * num for value, num in known) / sum(num for _, num in known)
+    return combined
+
+
 # Rows and columns of what `_generate` returns: for each row a value, for the whole a dictionary of columns, a number or None.
 
 
@@ -537,7 +592,7 @@ def _split(parts: tuple[Any, ...], num_rows: int) -> list[tuple[Any, ...]]:
         if part is None or isinstance(part, list) and not part:
             return [_Whole(part)] * num_rows
         if isinstance(part, torch.Tensor) and part.ndim == 0:
-            return [_Whole("num_tokens")] * num_rows
+            return [_NUM_TOKENS] * num_rows
         raise AttachError(
             f"TRL {trl.__version__} generates a {type(part).__name__} that is no column of {num_rows} rows: "
             f"tamis is tested with {TESTED}"
@@ -553,13 +608,16 @@ class _Whole:
     value: Any
 
 
+_NUM_TOKENS = _Whole(object())
+"""In place of the number of the policy's tokens, which TRL before 1.9 returns too."""
+
+
 def _joined(rows: list[tuple[Any, ...]], num_tokens: int, device: Any) -> tuple[Any, ...]:
     """The rows as `_generate` would return them; `num_tokens` is the policy's tokens over all processes."""
 
     def column(values: Sequence[Any]) -> Any:
         if all(isinstance(value, _Whole) for value in values):
-            whole = values[0].value
-            return torch.tensor(num_tokens, device=device) if isinstance(whole, str) else whole
+            return torch.tensor(num_tokens, device=device) if values[0] is _NUM_TOKENS else values[0].value
         if isinstance(values[0], dict):
             return {name: column([value[name] for value in values]) for name in values[0]}
         return [None if isinstance(value, _Whole) else value for value in values]
@@ -598,7 +656,7 @@ def _taken(trainer: Any, num_rows: int) -> list[dict[str, Any]]:
 
 
 def _weighted(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
-    """TRL's weighted sum of each row; NaN where no function that has a weight answered."""
+    """TRL's weighted sum of each row; NaN if no function that has a weight answered."""
     sums = (rewards * weights).nansum(dim=1)
     sums[torch.isnan(rewards[:, weights != 0]).all(dim=1)] = math.nan
     values: list[float] = sums.tolist()
@@ -619,34 +677,42 @@ def _normalized(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
     return values
 
 
+class _Answered:
+    """In place of an environment whose answers are there already."""
+
+    def reset(self, **_: Any) -> None:
+        return None
+
+
 @contextlib.contextmanager
-def _enough_environments(trainer: Any, num_rows: int) -> Iterator[None]:
-    """TRL before 1.9 has an environment for each row of a generation batch, and wants as many rows."""
-    all_of_them = getattr(trainer, "environments", None)
-    if hasattr(trainer, "_environment_pool") or not all_of_them:
+def _environments(trainer: Any, num_rows: int, are_answered: bool) -> Iterator[None]:
+    """Environments for so many rows while TRL's method runs. If they have answered, they are not reset once more, for that
+    may take a container each."""
+    names = ("environments", "environment_factories", "_environment_pool")
+    saved = {name: getattr(trainer, name) for name in names if hasattr(trainer, name)}
+    if saved.get("environment_factories"):
+        changed: dict[str, Any] = {}
+        if are_answered:
+            factories = saved["environment_factories"]
+            changed["environment_factories"] = dict.fromkeys(factories, _Answered)
+            changed["_environment_pool"] = {name: [] for name in factories}
+    elif saved.get("environments") and "environment_factories" not in saved:
+        # TRL before 1.9 has an environment for each row of a generation batch, and wants as many rows.
+        environments = saved["environments"][:num_rows]
+        changed = {"environments": [_Answered()] * num_rows if are_answered else environments}
+        saved = {"environments": saved["environments"]}
+    else:
+        changed = {}
+    if not changed:
         yield
         return
-    trainer.environments = all_of_them[:num_rows]
+    for name, value in changed.items():
+        setattr(trainer, name, value)
     try:
         yield
     finally:
-        trainer.environments = all_of_them
-
-
-@contextlib.contextmanager
-def _no_reset(trainer: Any) -> Iterator[None]:
-    """Answers are there already: environments are not begun anew, which may take a container each."""
-    pools = getattr(trainer, "_environment_pool", None) or {None: getattr(trainer, "environments", None) or []}
-    silenced = []
-    for environment in (environment for pool in pools.values() for environment in pool):
-        with contextlib.suppress(AttributeError):
-            environment.reset = lambda **_: None
-            silenced.append(environment)
-    try:
-        yield
-    finally:
-        for environment in silenced:
-            del environment.reset
+        for name, value in saved.items():
+            setattr(trainer, name, value)
 
 
 class _Record:
@@ -661,20 +727,30 @@ class _Record:
     def _metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
-    def begin(self, steps: int) -> None:
-        """Makes the folder. Steps that a run resumed after `steps` will write again are taken out."""
-        lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
+    def begin(self, steps: int, pending: Mapping[str, Any] | None = None) -> str | None:
+        """Makes the folder, or says why not. Steps that a run resumed after `steps` will write again are taken out."""
+        text = self._metrics.read_text() if self._metrics.exists() else ""
+        # A line that the end of a run cut short does not count.
+        lines = text[: text.rfind("\n") + 1].splitlines()
         if steps == 0 and lines:
-            raise AttachError(f"`record`: {self.folder} has a run already, and this one starts anew: name another folder")
+            return f"`record`: {self.folder} has a run already, and this one starts anew: name another folder"
         (self.folder / "rollouts").mkdir(parents=True, exist_ok=True)
-        kept = [line for line in lines if json.loads(line)["step"] <= steps]
-        if kept != lines:
+        if pending is not None:
+            self._due, self._logged = pending["due"], pending["logged"]
+        again = self._due["step"] if self._due is not None else steps + 1
+        if text:
             part = self._metrics.with_suffix(".part")
-            part.write_text("".join(f"{line}\n" for line in kept))
+            part.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["step"] < again))
             part.replace(self._metrics)
         for file in (self.folder / "rollouts").glob("step_*.parquet"):
             if int(file.stem.removeprefix("step_")) > steps:
                 file.unlink()
+        return None
+
+    @property
+    def pending(self) -> dict[str, Any]:
+        """Figures that are not written yet, in plain types."""
+        return {"due": self._due, "logged": self._logged}
 
     def say(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -734,68 +810,95 @@ def _or_none(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
+def _refuse(reasons: list[str]) -> None:
+    """Raises on every process if one of them has a reason."""
+    if told := list(dict.fromkeys(gather_object(reasons))):
+        raise AttachError("\n".join(told))
+
+
 def _callback(trainer: Any, record: _Record | None) -> TrainerCallback:
     """Keeps the state in checkpoints, and the record's figures."""
     sieve: Sieve = trainer.sieve
-    is_main = trainer.accelerator.is_main_process
+    writes = record if trainer.accelerator.is_main_process else None
 
-    def file_of(folder: str | os.PathLike[str]) -> Path:
+    def file_in(folder: str | os.PathLike[str]) -> Path:
         return Path(folder) / f"tamis_sieve_{trainer.accelerator.process_index}.pt"
 
     def place_in_batch() -> int:
         return int(trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations))
 
-    class TamisSieve(TrainerCallback, ExportableState):  # type: ignore[misc]
+    def layout() -> dict[str, int]:
+        """What the rest of a generation batch is cut for."""
+        return {
+            "number of processes": trainer.accelerator.num_processes,
+            "`per_device_train_batch_size`": trainer.args.per_device_train_batch_size,
+            "`steps_per_generation`": trainer.args.steps_per_generation,
+            "`num_iterations`": trainer.num_iterations,
+        }
+
+    def restore(saved: Mapping[str, Any], folder: Path) -> list[str]:
+        """Continues from a checkpoint, or says why it cannot."""
+        try:
+            sieve.restore(saved)
+        except AttachError as error:
+            return [str(error)]
+        trainer._step = saved["place_in_batch"]
+        trainer._buffered_inputs = None
+        if not saved["place_in_batch"]:
+            return []
+        now, then = layout(), saved["layout"]
+        if reasons := [f"{name} is {now[name]} and was {then[name]}" for name in now if now[name] != then[name]]:
+            return [
+                f"the checkpoint is from inside a generation batch, whose rest is cut otherwise: {', '.join(reasons)}; "
+                "resume with the same, or from a checkpoint between batches"
+            ]
+        if not file_in(folder).exists():
+            return [
+                f"the rest of the checkpoint's generation batch is missing: {file_in(folder)}; the run ended while it "
+                "was saved: resume from an earlier checkpoint"
+            ]
+        rest = torch.load(file_in(folder), map_location=trainer.accelerator.device, weights_only=True)
+        trainer._buffered_inputs = rest["inputs"]
+        return []
+
+    class TamisSieve(TrainerCallback, ExportableState):
         def state(self) -> dict[str, Any]:
-            now = sieve.state() | {"place_in_batch": place_in_batch(), "world": trainer.accelerator.num_processes}
-            return {"args": {}, "attributes": {"saved": now}}
+            saved = sieve.state() | {"place_in_batch": place_in_batch(), "layout": layout()}
+            if writes is not None:
+                saved["record"] = writes.pending
+            return {"args": {}, "attributes": {"saved": saved}}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step > 0:
-                self.resume(args, state)
-            if record is not None and is_main:
-                record.begin(sieve._steps)
-
-        def resume(self, args: Any, state: Any) -> None:
-            kept = (state.stateful_callbacks or {}).get("TamisSieve")
-            if kept is None:
+            kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
+            saved = kept["attributes"]["saved"] if kept is not None else {}
+            if saved:
+                folder = sieve._resumed_from or Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                _refuse(restore(saved, Path(folder)))
+            elif state.global_step > 0:
                 _log.warning(
-                    "the checkpoint was saved without a sieve: it begins with the first prompts of the data, "
-                    "also those that were trained on before"
+                    "the checkpoint was saved without a sieve: the data start with their first prompts again, also with "
+                    "those that were trained on before"
                 )
-                return
-            saved = kept["attributes"]["saved"]
-            sieve.restore(saved)
-            if not saved["place_in_batch"]:
-                return
-            if saved["world"] != trainer.accelerator.num_processes:
-                raise AttachError(
-                    f"the checkpoint is from inside a generation batch of {saved['world']} processes, these are "
-                    f"{trainer.accelerator.num_processes}: resume with as many, or from a checkpoint between batches"
-                )
-            file = file_of(sieve._resumed_from or Path(args.output_dir) / f"checkpoint-{state.global_step}")
-            if not file.exists():
-                raise AttachError(f"the rest of the checkpoint's generation batch is not there: {file}")
-            rest = torch.load(file, map_location=trainer.accelerator.device, weights_only=True)
-            trainer._buffered_inputs = rest["inputs"]
-            trainer._step = saved["place_in_batch"]
+                # Callbacks whose state a checkpoint lacks are not saved by later ones.
+                state.stateful_callbacks = (state.stateful_callbacks or {}) | {"TamisSieve": self.state()}
+            reason = writes.begin(sieve._steps, saved.get("record")) if writes is not None else None
+            _refuse([] if reason is None else [reason])
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if place_in_batch() and trainer._buffered_inputs is not None:
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-                torch.save({"inputs": trainer._buffered_inputs}, file_of(folder))
-            if record is not None and is_main and not place_in_batch():
-                record.flush()
+                folder.mkdir(parents=True, exist_ok=True)
+                torch.save({"inputs": trainer._buffered_inputs}, file_in(folder))
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            if record is not None and is_main and logs and trainer.model.training:
-                record.logged(logs)
+            if writes is not None and logs and trainer.model.training:
+                writes.logged(logs)
                 if not place_in_batch():
-                    record.flush()
+                    writes.flush()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if record is not None and is_main:
-                record.flush()
+            if writes is not None:
+                writes.flush()
 
     return TamisSieve()
 
@@ -820,13 +923,24 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value != {"kind": "shuffle"} and value != "shuffle",
         "prompts come in TRL's own order, so that a run without dropped groups is TRL's",
     ),
+    **{
+        key: (lambda value: True, f"TRL's own settings decide it: {instead}")
+        for key, instead in {
+            "train_batch_size": "`generation_batch_size` over `num_generations`",
+            "n": "`num_generations`",
+            "ppo_mini_batch_size": "`per_device_train_batch_size` and `gradient_accumulation_steps`",
+            "total_steps": "`max_steps`",
+            "total_epochs": "`num_train_epochs`",
+        }.items()
+    },
+    "filter": (lambda value: True, "it is an argument of `attach`"),
 }
 """Values of `schedule` that TRL's training cannot follow, and why."""
 
 
 def attach(
     trainer: T,
-    filter: Filter | str | Mapping[str, Any] = "variance",
+    filter: Filter | str | Mapping[str, Any] | None = "variance",
     *,
     metric: str | None = None,
     schedule: Mapping[str, Any] | None = None,
@@ -841,7 +955,8 @@ def attach(
 
     Arguments:
         trainer: changed in place and returned. `trainer.sieve` has `totals`, `report` and `settings` afterwards.
-        filter: a `tamis.Filter`, the name of a kind, or the keys of `filter` in a configuration.
+        filter: a `tamis.Filter`, the name of a kind, or the keys of `filter` in a configuration. None keeps every group: for
+            a `record` of what the trainer does alone.
         metric: what the filter looks at: the name of a reward function, `length` (the policy's tokens), or None: the sum
             that TRL makes with `reward_weights`; with `multi_objective_aggregation="normalize_then_sum"` and the
             `variance` filter the sum of the normalized rewards. Members without a reward are left out, and so are
@@ -856,87 +971,118 @@ def attach(
     filled within the limits of the schedule.
     """
     owner: Any = trainer
-    reasons: list[str] = []
-    cls = type(owner)
-    name = cls.__name__
+    name = type(owner).__name__
     if isinstance(owner, _Sieved):
         raise AttachError("this trainer has a sieve already: make another trainer")
-    grouped = [getattr(trl, kind) for kind in ("GRPOTrainer", "RLOOTrainer") if hasattr(trl, kind)]
-    if not isinstance(owner, tuple(grouped)):
-        raise AttachError(f"{name} is neither a GRPOTrainer nor an RLOOTrainer of TRL, nor derived from one")
-    for method, parameters in _SEAM.items():
-        found = list(inspect.signature(getattr(cls, method)).parameters) if hasattr(cls, method) else None
-        if found != parameters:
-            seen = "is not there" if found is None else f"has the parameters {', '.join(found)}"
-            reasons.append(f"{name}.{method} of TRL {trl.__version__} {seen}: versions that work are {TESTED}")
-    args = owner.args
-    if reasons:
-        raise AttachError("\n".join(reasons))
-
-    if owner.train_dataset is None or not hasattr(owner.train_dataset, "__len__"):
-        reasons.append("`train_dataset` has no length: load it as a `Dataset`, not as an `IterableDataset`")
-    elif len(owner.train_dataset) == 0:
-        reasons.append("`train_dataset` is empty")
-    if getattr(owner, "rollout_func", None) is not None:
-        reasons.append("`rollout_func`: it returns answers without their prompts' columns, so groups cannot be told apart")
-    if owner.num_generations < 2:
-        reasons.append("`num_generations` is 1: a group needs two members to differ")
-    if getattr(owner, "is_in_train", False):
-        reasons.append("`train()` is running: attach before it")
+    kinds: Any = trl
+    if not isinstance(trainer, (kinds.GRPOTrainer, kinds.RLOOTrainer)):
+        why = (
+            "it trains while it generates, so there is no batch to fill"
+            if name == "AsyncGRPOTrainer"
+            else "it is neither a GRPOTrainer nor an RLOOTrainer of TRL, nor derived from one"
+        )
+        raise AttachError(f"{name}: {why}")
+    reasons = _obstacles(owner)
     if record is not None and Path(record).exists() and not Path(record).is_dir():
         reasons.append(f"`record`: {record} is a file, and a folder is written")
-
-    judge, named = None, None
-    try:
-        if isinstance(filter, Filter):
-            judge = filter
-        else:
-            judge = Filter(**({"kind": filter} if isinstance(filter, str) else dict(filter)))
-        named = judge.settings.get("metric")
-    except (ConfigError, TypeError) as error:
-        reasons.append(f"`filter`: {error}")
-    metrics = [*owner.reward_func_names, "length"]
-    if metric is not None and named is not None and metric != named:
-        reasons.append(f"`metric` is {metric!r}, and the filter's own is {named!r}: say one of them")
-    metric = metric if metric is not None else named
-    if metric in ("reward", "score", "seq_reward") and metric not in metrics:
-        metric = None
-    if metric is not None and metric not in metrics:
-        reasons.append(f"`metric`: there is no reward function {metric!r}; there are {', '.join(metrics)}")
-
-    asked = dict(schedule or {})
-    for key, (refuses, why) in _REFUSED.items():
-        if key in asked and refuses(asked[key]):
-            reasons.append(f"`schedule.{key}: {json.dumps(asked[key])}`: {why}")
-            del asked[key]
-    scheduler = None
-    num_groups, rest = divmod(args.generation_batch_size, owner.num_generations)
-    if rest:
-        reasons.append("`generation_batch_size` is no multiple of `num_generations`")
-    elif judge is not None:
-        if "mode" not in asked:
-            asked["mode"] = "rounds" if judge.compares_groups else "deficit"
-        if asked["mode"] == "deficit":
-            asked.setdefault("granularity", 1)
-        try:
-            scheduler = Scheduler(train_batch_size=num_groups, n=owner.num_generations, filter=judge, **asked)
-        except (ConfigError, TypeError) as error:
-            reasons.append(f"`schedule`: {error}")
-    if reasons or scheduler is None or judge is None:
+    judge, metric = _judge(owner, filter, metric, reasons)
+    scheduler = _scheduler(owner, judge, metric, dict(schedule or {}), reasons)
+    if reasons or scheduler is None:
         raise AttachError("\n".join(reasons))
 
     kept = None if record is None else _Record(Path(record))
-    owner.sieve = Sieve(owner, judge, metric, scheduler, kept, args.seed if seed is None else seed)
-    owner.__class__ = type(f"Sieved{name}", (_Sieved, cls), {})
+    owner.sieve = Sieve(owner, judge, metric, scheduler, kept, owner.args.seed if seed is None else seed)
+    owner.__class__ = type(f"Sieved{name}", (_Sieved, type(owner)), {})
     owner.add_callback(_callback(owner, kept))
     if owner.accelerator.is_main_process:
         told = [
-            f"{name} trains on groups that the filter keeps ({judge.rule}).",
-            "Gradient norms are 3 to 4 times larger where most groups were uniform: `max_grad_norm` "
-            f"({args.max_grad_norm}) clips more.",
+            f"{name} trains on {'every group' if judge is None else f'groups that the filter keeps ({judge.rule})'}.",
+            "Gradient norms are 3 to 4 times larger if most groups were uniform: `max_grad_norm` "
+            f"({owner.args.max_grad_norm}) clips more.",
             "An epoch of TRL is still so many batches; `sieve/epoch` counts passes over the data.",
         ]
-        if getattr(args, "beta", 0):
-            told.append(f"With beta = {args.beta} a dropped group loses its KL term too.")
+        if owner.args.beta:
+            told.append(f"With beta = {owner.args.beta} a dropped group loses its KL term too.")
         _log.warning("%s", " ".join(told))
     return trainer
+
+
+def _moved(cls: type) -> list[str]:
+    """Which of the three methods are not what they were in the versions of `TESTED`."""
+    reasons = []
+    for method, parameters in _SEAM.items():
+        found = list(inspect.signature(getattr(cls, method)).parameters) if hasattr(cls, method) else None
+        if found != parameters:
+            seen = "is missing" if found is None else f"has the parameters {', '.join(found)}"
+            reasons.append(f"{cls.__name__}.{method} of TRL {trl.__version__} {seen}: versions that work are {TESTED}")
+    return reasons
+
+
+def _obstacles(trainer: Any) -> list[str]:
+    """Why the trainer itself cannot have a sieve."""
+    cls = type(trainer)
+    reasons = _moved(cls)
+    if copied := [base.__name__ for base in cls.__mro__ if base.__name__ == "GRPOWithReplayBufferTrainer"]:
+        reasons.append(f"{copied[0]} replaces groups without signal itself, by older ones: use GRPOTrainer")
+    for method in ("get_train_dataloader", "_get_train_sampler"):
+        if getattr(cls, method).__module__.partition(".")[0] not in ("trl", "transformers"):
+            reasons.append(f"{cls.__name__}.{method} is your own, and the sieve takes prompts in the order of TRL's sampler")
+    if getattr(trainer, "is_in_train", False):
+        reasons.append("`train()` is running: attach before it")
+    if getattr(trainer, "rollout_func", None) is not None:
+        reasons.append("`rollout_func`: its answers may belong to other prompts than those it is given")
+    if trainer.args.auto_find_batch_size:
+        reasons.append("`auto_find_batch_size`: a smaller batch would not hold the groups that the sieve fills it with")
+    if trainer.num_generations < 2:
+        reasons.append("`num_generations` is 1: a group needs two members to differ")
+    if rest := trainer.args.generation_batch_size % trainer.num_generations:
+        reasons.append(f"`generation_batch_size` is {rest} over a multiple of `num_generations`")
+    data, num_groups = trainer.train_dataset, trainer.args.generation_batch_size // trainer.num_generations
+    if data is None or not hasattr(data, "__len__"):
+        reasons.append("`train_dataset` has no length: load it as a `Dataset`, not as an `IterableDataset`")
+    elif len(data) < num_groups:
+        reasons.append(f"`train_dataset` has {len(data)} rows, and a generation batch takes {num_groups}")
+    return reasons
+
+
+def _judge(
+    trainer: Any, filter: Filter | str | Mapping[str, Any] | None, metric: str | None, reasons: list[str]
+) -> tuple[Filter | None, str | None]:
+    """The filter and the name of what it looks at; None: the sum of the rewards."""
+    judge = None
+    try:
+        if filter is None or isinstance(filter, Filter):
+            judge = filter
+        else:
+            judge = Filter(**({"kind": filter} if isinstance(filter, str) else dict(filter)))
+    except (ConfigError, TypeError, ValueError) as error:
+        reasons.append(f"`filter`: {error}")
+    named = None if judge is None else judge.settings.get("metric")
+    if metric is not None and named is not None and metric != named:
+        reasons.append(f"`metric` is {metric!r}, and the filter's own is {named!r}: give one of them")
+    metric = metric if metric is not None else named
+    metrics = [*trainer.reward_func_names, "length"]
+    if metric in ("reward", "score", "seq_reward") and metric not in metrics:
+        return judge, None
+    if metric is not None and metric not in metrics:
+        reasons.append(f"`metric`: there is no reward function {metric!r}; there are {', '.join(metrics)}")
+    return judge, metric
+
+
+def _scheduler(
+    trainer: Any, judge: Filter | None, metric: str | None, asked: dict[str, Any], reasons: list[str]
+) -> Scheduler | None:
+    """The scheduler of these keys, as far as TRL's training can follow it."""
+    for key, (refuses, why) in _REFUSED.items():
+        if key in asked and refuses(asked[key]):
+            reasons.append(f"`schedule.{key}: {json.dumps(asked.pop(key), default=str)}`: {why}")
+    asked.setdefault("mode", "rounds" if judge is not None and judge.compares_groups else "deficit")
+    if asked["mode"] == "deficit":
+        asked.setdefault("granularity", 1)
+    num_groups = max(trainer.args.generation_batch_size // trainer.num_generations, 1)
+    named = None if judge is None else judge.settings | {"metric": metric or "reward"}
+    try:
+        return Scheduler(train_batch_size=num_groups, n=max(trainer.num_generations, 2), filter=named, **asked)
+    except (ConfigError, TypeError) as error:
+        reasons.append(f"`schedule`: {error}")
+        return None
