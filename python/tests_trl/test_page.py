@@ -108,15 +108,15 @@ class ExampleTests(unittest.TestCase):
 class PythonTests(unittest.TestCase):
     def run_fence(self, text: str) -> Any:
         """Runs Python of a page with the example's trainer, for two steps."""
-        trainer = load_example().make_trainer()
-        trainer.args.max_steps = 2
-        names = {"trainer": trainer}
         with (
             tempfile.TemporaryDirectory() as folder,
             contextlib.chdir(folder),
             contextlib.redirect_stdout(io.StringIO()),
         ):
-            exec(compile(text, "page", "exec"), names)
+            # In the folder, where the trainer makes its own.
+            trainer = load_example().make_trainer()
+            trainer.args.max_steps = 2
+            exec(compile(text, "page", "exec"), {"trainer": trainer})
         return trainer
 
     def test_the_page_of_the_package(self) -> None:
