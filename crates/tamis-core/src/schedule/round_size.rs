@@ -97,8 +97,11 @@ impl ScheduleSettings {
             Some(keep) => {
                 // Where nothing was dropped, a filter changes nothing. The rest saturates where next to nothing is kept.
                 let was_all_kept = keep_rate.ratio() == Some(1.0);
-                let wanted =
-                    if was_all_kept { deficit as u64 } else { prompts_for(deficit, keep, margin).ceil() as u64 };
+                let wanted = if was_all_kept {
+                    deficit as u64
+                } else {
+                    prompts_for(deficit, keep, margin).ceil() as u64
+                };
                 wanted.max(1).checked_next_multiple_of(granularity as u64).unwrap_or(u64::MAX)
             }
             None => one,
