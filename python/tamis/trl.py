@@ -852,12 +852,16 @@ def _callback(trainer: Any, record: _Record | None) -> TrainerCallback:
                 f"the checkpoint is from inside a generation batch, whose rest is cut otherwise: {', '.join(reasons)}; "
                 "resume with the same, or from a checkpoint between batches"
             ]
-        if not file_in(folder).exists():
+        device = trainer.accelerator.device
+        try:
+            # Without an index: several processes on a CPU have `cpu:0`, which PyTorch does not load to.
+            location = "cpu" if device.type == "cpu" else device
+            rest = torch.load(file_in(folder), map_location=location, weights_only=True)
+        except Exception as error:
             return [
-                f"the rest of the checkpoint's generation batch is missing: {file_in(folder)}; the run ended while it "
-                "was saved: resume from an earlier checkpoint"
+                f"the rest of the checkpoint's generation batch cannot be loaded ({file_in(folder)}: {error}): if the run "
+                "ended while it was saved, resume from an earlier checkpoint"
             ]
-        rest = torch.load(file_in(folder), map_location=trainer.accelerator.device, weights_only=True)
         trainer._buffered_inputs = rest["inputs"]
         return []
 

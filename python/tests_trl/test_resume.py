@@ -171,11 +171,13 @@ class ResumeTests(Case):
                     self.fit(trainer, resume_from_checkpoint=True)
                 for reason in reasons:
                     self.assertIn(reason, str(raised.exception))
-        with self.subTest("no rest"):
-            (self.folder / "halves" / "checkpoint-3" / "tamis_sieve_0.pt").unlink()
-            trainer = self.sieved(out="halves", **self.settings("inside a batch"))
-            with self.assertRaisesRegex(AttachError, "rest of the checkpoint's generation batch is missing"):
-                self.fit(trainer, resume_from_checkpoint=True)
+        file = self.folder / "halves" / "checkpoint-3" / "tamis_sieve_0.pt"
+        for name, damage in (("cut short", lambda: file.write_bytes(file.read_bytes()[:100])), ("missing", file.unlink)):
+            with self.subTest(name):
+                damage()
+                trainer = self.sieved(out="halves", **self.settings("inside a batch"))
+                with self.assertRaisesRegex(AttachError, "rest of the checkpoint's generation batch cannot be loaded"):
+                    self.fit(trainer, resume_from_checkpoint=True)
 
     def test_state_is_data(self):
         """What a checkpoint has from us is JSON, and tensors that load without running code."""

@@ -9,15 +9,21 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import random
+import string
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import datasets  # noqa: E402
 import torch
 import transformers
 import trl
+import trl.chat_template_utils
 from datasets import Dataset
 from packaging.version import Version
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -33,42 +39,57 @@ CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 transformers.logging.disable_progress_bar()
 transformers.logging.set_verbosity_error()
-logging.getLogger("tamis.trl").setLevel(logging.ERROR)
+for _name in ("tamis.trl", "trl", "accelerate"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+datasets.disable_progress_bars()
 
 
 def tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
-    vocabulary = {token: id for id, token in enumerate(["<pad>", "<eos>", "<unk>", *CHARACTERS])}
-    characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    characters.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    characters.decoder = decoders.Fuse()
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
-    )
+    made = _tokenizer(["<pad>", "<eos>", "<unk>", *CHARACTERS], "<eos>")
     if chat:
         made.chat_template = CHAT
     return made
 
 
+def tool_tokenizer() -> PreTrainedTokenizerFast:
+    """Of all characters, with a chat template of TRL's own package that knows tools."""
+    tokens = ["<pad>", "<|im_end|>", "<unk>", "<|im_start|>", "\n", *string.printable[:95]]
+    made = _tokenizer(tokens, "<|im_end|>")
+    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    made.chat_template = trl.chat_template_utils.qwen3_chat_template
+    return made
+
+
+def _tokenizer(tokens: list[str], end: str) -> PreTrainedTokenizerFast:
+    characters = Tokenizer(models.WordLevel({token: id for id, token in enumerate(tokens)}, unk_token="<unk>"))
+    characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=characters, pad_token="<pad>", eos_token=end, unk_token="<unk>", padding_side="left"
+    )
+
+
 _SAVED = tempfile.TemporaryDirectory()
 
 
-def model() -> LlamaForCausalLM:
+def model(vocab_size: int = len(CHARACTERS) + 3) -> LlamaForCausalLM:
     """From a folder, for TRL loads a reference model from there once more."""
-    if not Path(_SAVED.name, "config.json").exists():
-        _new_model().save_pretrained(_SAVED.name)
-    return LlamaForCausalLM.from_pretrained(_SAVED.name)
+    folder = Path(_SAVED.name, str(vocab_size))
+    if not folder.exists():
+        _new_model(vocab_size).save_pretrained(folder)
+    return LlamaForCausalLM.from_pretrained(folder)
 
 
-def _new_model() -> LlamaForCausalLM:
+def _new_model(vocab_size: int) -> LlamaForCausalLM:
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(CHARACTERS) + 3,
+            vocab_size=vocab_size,
             hidden_size=32,
             intermediate_size=64,
             num_hidden_layers=1,
             num_attention_heads=2,
-            max_position_embeddings=256,
+            max_position_embeddings=2048,
             pad_token_id=0,
             eos_token_id=1,
             bos_token_id=1,
@@ -147,6 +168,18 @@ SETTINGS: dict[str, Any] = {
     "beta": 0.0,
 }
 """Four groups of four a step."""
+ARGUMENTS = (
+    "environment_factory",
+    "eval_dataset",
+    "model",
+    "peft_config",
+    "processing_class",
+    "reward_processing_classes",
+    "rollout_func",
+    "tools",
+    "train_dataset",
+)
+"""What goes to a trainer itself, and not into its configuration."""
 
 
 class Case(unittest.TestCase):
@@ -167,7 +200,7 @@ class Case(unittest.TestCase):
         cls = cls or trl.GRPOTrainer
         more = {
             name: settings.pop(name)
-            for name in ("eval_dataset", "tools", "environment_factory", "peft_config", "model", "processing_class")
+            for name in ARGUMENTS
             if name in settings
         }
         is_rloo = issubclass(cls, trl.RLOOTrainer)

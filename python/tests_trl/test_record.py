@@ -1,0 +1,205 @@
+"""What `record` writes is a run folder: the commands read it, and its sums are those of the ledger."""
+
+import json
+import os
+import shutil
+import subprocess
+import unittest
+from collections import Counter
+
+import pyarrow.parquet
+from toy import Case, Judge, data, noise
+from transformers import TrainerCallback
+
+from tamis.trl import AttachError
+
+PROGRAM = os.environ.get("TAMIS_PROGRAM") or shutil.which("tamis")
+
+
+class Killed(Exception):
+    pass
+
+
+class Killing(TrainerCallback):
+    def __init__(self, steps):
+        self.steps = steps
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == self.steps:
+            raise Killed
+
+
+class RecordTests(Case):
+    def recorded(self, name="record", **keywords):
+        keywords.setdefault("sieve", {})["record"] = self.folder / name
+        return self.sieved(**keywords)
+
+    def rows(self, name="record"):
+        files = sorted((self.folder / name / "rollouts").iterdir(), key=lambda file: int(file.stem.split("_")[1]))
+        return [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+
+    def lines(self, name="record"):
+        return [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+
+    def check_sums(self, trainer, name="record"):
+        totals, rows, lines = trainer.sieve.totals, self.rows(name), self.lines(name)
+        for place in ("generated", "trained", "dropped", "surplus"):
+            self.assertEqual(sum(line[f"groups/{place}"] for line in lines), totals[place]["groups"], place)
+        self.assertEqual(len(rows), totals["generated"]["trajectories"])
+        self.assertEqual(sum(len(row["token_ids"]) for row in rows), totals["generated"]["tokens"])
+        verdicts = Counter(row["verdict"] for row in rows)
+        self.assertEqual(verdicts["trained"], totals["trained"]["trajectories"])
+        self.assertEqual(verdicts["surplus"], totals["surplus"]["trajectories"])
+        self.assertEqual([line["step"] for line in lines], list(range(1, len(lines) + 1)))
+        self.assertEqual(sorted({row["step"] for row in rows}), [line["step"] for line in lines])
+
+    def test_rows(self):
+        judge = Judge()
+
+        def told(row, log_extra, **_):
+            log_extra("row_of_it", list(row))
+            log_extra("verdict", ["ours"] * len(row))
+            return [0.0] * len(row)
+
+        trainer = self.fit(self.recorded(rewards=[judge, told], reward_weights=[2.0, 0.0]))
+        self.check_sums(trainer)
+        rows = self.rows()
+        wanted = data()["want"]
+        self.assertEqual(
+            Counter((row["prompt_id"], row["completion"]) for row in rows),
+            Counter(judge.asked),
+        )
+        for row in rows:
+            right = float(wanted[row["prompt_id"]] in row["completion"])
+            self.assertEqual(row["prompt"], f"q{row['prompt_id']:03}:")
+            self.assertEqual((row["digit"], row["told"], row["reward"], row["metric_value"]), (right, 0, 2 * right, 2 * right))
+            self.assertEqual((row["row_of_it"], row["extra_verdict"]), (str(row["prompt_id"]), "ours"))
+            self.assertEqual(row["metric"], "reward")
+            self.assertEqual(row["finish_reason"], "stop" if row["token_ids"][-1] in (0, 1) else "length")
+            self.assertTrue(all(row["loss_mask"]))
+            self.assertEqual(row["advantage"] is not None, row["verdict"] == "trained")
+            if row["verdict"] == "trained":
+                self.assertEqual(row["advantage"] > 0, right == 1)
+            else:
+                self.assertIn(row["verdict"], ("all_wrong", "all_correct", "uniform", "surplus"))
+        groups = Counter(row["group_id"] for row in rows)
+        self.assertEqual(set(groups.values()), {4})
+        lines = self.lines()
+        logged = [line for line in trainer.state.log_history if "loss" in line]
+        for ours, theirs in zip(lines, logged, strict=True):
+            for name in ("loss", "grad_norm", "reward", "groups/generated", "learning_rate"):
+                self.assertEqual(ours[name], theirs[name], name)
+            own = [row["reward"] for row in rows if row["step"] == ours["step"]]
+            self.assertAlmostEqual(ours["all/reward/mean"], sum(own) / len(own))
+            self.assertAlmostEqual(ours["all/pass_rate"], sum(map(bool, own)) / len(own))
+
+    def test_several_steps_of_a_batch(self):
+        for name, iterations, per_generation in (("steps", 1, 4), ("iterations", 2, 2)):
+            with self.subTest(name):
+                trainer = self.fit(
+                    self.recorded(name, num_iterations=iterations, steps_per_generation=per_generation, max_steps=6)
+                )
+                self.assertEqual(len(self.lines(name)), 3)
+                self.check_sums(trainer, name)
+                losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+                for place, line in enumerate(self.lines(name)):
+                    self.assertAlmostEqual(line["loss"], sum(losses[2 * place : 2 * place + 2]) / 2)
+
+    def test_members_that_bear_no_loss(self):
+        def some(completions, want, **_):
+            return [None if len(text) < 7 else float(digit in text) for digit, text in zip(want, completions, strict=True)]
+
+        trainer = self.fit(self.recorded("unscored", rewards=some))
+        self.check_sums(trainer, "unscored")
+        left_out = [row for row in self.rows("unscored") if row["verdict"] == "unscored" and len(row["completion"]) < 7]
+        self.assertGreaterEqual(len(left_out), trainer.sieve.totals["left_out"]["trajectories"])
+        self.assertEqual({row["reward"] for row in left_out} | {row["metric_value"] for row in left_out}, {None})
+        trainer = self.fit(self.recorded("within", filter={"kind": "within_group", "k": 2}, rewards=noise))
+        self.check_sums(trainer, "within")
+        self.assertEqual(sum(row["verdict"] == "unchosen" for row in self.rows("within")), 24)
+
+    def test_without_a_filter(self):
+        trainer = self.fit(self.recorded(filter=None))
+        self.check_sums(trainer)
+        self.assertEqual({row["verdict"] for row in self.rows()}, {"trained"})
+
+    def test_resume_leaves_no_step_twice(self):
+        for name, settings in {
+            "between": {"steps_per_generation": 2, "save_steps": 2},
+            "inside": {"steps_per_generation": 4, "save_steps": 3},
+            "seldom logged": {"steps_per_generation": 2, "save_steps": 2, "logging_steps": 3},
+        }.items():
+            with self.subTest(name):
+                keywords = {"save_strategy": "steps", "max_steps": 8, **settings}
+                whole = self.fit(self.recorded(f"{name} whole", out=f"{name} whole", **keywords))
+                self.check_sums(whole, f"{name} whole")
+                killed = self.recorded(name, out=name, **keywords)
+                killed.add_callback(Killing(5))
+                with self.assertRaises(Killed):
+                    self.fit(killed)
+                # The end of the run cut a line short.
+                with (self.folder / name / "metrics.jsonl").open("a") as file:
+                    file.write('{"step": 9, "lo')
+                second = self.recorded(name, out=name, **keywords)
+                self.fit(second, resume_from_checkpoint=True)
+                self.check_sums(second, name)
+                self.assertEqual(self.rows(name), self.rows(f"{name} whole"))
+                for one, other in zip(self.lines(name), self.lines(f"{name} whole"), strict=True):
+                    # What TRL has not logged at a checkpoint it forgets.
+                    own = ("groups/", "all/", "tokens/", "train/", *(() if name == "seldom logged" else ("loss", "grad_norm")))
+                    self.assertEqual(*[{k: v for k, v in line.items() if k.startswith(own)} for line in (one, other)])
+
+    def test_used_folder(self):
+        self.fit(self.recorded())
+        before = (self.folder / "record" / "metrics.jsonl").read_text()
+        with self.assertRaisesRegex(AttachError, "has a run already, and this one starts anew"):
+            self.fit(self.recorded())
+        self.assertEqual((self.folder / "record" / "metrics.jsonl").read_text(), before)
+
+    def test_empty_folder_and_missing_parents(self):
+        (self.folder / "a").mkdir()
+        self.fit(self.recorded("a", max_steps=1))
+        self.fit(self.recorded("b/c", max_steps=1))
+        self.assertEqual(len(self.lines("b/c")), 1)
+
+
+@unittest.skipUnless(PROGRAM, "there is no program `tamis`: TAMIS_PROGRAM names it")
+class CommandTests(Case):
+    def run_program(self, *arguments):
+        done = subprocess.run(
+            [PROGRAM, *map(str, arguments)],
+            cwd=self.folder,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_commands(self):
+        for chat in (False, True):
+            with self.subTest(chat=chat):
+                name = f"run {chat}"
+                trainer = self.fit(self.sieved(sieve={"record": self.folder / name}, rows=data(chat=chat), max_steps=4))
+                totals = {place: counts["groups"] for place, counts in trainer.sieve.totals.items()}
+                monitor = self.run_program("monitor", name, "--once")
+                line = next(line for line in monitor.splitlines() if line.startswith("groups"))
+                for place in ("generated", "dropped", "trained"):
+                    self.assertIn(f"{totals[place]} {place}", line)
+                rollouts = self.run_program("rollouts", name, "--step", 2, "--limit", 1000, "--json")
+                told = json.loads(rollouts)
+                self.assertEqual(len(told["rows"]), told["num_trajectories"])
+                self.assertEqual(told["verdicts"]["trained"], 16)
+                for trajectory in told["rows"]:
+                    self.assertIn(f"q{trajectory['prompt_id']:03}:", trajectory["prompt"])
+                    self.assertTrue(trajectory["completion"] or trajectory["token_ids"][0] < 3, trajectory)
+                self.run_program("report", name, "--out", "report.html")
+                self.assertIn("<html", (self.folder / "report.html").read_text().lower())
+                judged = self.run_program("filter", *sorted((self.folder / name / "rollouts").iterdir()), "--metric", "reward")
+                self.assertIn(str(totals["generated"]), judged)
+                self.assertIn(str(totals["generated"]), self.run_program("advise", name))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,191 @@
+"""What a sieve does not go with is refused when it is attached: all of it at once, each with its reason."""
+
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import trl
+from toy import Case, data
+
+import tamis.trl
+from tamis.trl import AttachError
+
+
+class RefusalTests(Case):
+    def reasons(self, trainer, *arguments, **keywords):
+        before = type(trainer)
+        with self.assertRaises(AttachError) as raised:
+            tamis.trl.attach(trainer, *arguments, **keywords)
+        self.assertIs(type(trainer), before)
+        self.assertFalse(hasattr(trainer, "sieve"))
+        return str(raised.exception).splitlines()
+
+    def test_values_of_the_schedule(self):
+        for key, value, reason in [
+            ("mode", "streaming", "whole batches"),
+            ("on_limit", "use_partial", "batches of one size"),
+            ("on_limit", "skip", "batches of one size"),
+            ("on_empty_round", "skip", "always trains on a batch"),
+            ("on_exhausted", "use_partial", "TRL says when training ends"),
+            ("on_exhausted", "stop", "TRL says when training ends"),
+            ("surplus", "carry", "sampled by the weights of now"),
+            ("refill", False, "batches of one size"),
+            ("rounds_in_flight", 2, "one batch at a time"),
+            ("screen_first", 2, "at once"),
+            ("selector", {"kind": "posterior"}, "TRL's own order"),
+            ("train_batch_size", 4, "`generation_batch_size`"),
+            ("n", 4, "`num_generations`"),
+            ("total_steps", 4, "`max_steps`"),
+            ("total_epochs", 4, "`num_train_epochs`"),
+            ("ppo_mini_batch_size", 4, "`per_device_train_batch_size`"),
+            ("filter", "variance", "argument of `attach`"),
+            ("max_num_gen_batches", 0, "max_num_gen_batches"),
+            ("max_rounds", 4, "max_rounds"),
+        ]:
+            with self.subTest(key, value=value):
+                told = self.reasons(self.trainer(), schedule={key: value})
+                self.assertIn(f"schedule", told[0])
+                self.assertIn(key, told[0])
+                self.assertIn(reason, told[0])
+
+    def test_values_that_are_the_default_are_no_reason(self):
+        trainer = self.trainer()
+        tamis.trl.attach(
+            trainer,
+            schedule={
+                "on_limit": "error",
+                "on_exhausted": "next_epoch",
+                "surplus": "discard",
+                "refill": True,
+                "rounds_in_flight": 1,
+                "screen_first": None,
+                "selector": {"kind": "shuffle"},
+            },
+        )
+        self.assertEqual(trainer.sieve.totals["generated"]["groups"], 0)
+
+    def test_filters_and_metrics(self):
+        for arguments, keywords, reason in [
+            (("nope",), {}, "`filter`: "),
+            (({"kind": "variance", "tolerances": 1},), {}, "`filter`: "),
+            ((3,), {}, "`filter`: "),
+            ((), {"metric": "nope"}, "there is no reward function 'nope'; there are digit, length"),
+            (({"kind": "variance", "metric": "digit"},), {"metric": "length"}, "give one of them"),
+        ]:
+            with self.subTest(reason):
+                self.assertIn(reason, self.reasons(self.trainer(), *arguments, **keywords)[0])
+
+    def test_trainers(self):
+        def rollout(prompts, trainer):
+            raise NotImplementedError
+
+        class Sampling(trl.GRPOTrainer):
+            def _get_train_sampler(self, dataset=None):
+                return super()._get_train_sampler(dataset)
+
+        with self.subTest("own sampler"):
+            self.assertIn("Sampling._get_train_sampler is your own", self.reasons(self.trainer(cls=Sampling))[0])
+        with self.subTest("stream"):
+            stream = data().to_iterable_dataset()
+            trainer = self.trainer(train_dataset=data())
+            trainer.train_dataset = stream
+            self.assertIn("no length", self.reasons(trainer)[0])
+        with self.subTest("few rows"):
+            self.assertIn("has 3 rows, and a generation batch takes 4", self.reasons(self.trainer(rows=data(3)))[0])
+        with self.subTest("rollout_func"):
+            self.assertIn("`rollout_func`", self.reasons(self.trainer(rollout_func=rollout))[0])
+        with self.subTest("auto_find_batch_size"):
+            # TRL refuses it by itself from some version on.
+            trainer = self.trainer()
+            trainer.args.auto_find_batch_size = True
+            self.assertIn("`auto_find_batch_size`", self.reasons(trainer)[0])
+        with self.subTest("replay buffer"):
+            try:
+                from trl.experimental import grpo_with_replay_buffer as replaying
+            except ImportError:
+                pass
+            else:
+                trainer = self.trainer(
+                    cls=replaying.GRPOWithReplayBufferTrainer, config=replaying.GRPOWithReplayBufferConfig
+                )
+                self.assertIn("replaces groups without signal itself", self.reasons(trainer)[0])
+
+    def test_other_trainers(self):
+        class Trainer:
+            pass
+
+        class AsyncGRPOTrainer:
+            pass
+
+        with self.assertRaisesRegex(AttachError, "Trainer: it is neither a GRPOTrainer nor an RLOOTrainer"):
+            tamis.trl.attach(Trainer())
+        with self.assertRaisesRegex(AttachError, "AsyncGRPOTrainer: it trains while it generates"):
+            tamis.trl.attach(AsyncGRPOTrainer())
+
+    def test_twice(self):
+        trainer = tamis.trl.attach(self.trainer())
+        with self.assertRaisesRegex(AttachError, "has a sieve already"):
+            tamis.trl.attach(trainer)
+
+    def test_all_at_once(self):
+        class Moved(trl.GRPOTrainer):
+            def _generate(self, prompts, more=None):
+                return super()._generate(prompts)
+
+        trainer = self.trainer(cls=Moved, rows=data(2))
+        trainer.args.auto_find_batch_size = True
+        file = self.folder / "file"
+        file.touch()
+        told = self.reasons(
+            trainer,
+            metric="nope",
+            record=file,
+            schedule={"mode": "streaming", "surplus": "carry", "n": 3, "max_num_gen_batches": 0},
+        )
+        starts = [
+            "Moved._generate",
+            "`auto_find_batch_size`",
+            "`train_dataset`",
+            "`record`",
+            "`metric`",
+            "`schedule.mode",
+            "`schedule.surplus",
+            "`schedule.n",
+            "`schedule`: ",
+        ]
+        found = [next((line for line in told if line.startswith(start)), None) for start in starts]
+        self.assertNotIn(None, found, told)
+
+    def test_while_it_trains(self):
+        trainer = self.trainer()
+        trainer.is_in_train = True
+        self.assertIn("`train()` is running", self.reasons(trainer)[0])
+
+    def test_said_when_attached(self):
+        with self.assertLogs("tamis.trl", "WARNING") as logged:
+            tamis.trl.attach(self.trainer(beta=0.1))
+        told = logged.output[0]
+        for text in ("GRPOTrainer trains on groups that the filter keeps", "max_grad_norm", "KL term", "sieve/epoch"):
+            self.assertIn(text, told)
+
+
+class ImportTests(unittest.TestCase):
+    def test_without_trl(self):
+        """The error names what is missing and how to get it."""
+        code = "import sys; sys.modules['trl'] = None; import tamis; print('package'); import tamis.trl"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual(done.stdout, "package\n")
+        self.assertIn("ImportError: tamis.trl needs TRL with what TRL needs (`pip install trl`)", done.stderr)
+
+    def test_needs_nothing_else(self):
+        """Of the package, without TRL's own requirements, no module asks for PyTorch or numpy."""
+        code = "import sys; import tamis; print(sorted({'torch', 'numpy', 'trl'} & set(sys.modules)))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout, "[]\n")
+        source = Path(tamis.trl.__file__).read_text()
+        self.assertNotIn("import numpy", source)
+
+
+if __name__ == "__main__":
+    unittest.main()

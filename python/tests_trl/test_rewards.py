@@ -1,0 +1,193 @@
+"""What a group is judged by: weights, members without a reward, other metrics, other filters."""
+
+import asyncio
+import itertools
+import unittest
+
+import trl
+from toy import Case, alike, digit, noise, seeing, text_of
+
+from tamis.trl import NothingKept
+
+
+def advantages(trainer):
+    """Of all that the loss saw."""
+    return [advantage for _, _, advantage in itertools.chain(*trainer.seen)]
+
+
+class WeightTests(Case):
+    def test_function_of_weight_zero_makes_no_signal(self):
+        trainer = self.fit(self.sieved(cls=seeing(), rewards=[noise, digit], reward_weights=[0.0, 1.0]))
+        self.assertNotIn(0, advantages(trainer))
+        self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
+        self.assertIn("noise", trainer.reward_func_names)
+        # With a weight the same function makes every group differ.
+        weighted = self.fit(self.sieved(rewards=[noise, digit], reward_weights=[0.1, 1.0]))
+        self.assertEqual(weighted.sieve.totals["dropped"]["groups"], 0)
+
+    def test_metric_is_a_function(self):
+        trainer = self.fit(self.sieved(cls=seeing(), sieve={"metric": "digit"}, rewards=[noise, digit]))
+        self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
+        self.assertEqual(trainer.sieve.settings["metric"], "digit")
+
+    def test_metric_is_a_length(self):
+        trainer = self.fit(self.sieved(sieve={"metric": "length"}, rewards=alike))
+        # Answers that all met the limit of tokens are as long as each other.
+        self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
+        self.assertEqual(trainer.state.log_history[0]["frac_reward_zero_std"], 1)
+
+    def test_metric_of_the_filter(self):
+        trainer = self.fit(self.sieved({"kind": "variance", "metric": "digit"}, rewards=[noise, digit]))
+        self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
+
+    def test_asynchronous_functions(self):
+        asked = []
+
+        async def later(completions, want, row, **_):
+            await asyncio.sleep(0)
+            asked.extend(row)
+            return [float(wanted in text_of(text)) for wanted, text in zip(want, completions, strict=True)]
+
+        trainer = self.fit(self.sieved(cls=seeing(), rewards=later))
+        self.assertEqual(len(asked), trainer.sieve.totals["generated"]["trajectories"])
+        self.assertNotIn(0, advantages(trainer))
+        self.assert_adds_up(trainer)
+
+
+class UnscoredTests(Case):
+    def test_members_without_a_reward(self):
+        for missing in (None, float("nan")):
+            with self.subTest(missing):
+
+                def some(completions, want, missing=missing, **_):
+                    texts = map(text_of, completions)
+                    return [missing if len(text) < 7 else float(digit in text) for digit, text in zip(want, texts, strict=True)]
+
+                trainer = self.fit(self.sieved(cls=seeing(), rewards=some))
+                totals = trainer.sieve.totals
+                wanted = trainer.train_dataset["want"]
+                idle = 0
+                for row, answer, advantage in itertools.chain(*trainer.seen):
+                    if len(answer) < 7:
+                        idle += 1
+                        self.assertEqual(advantage, 0)
+                    else:
+                        self.assertEqual(advantage > 0, wanted[row] in answer)
+                        self.assertNotEqual(advantage, 0)
+                self.assertGreater(idle, 0)
+                self.assertEqual(totals["left_out"]["trajectories"], idle)
+                self.assertEqual(totals["trained"]["trajectories"] + idle, 48)
+                self.assert_adds_up(trainer)
+
+    def test_nobody_answers(self):
+        def none(completions, **_):
+            return [None] * len(completions)
+
+        with self.assertRaisesRegex(NothingKept, "unscored"):
+            self.fit(self.sieved(rewards=none))
+
+    def test_answers_of_weight_zero_do_not_count(self):
+        def none(completions, **_):
+            return [None] * len(completions)
+
+        with self.assertRaisesRegex(NothingKept, "unscored"):
+            self.fit(self.sieved(rewards=[none, noise], reward_weights=[1.0, 0.0]))
+
+    def test_truncated_completions(self):
+        trainer = self.fit(self.sieved(cls=seeing(), mask_truncated_completions=True, max_completion_length=24, temperature=1.2))
+        totals = trainer.sieve.totals
+        self.assertGreater(totals["left_out"]["trajectories"], 0)
+        self.assertEqual(totals["trained"]["trajectories"] + totals["left_out"]["trajectories"], 48)
+        wanted = trainer.train_dataset["want"]
+        groups: dict = {}
+        masked = 0
+        for row, answer, _ in itertools.chain(*trainer.seen):
+            if answer == "":
+                masked += 1
+            groups.setdefault(row, []).append((answer, wanted[row] in answer))
+        self.assertGreaterEqual(masked, totals["left_out"]["trajectories"])
+        for members in groups.values():
+            # What bears a loss differs within each group.
+            self.assertEqual({right for answer, right in members if answer} | {False}, {True, False})
+        self.assert_adds_up(trainer)
+
+
+class AggregationTests(Case):
+    def test_sums_of_what_is_normalized(self):
+        def other(completions, want, **_):
+            return [-right if len(text_of(text)) > 7 else -2 * right for text, right in zip(completions, digit(completions, want))]
+
+        # What TRL sums is what is judged: rewards, or rewards in units of their own deviation.
+        for aggregation, function in (("sum_then_normalize", digit), ("normalize_then_sum", other)):
+            with self.subTest(aggregation):
+                trainer = self.fit(
+                    self.sieved(rewards=[digit, function], multi_objective_aggregation=aggregation, max_steps=2)
+                )
+                self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
+                self.assert_adds_up(trainer)
+
+    def test_equal_sums_with_signal(self):
+        def coarse(completions, want, **_):
+            return [1.0 - right for right in digit(completions, want)]
+
+        # Their sum is 1 for every answer. In units of their deviation they cancel out as well, unless weights differ.
+        for aggregation, weights, is_kept in (
+            ("sum_then_normalize", [1.0, 1.0], False),
+            ("normalize_then_sum", [1.0, 1.0], False),
+            ("normalize_then_sum", [1.0, 0.5], True),
+        ):
+            with self.subTest(aggregation, weights=weights):
+                trainer = self.sieved(
+                    rewards=[digit, coarse],
+                    reward_weights=weights,
+                    multi_objective_aggregation=aggregation,
+                    max_steps=1,
+                    sieve={"schedule": {"max_num_gen_batches": 4}},
+                )
+                if is_kept:
+                    self.fit(trainer)
+                else:
+                    with self.assertRaises(NothingKept):
+                        self.fit(trainer)
+
+
+class FilterTests(Case):
+    def test_members_that_are_not_chosen_bear_no_loss(self):
+        for kind in ("GRPOTrainer", "RLOOTrainer"):
+            with self.subTest(kind):
+                trainer = self.fit(
+                    self.sieved({"kind": "within_group", "k": 2}, cls=seeing(getattr(trl, kind)), rewards=noise)
+                )
+                totals = trainer.sieve.totals
+                self.assertEqual(totals["trained"]["trajectories"], 24)
+                self.assertEqual(totals["left_out"]["trajectories"], 24)
+                bear = [(answer, advantage) for _, answer, advantage in itertools.chain(*trainer.seen) if advantage != 0]
+                self.assertEqual(len(bear), 24)
+                self.assert_adds_up(trainer)
+
+    def test_filters_that_compare_groups(self):
+        for settings in (
+            {"kind": "top_k", "k": 3},
+            {"kind": "top_p", "p": 0.5},
+            {"kind": "min_p", "p": 0.5},
+            {"kind": "percentile", "low": 0.2, "high": 0.9},
+        ):
+            with self.subTest(settings["kind"]):
+                trainer = self.fit(self.sieved(settings, rewards=noise, max_steps=2))
+                self.assertNotIn("deficit", str(trainer.sieve.settings["size"]))
+                self.assertEqual(trainer.sieve.totals["trained"]["groups"], 8)
+                self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
+                self.assert_adds_up(trainer)
+
+    def test_range_of_means(self):
+        trainer = self.fit(self.sieved({"kind": "mean_range", "low": 0.2, "high": 0.6}, cls=seeing()))
+        wanted = trainer.train_dataset["want"]
+        groups: dict = {}
+        for row, answer, _ in itertools.chain(*trainer.seen):
+            groups.setdefault(row, []).append(wanted[row] in answer)
+        for members in groups.values():
+            self.assertTrue(0.2 <= sum(members) / len(members) <= 0.6, members)
+
+
+if __name__ == "__main__":
+    unittest.main()
