@@ -260,7 +260,8 @@ class Sieve:
             for group in batch:
                 group.verdict = "kept_when_insufficient" if group.id in close.kept_when_insufficient else "trained"
             output = self._train_on(parent, batch, members)
-            idle = self._idle(batch, output)
+            advantages = self._trainer.accelerator.gather(output["advantages"]).tolist()
+            idle = self._idle(batch, output, advantages)
             self._steps += 1
             self._scheduler.handle(Trained(left_out=len(idle), tokens=sum(groups[id].num_tokens[i] for id, i in idle)))
             self._scheduler.handle(Published(self._steps))
@@ -277,7 +278,7 @@ class Sieve:
                 metrics[name].append(value)
         metrics["sieve/epoch"].append(self._prompts.epoch + self._prompts.place / self._prompts.num_in_pass)
         if self._record is not None:
-            self._write(close, list(groups.values()), batch, members, idle, output)
+            self._write(close, list(groups.values()), batch, members, idle, advantages)
         return output
 
     def _rounds(self, parent: Any) -> tuple[StepClose, dict[int, _Group], dict[tuple[int, int], _Member]]:
@@ -320,6 +321,7 @@ class Sieve:
                     commands.extend(self._scheduler.handle(BeginStep()))
                 case Stop(diagnosis=diagnosis):
                     text = diagnosis["text"].replace(self.settings["difficulty_in"], "`train_dataset`")
+                    self._say(text)
                     raise NothingKept(diagnosis | {"text": text})
         raise RuntimeError("the scheduler neither filled the batch nor said why not")
 
@@ -393,7 +395,7 @@ class Sieve:
         if self._metric == "length":
             values = [float(length) for length in group.num_tokens]
         elif self._metric is not None:
-            values = rewards[:, names.index(self._metric)].tolist()
+            values = [_decimal(value) for value in rewards[:, names.index(self._metric)].tolist()]
         elif self._normalizes_each and self._filter_kind == "variance":
             values = _normalized(rewards, self._trainer.reward_weights.cpu())
         else:
@@ -436,7 +438,9 @@ class Sieve:
             self._batch = None
         return output
 
-    def _idle(self, batch: list[_Group], output: dict[str, Any]) -> dict[tuple[int, int], str]:
+    def _idle(
+        self, batch: list[_Group], output: dict[str, Any], advantages: list[float]
+    ) -> dict[tuple[int, int], str]:
         """Members of the batch that bear no loss, and why; those that the filter left out are masked, as TRL does itself
         with truncated completions."""
         idle = {}
@@ -449,7 +453,8 @@ class Sieve:
                 places.append((group.id, i))
                 if getattr(self._trainer, "mask_truncated_completions", False) and group.is_truncated[i]:
                     idle[places[-1]] = "truncated"
-                elif torch.isnan(reward).all():
+                elif torch.isnan(reward).all() and advantages[len(places) - 1] == 0:
+                    # TRL 1.0 takes such a reward for 0, and trains on it.
                     idle[places[-1]] = "unscored"
                 elif chosen is not None and not chosen[i]:
                     idle[places[-1]] = "unchosen"
@@ -474,11 +479,10 @@ class Sieve:
         batch: list[_Group],
         members: dict[tuple[int, int], _Member],
         idle: dict[tuple[int, int], str],
-        output: dict[str, Any],
+        advantages: list[float],
     ) -> None:
         """Rows of the run folder, by the main process."""
         trainer = self._trainer
-        advantages = trainer.accelerator.gather(output["advantages"]).tolist()
         places = [(group.id, i) for group in batch for i in range(len(group.rewards))]
         advantage = dict(reversed(list(zip(places, advantages, strict=True))))
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
@@ -515,7 +519,7 @@ class Sieve:
                         "sample_index": i,
                         "data_source": "",
                         **{name: facts[name] for name in ("prompt", "completion", "prompt_ids", "token_ids", "loss_mask")},
-                        "scores": dict(zip(names, reward.tolist(), strict=True)),
+                        "scores": dict(zip(names, map(_decimal, reward.tolist()), strict=True)),
                         "extra": facts["extra"],
                         "reward": totals[i],
                         "advantage": None if (group.id, i) in idle else advantage.get((group.id, i)),
@@ -592,7 +596,7 @@ def _split(parts: tuple[Any, ...], num_rows: int) -> list[tuple[Any, ...]]:
         if part is None or isinstance(part, list) and not part:
             return [_Whole(part)] * num_rows
         if isinstance(part, torch.Tensor) and part.ndim == 0:
-            return [_NUM_TOKENS] * num_rows
+            return [_NumTokens()] * num_rows
         raise AttachError(
             f"TRL {trl.__version__} generates a {type(part).__name__} that is no column of {num_rows} rows: "
             f"tamis is tested with {TESTED}"
@@ -608,16 +612,18 @@ class _Whole:
     value: Any
 
 
-_NUM_TOKENS = _Whole(object())
-"""In place of the number of the policy's tokens, which TRL before 1.9 returns too."""
+class _NumTokens:
+    """In place of the number of the policy's tokens, which TRL before 1.9 returns too."""
 
 
 def _joined(rows: list[tuple[Any, ...]], num_tokens: int, device: Any) -> tuple[Any, ...]:
     """The rows as `_generate` would return them; `num_tokens` is the policy's tokens over all processes."""
 
     def column(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], _NumTokens):
+            return torch.tensor(num_tokens, device=device)
         if all(isinstance(value, _Whole) for value in values):
-            return torch.tensor(num_tokens, device=device) if values[0] is _NUM_TOKENS else values[0].value
+            return values[0].value
         if isinstance(values[0], dict):
             return {name: column([value[name] for value in values]) for name in values[0]}
         return [None if isinstance(value, _Whole) else value for value in values]
@@ -655,12 +661,20 @@ def _taken(trainer: Any, num_rows: int) -> list[dict[str, Any]]:
     return extra
 
 
+def _decimal(value: float) -> float:
+    """The number that a float of 32 bits was made from, if that has seven digits at most."""
+    return value if value.is_integer() else float(f"{value:.7g}")
+
+
 def _weighted(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
-    """TRL's weighted sum of each row; NaN if no function that has a weight answered."""
-    sums = (rewards * weights).nansum(dim=1)
-    sums[torch.isnan(rewards[:, weights != 0]).all(dim=1)] = math.nan
-    values: list[float] = sums.tolist()
-    return values
+    """TRL's weighted sum of each row, to twelve digits: equal sums of different parts are equal here. NaN if no function
+    that has a weight answered."""
+    factors = [_decimal(weight) for weight in weights.tolist()]
+    sums = []
+    for row in rewards.tolist():
+        parts = [weight * _decimal(value) for weight, value in zip(factors, row, strict=True) if weight and value == value]
+        sums.append(float(f"{math.fsum(parts):.12g}") if parts else math.nan)
+    return sums
 
 
 def _normalized(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
@@ -688,24 +702,17 @@ class _Answered:
 def _environments(trainer: Any, num_rows: int, are_answered: bool) -> Iterator[None]:
     """Environments for so many rows while TRL's method runs. If they have answered, they are not reset once more, for that
     may take a container each."""
-    names = ("environments", "environment_factories", "_environment_pool")
-    saved = {name: getattr(trainer, name) for name in names if hasattr(trainer, name)}
-    if saved.get("environment_factories"):
-        changed: dict[str, Any] = {}
-        if are_answered:
-            factories = saved["environment_factories"]
+    changed: dict[str, Any] = {}
+    if hasattr(trainer, "environment_factories"):
+        if are_answered and (factories := trainer.environment_factories):
             changed["environment_factories"] = dict.fromkeys(factories, _Answered)
             changed["_environment_pool"] = {name: [] for name in factories}
-    elif saved.get("environments") and "environment_factories" not in saved:
+            # TRL's method makes this list from those.
+            changed["environments"] = None
+    elif getattr(trainer, "environments", None):
         # TRL before 1.9 has an environment for each row of a generation batch, and wants as many rows.
-        environments = saved["environments"][:num_rows]
-        changed = {"environments": [_Answered()] * num_rows if are_answered else environments}
-        saved = {"environments": saved["environments"]}
-    else:
-        changed = {}
-    if not changed:
-        yield
-        return
+        changed["environments"] = [_Answered()] * num_rows if are_answered else trainer.environments[:num_rows]
+    saved = {name: getattr(trainer, name) for name in changed}
     for name, value in changed.items():
         setattr(trainer, name, value)
     try:
@@ -1011,6 +1018,13 @@ def attach(
     return trainer
 
 
+_OTHERWISE = {
+    "GRPOWithReplayBufferTrainer": "replaces groups without signal itself, by older ones: use GRPOTrainer",
+    "MiniLLMTrainer": "learns from a teacher, whether rewards differ or not",
+}
+"""Trainers of trl.experimental that rewards do not decide about."""
+
+
 def _moved(cls: type) -> list[str]:
     """Which of the three methods are not what they were in the versions of `TESTED`."""
     reasons = []
@@ -1026,8 +1040,7 @@ def _obstacles(trainer: Any) -> list[str]:
     """Why the trainer itself cannot have a sieve."""
     cls = type(trainer)
     reasons = _moved(cls)
-    if copied := [base.__name__ for base in cls.__mro__ if base.__name__ == "GRPOWithReplayBufferTrainer"]:
-        reasons.append(f"{copied[0]} replaces groups without signal itself, by older ones: use GRPOTrainer")
+    reasons += [f"{base.__name__} {_OTHERWISE[base.__name__]}" for base in cls.__mro__ if base.__name__ in _OTHERWISE]
     for method in ("get_train_dataloader", "_get_train_sampler"):
         if getattr(cls, method).__module__.partition(".")[0] not in ("trl", "transformers"):
             reasons.append(f"{cls.__name__}.{method} is your own, and the sieve takes prompts in the order of TRL's sampler")

@@ -41,7 +41,7 @@ def test_sources_have_types(root, tmp_path):
     sources = ["tamis.errors", "tamis.schedule"]
     if importlib.util.find_spec("torch"):
         # Without it everything in there is of an unknown type.
-        sources.append("tamis.torch")
+        sources += ["tamis.torch", "tamis.trl"]
     arguments = [argument for source in ["tamis", *sources] for argument in ("-m", source)]
     done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -19,6 +19,7 @@ class LimitTests(Case):
                     self.fit(trainer)
                 told = str(raised.exception)
                 self.assertIn("12", told)
+                self.assertIn("`train_dataset`", told)
                 self.assertEqual(raised.exception.diagnosis["text"], told)
                 self.assertEqual(course(trainer), [])
                 for parameter, then in zip(trainer.model.parameters(), before, strict=True):

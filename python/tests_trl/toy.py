@@ -111,6 +111,8 @@ def data(num_rows: int = 64, chat: bool = False) -> Dataset:
 def row_of(prompt: Any) -> int:
     """The row that a prompt names."""
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    if isinstance(text, list):
+        text = "".join(part.get("text") or "" for part in text)
     return int(text.removeprefix("q")[:3])
 
 
