@@ -1,31 +1,31 @@
 #!/usr/bin/env python3
-"""Processor time and generated tokens until SmolLM2-135M answers 45 % of the held-out prompts: tamis, TRL, TRL with the sieve.
+"""Processor time and generated tokens to 45 % of held-out prompts on SmolLM2-135M: tamis, TRL, TRL with the sieve.
 
-    scripts/smollm2; bench/install_peers.sh; cargo build --release                      once
+    scripts/smollm2; bench/install_peers.sh; cargo build --release                           once
     scripts/build-wheel; .venv-bench/bin/python -m pip install --no-deps dist/tamis-*.whl    once, for the last arm
-    python3 bench/head_to_head.py                      three seeds; an hour and a half of one core
-    python3 bench/head_to_head.py --seeds 4,5          two more
-    python3 bench/head_to_head.py --table              the table of what has been measured, nothing is run
+    python3 bench/head_to_head.py              three seeds; about two hours of one core
+    python3 bench/head_to_head.py --seeds 4,5  two more
+    python3 bench/head_to_head.py --table      prints the table of what has been measured, and measures nothing
 
-The task is that of configs/smollm2.yaml with 4 groups of 8 completions a step. An arm ends at the first check at which the
-model answers enough prompts, or at the cap. Checks are made at the same steps in all arms, by the same code (greedy, `tamis
-eval`; within `tamis train` its validation), and do not count. Everything else does: the processor time of an arm, user and
-system, is that of its process from its start, so loading counts. Each arm has one thread. Wall-clock time is not measured:
-the machine may do other things.
+The task is that of configs/smollm2.yaml with 4 groups of 8 completions a step. An arm ends at the first check at which
+the model answers enough of the 100 held-out prompts, or at a cap of steps. Checks are made at the same steps in all
+arms by the same code (`tamis eval`, greedy; within `tamis train` its validation), and do not count. The rest does: the
+processor time of an arm, user and system, is that of its process from its start, so loading counts. Each arm has one
+thread. Wall-clock time is not measured, because the machine may do other things.
 
-    tamis              filter `variance`, schedule `deficit`
+    tamis               filter `variance`, schedule `deficit`
     tamis, no filter
-    TRL                GRPOTrainer
-    TRL with attach    the same and `tamis.trl.attach` with the schedule of `tamis`
+    TRL                 `GRPOTrainer`
+    TRL with attach     the same and `tamis.trl.attach`, with the filter and the schedule of `tamis`
 
-The same for all: weights, prompts, chat template, reward, 32-bit numbers, groups, completions and their length, temperature,
-learning rate and its schedule, AdamW's settings, clipping of gradients, the loss (token mean over the batch, one update a
-step) and the advantage. Three defaults of tamis are TRL's here, since TRL's cannot be set: the 1e-4 beside the deviation, no
-decay of norms, no second clip. TRL's are its quickest settings: no gradient checkpointing, no reference model, two
-micro-batches, and an allocator that keeps its memory. What cannot be the same: the order of the prompts and the draws of tokens,
-which come from other generators, and the order of sums.
+All arms have the same weights, prompts, chat template, reward, 32-bit numbers, groups, completions and their length,
+temperature, learning rate, AdamW settings, gradient clipping, loss (token mean over the batch, one update a step) and
+advantage. Where TRL's value is fixed, tamis has it too: 1e-4 is added to the deviation, norms do not decay, there is no
+second clip. TRL has its quickest settings: no gradient checkpointing, no reference model, two micro-batches, and an
+allocator that keeps its memory. Two things cannot be the same: the draws of prompts and of tokens, which come from
+different generators, and the order of sums.
 
-Each arm and seed is a line of target/head_to_head.jsonl; what is there is not measured again.
+Each arm and seed is a line of target/head_to_head.jsonl. What is there is not measured again.
 """
 
 import argparse
@@ -60,7 +60,10 @@ SHARED = {
 """What all arms share; it is written into the configurations of both sides."""
 
 REWARD = "reward=[{kind: gsm8k, method: flexible}]"
-SIEVE = ["filter={kind: variance}", f"schedule={{mode: deficit, granularity: 1, max_num_gen_batches: {SHARED['max_num_gen_batches']}}}"]
+SIEVE = [
+    "filter={kind: variance}",
+    f"schedule={{mode: deficit, granularity: 1, max_num_gen_batches: {SHARED['max_num_gen_batches']}}}",
+]
 # glibc then neither maps nor returns memory for each tensor, which saves the page faults.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "67108864"}
 
@@ -106,7 +109,15 @@ def tamis_command(given, seed, folder, extra):
         "validate.test_freq": given.every,
     }
     words = [f"{key}={value}" for key, value in settings.items()]
-    return [given.program, "train", ROOT / "configs/smollm2.yaml", f"model.path={FOLDER / 'model'}", *words, REWARD, *extra]
+    return [
+        given.program,
+        "train",
+        ROOT / "configs/smollm2.yaml",
+        f"model.path={FOLDER / 'model'}",
+        *words,
+        REWARD,
+        *extra,
+    ]
 
 
 class Samples(threading.Thread):
@@ -138,8 +149,11 @@ def steps_of(folder):
 
 
 def run_tamis(given, seed, extra):
-    """Points of a run, which is ended once it is good enough. What its validations took is taken out: their seconds are in
-    its metrics, and when each ended is seen by its line in the log."""
+    """Points of a run, which is ended once it is good enough.
+
+    What its validations took is taken out: how long each took is in the metrics, and its line in the log shows when it
+    ended.
+    """
     ends = {}
     with tempfile.TemporaryDirectory(prefix="tamis-bench-") as folder, tempfile.TemporaryFile("w+") as errors:
         command = tamis_command(given, seed, folder, extra)
@@ -175,7 +189,15 @@ def points_of(rows, ends, samples):
         if step in ends:
             before = samples.at(ends[step] - row["timing_s/testing"])
             accuracy = next(value for name, value in row.items() if name.startswith("val-core/"))
-            points.append({"step": step, "processor": before - checks, "tokens": tokens, "completions": completions, "accuracy": accuracy})
+            points.append(
+                {
+                    "step": step,
+                    "processor": before - checks,
+                    "tokens": tokens,
+                    "completions": completions,
+                    "accuracy": accuracy,
+                }
+            )
             checks += samples.at(ends[step]) - before
     return points
 
@@ -183,7 +205,14 @@ def points_of(rows, ends, samples):
 def run_trl(given, seed, extra):
     judge = [given.program, "eval", f"data.val={FOLDER / 'test.jsonl'}", REWARD, "data.max_prompt_length=64"]
     judge += [f"rollout.max_response_length={SHARED['tokens']}", f"run.threads={given.threads}", "--json"]
-    command = [given.peer_python, PEER, FOLDER, json.dumps(SHARED), "--judge", json.dumps([str(word) for word in judge])]
+    command = [
+        given.peer_python,
+        PEER,
+        FOLDER,
+        json.dumps(SHARED),
+        "--judge",
+        json.dumps([str(word) for word in judge]),
+    ]
     for name in ("seed", "target", "every", "steps", "threads"):
         command += [f"--{name}", str(seed if name == "seed" else getattr(given, name))]
     points = []
@@ -199,7 +228,9 @@ def run_trl(given, seed, extra):
                     say(f"  {points[-1]}")
             if process.wait() != 0 or not points:
                 errors.seek(0)
-                raise SystemExit(f"{' '.join(map(str, command))}\nended with {process.returncode}:\n{errors.read()[-2000:]}")
+                raise SystemExit(
+                    f"{' '.join(map(str, command))}\nended with {process.returncode}:\n{errors.read()[-2000:]}"
+                )
         finally:
             process.kill()
             process.wait()
@@ -216,7 +247,13 @@ ARMS = {
 
 def conditions(given):
     """What two lines must have in common to stand in one table."""
-    return {"target": given.target, "every": given.every, "steps": given.steps, "threads": given.threads, "shared": SHARED}
+    return {
+        "target": given.target,
+        "every": given.every,
+        "steps": given.steps,
+        "threads": given.threads,
+        "shared": SHARED,
+    }
 
 
 def measured(given):
@@ -227,12 +264,22 @@ def measured(given):
 
 def check(given):
     """Ends with what to run first if something is missing."""
-    needed = {FOLDER / "model": "scripts/smollm2", given.peer_python: "bench/install_peers.sh", given.program: "cargo build --release"}
+    needed = {
+        FOLDER / "model": "scripts/smollm2",
+        given.peer_python: "bench/install_peers.sh",
+        given.program: "cargo build --release",
+    }
     for path, command in needed.items():
         if not path.exists():
             raise SystemExit(f"{path} is not there: run {command} first")
-    if "TRL with attach" in given.arms and subprocess.run([given.peer_python, "-c", "import tamis._native"], capture_output=True).returncode:
-        raise SystemExit(f"{given.peer_python} has no tamis: scripts/build-wheel; {given.peer_python} -m pip install --no-deps dist/tamis-*.whl")
+    if (
+        "TRL with attach" in given.arms
+        and subprocess.run([given.peer_python, "-c", "import tamis._native"], capture_output=True).returncode
+    ):
+        raise SystemExit(
+            f"{given.peer_python} has no package `tamis`: run scripts/build-wheel and\n"
+            f"{given.peer_python} -m pip install --no-deps dist/tamis-*.whl"
+        )
 
 
 def figures(values, form):
@@ -244,7 +291,7 @@ def figures(values, form):
 def table(given):
     known = measured(given)
     seeds = sorted({seed for _, seed in known})
-    yield f"| to {given.target:.0%} of 100 held-out prompts | processor seconds | generated tokens | completions | steps |"
+    yield f"| to {given.target:.0%} of the held-out prompts | processor s | generated tokens | completions | steps |"
     yield "|---|---|---|---|---|"
     for arm in ("tamis", "tamis, no filter", "TRL", "TRL with attach"):
         own = [known[arm, seed] for seed in seeds if (arm, seed) in known]
@@ -275,7 +322,9 @@ def main():
     parser.add_argument("--table", action="store_true", help="print what has been measured")
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "target/head_to_head.jsonl")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/tamis")
-    parser.add_argument("--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with TRL and tamis")
+    parser.add_argument(
+        "--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with TRL and tamis"
+    )
     given = parser.parse_args()
     if unknown := set(given.arms) - set(ARMS):
         parser.error(f"no arm {', '.join(sorted(unknown))}; there are {'; '.join(ARMS)}")

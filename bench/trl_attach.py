@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
-"""Processor time that `tamis.trl.attach` saves TRL's `GRPOTrainer`, on a task on which nine of ten groups teach nothing.
+"""What `tamis.trl.attach` saves TRL's `GRPOTrainer` on a task on which nine of ten groups teach nothing.
 
     bench/install_peers.sh                                                                   once
     scripts/build-wheel; .venv-bench/bin/python -m pip install --no-deps dist/tamis-*.whl    once
     .venv-bench/bin/python bench/trl_attach.py                        three seeds; half an hour of one core
     .venv-bench/bin/python bench/trl_attach.py --seeds 4,5            two more
-    .venv-bench/bin/python bench/trl_attach.py --table                the table of what has been measured, nothing is run
+    .venv-bench/bin/python bench/trl_attach.py --table                prints the tables of what has been measured
     .venv-bench/bin/python bench/trl_attach.py --small                a few updates, to see that it works
-    .venv-bench/bin/python bench/trl_attach.py --completions FOLDER   plain TRL with `log_completions`, for `tamis advise`
+    .venv-bench/bin/python bench/trl_attach.py --completions FOLDER   plain TRL with `log_completions`, to be advised on
 
 A Llama of 0.8 million weights reads and writes characters. Of its prompts 85 % are products of numbers of three digits,
-which it never answers, and 15 % sums of numbers of two digits. Supervised training brings it to the point at which it answers
-about 23 % of 1,000 held-out sums. Then `GRPOTrainer` trains it on 16 groups of 8 completions an update.
+which it never answers, and 15 % are sums of numbers of two digits. Supervised training takes it to 23 % of 1,000
+held-out sums. Then `GRPOTrainer` trains it on 16 groups of 8 completions an update.
 
-Plain TRL trains at three learning rates with the first seed; the others take the best, and so does `attach` (the `variance`
-filter and schedule `deficit`, as they come; at most 20 times as many groups as a batch has, where 10 is the default). Accuracy is that of greedy answers to held-out sums, as the mean of three
-checks in a row, and checks do not count. The level is plain TRL's accuracy at its end. For both the program prints what it
-took to reach that level for the first time: updates, completions, processor seconds (user and system, of training only,
-without imports). One thread; by a seed everything but the seconds is the same again on the same machine.
+Plain TRL trains at three learning rates with the first seed. The other seeds take the best one, and so does `attach`
+(filter `variance` and schedule `deficit`, its defaults; a batch may take 20 times its groups, where 10 is the default).
+The accuracy is that of greedy answers to the held-out sums, the mean of three checks in a row. Checks do not count. The
+level to reach is plain TRL's accuracy at its end. The tables say what each needed to reach it for the first time:
+updates, completions and processor seconds (user and system, of training only, without imports). One thread. On the same
+machine a seed gives the same numbers again, except for the seconds.
 
-The second task has no products, so most groups have signal.
+In the second task there are no products, so most groups have signal.
 """
 
 import argparse
@@ -107,7 +108,9 @@ def accuracy(model, tokenizer, rows):
     was_training = model.training
     model.eval()
     ids = torch.tensor([encode(prompt) for prompt, _ in rows])
-    made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=4)[:, ids.shape[1] :]
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=4)[
+        :, ids.shape[1] :
+    ]
     model.train(was_training)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     return sum(text == answer for text, (_, answer) in zip(texts, rows)) / len(rows)
@@ -128,7 +131,9 @@ def start(given, tokenizer):
         rows = [(encode(prompt), encode(answer) + [EOS]) for prompt, answer in rows]
         width = max(len(prompt) + len(answer) for prompt, answer in rows)
         ids = torch.tensor([prompt + answer + [PAD] * (width - len(prompt) - len(answer)) for prompt, answer in rows])
-        labels = torch.tensor([[-100] * len(prompt) + answer + [-100] * (width - len(prompt) - len(answer)) for prompt, answer in rows])
+        labels = torch.tensor(
+            [[-100] * len(prompt) + answer + [-100] * (width - len(prompt) - len(answer)) for prompt, answer in rows]
+        )
         optimizer.zero_grad()
         model(input_ids=ids, labels=labels).loss.backward()
         optimizer.step()
@@ -216,7 +221,14 @@ def run(given, tokenizer, model, task, arm, learning_rate, seed, updates, folder
             dataloader_pin_memory=False,
         ),
     )
-    row = {"task": task, "arm": arm, "learning_rate": learning_rate, "seed": seed, "updates": updates, "held_out": len(held_out)}
+    row = {
+        "task": task,
+        "arm": arm,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "updates": updates,
+        "held_out": len(held_out),
+    }
     if arm == "attach":
         import tamis.trl
 
@@ -245,46 +257,62 @@ def first_at(row, level):
 
 
 def best_rate(rows, task):
-    """Of plain TRL with the first seed that has all learning rates."""
-    tried = {row["learning_rate"]: final(row)["accuracy"] for row in rows if row["task"] == task and row["arm"] == "plain"}
-    return max(tried, key=tried.get)
+    """The learning rate at which plain TRL was best at its end, with the seed that tried them all."""
+    plain = [row for row in rows if (row["task"], row["arm"]) == (task, "plain")]
+    first = min(row["seed"] for row in plain)
+    return max((final(row)["accuracy"], row["learning_rate"]) for row in plain if row["seed"] == first)[1]
 
 
 def table(rows):
     """What stands in bench/README.md."""
     for task in TASKS:
         own = [row for row in rows if row["task"] == task]
-        if not own:
+        if own:
+            yield from table_of(task, own)
+
+
+def table_of(task, own):
+    plain = [row for row in own if row["arm"] == "plain"]
+    rate = best_rate(own, task)
+    uniform = sum(row["uniform"] for row in plain) / sum(row["groups"] for row in plain)
+    yield f"{TASKS[task]:.0%} products: {uniform:.0%} of plain TRL's groups are uniform. Plain TRL by learning rate:"
+    for row in plain:
+        low = min(point["accuracy"] for point in row["points"])
+        before, after = row["points"][0]["accuracy"], final(row)["accuracy"]
+        if row["seed"] == plain[0]["seed"]:
+            yield f"  {row['learning_rate']:g}: {before:.3f} before, {after:.3f} at the end, {low:.3f} at worst"
+    yield f"\n| learning rate {rate:g} | level | | updates | completions | processor s | at the end |"
+    yield "|---|---|---|---|---|---|---|"
+    ratios = []
+    for seed in sorted({row["seed"] for row in own}):
+        pair = {row["arm"]: row for row in own if (row["seed"], row["learning_rate"]) == (seed, rate)}
+        if len(pair) < 2:
             continue
-        rate = best_rate([row for row in own if row["seed"] == min(row["seed"] for row in own)], task)
-        uniform = sum(row["uniform"] for row in own if row["arm"] == "plain") / sum(row["groups"] for row in own if row["arm"] == "plain")
-        yield f"{TASKS[task]:.0%} products: {uniform:.0%} of plain TRL's groups are uniform; learning rate {rate:g}, the best of"
-        for row in own:
-            if row["arm"] == "plain" and row["seed"] == min(row["seed"] for row in own):
-                low = min(point["accuracy"] for point in row["points"])
-                yield f"  {row['learning_rate']:g}: {row['points'][0]['accuracy']:.3f} before, {final(row)['accuracy']:.3f} at the end, {low:.3f} at worst"
-        yield ""
-        yield "| seed | level | | updates | completions | processor s | accuracy at its end |"
-        yield "|---|---|---|---|---|---|---|"
-        ratios = []
-        for seed in sorted({row["seed"] for row in own}):
-            pair = [row for arm in ("plain", "attach") for row in own if (row["seed"], row["arm"], row["learning_rate"]) == (seed, arm, rate)]
-            if len(pair) < 2:
-                continue
-            level = final(pair[0])["accuracy"]
-            found = [first_at(row, level) for row in pair]
-            for row, point in zip(pair, found):
-                error = (final(row)["accuracy"] * (1 - final(row)["accuracy"]) / row["held_out"]) ** 0.5
-                reached = ("not reached", "", "") if point is None else (point["step"], f"{point['completions']:,}", f"{point['processor']:.1f}")
-                last = row["points"][-1]
-                ending = f"{final(row)['accuracy']:.3f} ± {error:.3f} ({last['step']} updates, {last['completions']:,} completions, {last['processor']:.1f} s)"
-                yield f"| {seed} | {level:.3f} | {row['arm']} | {' | '.join(map(str, reached))} | {ending} |"
-            if all(found):
-                ratios.append([found[1][name] / found[0][name] for name in ("processor", "step", "completions")])
-        for name, column in zip(("processor time", "updates", "completions"), zip(*ratios)):
-            each = ", ".join(f"{ratio:.2f}" for ratio in column)
-            yield f"{'' if name != 'processor time' else chr(10)}attach over plain, {name}: {statistics.median(column):.2f} (seeds: {each})"
-        yield ""
+        level = final(pair["plain"])["accuracy"]
+        found = {arm: first_at(row, level) for arm, row in pair.items()}
+        for arm in ("plain", "attach"):
+            yield f"| seed {seed} | {level:.3f} | {arm} | {took(found[arm])} | {at_the_end(pair[arm])} |"
+        if all(found.values()):
+            ratios.append([found["attach"][name] / found["plain"][name] for name in RATIOS])
+    yield ""
+    for title, column in zip(RATIOS.values(), zip(*ratios)):
+        each = ", ".join(f"{ratio:.2f}" for ratio in column)
+        yield f"attach over plain, {title}: {statistics.median(column):.2f} (by seed: {each})"
+    yield ""
+
+
+RATIOS = {"processor": "processor time", "step": "updates", "completions": "completions"}
+
+
+def took(point):
+    return f"{point['step']} | {point['completions']:,} | {point['processor']:.1f}" if point else "not reached | | "
+
+
+def at_the_end(row):
+    last, accuracy = row["points"][-1], final(row)["accuracy"]
+    error = (accuracy * (1 - accuracy) / row["held_out"]) ** 0.5
+    work = f"{last['step']} updates, {last['completions']:,} completions, {last['processor']:.1f} s"
+    return f"{accuracy:.3f} ± {error:.3f} ({work})"
 
 
 def measure(given, tokenizer):
@@ -325,10 +353,23 @@ def main():
     parser.add_argument("--rates", type=lambda text: [float(word) for word in text.split(",")], default=LEARNING_RATES)
     parser.add_argument("--updates", type=int, help="of every run, in place of those that the table has")
     parser.add_argument("--table", action="store_true", help="print what has been measured")
-    parser.add_argument("--small", action="store_true", help="4 updates of a smaller model at one learning rate, one seed, sums of one digit")
-    parser.add_argument("--completions", type=pathlib.Path, help="where plain TRL is to leave its completions; 30 updates, no table")
-    parser.add_argument("--results", type=pathlib.Path, help="file of the results; default target/trl_attach/results.jsonl")
-    parser.add_argument("--start", type=pathlib.Path, default=ROOT / "target/trl_attach/start.pt", help="file of the model to start from")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="4 updates of a smaller model at one learning rate, one seed, sums of one digit",
+    )
+    parser.add_argument(
+        "--completions", type=pathlib.Path, help="where plain TRL is to leave its completions; 30 updates, no table"
+    )
+    parser.add_argument(
+        "--results", type=pathlib.Path, help="file of the results; default target/trl_attach/results.jsonl"
+    )
+    parser.add_argument(
+        "--start",
+        type=pathlib.Path,
+        default=ROOT / "target/trl_attach/start.pt",
+        help="file of the model to start from",
+    )
     given = parser.parse_args()
     given.results = given.results or ROOT / "target/trl_attach" / ("small.jsonl" if given.small else "results.jsonl")
     if given.small and not given.table:
@@ -340,7 +381,17 @@ def main():
     tokenizer = make_tokenizer()
     if given.completions:
         model = start(given, tokenizer)
-        run(given, tokenizer, model, given.tasks[0], "plain", 3e-5, given.seeds[0], given.updates or 30, given.completions)
+        run(
+            given,
+            tokenizer,
+            model,
+            given.tasks[0],
+            "plain",
+            3e-5,
+            given.seeds[0],
+            given.updates or 30,
+            given.completions,
+        )
         return
     with tempfile.TemporaryDirectory(prefix="tamis-bench-") as folder:
         if given.small:

@@ -34,7 +34,7 @@ def processor_seconds():
 
 
 class LastNumber:
-    """1 if the last number of the completion is the answer, as tamis's `gsm8k` with `method: flexible`; counts tokens."""
+    """1 if the last number is the answer, as tamis's `gsm8k` with `method: flexible`; counts tokens."""
 
     __name__ = "last_number"
 
@@ -66,10 +66,16 @@ class Checks(TrainerCallback):
         with tempfile.TemporaryDirectory(prefix="tamis-bench-") as folder:
             model.save_pretrained(folder)
             processing_class.save_pretrained(folder)
-            printed = subprocess.run([*self.given.judge[:2], folder, *self.given.judge[2:]], check=True, capture_output=True, text=True).stdout
+            printed = subprocess.run(
+                [*self.given.judge[:2], folder, *self.given.judge[2:]], check=True, capture_output=True, text=True
+            ).stdout
         metrics = json.loads(printed)["metrics"]
         accuracy = next(value for name, value in metrics.items() if name.startswith("val-core/"))
-        row = {"step": state.global_step, "processor": processor - self.spent_on_checks, "tokens": self.reward.num_tokens}
+        row = {
+            "step": state.global_step,
+            "processor": processor - self.spent_on_checks,
+            "tokens": self.reward.num_tokens,
+        }
         print(json.dumps(row | {"completions": self.reward.num_completions, "accuracy": accuracy}), flush=True)
         self.spent_on_checks += processor_seconds() - processor
         control.should_training_stop = accuracy >= self.given.target

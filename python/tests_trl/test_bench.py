@@ -17,7 +17,17 @@ class BenchTests(unittest.TestCase):
     def test_small(self):
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder, "results.jsonl")
-            command = [sys.executable, "-W", "ignore", BENCH, "--small", "--tasks", "hopeless", "--updates", str(UPDATES)]
+            command = [
+                sys.executable,
+                "-W",
+                "ignore",
+                BENCH,
+                "--small",
+                "--tasks",
+                "hopeless",
+                "--updates",
+                str(UPDATES),
+            ]
             done = subprocess.run([*command, "--results", results], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             plain, attach = (json.loads(line) for line in results.read_text().splitlines())
