@@ -4,11 +4,11 @@
     tamis.trl.attach(trainer, schedule={"max_num_gen_batches": 10}, record="runs/my")
     trainer.train()
 
-Nothing of TRL is patched or copied. The trainer gets a class between itself and its own, with three methods. For each
-generation batch that TRL asks for, groups are generated and scored by TRL's own methods, in rounds that `tamis.Scheduler`
-orders, until as many groups as the batch has were kept by the filter; then TRL's method runs once more with the kept rows,
-and what was generated and scored before is handed to it. So tokenizing, tools, environments, vLLM, advantages, losses and
-tables are TRL's.
+Nothing of TRL is patched or copied. The trainer gets a class between itself and its own, with three methods. For
+each generation batch that TRL asks for, groups are generated and scored by TRL's own methods, in rounds that
+`tamis.Scheduler` orders, until as many groups as the batch has were kept by the filter. Then TRL's method runs once
+more with the kept rows, and what was generated and scored before is handed to it. So tokenizing, tools, environments,
+vLLM, advantages, losses and tables are TRL's.
 
 Needs what TRL itself needs, and nothing else.
 """
@@ -93,7 +93,8 @@ class AttachError(ValueError):
 
 
 class NothingKept(RuntimeError):
-    """A generation batch could not be filled within the limits of the schedule; the text is the scheduler's diagnosis."""
+    """A generation batch could not be filled within the limits of the schedule; the text is the scheduler's
+    diagnosis."""
 
     def __init__(self, diagnosis: Mapping[str, Any]) -> None:
         super().__init__(str(diagnosis["text"]))
@@ -101,8 +102,8 @@ class NothingKept(RuntimeError):
 
 
 class _Generated(BaseException):
-    """Leaves TRL's method after generation, with the prompts and what `_generate` returned. No handler of errors on the way
-    is meant to see it."""
+    """Leaves TRL's method after generation, with the prompts and what `_generate` returned. No handler of
+    errors on the way is meant to see it."""
 
     def __init__(self, prompts: list[Any], parts: tuple[Any, ...]) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ class _Group:
     rewards: list[torch.Tensor] = field(default_factory=list)
     """Of each member, a number for each reward function, as TRL has them."""
     values: list[float] = field(default_factory=list)
-    """The filter's metric of each member; NaN where it has none."""
+    """The filter's metric of each member; NaN if it has none."""
     num_tokens: list[int] = field(default_factory=list)
     """The policy's tokens of each member."""
     is_truncated: list[bool] = field(default_factory=list)
@@ -139,8 +140,8 @@ class _Group:
 
 
 class _Prompts:
-    """The rows of the data in the order in which TRL's sampler takes them: a permutation each pass, from one generator. Like
-    TRL, a pass leaves out the rows at its end that are fewer than a batch."""
+    """The rows of the data in the order in which TRL's sampler takes them: a permutation each pass, from one
+    generator. Like TRL, a pass leaves out the rows at its end that are fewer than a batch."""
 
     def __init__(self, num_rows: int, batch_size: int, shuffle: bool, seed: int) -> None:
         self.num_rows = num_rows
@@ -179,7 +180,13 @@ class Sieve:
     """The sieve of a trainer: `trainer.sieve`."""
 
     def __init__(
-        self, trainer: Any, filter: Filter | None, metric: str | None, scheduler: Scheduler, record: _Record | None, seed: int
+        self,
+        trainer: Any,
+        filter: Filter | None,
+        metric: str | None,
+        scheduler: Scheduler,
+        record: _Record | None,
+        seed: int,
     ) -> None:
         self._trainer = trainer
         self._filter = filter
@@ -225,7 +232,8 @@ class Sieve:
         return {"rows": prompts.num_rows, "shuffle": prompts.shuffle, "seed of the prompts": prompts.seed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from such a state. Raises `AttachError` if the settings or the data differ from those of the state."""
+        """Continues from such a state. Raises `AttachError` if the settings or the data differ from those of
+        the state."""
         restored = Scheduler.restore(state["scheduler"])
         now, then = self.settings | self._data, restored.settings | state["data"]
         if differing := [name for name in now if now[name] != then.get(name)]:
@@ -266,7 +274,8 @@ class Sieve:
             self._scheduler.handle(Trained(left_out=len(idle), tokens=sum(groups[id].num_tokens[i] for id, i in idle)))
             self._scheduler.handle(Published(self._steps))
         except BaseException:
-            # Whoever catches it and continues finds no prompt missing, and no column of a batch that is not there.
+            # Whoever catches it and continues finds no prompt missing, and no column of a batch that is not
+            # there.
             self.restore(before)
             self._trainer._pending_extra_logs.clear()
             self._trainer._pending_metrics.clear()
@@ -316,7 +325,8 @@ class Sieve:
                     close.report["metrics"] = _combined([each.report["metrics"] for each in [*skipped, close]])
                     return close, groups, members
                 case SkipStep(close=close):
-                    # No group at all was kept, and TRL trains on every batch: the next attempt is for the same one.
+                    # No group at all was kept, and TRL trains on every batch: the next attempt is for the
+                    # same one.
                     skipped.append(close)
                     commands.extend(self._scheduler.handle(BeginStep()))
                 case Stop(diagnosis=diagnosis):
@@ -344,7 +354,8 @@ class Sieve:
         trainer = self._trainer
         n, world, rank = trainer.num_generations, trainer.accelerator.num_processes, trainer.accelerator.process_index
         places = [(group.id, i) for group in chunk for i in range(n)]
-        # Every process has equally many: where groups do not divide, some rows are generated that nobody counts.
+        # Every process has equally many: where groups do not divide, some rows are generated that nobody
+        # counts.
         share = -(-len(places) // world)
         by_id = {group.id: group for group in chunk}
         padded = [*places, *[places[-1]] * (share * world - len(places))]
@@ -370,9 +381,7 @@ class Sieve:
             device=trainer.accelerator.device,
         )
         facts = trainer.accelerator.gather(facts).tolist()
-        for place, row, prompt, part, more in zip(
-            local, rows, prompts, _split(parts, len(rows)), extra, strict=True
-        ):
+        for place, row, prompt, part, more in zip(local, rows, prompts, _split(parts, len(rows)), extra, strict=True):
             members.setdefault(place, _Member(row, prompt, part, more))
         for (id, _), reward, (num_tokens, is_truncated) in zip(places, rewards, facts, strict=False):
             by_id[id].rewards.append(reward)
@@ -438,11 +447,9 @@ class Sieve:
             self._batch = None
         return output
 
-    def _idle(
-        self, batch: list[_Group], output: dict[str, Any], advantages: list[float]
-    ) -> dict[tuple[int, int], str]:
-        """Members of the batch that bear no loss, and why; those that the filter left out are masked, as TRL does itself
-        with truncated completions."""
+    def _idle(self, batch: list[_Group], output: dict[str, Any], advantages: list[float]) -> dict[tuple[int, int], str]:
+        """Members of the batch that bear no loss, and why; those that the filter left out are masked, as TRL
+        does itself with truncated completions."""
         idle = {}
         places = []
         for group in batch:
@@ -518,7 +525,10 @@ class Sieve:
                         "epoch": group.epoch,
                         "sample_index": i,
                         "data_source": "",
-                        **{name: facts[name] for name in ("prompt", "completion", "prompt_ids", "token_ids", "loss_mask")},
+                        **{
+                            name: facts[name]
+                            for name in ("prompt", "completion", "prompt_ids", "token_ids", "loss_mask")
+                        },
                         "scores": dict(zip(names, map(_decimal, reward.tolist()), strict=True)),
                         "extra": facts["extra"],
                         "reward": totals[i],
@@ -568,7 +578,8 @@ class _Sieved:
 
 
 def _combined(attempts: list[dict[str, float]]) -> dict[str, float]:
-    """The figures of a batch that took several attempts: counts are added, shares of all groups are means over them."""
+    """The figures of a batch that took several attempts: counts are added, shares of all groups are means
+    over them."""
     combined = dict(attempts[-1])
     num_groups = [attempt["groups/generated"] for attempt in attempts]
     for name in combined:
@@ -581,7 +592,8 @@ def _combined(attempts: list[dict[str, float]]) -> dict[str, float]:
     return combined
 
 
-# Rows and columns of what `_generate` returns: for each row a value, for the whole a dictionary of columns, a number or None.
+# Rows and columns of what `_generate` returns: for each row a value, for the whole a dictionary of columns, a
+# number or None.
 
 
 def _split(parts: tuple[Any, ...], num_rows: int) -> list[tuple[Any, ...]]:
@@ -667,20 +679,22 @@ def _decimal(value: float) -> float:
 
 
 def _weighted(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
-    """TRL's weighted sum of each row, to twelve digits: equal sums of different parts are equal here. NaN if no function
-    that has a weight answered."""
+    """TRL's weighted sum of each row, to twelve digits: equal sums of different parts are equal here. NaN if
+    no function that has a weight answered."""
     factors = [_decimal(weight) for weight in weights.tolist()]
     sums = []
     for row in rewards.tolist():
-        parts = [weight * _decimal(value) for weight, value in zip(factors, row, strict=True) if weight and value == value]
+        parts = [
+            weight * _decimal(value) for weight, value in zip(factors, row, strict=True) if weight and value == value
+        ]
         sums.append(float(f"{math.fsum(parts):.12g}") if parts else math.nan)
     return sums
 
 
 def _normalized(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
-    """The weighted sum of what each function's rewards are in units of their deviation within the group: what TRL has with
-    `multi_objective_aggregation="normalize_then_sum"`, where equal sums may have signal. A function whose rewards are all
-    equal gives exactly 0."""
+    """The weighted sum of what each function's rewards are in units of their deviation within the group: what
+    TRL has with `multi_objective_aggregation="normalize_then_sum"`, where equal sums may have signal. A
+    function whose rewards are all equal gives exactly 0."""
     total = torch.zeros(len(rewards), dtype=torch.float64)
     for column, weight in zip(rewards.double().T, weights.double(), strict=True):
         scored = column[~torch.isnan(column)]
@@ -700,8 +714,8 @@ class _Answered:
 
 @contextlib.contextmanager
 def _environments(trainer: Any, num_rows: int, are_answered: bool) -> Iterator[None]:
-    """Environments for so many rows while TRL's method runs. If they have answered, they are not reset once more, for that
-    may take a container each."""
+    """Environments for so many rows while TRL's method runs. If they have answered, they are not reset once
+    more, for that may take a container each."""
     changed: dict[str, Any] = {}
     if hasattr(trainer, "environment_factories"):
         if are_answered and (factories := trainer.environment_factories):
@@ -723,7 +737,8 @@ def _environments(trainer: Any, num_rows: int, are_answered: bool) -> Iterator[N
 
 
 class _Record:
-    """A run folder that `monitor`, `report`, `advise`, `filter` and `rollouts` read, written by the main process."""
+    """A run folder that `monitor`, `report`, `advise`, `filter` and `rollouts` read, written by the main
+    process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -735,7 +750,8 @@ class _Record:
         return self.folder / "metrics.jsonl"
 
     def begin(self, steps: int, pending: Mapping[str, Any] | None = None) -> str | None:
-        """Makes the folder, or says why not. Steps that a run resumed after `steps` will write again are taken out."""
+        """Makes the folder, or says why not. Steps that a run resumed after `steps` will write again are
+        taken out."""
         text = self._metrics.read_text() if self._metrics.exists() else ""
         # A line that the end of a run cut short does not count.
         lines = text[: text.rfind("\n") + 1].splitlines()
@@ -765,7 +781,8 @@ class _Record:
             log.write(f"{stamp} {text}\n")
 
     def step(self, step: int, rows: list[dict[str, Any]], names: list[str], metrics: Mapping[str, float]) -> None:
-        """Writes the trajectories of a step; its figures are written once TRL has logged what it trained to."""
+        """Writes the trajectories of a step; its figures are written once TRL has logged what it trained
+        to."""
         import pyarrow
         import pyarrow.parquet
 
@@ -866,8 +883,8 @@ def _callback(trainer: Any, record: _Record | None) -> TrainerCallback:
             rest = torch.load(file_in(folder), map_location=location, weights_only=True)
         except Exception as error:
             return [
-                f"the rest of the checkpoint's generation batch cannot be loaded ({file_in(folder)}: {error}): if the run "
-                "ended while it was saved, resume from an earlier checkpoint"
+                f"the rest of the checkpoint's generation batch cannot be loaded ({file_in(folder)}: {error}): if the "
+                "run ended while it was saved, resume from an earlier checkpoint"
             ]
         trainer._buffered_inputs = rest["inputs"]
         return []
@@ -887,8 +904,8 @@ def _callback(trainer: Any, record: _Record | None) -> TrainerCallback:
                 _refuse(restore(saved, Path(folder)))
             elif state.global_step > 0:
                 _log.warning(
-                    "the checkpoint was saved without a sieve: the data start with their first prompts again, also with "
-                    "those that were trained on before"
+                    "the checkpoint was saved without a sieve: the data start with their first prompts again, also "
+                    "with those that were trained on before"
                 )
                 # Callbacks whose state a checkpoint lacks are not saved by later ones.
                 state.stateful_callbacks = (state.stateful_callbacks or {}) | {"TamisSieve": self.state()}
@@ -920,12 +937,15 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value in ("use_partial", "skip"),
         "TRL trains on batches of one size only, and always on one: use `error`, `keep_dropped` or `duplicate`",
     ),
-    "on_empty_round": (lambda value: value == "skip", "TRL always trains on a batch: use `retry`, `retry:N` or `error`"),
+    "on_empty_round": (
+        lambda value: value == "skip",
+        "TRL always trains on a batch: use `retry`, `retry:N` or `error`",
+    ),
     "on_exhausted": (lambda value: value in ("use_partial", "stop"), "TRL says when training ends: use `next_epoch`"),
     "surplus": (
         lambda value: value == "carry",
-        "TRL takes what it is given for sampled by the weights of now, and would train on groups of older ones without a "
-        "correction: use `discard`",
+        "TRL takes what it is given for sampled by the weights of now, and would train on groups of older ones without "
+        "a correction: use `discard`",
     ),
     "refill": (lambda value: value is False, "a batch would stay short, and TRL trains on batches of one size only"),
     "rounds_in_flight": (lambda value: value not in (None, 1), "TRL generates one batch at a time"),
@@ -958,28 +978,34 @@ def attach(
     record: str | os.PathLike[str] | None = None,
     seed: int | None = None,
 ) -> T:
-    """Makes a `GRPOTrainer`, an `RLOOTrainer` or a trainer derived from them sieve its groups. Before `train()`.
+    """Makes a `GRPOTrainer`, an `RLOOTrainer` or a trainer derived from them sieve its groups. Before
+    `train()`.
 
-    Each generation batch has as many groups as it had, all of which the filter kept; the prompts are drawn from the
-    training data in TRL's order, and go on where the last batch ended, also after `resume_from_checkpoint`. Evaluation is
-    untouched. With a filter that keeps everything, losses are those of the trainer alone, to the bit.
+    Each generation batch has as many groups as it had, all of which the filter kept. The prompts are drawn
+    from the training data in TRL's order and continue where the last batch ended, also after
+    `resume_from_checkpoint`. Like TRL, a pass over the data leaves out the rows at its end that are fewer
+    than a batch. Evaluation is untouched. With a filter that keeps everything, losses are those of the
+    trainer alone, to the bit.
 
     Arguments:
-        trainer: changed in place and returned. `trainer.sieve` has `totals`, `report` and `settings` afterwards.
-        filter: a `tamis.Filter`, the name of a kind, or the keys of `filter` in a configuration. None keeps every group: for
-            a `record` of what the trainer does alone.
-        metric: what the filter looks at: the name of a reward function, `length` (the policy's tokens), or None: the sum
-            that TRL makes with `reward_weights`; with `multi_objective_aggregation="normalize_then_sum"` and the
-            `variance` filter the sum of the normalized rewards. Members without a reward are left out, and so are
-            truncated ones with `mask_truncated_completions`.
+        trainer: changed in place and returned. `trainer.sieve` has `totals`, `report` and `settings`
+            afterwards.
+        filter: a `tamis.Filter`, the name of a kind, or the keys of `filter` in a configuration. None keeps
+            every group: for a `record` of what the trainer does alone.
+        metric: what the filter looks at: the name of a reward function, `length` (the policy's tokens), or
+            None: the sum that TRL makes with `reward_weights`; with
+            `multi_objective_aggregation="normalize_then_sum"` and the `variance` filter the sum of the
+            normalized rewards. Members without a reward are left out, and so are truncated ones with
+            `mask_truncated_completions`.
         schedule: the keys of `schedule` in a configuration, and `gen_batch_size` of `data`. Defaults that differ:
             `mode: deficit` with a `granularity` of 1, or `rounds` for a filter that compares groups.
-        record: a folder for trajectories (dropped ones too), figures and a log, as `tamis train` writes them: `tamis
-            monitor`, `report`, `advise`, `filter` and `rollouts` read it.
+        record: a folder for trajectories (dropped ones too), figures and a log, as `tamis train` writes them:
+            `tamis monitor`, `report`, `advise`, `filter` and `rollouts` read it.
         seed: of the order of the prompts; None: the trainer's.
 
-    Raises `AttachError` with every reason for which it cannot be. While training, `NothingKept` where a batch cannot be
-    filled within the limits of the schedule.
+    Raises `AttachError` with every reason for which it cannot be. While training, `NothingKept` if a batch
+    cannot be filled within the limits of the schedule; the trainer can be saved or trained further then, from
+    the prompts of that batch.
     """
     owner: Any = trainer
     name = type(owner).__name__
@@ -1043,7 +1069,9 @@ def _obstacles(trainer: Any) -> list[str]:
     reasons += [f"{base.__name__} {_OTHERWISE[base.__name__]}" for base in cls.__mro__ if base.__name__ in _OTHERWISE]
     for method in ("get_train_dataloader", "_get_train_sampler"):
         if getattr(cls, method).__module__.partition(".")[0] not in ("trl", "transformers"):
-            reasons.append(f"{cls.__name__}.{method} is your own, and the sieve takes prompts in the order of TRL's sampler")
+            reasons.append(
+                f"{cls.__name__}.{method} is your own, and the sieve takes prompts in the order of TRL's sampler"
+            )
     if getattr(trainer, "is_in_train", False):
         reasons.append("`train()` is running: attach before it")
     if getattr(trainer, "rollout_func", None) is not None:

@@ -1,4 +1,5 @@
-"""Started by torchrun on several processes: trains in one shape after another, and writes what each process came to."""
+"""Started by torchrun on several processes: trains in one shape after another, and writes what each process
+came to."""
 
 import hashlib
 import json

@@ -1,4 +1,5 @@
-"""A filter that keeps everything changes nothing: losses, gradient norms and weights are the trainer's own, to the bit."""
+"""A filter that keeps everything changes nothing: losses, gradient norms and weights are the trainer's own,
+to the bit."""
 
 import unittest
 

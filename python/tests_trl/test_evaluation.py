@@ -24,7 +24,8 @@ class EvaluationTests(Case):
 
     def test_same_figures_as_without(self):
         trainers = [
-            self.fit(make(eval_dataset=data(8), **self.SETTINGS)) for make in (self.trainer, lambda **k: self.sieved(KEEP_ALL, **k))
+            self.fit(make(eval_dataset=data(8), **self.SETTINGS))
+            for make in (self.trainer, lambda **k: self.sieved(KEEP_ALL, **k))
         ]
         alone, sieved = map(self.lines, trainers)
         self.assertEqual(len(alone), 4)
@@ -33,7 +34,11 @@ class EvaluationTests(Case):
 
     def test_nothing_is_filtered_or_used_up(self):
         with_evaluation, without = Judge(), Judge()
-        shown = data(8).select_columns(["prompt", "want", "row"]).map(lambda row: {"row": row["row"] + 500, "prompt": f"q{row['row'] + 500}:"})
+        shown = (
+            data(8)
+            .select_columns(["prompt", "want", "row"])
+            .map(lambda row: {"row": row["row"] + 500, "prompt": f"q{row['row'] + 500}:"})
+        )
         one = self.fit(self.sieved(rewards=with_evaluation, eval_dataset=shown, **self.SETTINGS))
         two = self.fit(self.sieved(rewards=without, max_steps=1))
         evaluated = [row for row, _ in with_evaluation.asked if row >= 500]

@@ -1,4 +1,5 @@
-"""What generates and trains besides a plain model: vLLM, tools, environments, chat, PEFT, a reference model, subclasses."""
+"""What generates and trains besides a plain model: vLLM, tools, environments, chat, PEFT, a reference model,
+subclasses."""
 
 import inspect
 import itertools
@@ -10,7 +11,22 @@ from collections import Counter
 import pandas
 import torch
 import trl
-from toy import KEEP_ALL, TRL, Case, Judge, alike, data, digit, model, noise, row_of, seeing, text_of, tokenizer, tool_tokenizer
+from toy import (
+    KEEP_ALL,
+    TRL,
+    Case,
+    Judge,
+    alike,
+    data,
+    digit,
+    model,
+    noise,
+    row_of,
+    seeing,
+    text_of,
+    tokenizer,
+    tool_tokenizer,
+)
 
 from tamis.trl import NothingKept
 
@@ -66,7 +82,8 @@ class VllmTests(Case):
 
 
 class Spelling:
-    """Spells a call of a tool, and then an answer, in place of a model that would have to have learned that."""
+    """Spells a call of a tool, and then an answer, in place of a model that would have to have learned
+    that."""
 
     tool = "double"
 
@@ -183,7 +200,9 @@ class ToolTests(Case):
                 return f"room {self.row}"
 
         def fits(completions, prompts, row, environments, **_):
-            for completion, prompt, own, environment in zip(completions, prompts, row, environments[: len(row)], strict=True):
+            for completion, prompt, own, environment in zip(
+                completions, prompts, row, environments[: len(row)], strict=True
+            ):
                 assert environment.row == own
                 assert prompt[-1]["content"] == f"q{own:03}: in room {own}", prompt
                 assert f"room {own}" in str(completion[1])
@@ -258,7 +277,11 @@ class ToolTests(Case):
 class OtherTests(Case):
     def test_chat(self):
         judge = Judge()
-        trainer = self.fit(self.sieved(cls=seeing(), rewards=judge, rows=data(chat=True), log_completions=True, num_completions_to_print=0))
+        trainer = self.fit(
+            self.sieved(
+                cls=seeing(), rewards=judge, rows=data(chat=True), log_completions=True, num_completions_to_print=0
+            )
+        )
         wanted = trainer.train_dataset["want"]
         for row, answer, advantage in itertools.chain(*trainer.seen):
             self.assertEqual(advantage > 0, wanted[row] in answer)
@@ -353,7 +376,7 @@ class SubclassTests(Case):
     def test_subclasses_of_trl(self):
         """Those of trl.experimental that a toy can be trained with on a CPU."""
         found = []
-        for module, name in (("gmpo", "GMPO"), ("papo", "PAPO"), ("dppo", "DPPO"), ("gspo_token", "GRPO")):
+        for module, name in (("gmpo", "GMPO"), ("dppo", "DPPO"), ("gspo_token", "GRPO")):
             try:
                 package = __import__(f"trl.experimental.{module}", fromlist=["x"])
                 cls = getattr(package, f"{name}Trainer")

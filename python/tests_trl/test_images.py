@@ -84,10 +84,7 @@ def pictures():
     """The grey of a row's picture names the row, and its width says whether that is odd."""
     rows = data(24, chat=True)
     return datasets.Dataset.from_list(
-        [
-            {**row, "image": Image.new("RGB", (14 + 14 * (row["row"] % 2), 14), (row["row"] * 10,) * 3)}
-            for row in rows
-        ],
+        [{**row, "image": Image.new("RGB", (14 + 14 * (row["row"] % 2), 14), (row["row"] * 10,) * 3)} for row in rows],
         features=datasets.Features({**rows.features, "image": datasets.Image()}),
     )
 

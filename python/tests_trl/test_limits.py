@@ -41,7 +41,8 @@ class LimitTests(Case):
     def test_dropped_groups_fill_a_batch(self):
         trainer = self.fit(
             self.sieved(
-                sieve={"schedule": {"max_num_gen_batches": 1, "on_limit": "keep_dropped", "mode": "rounds"}}, max_steps=6
+                sieve={"schedule": {"max_num_gen_batches": 1, "on_limit": "keep_dropped", "mode": "rounds"}},
+                max_steps=6,
             )
         )
         lines = [line for line in trainer.state.log_history if "loss" in line]
@@ -114,7 +115,9 @@ class LimitTests(Case):
         failing, judge = Failing(), Judge()
         failing.failed = False
         keywords = {"mode": "rounds"}
-        trainer = self.sieved(rewards=failing, sieve={"schedule": keywords}, log_completions=True, num_completions_to_print=0)
+        trainer = self.sieved(
+            rewards=failing, sieve={"schedule": keywords}, log_completions=True, num_completions_to_print=0
+        )
         with self.assertRaises(ConnectionError):
             self.fit(trainer)
         place = trainer.sieve.state()["place"]

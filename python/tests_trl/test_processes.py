@@ -23,7 +23,16 @@ class ProcessTests(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.folder = Path(folder.name)
-        launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        launch = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+        ]
         done = subprocess.run(
             [*launch, HERE / "gloo_trainer.py", cls.folder],
             env={**os.environ, "OMP_NUM_THREADS": "1"},

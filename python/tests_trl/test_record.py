@@ -72,7 +72,9 @@ class RecordTests(Case):
         for row in rows:
             right = float(wanted[row["prompt_id"]] in row["completion"])
             self.assertEqual(row["prompt"], f"q{row['prompt_id']:03}:")
-            self.assertEqual((row["digit"], row["told"], row["reward"], row["metric_value"]), (right, 0, 2 * right, 2 * right))
+            self.assertEqual(
+                (row["digit"], row["told"], row["reward"], row["metric_value"]), (right, 0, 2 * right, 2 * right)
+            )
             self.assertEqual((row["row_of_it"], row["extra_verdict"]), (str(row["prompt_id"]), "ours"))
             self.assertEqual(row["metric"], "reward")
             self.assertEqual(row["finish_reason"], "stop" if row["token_ids"][-1] in (0, 1) else "length")
@@ -107,7 +109,9 @@ class RecordTests(Case):
 
     def test_members_that_bear_no_loss(self):
         def some(completions, want, **_):
-            return [None if len(text) < 7 else float(digit in text) for digit, text in zip(want, completions, strict=True)]
+            return [
+                None if len(text) < 7 else float(digit in text) for digit, text in zip(want, completions, strict=True)
+            ]
 
         trainer = self.fit(self.recorded("unscored", rewards=some))
         self.check_sums(trainer, "unscored")
@@ -146,7 +150,13 @@ class RecordTests(Case):
                 self.assertEqual(self.rows(name), self.rows(f"{name} whole"))
                 for one, other in zip(self.lines(name), self.lines(f"{name} whole"), strict=True):
                     # What TRL has not logged at a checkpoint it forgets.
-                    own = ("groups/", "all/", "tokens/", "train/", *(() if name == "seldom logged" else ("loss", "grad_norm")))
+                    own = (
+                        "groups/",
+                        "all/",
+                        "tokens/",
+                        "train/",
+                        *(() if name == "seldom logged" else ("loss", "grad_norm")),
+                    )
                     self.assertEqual(*[{k: v for k, v in line.items() if k.startswith(own)} for line in (one, other)])
 
     def test_used_folder(self):
@@ -196,7 +206,9 @@ class CommandTests(Case):
                     self.assertTrue(trajectory["completion"] or trajectory["token_ids"][0] < 3, trajectory)
                 self.run_program("report", name, "--out", "report.html")
                 self.assertIn("<html", (self.folder / "report.html").read_text().lower())
-                judged = self.run_program("filter", *sorted((self.folder / name / "rollouts").iterdir()), "--metric", "reward")
+                judged = self.run_program(
+                    "filter", *sorted((self.folder / name / "rollouts").iterdir()), "--metric", "reward"
+                )
                 self.assertIn(str(totals["generated"]), judged)
                 self.assertIn(str(totals["generated"]), self.run_program("advise", name))
 

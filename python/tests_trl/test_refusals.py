@@ -45,7 +45,7 @@ class RefusalTests(Case):
         ]:
             with self.subTest(key, value=value):
                 told = self.reasons(self.trainer(), schedule={key: value})
-                self.assertIn(f"schedule", told[0])
+                self.assertIn("schedule", told[0])
                 self.assertIn(key, told[0])
                 self.assertIn(reason, told[0])
 

@@ -155,8 +155,20 @@ class ResumeTests(Case):
             ("limit", "variance", {"schedule": {"max_num_gen_batches": 3}}, {}, ["`max_num_gen_batches` is"]),
             ("seed", "variance", {"seed": 7}, {}, ["`seed of the prompts` is 7 and was 42"]),
             ("order", "variance", {}, {"shuffle_dataset": False}, ["`shuffle` is False and was True"]),
-            ("two", "variance", {"seed": 7, "metric": "length"}, {"rows": data(60)}, ["`rows` is 60", "seed", "metric"]),
-            ("size", "variance", {}, {"generation_batch_size": 16, "steps_per_generation": None}, ["`train_batch_size` is 4"]),
+            (
+                "two",
+                "variance",
+                {"seed": 7, "metric": "length"},
+                {"rows": data(60)},
+                ["`rows` is 60", "seed", "metric"],
+            ),
+            (
+                "size",
+                "variance",
+                {},
+                {"generation_batch_size": 16, "steps_per_generation": None},
+                ["`train_batch_size` is 4"],
+            ),
             (
                 "layout",
                 "variance",
@@ -172,7 +184,10 @@ class ResumeTests(Case):
                 for reason in reasons:
                     self.assertIn(reason, str(raised.exception))
         file = self.folder / "halves" / "checkpoint-3" / "tamis_sieve_0.pt"
-        for name, damage in (("cut short", lambda: file.write_bytes(file.read_bytes()[:100])), ("missing", file.unlink)):
+        for name, damage in (
+            ("cut short", lambda: file.write_bytes(file.read_bytes()[:100])),
+            ("missing", file.unlink),
+        ):
             with self.subTest(name):
                 damage()
                 trainer = self.sieved(out="halves", **self.settings("inside a batch"))

@@ -64,7 +64,10 @@ class UnscoredTests(Case):
 
                 def some(completions, want, missing=missing, **_):
                     texts = map(text_of, completions)
-                    return [missing if len(text) < 7 else float(digit in text) for digit, text in zip(want, texts, strict=True)]
+                    return [
+                        missing if len(text) < 7 else float(digit in text)
+                        for digit, text in zip(want, texts, strict=True)
+                    ]
 
                 trainer = self.fit(self.sieved(cls=seeing(), rewards=some))
                 totals = trainer.sieve.totals
@@ -97,7 +100,9 @@ class UnscoredTests(Case):
             self.fit(self.sieved(rewards=[none, noise], reward_weights=[1.0, 0.0]))
 
     def test_truncated_completions(self):
-        trainer = self.fit(self.sieved(cls=seeing(), mask_truncated_completions=True, max_completion_length=24, temperature=1.2))
+        trainer = self.fit(
+            self.sieved(cls=seeing(), mask_truncated_completions=True, max_completion_length=24, temperature=1.2)
+        )
         totals = trainer.sieve.totals
         self.assertGreater(totals["left_out"]["trajectories"], 0)
         self.assertEqual(totals["trained"]["trajectories"] + totals["left_out"]["trajectories"], 48)
@@ -138,7 +143,10 @@ class SumTests(unittest.TestCase):
 class AggregationTests(Case):
     def test_sums_of_what_is_normalized(self):
         def other(completions, want, **_):
-            return [-right if len(text_of(text)) > 7 else -2 * right for text, right in zip(completions, digit(completions, want))]
+            return [
+                -right if len(text_of(text)) > 7 else -2 * right
+                for text, right in zip(completions, digit(completions, want))
+            ]
 
         # What TRL sums is what is judged: rewards, or rewards in units of their own deviation.
         for aggregation, function in (("sum_then_normalize", digit), ("normalize_then_sum", other)):
@@ -153,7 +161,8 @@ class AggregationTests(Case):
         def coarse(completions, want, **_):
             return [1.0 - right for right in digit(completions, want)]
 
-        # Their sum is 1 for every answer. In units of their deviation they cancel out as well, unless weights differ.
+        # Their sum is 1 for every answer. In units of their deviation they cancel out as well, unless weights
+        # differ.
         for aggregation, weights, is_kept in (
             ("sum_then_normalize", [1.0, 1.0], False),
             ("normalize_then_sum", [1.0, 1.0], False),
@@ -184,7 +193,9 @@ class FilterTests(Case):
                 totals = trainer.sieve.totals
                 self.assertEqual(totals["trained"]["trajectories"], 24)
                 self.assertEqual(totals["left_out"]["trajectories"], 24)
-                bear = [(answer, advantage) for _, answer, advantage in itertools.chain(*trainer.seen) if advantage != 0]
+                bear = [
+                    (answer, advantage) for _, answer, advantage in itertools.chain(*trainer.seen) if advantage != 0
+                ]
                 self.assertEqual(len(bear), 24)
                 self.assert_adds_up(trainer)
 

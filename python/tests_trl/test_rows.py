@@ -1,4 +1,5 @@
-"""Rows belong together: each answer with its prompt and its row's columns, in rewards, in the loss and in tables."""
+"""Rows belong together: each answer with its prompt and its row's columns, in rewards, in the loss and in
+tables."""
 
 import itertools
 import unittest
@@ -58,7 +59,9 @@ class RowTests(Case):
             return [0.0] * len(row)
 
         trainer = self.fit(
-            self.sieved(rewards=[told, digit], reward_weights=[0.0, 1.0], log_completions=True, num_completions_to_print=0)
+            self.sieved(
+                rewards=[told, digit], reward_weights=[0.0, 1.0], log_completions=True, num_completions_to_print=0
+            )
         )
         wanted = data()["want"]
         self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
@@ -168,7 +171,12 @@ class MetricTests(Case):
     def test_names_and_values(self):
         trainer = self.fit(self.sieved())
         lines = [line for line in trainer.state.log_history if "loss" in line]
-        for name, total in (("generated", "generated"), ("dropped", "dropped"), ("trained", "trained"), ("surplus", "surplus")):
+        for name, total in (
+            ("generated", "generated"),
+            ("dropped", "dropped"),
+            ("trained", "trained"),
+            ("surplus", "surplus"),
+        ):
             self.assertEqual(sum(line[f"groups/{name}"] for line in lines), trainer.sieve.totals[total]["groups"], name)
         for line in lines:
             self.assertEqual(line["groups/trained"], 4)

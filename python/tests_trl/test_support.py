@@ -30,7 +30,10 @@ class SupportTests(Case):
             def _generate(self, prompts, images=None):
                 return super()._generate(prompts)
 
-        with self.assertRaises(AttachError) as raised, mock.patch.object(trl.GRPOTrainer, "_calculate_rewards", Moved._generate):
+        with (
+            self.assertRaises(AttachError) as raised,
+            mock.patch.object(trl.GRPOTrainer, "_calculate_rewards", Moved._generate),
+        ):
             tamis.trl.attach(self.trainer(cls=Moved))
         self.assertEqual(
             str(raised.exception).splitlines(),

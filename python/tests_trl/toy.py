@@ -1,7 +1,7 @@
 """What is trained here: a Llama of one layer over characters, on prompts that name their row.
 
-A prompt is `q007:`, and its row wants a digit somewhere in the answer. So from any answer, wherever it turns up, a test finds
-the row that it belongs to and whether it is right.
+A prompt is `q007:`, and its row wants a digit somewhere in the answer. So from any answer, wherever it turns
+up, a test finds the row that it belongs to and whether it is right.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def text_of(completion: Any) -> str:
 
 
 class Judge:
-    """A reward function: 1 if the answer has the digit. Notes what it was asked, and fails if prompt and row differ."""
+    """A reward function: 1 if the answer has the digit. Notes what it was asked, and fails if prompt and row
+    differ."""
 
     def __init__(self) -> None:
         self.__name__ = "digit"
@@ -200,11 +201,7 @@ class Case(unittest.TestCase):
 
     def trainer(self, cls: Any = None, rewards: Any = None, rows: Any = None, out: str = "out", **settings: Any) -> Any:
         cls = cls or trl.GRPOTrainer
-        more = {
-            name: settings.pop(name)
-            for name in ARGUMENTS
-            if name in settings
-        }
+        more = {name: settings.pop(name) for name in ARGUMENTS if name in settings}
         is_rloo = issubclass(cls, trl.RLOOTrainer)
         config = settings.pop("config", trl.RLOOConfig if is_rloo else trl.GRPOConfig)
         rows = data() if rows is None else rows
@@ -255,7 +252,8 @@ def course(trainer: Any) -> list[tuple[Any, ...]]:
 
 
 def seeing(cls: Any = None) -> Any:
-    """A class of trainer that notes every micro-batch that its loss sees: `seen` has (row, answer, advantage)."""
+    """A class of trainer that notes every micro-batch that its loss sees: `seen` has (row, answer,
+    advantage)."""
     base = cls or trl.GRPOTrainer
 
     class Seeing(base):
