@@ -21,6 +21,7 @@ from toy import (
     digit,
     model,
     noise,
+    prompt_text,
     row_of,
     seeing,
     text_of,
@@ -107,6 +108,11 @@ def right(completions, want, **_):
     return [float(digit in completion[-1]["content"]) for digit, completion in zip(want, completions, strict=True)]
 
 
+def told(completion):
+    """All that a completion has, calls and answers of tools too: tables of TRL before 1.16 have it as text."""
+    return completion if isinstance(completion, str) else str(list(completion))
+
+
 class ToolTests(Case):
     def spelling(self, tool="double"):
         class Spells(Spelling, trl.GRPOTrainer):
@@ -174,7 +180,7 @@ class ToolTests(Case):
         self.assertLess(totals["trained"]["tokens"], sum(map(len, (str(row) for row in judged))) + 48 * 120)
         for table in self.tables():
             for line in table.itertuples():
-                self.assertIn(f"'{2 * row_of(line.prompt)}'", str(list(line.completion)))
+                self.assertRegex(told(line.completion), rf"\b{2 * row_of(line.prompt)}\b")
                 self.assertNotEqual(line.advantage, 0)
         self.assert_adds_up(trainer)
 
@@ -223,8 +229,8 @@ class ToolTests(Case):
         for table in self.tables():
             for line in table.itertuples():
                 row = row_of(line.prompt)
-                self.assertEqual(line.prompt[-1]["content"], f"q{row:03}: in room {row}")
-                self.assertIn(f"room {row}", str(list(line.completion)))
+                self.assertIn(f"q{row:03}: in room {row}", prompt_text(line.prompt))
+                self.assertIn(f"room {row}", told(line.completion))
         self.assert_adds_up(trainer)
 
     def test_several_environments(self):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import random
+import re
 import string
 import tempfile
 import unittest
@@ -54,17 +56,29 @@ def tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
 def tool_tokenizer() -> PreTrainedTokenizerFast:
     """Of all characters, with a chat template of TRL's own package that knows tools."""
     tokens = ["<pad>", "<|im_end|>", "<unk>", "<|im_start|>", "\n", *string.printable[:95]]
-    made = _tokenizer(tokens, "<|im_end|>")
+    is_old = not hasattr(trl.chat_template_utils, "qwen3_template")
+    made = _tokenizer(tokens, "<|im_end|>", _Parsing if is_old else PreTrainedTokenizerFast)
     made.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
     made.chat_template = trl.chat_template_utils.qwen3_chat_template
     return made
 
 
-def _tokenizer(tokens: list[str], end: str) -> PreTrainedTokenizerFast:
+class _Parsing(PreTrainedTokenizerFast):
+    """For TRL before 1.9, which knows how older transformers took a call of a tool out of a text."""
+
+    def parse_response(self, ids: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        text = self.decode(ids).removesuffix("<|im_end|>")
+        if (call := re.match(r"<tool_call>(.*)</tool_call>", text, re.DOTALL)) is None:
+            return {"role": "assistant", "content": text}
+        calls = [{"type": "function", "function": json.loads(call[1])}]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _tokenizer(tokens: list[str], end: str, kind: Any = PreTrainedTokenizerFast) -> Any:
     characters = Tokenizer(models.WordLevel({token: id for id, token in enumerate(tokens)}, unk_token="<unk>"))
     characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
+    return kind(
         tokenizer_object=characters, pad_token="<pad>", eos_token=end, unk_token="<unk>", padding_side="left"
     )
 
@@ -110,10 +124,16 @@ def data(num_rows: int = 64, chat: bool = False) -> Dataset:
 
 def row_of(prompt: Any) -> int:
     """The row that a prompt names."""
+    (row,) = re.findall(r"q(\d{3}):", prompt_text(prompt))
+    return int(row)
+
+
+def prompt_text(prompt: Any) -> str:
+    """Of a text, or of messages: tables of TRL before 1.16 have chats as text."""
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    if isinstance(text, list):
-        text = "".join(part.get("text") or "" for part in text)
-    return int(text.removeprefix("q")[:3])
+    if isinstance(text, str):
+        return text
+    return "".join(part.get("text") or "" for part in text)
 
 
 def text_of(completion: Any) -> str:
