@@ -38,7 +38,7 @@ class ProcessTests(unittest.TestCase):
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-5000:]

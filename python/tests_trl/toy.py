@@ -78,9 +78,7 @@ def _tokenizer(tokens: list[str], end: str, kind: Any = PreTrainedTokenizerFast)
     characters = Tokenizer(models.WordLevel({token: id for id, token in enumerate(tokens)}, unk_token="<unk>"))
     characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     characters.decoder = decoders.Fuse()
-    return kind(
-        tokenizer_object=characters, pad_token="<pad>", eos_token=end, unk_token="<unk>", padding_side="left"
-    )
+    return kind(tokenizer_object=characters, pad_token="<pad>", eos_token=end, unk_token="<unk>", padding_side="left")
 
 
 _SAVED = tempfile.TemporaryDirectory()
