@@ -358,10 +358,10 @@ class Sieve:
         # counts.
         share = -(-len(places) // world)
         by_id = {group.id: group for group in chunk}
-        padded = [*places, *[places[-1]] * (share * world - len(places))]
-        local = padded[rank * share : (rank + 1) * share]
+        local = places[rank * share : (rank + 1) * share]
+        padding = [places[-1]] * (share - len(local))
         # Like TRL, each member has a row of its own: environments may write into it.
-        rows = trainer.data_collator([dict(self._rows[by_id[id].prompt_id]) for id, _ in local])
+        rows = trainer.data_collator([dict(self._rows[by_id[id].prompt_id]) for id, _ in [*local, *padding]])
 
         self._is_rolling = True
         with _environments(trainer, len(rows), are_answered=False):
@@ -381,8 +381,9 @@ class Sieve:
             device=trainer.accelerator.device,
         )
         facts = trainer.accelerator.gather(facts).tolist()
-        for place, row, prompt, part, more in zip(local, rows, prompts, _split(parts, len(rows)), extra, strict=True):
-            members.setdefault(place, _Member(row, prompt, part, more))
+        made_of = zip(rows, prompts, _split(parts, len(rows)), extra, strict=True)
+        for place, (row, prompt, part, more) in zip(local, made_of, strict=False):
+            members[place] = _Member(row, prompt, part, more)
         for (id, _), reward, (num_tokens, is_truncated) in zip(places, rewards, facts, strict=False):
             by_id[id].rewards.append(reward)
             by_id[id].num_tokens.append(int(num_tokens))

@@ -2,10 +2,14 @@
 tables."""
 
 import itertools
+import threading
+import types
 import unittest
 
 import pandas
+import torch
 import trl
+import tamis.trl
 from toy import KEEP_ALL, Case, Judge, data, digit, seeing, text_of
 
 SHAPES = [(1, 4, 4), (2, 4, 2), (1, 8, 2), (3, 2, 2)]
@@ -184,6 +188,84 @@ class MetricTests(Case):
             self.assertGreaterEqual(line["train/num_gen_batches"], 1)
             self.assertTrue(0 < line["all/pass_rate"] < 1)
         self.assertIn("4", trainer.sieve.report["text"])
+
+
+class Processes:
+    """What processes of a number say to each other, each on a thread of its own."""
+
+    def __init__(self, number):
+        self.said = [None] * number
+        self.barrier = threading.Barrier(number, timeout=60)
+
+    def gather(self, rank, tensor):
+        self.said[rank] = tensor
+        self.barrier.wait()
+        gathered = torch.cat(self.said)
+        self.barrier.wait()
+        return gathered
+
+
+class Parent:
+    """In TRL's place: each completion is a token of its own, and its reward is that token."""
+
+    def __init__(self, sieve, rank, gather):
+        self.sieve, self.rank, self.gather = sieve, rank, gather
+
+    def _generate_and_score_completions(self, rows):
+        self.sieve._generate([row["prompt"] for row in rows], self.generate)
+
+    def generate(self, prompts):
+        ids = [[100 * self.rank + i] for i in range(len(prompts))]
+        return [[0]] * len(prompts), ids, [str(token) for [token] in ids]
+
+    def _calculate_rewards(self, rows, prompts, completions, ids):
+        return self.gather(torch.tensor(ids, dtype=torch.float32))
+
+
+class PaddingTests(Case):
+    def test_more_processes_than_members(self):
+        """Three members on five processes: what the last two generate is nobody's."""
+        number, found, failed = 5, {}, []
+        processes = Processes(number)
+        sieve_of = self.sieved(num_generations=4).sieve
+
+        def process(rank):
+            try:
+                accelerator = types.SimpleNamespace(
+                    num_processes=number,
+                    process_index=rank,
+                    device="cpu",
+                    gather=lambda tensor: processes.gather(rank, tensor),
+                )
+                trainer = types.SimpleNamespace(
+                    **{name: getattr(sieve_of._trainer, name) for name in ("train_dataset", "processing_class", "args")},
+                    accelerator=accelerator,
+                    num_generations=3,
+                    data_collator=list,
+                    reward_func_names=["token"],
+                    reward_weights=torch.ones(1),
+                    _pending_extra_logs={},
+                )
+                sieve = type(sieve_of).__new__(type(sieve_of))
+                sieve.__dict__ |= {"_trainer": trainer, "_metric": None, "_filter": None, "_is_rolling": False}
+                group, members = tamis.trl._Group(7, 2, 0, 0), {}
+                sieve._roll(Parent(sieve, rank, accelerator.gather), [group], members)
+                found[rank] = group, members
+            except BaseException as error:
+                failed.append(error)
+                processes.barrier.abort()
+
+        threads = [threading.Thread(target=process, args=(rank,)) for rank in range(number)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failed, [])
+        tokens = {}
+        for group, members in found.values():
+            self.assertEqual(group.values, [0.0, 100.0, 200.0])
+            tokens |= {place: member.parts[1] for place, member in members.items()}
+        self.assertEqual(tokens, {(7, 0): [0], (7, 1): [100], (7, 2): [200]})
 
 
 if __name__ == "__main__":
