@@ -196,14 +196,12 @@ impl Values<'_> {
         Some((at(0.01), at(0.99)))
     }
 
-    /// TRL has no filter: as many more prompts in a step as leave a batch whose groups differ.
     fn trl(&self) -> Vec<String> {
         let Changes { temperature, max_response_length } = self.changes;
         let train = self.plan.train_batch_size;
-        let prompts = if self.filters { (train as f64 / self.keep).ceil().min(1e6) as usize } else { train };
         let n = self.n;
         let mut lines = vec![format!("num_generations={n}"), format!("per_device_train_batch_size={n}")];
-        lines.extend(self.plan.is_batch_known.then(|| format!("gradient_accumulation_steps={prompts}")));
+        lines.extend(self.plan.is_batch_known.then(|| format!("gradient_accumulation_steps={train}")));
         lines.extend(temperature.map(|value| format!("temperature={value:?}")));
         lines.extend(max_response_length.map(|value| format!("max_completion_length={value}")));
         lines
@@ -238,14 +236,10 @@ impl Values<'_> {
             ),
             lines(
                 "trl",
-                match (self.filters, self.plan.is_batch_known) {
-                    (false, _) => "TRL",
-                    (true, true) => {
-                        "TRL, which has no filter: on one device, so many groups that a batch of them differs"
-                    }
-                    (true, false) => {
-                        "TRL, which has no filter: `gradient_accumulation_steps` is the groups of a batch over the keep rate"
-                    }
+                if self.filters {
+                    "TRL on one device, with the filter that `tamis.trl.attach(trainer)` gives it"
+                } else {
+                    "TRL"
                 },
                 self.trl(),
             ),
