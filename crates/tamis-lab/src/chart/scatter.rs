@@ -138,7 +138,8 @@ impl Area {
 }
 
 fn distance(one: (f64, f64), other: (f64, f64)) -> f64 {
-    (one.0 - other.0).hypot(one.1 - other.1)
+    // Not by `hypot`: its newest form asks for glibc 2.35, and all else of the program for 2.34.
+    ((one.0 - other.0).powi(2) + (one.1 - other.1).powi(2)).sqrt()
 }
 
 /// Gives every name the nearest room that is free of names and dots, preferring such where no line crosses a name.
