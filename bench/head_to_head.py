@@ -155,12 +155,16 @@ def run_tamis(given, seed, extra):
     ended.
     """
     ends = {}
-    with tempfile.TemporaryDirectory(prefix="tamis-bench-") as folder, tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryDirectory(prefix="tamis-bench-") as folder:
         command = tamis_command(given, seed, folder, extra)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(given))
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(given)
+        )
         samples = Samples(process.pid)
+        lines = []
         try:
             for line in process.stdout:
+                lines.append(line)
                 if found := VALIDATION.match(line):
                     ends[int(found[1])] = time.monotonic()
                     say(f"  {line.strip()}")
@@ -176,8 +180,7 @@ def run_tamis(given, seed, extra):
             samples.join()
             process.kill()
             process.wait()
-        errors.seek(0)
-        raise SystemExit(f"{' '.join(map(str, command))}\nended early:\n{errors.read()[-2000:]}")
+        raise SystemExit(f"{' '.join(map(str, command))}\nended early:\n{''.join(lines[-20:])}")
 
 
 def points_of(rows, ends, samples):
