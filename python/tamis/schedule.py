@@ -60,7 +60,8 @@ class Dispatched:
     """Answer to `Draw`: the groups started, in dispatch order."""
 
     groups: Sequence[int]
-    """As many as asked for, or fewer where the epoch ended; numbers greater than any before."""
+    """As many as asked for, or fewer if the epoch ended; numbers greater than any before. With `mode="deficit"` a driver
+    that generates in chunks may start fewer, at least one: they are the round then."""
     version: int = 0
     """The policy version that samples them."""
     exhausted: bool = False

@@ -30,7 +30,8 @@ pub enum Event {
     BeginStep,
     /// Answer to [`Command::Draw`]: the groups started, in dispatch order.
     Dispatched {
-        /// As many as asked for, or fewer where the epoch ended; ids greater than any before.
+        /// As many as asked for, or fewer if the epoch ended; ids greater than any before. With `mode: deficit` and one
+        /// round in flight a driver may begin fewer, at least one: that is the round then.
         groups: Vec<GroupId>,
         /// The policy version that samples them.
         version: PolicyVersion,

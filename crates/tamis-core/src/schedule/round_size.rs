@@ -76,6 +76,11 @@ impl KeepRate {
 }
 
 impl ScheduleSettings {
+    /// Whether a driver may make a round smaller than asked for: rounds that go by what the batch lacks, one at a time.
+    pub(super) fn takes_smaller_rounds(&self) -> bool {
+        matches!(self.size, RoundSize::Deficit { .. }) && self.rounds_in_flight == 1
+    }
+
     /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks,
     /// `drawn` what the step drew so far, in `rounds` rounds of at most `limit`.
     pub(super) fn round_size(

@@ -222,7 +222,8 @@ impl ScheduleRun {
     ) -> Result<Drawn> {
         self.expect(self.asked.is_some(), "dispatched")?;
         let (asked, dispatched) = (self.asked.unwrap_or(0), groups.len());
-        if dispatched > asked || (dispatched < asked && !exhausted) {
+        let may_be_fewer = exhausted || (dispatched > 0 && self.settings.takes_smaller_rounds());
+        if dispatched > asked || (dispatched < asked && !may_be_fewer) {
             return Err(fault!(
                 "{asked} prompts were to be drawn, {dispatched} were dispatched and the epoch goes on"
             )
@@ -240,7 +241,8 @@ impl ScheduleRun {
         epoch.dispatched += dispatched as u64;
         epoch.is_over = exhausted;
         self.epoch_over = exhausted;
-        Ok(Drawn { missing: asked - dispatched, is_empty_epoch: exhausted && epoch.dispatched == 0 })
+        let missing = if exhausted { asked - dispatched } else { 0 };
+        Ok(Drawn { missing, is_empty_epoch: exhausted && epoch.dispatched == 0 })
     }
 
     /// Whether another epoch may begin: for a step that has nothing yet, or within one.

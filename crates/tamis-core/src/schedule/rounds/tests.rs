@@ -5,7 +5,7 @@ mod passed_over;
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
-    Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, RoundLimit, RunEnd,
+    Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, RoundLimit, RoundSize, RunEnd,
     ScheduleSettings, Scheduler, SkipReason, Spent, StepClose, StopCause, Surplus,
 };
 
@@ -613,4 +613,38 @@ fn events_that_do_not_fit() {
     9 members were left out of a batch of 8
     event `cancelled` came while the scheduler was waiting for the step to be trained
     ");
+}
+
+#[test]
+fn a_driver_may_begin_fewer_groups_than_a_deficit_round_asks_for() {
+    let fixed = ScheduleSettings::verl(2, 2, 2, 0);
+    let deficit =
+        ScheduleSettings { size: RoundSize::Deficit { granularity: 1, margin: 0.0 }, ..fixed.clone() };
+    let groups = |ids: std::ops::Range<u64>| Event::Dispatched {
+        groups: ids.map(GroupId).collect(),
+        version: PolicyVersion(0),
+        exhausted: false,
+    };
+    for (settings, is_taken) in [(deficit, true), (fixed, false)] {
+        let mut driver = Driver::new(settings);
+        driver.begin();
+        driver.send(groups(0..2));
+        driver.send(scored(GroupId(0), Fate::Wrong, 2));
+        let asked = driver.send(scored(GroupId(1), Fate::Wrong, 2));
+        // Nothing was kept of two, an estimate of a quarter: eight for two.
+        let num = if is_taken { 8 } else { 2 };
+        assert!(matches!(asked.last(), Some(Command::Draw { num_prompts, .. }) if *num_prompts == num));
+        assert!(driver.rounds.handle(groups(2..2)).is_err(), "none at all");
+        if !is_taken {
+            assert!(driver.rounds.handle(groups(2..3)).is_err());
+            continue;
+        }
+        assert_eq!(driver.send(groups(2..5)), []);
+        driver.send(scored(GroupId(2), Fate::Mixed, 2));
+        driver.send(scored(GroupId(3), Fate::Wrong, 2));
+        let commands = driver.send(scored(GroupId(4), Fate::Mixed, 2));
+        let Some(Command::StepReady(close)) = commands.last() else { panic!("{commands:?}") };
+        assert_eq!(close.trained, [GroupId(2), GroupId(4)]);
+        assert_eq!(close.report.accounting.generated.groups, 5);
+    }
 }
