@@ -126,18 +126,18 @@ class SumTests(unittest.TestCase):
         rewards = torch.tensor([[1.0, 1.0, 0.0, 5.0], [0.0, 0.0, 1.0, 6.0]])
         # In floats of 32 bits they differ.
         self.assertNotEqual(*(rewards * weights).sum(dim=1).tolist())
-        self.assertEqual(tamis.trl._weighted(rewards, weights), [0.7, 0.7])
+        self.assertEqual(tamis.trl.rows.weighted_sums(rewards, weights), [0.7, 0.7])
 
     def test_small_and_large_differences_are_kept(self):
         for one, other in ((1.0, 1.00001), (12345678.0, 12345679.0), (0.1, 0.10001), (1e-9, 2e-9)):
-            sums = tamis.trl._weighted(torch.tensor([[one], [other]]), torch.tensor([1.0]))
+            sums = tamis.trl.rows.weighted_sums(torch.tensor([[one], [other]]), torch.tensor([1.0]))
             self.assertLess(*sums)
 
     def test_what_is_missing(self):
         nan = float("nan")
         rewards = torch.tensor([[1.0, nan], [nan, 2.0], [nan, nan]])
-        self.assertEqual(tamis.trl._weighted(rewards, torch.tensor([0.5, 2.0]))[:2], [0.5, 4.0])
-        self.assertEqual(str(tamis.trl._weighted(rewards, torch.tensor([0.5, 0.0]))), "[0.5, nan, nan]")
+        self.assertEqual(tamis.trl.rows.weighted_sums(rewards, torch.tensor([0.5, 2.0]))[:2], [0.5, 4.0])
+        self.assertEqual(str(tamis.trl.rows.weighted_sums(rewards, torch.tensor([0.5, 0.0]))), "[0.5, nan, nan]")
 
 
 class AggregationTests(Case):

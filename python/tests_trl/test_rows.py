@@ -248,7 +248,7 @@ class PaddingTests(Case):
                 )
                 sieve = type(sieve_of).__new__(type(sieve_of))
                 sieve.__dict__ |= {"_trainer": trainer, "_metric": None, "_filter": None, "_is_rolling": False}
-                group, members = tamis.trl._Group(7, 2, 0, 0), {}
+                group, members = tamis.trl.sieve.Group(7, 2, 0, 0), {}
                 sieve._roll(Parent(sieve, rank, accelerator.gather), [group], members)
                 found[rank] = group, members
             except BaseException as error:

@@ -15,7 +15,7 @@ class SupportTests(Case):
         for kind in (trl.GRPOTrainer, trl.RLOOTrainer):
             with self.subTest(kind.__name__):
                 trainer = self.trainer(cls=kind)
-                if tamis.trl._moved(kind):
+                if tamis.trl.refusals.moved_methods(kind):
                     self.assertNotIn(str(TRL), tamis.trl.TESTED)
                     with self.assertRaises(AttachError) as raised:
                         tamis.trl.attach(trainer)

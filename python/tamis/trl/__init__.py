@@ -1,0 +1,114 @@
+"""The sieve inside TRL: a trainer of TRL that replaces groups without signal before it trains.
+
+    trainer = GRPOTrainer(model=..., reward_funcs=..., args=..., train_dataset=...)
+    tamis.trl.attach(trainer, schedule={"max_num_gen_batches": 10}, record="runs/my")
+    trainer.train()
+
+Nothing of TRL is patched or copied. The trainer gets a class between itself and its own, with three methods. For
+each generation batch that TRL asks for, groups are generated and scored by TRL's own methods, in rounds that
+`tamis.Scheduler` orders, until as many groups as the batch has were kept by the filter. Then TRL's method runs once
+more with the kept rows, and what was generated and scored before is handed to it. So tokenizing, tools, environments,
+vLLM, advantages, losses and tables are TRL's.
+
+Needs what TRL itself needs, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+try:
+    import trl
+except ImportError as missing:
+    raise ImportError(f"tamis.trl needs TRL with what TRL needs (`pip install trl`): {missing}") from missing
+
+from .._native import Filter
+from .errors import AttachError, NothingKept
+from .record import Record
+from .refusals import make_filter, make_scheduler, obstacles
+from .resume import make_callback
+from .sieve import Sieve, Sieved
+
+__all__ = ["AttachError", "NothingKept", "Sieve", "attach"]
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def attach(
+    trainer: T,
+    filter: Filter | str | Mapping[str, Any] | None = "variance",
+    *,
+    metric: str | None = None,
+    schedule: Mapping[str, Any] | None = None,
+    record: str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+) -> T:
+    """Makes a `GRPOTrainer`, an `RLOOTrainer` or a trainer derived from them sieve its groups. Before
+    `train()`.
+
+    Each generation batch has as many groups as it had, all of which the filter kept. The prompts are drawn
+    from the training data in TRL's order and continue where the last batch ended, also after
+    `resume_from_checkpoint`. Like TRL, a pass over the data leaves out the rows at its end that are fewer
+    than a batch. Evaluation is untouched. With a filter that keeps everything, losses are those of the
+    trainer alone, to the bit.
+
+    Arguments:
+        trainer: changed in place and returned. `trainer.sieve` has `totals`, `report` and `settings`
+            afterwards.
+        filter: a `tamis.Filter`, the name of a kind, or the keys of `filter` in a configuration. None keeps
+            every group: for a `record` of what the trainer does alone.
+        metric: what the filter looks at: the name of a reward function, `length` (the policy's tokens), or
+            None: the sum that TRL makes with `reward_weights`; with
+            `multi_objective_aggregation="normalize_then_sum"` and the `variance` filter the sum of the
+            normalized rewards. Members without a reward are left out, and so are truncated ones with
+            `mask_truncated_completions`.
+        schedule: the keys of `schedule` in a configuration, and `gen_batch_size` of `data`. Defaults that differ:
+            `mode: deficit` with a `granularity` of 1, or `rounds` for a filter that compares groups.
+        record: a folder for trajectories (dropped ones too), figures and a log, as `tamis train` writes them:
+            `tamis monitor`, `report`, `advise`, `filter` and `rollouts` read it.
+        seed: of the order of the prompts; None: the trainer's.
+
+    Raises `AttachError` with every reason for which it cannot be. While training, `NothingKept` if a batch
+    cannot be filled within the limits of the schedule; the trainer can be saved or trained further then, from
+    the prompts of that batch.
+    """
+    owner: Any = trainer
+    name = type(owner).__name__
+    if isinstance(owner, Sieved):
+        raise AttachError("this trainer has a sieve already: make another trainer")
+    kinds: Any = trl
+    if not isinstance(trainer, (kinds.GRPOTrainer, kinds.RLOOTrainer)):
+        why = (
+            "it trains while it generates, so there is no batch to fill"
+            if name == "AsyncGRPOTrainer"
+            else "it is neither a GRPOTrainer nor an RLOOTrainer of TRL, nor derived from one"
+        )
+        raise AttachError(f"{name}: {why}")
+    reasons = obstacles(owner)
+    if record is not None and Path(record).exists() and not Path(record).is_dir():
+        reasons.append(f"`record`: {record} is a file, and a folder is written")
+    judge, metric = make_filter(owner, filter, metric, reasons)
+    scheduler = make_scheduler(owner, judge, metric, dict(schedule or {}), reasons)
+    if reasons or scheduler is None:
+        raise AttachError("\n".join(reasons))
+
+    kept = None if record is None else Record(Path(record))
+    owner.sieve = Sieve(owner, judge, metric, scheduler, kept, owner.args.seed if seed is None else seed)
+    owner.__class__ = type(f"Sieved{name}", (Sieved, type(owner)), {})
+    owner.add_callback(make_callback(owner, kept))
+    if owner.accelerator.is_main_process:
+        told = [
+            f"{name} trains on {'every group' if judge is None else f'groups that the filter keeps ({judge.rule})'}.",
+            "Gradient norms are 3 to 4 times larger if most groups were uniform: `max_grad_norm` "
+            f"({owner.args.max_grad_norm}) clips more.",
+            "An epoch of TRL is still so many batches; `sieve/epoch` counts passes over the data.",
+        ]
+        if owner.args.beta:
+            told.append(f"With beta = {owner.args.beta} a dropped group loses its KL term too.")
+        _log.warning("%s", " ".join(told))
+    return trainer

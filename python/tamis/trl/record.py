@@ -1,0 +1,108 @@
+"""The run folder of a trainer with a sieve."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Record:
+    """A run folder that `monitor`, `report`, `advise`, `filter` and `rollouts` read, written by the main
+    process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._due: dict[str, Any] | None = None
+        self._logged: dict[str, list[float]] = {}
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def begin(self, steps: int, pending: Mapping[str, Any] | None = None) -> str | None:
+        """Makes the folder, or says why not. Steps that a run resumed after `steps` will write again are
+        taken out."""
+        text = self._metrics.read_text() if self._metrics.exists() else ""
+        # A line that the end of a run cut short does not count.
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        if steps == 0 and lines:
+            return f"`record`: {self.folder} has a run already, and this one starts anew: name another folder"
+        (self.folder / "rollouts").mkdir(parents=True, exist_ok=True)
+        if pending is not None:
+            self._due, self._logged = pending["due"], pending["logged"]
+        again = self._due["step"] if self._due is not None else steps + 1
+        if text:
+            part = self._metrics.with_suffix(".part")
+            part.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["step"] < again))
+            part.replace(self._metrics)
+        for file in (self.folder / "rollouts").glob("step_*.parquet"):
+            if int(file.stem.removeprefix("step_")) > steps:
+                file.unlink()
+        return None
+
+    @property
+    def pending(self) -> dict[str, Any]:
+        """Figures that are not written yet, in plain types."""
+        return {"due": self._due, "logged": self._logged}
+
+    def say(self, text: str) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with (self.folder / "run.log").open("a") as log:
+            log.write(f"{stamp} {text}\n")
+
+    def step(self, step: int, rows: list[dict[str, Any]], names: list[str], metrics: Mapping[str, float]) -> None:
+        """Writes the trajectories of a step; its figures are written once TRL has logged what it trained
+        to."""
+        import pyarrow
+        import pyarrow.parquet
+
+        self.flush()
+        extra = sorted({name for row in rows for name in row["extra"]})
+        columns: dict[str, Any] = {}
+        for name in rows[0]:
+            values = [row[name] for row in rows]
+            if name == "scores":
+                for score in names:
+                    key = f"score_{score}" if score in rows[0] else score
+                    columns[key] = pyarrow.array([_or_none(row["scores"][score]) for row in rows], pyarrow.float64())
+            elif name == "extra":
+                for column in extra:
+                    key = f"extra_{column}" if column in rows[0] or column in names else column
+                    texts = [None if (value := own.get(column)) is None else str(value) for own in values]
+                    columns[key] = pyarrow.array(texts, pyarrow.string())
+            elif name in ("reward", "advantage", "metric_value"):
+                columns[name] = pyarrow.array([_or_none(value) for value in values], pyarrow.float64())
+            elif name in ("prompt_ids", "token_ids"):
+                columns[name] = pyarrow.array(values, pyarrow.list_(pyarrow.int32()))
+            else:
+                columns[name] = pyarrow.array(values)
+        file = self.folder / "rollouts" / f"step_{step}.parquet"
+        pyarrow.parquet.write_table(pyarrow.table(columns), file.with_suffix(".part"))
+        file.with_suffix(".part").replace(file)
+        self._due = {"step": step, **metrics}
+        rewards = [row["reward"] for row in rows if not math.isnan(row["reward"])]
+        if rewards:
+            self._due["all/reward/mean"] = sum(rewards) / len(rewards)
+
+    def logged(self, figures: Mapping[str, Any]) -> None:
+        for name, value in figures.items():
+            if isinstance(value, int | float) and not name.startswith("eval_") and math.isfinite(value):
+                self._logged.setdefault(name, []).append(value)
+
+    def flush(self) -> None:
+        """Writes the figures of the step that was begun last, with the means of what TRL logged meanwhile."""
+        if self._due is None:
+            return
+        means = {name: sum(values) / len(values) for name, values in self._logged.items()}
+        with self._metrics.open("a") as file:
+            file.write(json.dumps(means | self._due) + "\n")
+        self._due = None
+        self._logged = {}
+
+
+def _or_none(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value

@@ -1,0 +1,117 @@
+"""The sieve in TRL's checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from .errors import AttachError
+from .record import Record
+from .sieve import Sieve
+
+_log = logging.getLogger("tamis.trl")
+
+
+def _refuse(reasons: list[str]) -> None:
+    """Raises on every process if one of them has a reason."""
+    if told := list(dict.fromkeys(gather_object(reasons))):
+        raise AttachError("\n".join(told))
+
+
+def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
+    """Keeps the state in checkpoints, and the record's figures."""
+    sieve: Sieve = trainer.sieve
+    writes = record if trainer.accelerator.is_main_process else None
+
+    def file_in(folder: str | os.PathLike[str]) -> Path:
+        return Path(folder) / f"tamis_sieve_{trainer.accelerator.process_index}.pt"
+
+    def place_in_batch() -> int:
+        return int(trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations))
+
+    def layout() -> dict[str, int]:
+        """What the rest of a generation batch is cut for."""
+        return {
+            "number of processes": trainer.accelerator.num_processes,
+            "`per_device_train_batch_size`": trainer.args.per_device_train_batch_size,
+            "`steps_per_generation`": trainer.args.steps_per_generation,
+            "`num_iterations`": trainer.num_iterations,
+        }
+
+    def restore(saved: Mapping[str, Any], folder: Path) -> list[str]:
+        """Continues from a checkpoint, or says why it cannot."""
+        try:
+            sieve.restore(saved)
+        except AttachError as error:
+            return [str(error)]
+        trainer._step = saved["place_in_batch"]
+        trainer._buffered_inputs = None
+        if not saved["place_in_batch"]:
+            return []
+        now, then = layout(), saved["layout"]
+        if reasons := [f"{name} is {now[name]} and was {then[name]}" for name in now if now[name] != then[name]]:
+            return [
+                f"the checkpoint is from inside a generation batch, whose rest is cut otherwise: {', '.join(reasons)}; "
+                "resume with the same, or from a checkpoint between batches"
+            ]
+        device = trainer.accelerator.device
+        try:
+            # Without an index: several processes on a CPU have `cpu:0`, which PyTorch does not load to.
+            location = "cpu" if device.type == "cpu" else device
+            rest = torch.load(file_in(folder), map_location=location, weights_only=True)
+        except Exception as error:
+            return [
+                f"the rest of the checkpoint's generation batch cannot be loaded ({file_in(folder)}: {error}): if the "
+                "run ended while it was saved, resume from an earlier checkpoint"
+            ]
+        trainer._buffered_inputs = rest["inputs"]
+        return []
+
+    class TamisSieve(TrainerCallback, ExportableState):
+        def state(self) -> dict[str, Any]:
+            saved = sieve.state() | {"place_in_batch": place_in_batch(), "layout": layout()}
+            if writes is not None:
+                saved["record"] = writes.pending
+            return {"args": {}, "attributes": {"saved": saved}}
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
+            saved = kept["attributes"]["saved"] if kept is not None else {}
+            if saved:
+                folder = sieve._resumed_from or Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                _refuse(restore(saved, Path(folder)))
+            elif state.global_step > 0:
+                _log.warning(
+                    "the checkpoint was saved without a sieve: the data start with their first prompts again, also "
+                    "with those that were trained on before"
+                )
+                # Callbacks whose state a checkpoint lacks are not saved by later ones.
+                state.stateful_callbacks = (state.stateful_callbacks or {}) | {"TamisSieve": self.state()}
+            reason = writes.begin(sieve._steps, saved.get("record")) if writes is not None else None
+            _refuse([] if reason is None else [reason])
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if place_in_batch() and trainer._buffered_inputs is not None:
+                folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                folder.mkdir(parents=True, exist_ok=True)
+                torch.save({"inputs": trainer._buffered_inputs}, file_in(folder))
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if writes is not None and logs and trainer.model.training:
+                writes.logged(logs)
+                if not place_in_batch():
+                    writes.flush()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if writes is not None:
+                writes.flush()
+
+    return TamisSieve()
