@@ -20,6 +20,8 @@ class LimitTests(Case):
                 told = str(raised.exception)
                 self.assertIn("12", told)
                 self.assertIn("`train_dataset`", told)
+                for name in ("data.", "rollout.", "use_partial", "scored at the start"):
+                    self.assertNotIn(name, told)
                 self.assertEqual(raised.exception.diagnosis["text"], told)
                 self.assertEqual(course(trainer), [])
                 for parameter, then in zip(trainer.model.parameters(), before, strict=True):

@@ -13,10 +13,28 @@ class AttachError(ValueError):
     """The sieve does not go with this trainer: every reason, one a line."""
 
 
+_NAMES = {
+    "`data.train` or `data.arithmetic.levels`": "`train_dataset`",
+    "data.train_batch_size": "generation_batch_size / num_generations",
+    "data.gen_batch_size": "schedule.gen_batch_size",
+    "rollout.n": "num_generations",
+    "rollout.temperature": "temperature",
+    "rollout.top_p": "top_p",
+    "rollout.backend": "generation",
+    "train.optimizer.learning_rate": "learning_rate",
+    "-> use_partial": "-> keep_dropped",
+    " (the gold answers themselves were scored at the start)": "",
+}
+"""What the scheduler says of a configuration of tamis, and what a trainer of TRL has in its place."""
+
+
 class NothingKept(RuntimeError):
-    """A generation batch could not be filled within the limits of the schedule; the text is the scheduler's
-    diagnosis."""
+    """A generation batch could not be filled within the limits of the schedule. The text is the scheduler's
+    diagnosis in TRL's names; `diagnosis` has its numbers."""
 
     def __init__(self, diagnosis: Mapping[str, Any]) -> None:
-        super().__init__(str(diagnosis["text"]))
-        self.diagnosis = dict(diagnosis)
+        text = str(diagnosis["text"])
+        for name, in_trl in _NAMES.items():
+            text = text.replace(name, in_trl)
+        super().__init__(text)
+        self.diagnosis = dict(diagnosis) | {"text": text}

@@ -263,6 +263,10 @@ class Sieve:
                 case NextEpoch():
                     self._prompts.next_epoch()
                 case Draw(round=round, num_prompts=num):
+                    chunk = self.settings["train_batch_size"]
+                    if self.settings["size"] != "fixed":
+                        # A deficit round of several chunks would go on after the batch is full.
+                        num = min(num, chunk)
                     drawn = [
                         Group(self._next_group + i, row, self._prompts.epoch, round - 1)
                         for i, row in enumerate(self._prompts.take(num))
@@ -271,7 +275,6 @@ class Sieve:
                     groups |= {group.id: group for group in drawn}
                     told = Dispatched([group.id for group in drawn], self._steps, self._prompts.is_exhausted)
                     commands.extend(self._scheduler.handle(told))
-                    chunk = self.settings["train_batch_size"]
                     for start in range(0, len(drawn), chunk):
                         self._roll(parent, drawn[start : start + chunk], members)
                     for group in drawn:
@@ -293,9 +296,9 @@ class Sieve:
                     skipped.append(close)
                     commands.extend(self._scheduler.handle(BeginStep()))
                 case Stop(diagnosis=diagnosis):
-                    text = diagnosis["text"].replace(self.settings["difficulty_in"], "`train_dataset`")
-                    self._say(text)
-                    raise NothingKept(diagnosis | {"text": text})
+                    error = NothingKept(diagnosis)
+                    self._say(str(error))
+                    raise error
         raise RuntimeError("the scheduler neither filled the batch nor said why not")
 
     def _forget(self, group: Group, members: dict[tuple[int, int], Member]) -> None:
