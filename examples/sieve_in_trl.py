@@ -82,7 +82,7 @@ def main():
         return
     trainer = make_trainer()
     # At first 0.6 % of the answers are right: the first batch of 8 groups takes 240.
-    tamis.trl.attach(trainer, schedule={"max_num_gen_batches": 30}, record="runs/copying")
+    tamis.trl.attach(trainer, schedule={"max_num_gen_batches": 60}, record="runs/copying")
     trainer.train()
     print(trainer.sieve.report["text"])
 

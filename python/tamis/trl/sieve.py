@@ -496,7 +496,7 @@ class Sieve:
                             name: facts[name]
                             for name in ("prompt", "completion", "prompt_ids", "token_ids", "loss_mask")
                         },
-                        "scores": dict(zip(names, map(_decimal, reward.tolist()), strict=True)),
+                        "scores": dict(zip(names, map(rounded, reward.tolist()), strict=True)),
                         "extra": facts["extra"],
                         "reward": totals[i],
                         "advantage": None if (group.id, i) in idle else advantage.get((group.id, i)),
