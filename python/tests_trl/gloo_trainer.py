@@ -16,7 +16,7 @@ FOLDER = Path(sys.argv[1])
 SHAPES = {
     "whole groups": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
     "split groups": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1},
-    "odd groups": {"num_generations": 3, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 1},
+    "odd groups": {"num_generations": 3, "per_device_train_batch_size": 9, "gradient_accumulation_steps": 1},
     "inside a batch": {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 1,
@@ -24,6 +24,9 @@ SHAPES = {
         "max_steps": 4,
     },
 }
+
+SCHEDULES = {"odd groups": {"mode": "rounds", "gen_batch_size": 5, "max_num_gen_batches": None}}
+"""Five groups of three on two processes: one row too many."""
 
 
 class Gloo(Case):
@@ -71,7 +74,7 @@ def shape(case, name):
         reward_weights=[1.0, 0.0],
         log_completions=True,
         num_completions_to_print=0,
-        sieve={"record": case.folder / "record"},
+        sieve={"record": case.folder / "record", "schedule": SCHEDULES.get(name)},
         **SHAPES[name],
     )
     case.fit(trainer)

@@ -86,7 +86,7 @@ class ProcessTests(unittest.TestCase):
 
     def test_groups_that_do_not_divide(self):
         # Each round is padded to as many rows for both; nobody counts those that are too many.
-        self.assertGreater(self.check_shape("odd groups", 3, 3), 0)
+        self.assertGreater(self.check_shape("odd groups", 3, 9), 0)
 
     def test_several_steps_of_a_batch(self):
         self.assertEqual(self.check_shape("inside a batch", 4, 4), 0)
