@@ -16,11 +16,11 @@ class SupportTests(Case):
             with self.subTest(kind.__name__):
                 trainer = self.trainer(cls=kind)
                 if tamis.trl.refusals.moved_methods(kind):
-                    self.assertNotIn(str(TRL), tamis.trl.TESTED)
+                    self.assertNotIn(str(TRL), tamis.trl.errors.TESTED)
                     with self.assertRaises(AttachError) as raised:
                         tamis.trl.attach(trainer)
                     self.assertIn(f"of TRL {TRL}", str(raised.exception))
-                    self.assertIn(tamis.trl.TESTED, str(raised.exception))
+                    self.assertIn(tamis.trl.errors.TESTED, str(raised.exception))
                 else:
                     self.fit(tamis.trl.attach(trainer))
                     self.assert_adds_up(trainer)
@@ -39,7 +39,7 @@ class SupportTests(Case):
             str(raised.exception).splitlines(),
             [
                 f"Moved.{name} of TRL {TRL} has the parameters self, prompts, images: versions that work are "
-                f"{tamis.trl.TESTED}"
+                f"{tamis.trl.errors.TESTED}"
                 for name in ("_generate", "_calculate_rewards")
             ],
         )
