@@ -196,13 +196,28 @@ fn evaluate(value: &Quotient, point: [Complex; 2]) -> Complex {
 }
 
 fn polynomial(value: &Polynomial, point: [Complex; 2]) -> Complex {
-    value.terms().fold(Complex(0.0, 0.0), |sum, (powers, coefficient)| {
-        let coefficient = coefficient.numerator() as f64 / coefficient.denominator() as f64;
-        let term = powers.iter().fold(Complex(coefficient, 0.0), |product, (atom, exponent)| {
-            let exponent = exponent.numerator() as f64 / exponent.denominator() as f64;
-            product.mul(self::atom(atom, point).pow(Complex(exponent, 0.0)))
-        });
-        sum.add(term)
+    terms(value, point).into_iter().fold(Complex(0.0, 0.0), Complex::add)
+}
+
+fn terms(value: &Polynomial, point: [Complex; 2]) -> Vec<Complex> {
+    value
+        .terms()
+        .map(|(powers, coefficient)| {
+            let coefficient = coefficient.numerator() as f64 / coefficient.denominator() as f64;
+            powers.iter().fold(Complex(coefficient, 0.0), |product, (atom, exponent)| {
+                let exponent = exponent.numerator() as f64 / exponent.denominator() as f64;
+                product.mul(self::atom(atom, point).pow(Complex(exponent, 0.0)))
+            })
+        })
+        .collect()
+}
+
+/// Whether the terms cancel so far that rounding blurs what is left, as in a high power that was multiplied out.
+fn is_blurred(value: &Quotient, point: [Complex; 2]) -> bool {
+    let (numerator, denominator) = value.parts();
+    [numerator, denominator].into_iter().any(|part| {
+        let sizes: f64 = terms(part, point).into_iter().map(Complex::size).sum();
+        sizes > 1e8 * polynomial(part, point).size()
     })
 }
 
@@ -279,7 +294,7 @@ proptest! {
     fn what_is_read_has_the_value_that_is_written(tree in trees(), point in points()) {
         if let (Some(Value::Number(value, _)), Some(expected)) = (read(&tree.latex()), tree.evaluate(point)) {
             let found = evaluate(&value, point);
-            prop_assert!(found.is_near(expected), "{}: {found:?}, not {expected:?}: {value:?}", tree.latex());
+            prop_assert!(is_blurred(&value, point) || found.is_near(expected), "{}: {found:?}, not {expected:?}: {value:?}", tree.latex());
         }
     }
 
