@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pandas
 import torch
-from toy import KEEP_ALL, Case, Judge, alike, course, seeing, text_of
-from transformers import TrainerCallback
+from toy import KEEP_ALL, Case, Judge, Killed, Killing, alike, course, seeing, text_of
 
 FOLDER = Path(sys.argv[1])
 SHAPES = {
@@ -91,23 +90,13 @@ def keep_all(case, name):
     return {"alone": [weights(alone), course(alone)], "sieved": [weights(sieved), course(sieved)]}
 
 
-class Killed(Exception):
-    pass
-
-
-class Killing(TrainerCallback):
-    def on_step_begin(self, args, state, control, **_):
-        if state.global_step == 3:
-            raise Killed
-
-
 def resume(case):
     keywords = SHAPES["inside a batch"] | {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
     whole = Judge()
     one = case.fit(case.sieved(rewards=whole, out="whole", **keywords))
     halves = Judge()
     killed = case.sieved(rewards=halves, out="halves", **keywords)
-    killed.add_callback(Killing())
+    killed.add_callback(Killing(3))
     try:
         case.fit(killed)
     except Killed:

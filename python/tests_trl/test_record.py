@@ -8,25 +8,11 @@ import unittest
 from collections import Counter
 
 import pyarrow.parquet
-from toy import Case, Judge, data, noise
-from transformers import TrainerCallback
+from toy import Case, Judge, Killed, Killing, data, noise
 
 from tamis.trl import AttachError
 
 PROGRAM = os.environ.get("TAMIS_PROGRAM") or shutil.which("tamis")
-
-
-class Killed(Exception):
-    pass
-
-
-class Killing(TrainerCallback):
-    def __init__(self, steps):
-        self.steps = steps
-
-    def on_step_begin(self, args, state, control, **_):
-        if state.global_step == self.steps:
-            raise Killed
 
 
 class RecordTests(Case):

@@ -5,8 +5,7 @@ import shutil
 import unittest
 
 import torch
-from toy import KEEP_ALL, Case, Judge, course, data
-from transformers import TrainerCallback
+from toy import KEEP_ALL, Case, Judge, Killed, Killing, course, data
 
 from tamis.trl import AttachError
 
@@ -16,19 +15,6 @@ SHAPES = {
     "inside a batch": (1, 4, 2, 8),
     "inside an iteration": (3, 2, 2, 8),
 }
-
-
-class Killed(Exception):
-    pass
-
-
-class Killing(TrainerCallback):
-    def __init__(self, steps):
-        self.steps = steps
-
-    def on_step_begin(self, args, state, control, **_):
-        if state.global_step == self.steps:
-            raise Killed
 
 
 class ResumeTests(Case):

@@ -29,7 +29,7 @@ import trl.chat_template_utils
 from datasets import Dataset
 from packaging.version import Version
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 
 import tamis.trl
 
@@ -201,6 +201,21 @@ ARGUMENTS = (
     "train_dataset",
 )
 """What goes to a trainer itself, and not into its configuration."""
+
+
+class Killed(Exception):
+    """A run ends here."""
+
+
+class Killing(TrainerCallback):
+    """Ends a run before the step after so many."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.steps:
+            raise Killed
 
 
 class Case(unittest.TestCase):
