@@ -676,6 +676,26 @@ class Program(Case):
                 self.assertEqual(child.wait(LIMIT), 1)
                 self.assertRegex(child.stderr.read(), "error: the device cannot be computed on any more: CUDA error")
 
+    def test_an_answer_is_under_way_until_it_is_sent(self):
+        # What a process waits for that is about to end.
+        session = mock.Mock(max_body_bytes=1 << 20, max_json_bytes=1 << 20)
+        session.submit.return_value = connections.Answer.of({})
+        listening, address = connections.listen("127.0.0.1:0", session)
+        self.addCleanup(listening.server_close)
+        sending, write = [], socket.SocketIO.write
+
+        def record(stream, data):
+            sending.append(listening._num_answering)
+            return write(stream, data)
+
+        threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.addCleanup(listening.shutdown)
+        client = Client(address)
+        self.addCleanup(client.close)
+        with mock.patch("socket.SocketIO.write", record):
+            self.assertEqual(client.post("check")[0], 200)
+        self.assertEqual(sending, [1])
+
     def test_a_device_that_computes_on_is_not_lost(self):
         refused = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasGemmEx")
         # A device played on the CPU: it answers, or fails whatever it is asked.

@@ -134,6 +134,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
+        # What is still held back when `answering` ends would be lost with the process.
+        self.wfile.flush()
 
     def _path(self):
         return self.path.split("?")[0]
