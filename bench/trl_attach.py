@@ -19,7 +19,7 @@ best rate for both, and the best of `attach` too. The accuracy is that of greedy
 of three checks in a row. Checks do not count. The level to reach is plain TRL's accuracy at its end. The tables say
 what each needed to reach it for the first time: updates, completions and processor seconds (user and system, of
 training only, without imports). One thread. On the same machine a seed gives the same numbers again, except for the
-seconds.
+seconds. Gradient norms are those that TRL logs, of the updates after which a check is made.
 
 In the second task there are no products, so most groups have signal.
 """
@@ -44,7 +44,7 @@ warnings.filterwarnings("ignore")
 import torch
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback, TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
@@ -213,7 +213,7 @@ def run(given, tokenizer, model, task, arm, learning_rate, seed, updates, folder
             learning_rate=learning_rate,
             lr_scheduler_type="constant",
             max_steps=updates,
-            logging_steps=1 if given.completions else 10 * updates,
+            logging_steps=1 if given.completions else every,
             log_completions=given.completions is not None,
             save_strategy="no",
             report_to="none",
@@ -234,8 +234,10 @@ def run(given, tokenizer, model, task, arm, learning_rate, seed, updates, folder
         import tamis.trl
 
         tamis.trl.attach(trainer, schedule={"max_num_gen_batches": 20})
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     row |= {"groups": reward.num_groups, "uniform": reward.num_uniform, "points": checks.points}
+    row["gradient_norms"] = [logged["grad_norm"] for logged in trainer.state.log_history if "grad_norm" in logged]
     if arm == "attach":
         row["totals"] = {place: number["groups"] for place, number in trainer.sieve.totals.items()}
     return row
@@ -299,6 +301,14 @@ def table_of(task, own):
             if found.get(arm):
                 ratios[arm].append([found[arm][name] / found["plain", rate][name] for name in RATIOS])
     yield ""
+    norms = {}
+    for row in own:
+        if row["learning_rate"] == rate:
+            norms.setdefault(row["arm"], []).extend(row["gradient_norms"])
+    if len(norms) == 2:
+        plain_norm, norm = (statistics.median(norms[arm]) for arm in ("plain", "attach"))
+        ratio = f"{norm / plain_norm:.1f} times" if plain_norm else "while most of plain TRL's are 0"
+        yield f"median gradient norm before clipping at {rate:g}: plain {plain_norm:.2f}, attach {norm:.2f} ({ratio})"
     for (_, own_rate), rows in ratios.items():
         for title, column in zip(RATIOS.values(), zip(*rows)):
             each = ", ".join(f"{ratio:.2f}" for ratio in column)
