@@ -1,7 +1,10 @@
 """What happens if groups with signal do not come."""
 
+import json
 import unittest
+from collections import Counter
 
+import pyarrow.parquet
 import torch
 import trl
 from toy import Case, Judge, alike, course
@@ -54,6 +57,38 @@ class LimitTests(Case):
         # A dropped group has no signal, which is what TRL's figure counts.
         without_signal = sum(4 * line["frac_reward_zero_std"] for line in lines)
         self.assertEqual(without_signal, totals["kept_when_insufficient"]["groups"])
+        self.assert_adds_up(trainer)
+
+    def test_what_fills_a_batch_is_counted_whole(self):
+        self.needs("1.6.0", "members that are left out, for it takes their reward for 0")
+
+        def some(completions, want, **_):
+            texts = zip(want, completions, strict=True)
+            return [float(digit in text) if place % 4 else None for place, (digit, text) in enumerate(texts)]
+
+        trainer = self.fit(
+            self.sieved(
+                rewards=some,
+                sieve={
+                    "schedule": {"max_num_gen_batches": 1, "on_limit": "keep_dropped", "mode": "rounds"},
+                    "record": self.folder / "record",
+                },
+            )
+        )
+        totals = trainer.sieve.totals
+        kept, filling = totals["trained"]["groups"], totals["kept_when_insufficient"]["groups"]
+        self.assertGreater(min(kept, filling), 0)
+        self.assertEqual(totals["left_out"]["trajectories"], kept)
+        self.assertEqual(totals["kept_when_insufficient"]["trajectories"], 4 * filling)
+        verdicts = Counter()
+        for file in (self.folder / "record" / "rollouts").iterdir():
+            verdicts.update(pyarrow.parquet.read_table(file)["verdict"].to_pylist())
+        for verdict, number in (("trained", 3 * kept), ("unscored", kept), ("kept_when_insufficient", 4 * filling)):
+            self.assertEqual(verdicts[verdict], number, verdict)
+        lines = [json.loads(line) for line in (self.folder / "record" / "metrics.jsonl").read_text().splitlines()]
+        # The filter's reasons are also those of the groups that fill the batch.
+        reasons = sum(line[name] for line in lines for name in line if name.startswith("train/num_dropped/"))
+        self.assertEqual(reasons, totals["dropped"]["groups"] + filling)
         self.assert_adds_up(trainer)
 
     def test_a_batch_that_keeps_nothing_is_tried_again(self):

@@ -34,6 +34,19 @@ class RecordTests(Case):
         self.assertEqual(len(rows), totals["generated"]["trajectories"])
         self.assertEqual(sum(len(row["token_ids"]) for row in rows), totals["generated"]["tokens"])
         verdicts = Counter(row["verdict"] for row in rows)
+        groups: dict = {}
+        for row in rows:
+            groups.setdefault((row["step"], row["group_id"]), []).append(row["verdict"])
+        for line in lines:
+            own = [verdicts for (step, _), verdicts in groups.items() if step == line["step"]]
+            for name in (name for name in line if name.startswith("train/num_dropped/")):
+                self.assertEqual(line[name], own.count([name.rpartition("/")[2]] * 4), name)
+            for name in (name for name in line if name.startswith("train/num_left_out/")):
+                mixed = [verdict for verdicts in own if "trained" in verdicts for verdict in verdicts]
+                self.assertEqual(line[name], mixed.count(name.rpartition("/")[2]), name)
+        for kind, place, unit in (("dropped", "dropped", "groups"), ("left_out", "left_out", "trajectories")):
+            names = {name for line in lines for name in line if name.startswith(f"train/num_{kind}/")}
+            self.assertEqual(sum(line.get(name, 0) for line in lines for name in names), totals[place][unit], kind)
         self.assertEqual(verdicts["trained"], totals["trained"]["trajectories"])
         self.assertEqual(verdicts["surplus"], totals["surplus"]["trajectories"])
         self.assertEqual([line["step"] for line in lines], list(range(1, len(lines) + 1)))
@@ -154,6 +167,34 @@ class RecordTests(Case):
             self.fit(self.recorded())
         self.assertEqual((self.folder / "record" / "metrics.jsonl").read_text(), before)
 
+    def test_folders_of_others(self):
+        """What is in a folder stays, unless it is this run's own."""
+        settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        self.fit(self.recorded("a", out="a", **settings))
+        self.fit(self.recorded("b", out="b", seed=7, **settings))
+        (self.folder / "rollouts of others" / "rollouts").mkdir(parents=True)
+        (self.folder / "rollouts of others" / "rollouts" / "step_3.parquet").write_text("precious")
+        (self.folder / "settings of others").mkdir()
+        (self.folder / "settings of others" / "config.yaml").write_text("precious")
+        for folder in ("b", "rollouts of others", "settings of others"):
+            for resumes in (False, True):
+                with self.subTest(folder, resumes=resumes):
+                    files = [file for file in sorted((self.folder / folder).rglob("*")) if file.is_file()]
+                    before = {file: file.read_bytes() for file in files}
+                    trainer = self.recorded(folder, out="a" if resumes else "fresh", **settings)
+                    why = "another run than the checkpoint's" if resumes else "a run already"
+                    with self.assertRaisesRegex(AttachError, f"`record`: .*{folder} has {why}"):
+                        self.fit(trainer, resume_from_checkpoint=resumes)
+                    files = [file for file in sorted((self.folder / folder).rglob("*")) if file.is_file()]
+                    self.assertEqual({file: file.read_bytes() for file in files}, before)
+
+    def test_a_record_that_starts_with_a_resume(self):
+        settings = {"save_strategy": "steps", "save_steps": 2}
+        self.fit(self.sieved(max_steps=2, **settings))
+        for steps in (4, 6):
+            self.fit(self.recorded(max_steps=steps, **settings), resume_from_checkpoint=True)
+            self.assertEqual([line["step"] for line in self.lines()], list(range(3, steps + 1)))
+
     def test_empty_folder_and_missing_parents(self):
         (self.folder / "a").mkdir()
         self.fit(self.recorded("a", max_steps=1))
@@ -193,7 +234,8 @@ class CommandTests(Case):
                     self.assertIn(f"q{trajectory['prompt_id']:03}:", trajectory["prompt"])
                     self.assertTrue(trajectory["completion"] or trajectory["token_ids"][0] < 3, trajectory)
                 self.run_program("report", name, "--out", "report.html")
-                self.assertIn("<html", (self.folder / "report.html").read_text().lower())
+                _, _, chart = (self.folder / "report.html").read_text().partition("Groups kept and dropped")
+                self.assertIn("all wrong", chart[: chart.index("Every group that ended in the step")])
                 judged = self.run_program(
                     "filter", *sorted((self.folder / name / "rollouts").iterdir()), "--metric", "reward"
                 )

@@ -76,6 +76,13 @@ class RefusalTests(Case):
             with self.subTest(reason):
                 self.assertIn(reason, self.reasons(self.trainer(), *arguments, **keywords)[0])
 
+    def test_other_arguments(self):
+        for keywords, reason in [
+            ({"record": ""}, "`record` is empty: name a folder"),
+        ]:
+            with self.subTest(**keywords):
+                self.assertEqual(self.reasons(self.trainer(), **keywords), [reason])
+
     def test_trainers(self):
         def rollout(prompts, trainer):
             raise NotImplementedError

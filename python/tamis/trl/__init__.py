@@ -90,7 +90,9 @@ def attach(
         )
         raise AttachError(f"{name}: {why}")
     reasons = obstacles(owner)
-    if record is not None and Path(record).exists() and not Path(record).is_dir():
+    if record is not None and not os.fspath(record):
+        reasons.append("`record` is empty: name a folder")
+    elif record is not None and Path(record).exists() and not Path(record).is_dir():
         reasons.append(f"`record`: {record} is a file, and a folder is written")
     judge, metric = make_filter(owner, filter, metric, reasons)
     scheduler = make_scheduler(owner, judge, metric, dict(schedule or {}), reasons)

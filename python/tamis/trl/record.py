@@ -23,15 +23,20 @@ class Record:
     def _metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
-    def begin(self, steps: int, pending: Mapping[str, Any] | None = None) -> str | None:
+    def begin(self, run: str, steps: int, pending: Mapping[str, Any] | None = None) -> str | None:
         """Makes the folder, or says why not. Steps that a run resumed after `steps` will write again are
         taken out."""
+        mark = self.folder / "run_id"
+        is_own = mark.exists() and mark.read_text() == run
+        if not is_own and any(any(self.folder.glob(name)) for name in ("config.yaml", "metrics.jsonl", "rollouts/*")):
+            if steps == 0:
+                return f"`record`: {self.folder} has a run already, and this one starts anew: name another folder"
+            return f"`record`: {self.folder} has another run than the checkpoint's: name that run's folder, or a new one"
+        (self.folder / "rollouts").mkdir(parents=True, exist_ok=True)
+        mark.write_text(run)
         text = self._metrics.read_text() if self._metrics.exists() else ""
         # A line that the end of a run cut short does not count.
         lines = text[: text.rfind("\n") + 1].splitlines()
-        if steps == 0 and lines:
-            return f"`record`: {self.folder} has a run already, and this one starts anew: name another folder"
-        (self.folder / "rollouts").mkdir(parents=True, exist_ok=True)
         if pending is not None:
             self._due, self._logged = pending["due"], pending["logged"]
         again = self._due["step"] if self._due is not None else steps + 1

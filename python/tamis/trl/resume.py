@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
 
     class TamisSieve(TrainerCallback, ExportableState):
         def state(self) -> dict[str, Any]:
-            saved = sieve.state() | {"place_in_batch": place_in_batch(), "layout": layout()}
+            saved = sieve.state() | {"place_in_batch": place_in_batch(), "layout": layout(), "run": sieve._run}
             if writes is not None:
                 saved["record"] = writes.pending
             return {"args": {}, "attributes": {"saved": saved}}
@@ -85,6 +86,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
             saved = kept["attributes"]["saved"] if kept is not None else {}
+            sieve._run = saved.get("run") or sieve._run or uuid.uuid4().hex
             if saved:
                 folder = sieve._resumed_from or Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 _refuse(restore(saved, Path(folder)))
@@ -95,7 +97,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
                 )
                 # Callbacks whose state a checkpoint lacks are not saved by later ones.
                 state.stateful_callbacks = (state.stateful_callbacks or {}) | {"TamisSieve": self.state()}
-            reason = writes.begin(sieve._steps, saved.get("record")) if writes is not None else None
+            reason = writes.begin(sieve._run, sieve._steps, saved.get("record")) if writes is not None else None
             _refuse([] if reason is None else [reason])
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

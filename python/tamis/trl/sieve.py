@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -162,6 +162,7 @@ class Sieve:
         self._next_group = 0
         self._steps = 0
         self._resumed_from: str | os.PathLike[str] | None = None
+        self._run: str | None = None
         self._is_rolling = False
         self._batch: tuple[list[Member], torch.Tensor, int] | None = None
         self.report: dict[str, Any] | None = None
@@ -233,6 +234,7 @@ class Sieve:
             output = self._train_on(parent, batch, members)
             advantages = self._trainer.accelerator.gather(output["advantages"]).tolist()
             idle = self._idle(batch, output, advantages)
+            close.report["metrics"] |= Counter(f"train/num_left_out/{reason}" for reason in idle.values())
             self._steps += 1
             self._scheduler.handle(Trained(left_out=len(idle), tokens=sum(groups[id].num_tokens[i] for id, i in idle)))
             self._scheduler.handle(Published(self._steps))
@@ -257,6 +259,7 @@ class Sieve:
         groups: dict[int, Group] = {}
         members: dict[tuple[int, int], Member] = {}
         skipped: list[StepClose] = []
+        dropped: Counter[str] = Counter()
         commands: deque[Command] = deque(self._scheduler.handle(BeginStep()))
         while commands:
             match commands.popleft():
@@ -282,13 +285,15 @@ class Sieve:
                         commands.extend(self._scheduler.handle(scored))
                 case Judged(group=id, kept=False, reason=reason):
                     groups[id].verdict = str(reason)
+                    dropped[f"train/num_dropped/{reason}"] += 1
                     if self.settings["on_limit"] != "keep_dropped":
                         self._forget(groups[id], members)
                 case RoundComplete(report=report):
                     self._say(report["text"])
                 case StepReady(close=close):
                     self._say(close.report["text"])
-                    close.report["metrics"] = _combined([each.report["metrics"] for each in [*skipped, close]])
+                    attempts = [each.report["metrics"] for each in [*skipped, close]]
+                    close.report["metrics"] = _combined(attempts) | dropped
                     return close, groups, members
                 case SkipStep(close=close):
                     # No group at all was kept, and TRL trains on every batch: the next attempt is for the
@@ -415,7 +420,7 @@ class Sieve:
         return output
 
     def _idle(self, batch: list[Group], output: dict[str, Any], advantages: list[float]) -> dict[tuple[int, int], str]:
-        """Members of the batch that bear no loss, and why; those that the filter left out are masked, as TRL
+        """Members of kept groups that bear no loss, and why; those that the filter left out are masked, as TRL
         does itself with truncated completions."""
         idle = {}
         places = []
@@ -425,6 +430,9 @@ class Sieve:
                 chosen = self._filter.judge([group.values])[0].members
             for i, reward in enumerate(group.rewards):
                 places.append((group.id, i))
+                if group.verdict != "trained":
+                    # What fills up a batch is counted in whole groups.
+                    continue
                 if getattr(self._trainer, "mask_truncated_completions", False) and group.is_truncated[i]:
                     idle[places[-1]] = "truncated"
                 elif torch.isnan(reward).all() and advantages[len(places) - 1] == 0:
