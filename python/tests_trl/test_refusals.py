@@ -1,5 +1,6 @@
 """What a sieve does not go with is refused when it is attached: all of it at once, each with its reason."""
 
+import importlib
 import subprocess
 import sys
 import unittest
@@ -107,16 +108,17 @@ class RefusalTests(Case):
             trainer = self.trainer()
             trainer.args.auto_find_batch_size = True
             self.assertIn("`auto_find_batch_size`", self.reasons(trainer)[0])
-        with self.subTest("replay buffer"):
-            try:
-                from trl.experimental import grpo_with_replay_buffer as replaying
-            except ImportError:
-                pass
-            else:
-                trainer = self.trainer(
-                    cls=replaying.GRPOWithReplayBufferTrainer, config=replaying.GRPOWithReplayBufferConfig
-                )
-                self.assertIn("replaces groups without signal itself", self.reasons(trainer)[0])
+        for module, name, reason in (
+            ("grpo_with_replay_buffer", "GRPOWithReplayBuffer", "replaces groups without signal itself"),
+            ("gfpo", "GFPO", "drops members of each group itself"),
+        ):
+            with self.subTest(name):
+                try:
+                    found = importlib.import_module(f"trl.experimental.{module}")
+                except ImportError:
+                    continue
+                kind, config = (getattr(found, f"{name}{part}") for part in ("Trainer", "Config"))
+                self.assertIn(reason, self.reasons(self.trainer(cls=kind, config=config))[0])
 
     def test_other_trainers(self):
         class Trainer:

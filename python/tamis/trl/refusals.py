@@ -60,6 +60,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 _OTHERWISE = {
+    "GFPOTrainer": "drops members of each group itself: use GRPOTrainer, with the filter `within_group` if you like",
     "GRPOWithReplayBufferTrainer": "replaces groups without signal itself, by older ones: use GRPOTrainer",
     "MiniLLMTrainer": "learns from a teacher, whether rewards differ or not",
 }

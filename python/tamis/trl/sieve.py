@@ -417,6 +417,11 @@ class Sieve:
                 output: dict[str, Any] = parent._generate_and_score_completions([dict(member.row) for member in local])
         finally:
             self._batch = None
+        if len(output["advantages"]) != len(local):
+            raise AttachError(
+                f"{type(trainer).__name__} made {len(output['advantages'])} rows of {len(local)}: it drops or adds "
+                "members itself, so the sieve does not know what is trained on"
+            )
         return output
 
     def _idle(self, batch: list[Group], output: dict[str, Any], advantages: list[float]) -> dict[tuple[int, int], str]:
@@ -524,10 +529,12 @@ class Sieved:
     sieve: Sieve
     model: Any
 
-    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
+    def train(self, *arguments: Any, **keywords: Any) -> Any:
+        # The trainer's own class may have other parameters.
         parent: Any = super()
-        self.sieve._resumed_from = None if isinstance(resume_from_checkpoint, bool) else resume_from_checkpoint
-        return parent.train(resume_from_checkpoint, *arguments, **keywords)
+        checkpoint = keywords.get("resume_from_checkpoint", arguments[0] if arguments else None)
+        self.sieve._resumed_from = checkpoint if isinstance(checkpoint, str | os.PathLike) else None
+        return parent.train(*arguments, **keywords)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         parent: Any = super()
