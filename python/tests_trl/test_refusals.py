@@ -7,7 +7,8 @@ import unittest
 from pathlib import Path
 
 import trl
-from toy import Case, data
+from packaging.version import Version
+from toy import TRL, Case, data
 
 import tamis.trl
 from tamis.trl import AttachError
@@ -76,6 +77,12 @@ class RefusalTests(Case):
         ]:
             with self.subTest(reason):
                 self.assertIn(reason, self.reasons(self.trainer(), *arguments, **keywords)[0])
+
+    @unittest.skipIf(Version("1.6") <= TRL, "this TRL has rewards that it leaves out")
+    def test_filters_of_later_versions(self):
+        told = self.reasons(self.trainer(), {"kind": "within_group", "k": 2})
+        self.assertEqual(len(told), 1)
+        self.assertIn("`filter: within_group` needs TRL 1.6", told[0])
 
     def test_other_arguments(self):
         for keywords, reason in [

@@ -185,18 +185,27 @@ class AggregationTests(Case):
 
 class FilterTests(Case):
     def test_members_that_are_not_chosen_bear_no_loss(self):
-        for kind in ("GRPOTrainer", "RLOOTrainer"):
-            with self.subTest(kind):
-                trainer = self.fit(
-                    self.sieved({"kind": "within_group", "k": 2}, cls=seeing(getattr(trl, kind)), rewards=noise)
-                )
+        """They are outside the group's statistics too: the advantages of those that were chosen add up to 0."""
+        self.needs("1.6.0", "members that are left out, for it takes their reward for 0")
+        for kind, settings in (
+            ("GRPOTrainer", {}),
+            ("GRPOTrainer", {"scale_rewards": "none"}),
+            ("GRPOTrainer", {"beta": 0.1}),
+            ("RLOOTrainer", {}),
+        ):
+            with self.subTest(kind, **settings):
+                filter = {"kind": "within_group", "k": 2}
+                trainer = self.fit(self.sieved(filter, cls=seeing(getattr(trl, kind)), rewards=noise, **settings))
                 totals = trainer.sieve.totals
                 self.assertEqual(totals["trained"]["trajectories"], 24)
                 self.assertEqual(totals["left_out"]["trajectories"], 24)
-                bear = [
-                    (answer, advantage) for _, answer, advantage in itertools.chain(*trainer.seen) if advantage != 0
-                ]
-                self.assertEqual(len(bear), 24)
+                groups: dict = {}
+                for row, answer, advantage in itertools.chain(*trainer.seen):
+                    self.assertEqual(advantage == 0, answer == "")
+                    groups.setdefault(row, []).append(advantage)
+                for members in groups.values():
+                    self.assertEqual(members.count(0), 2)
+                    self.assertAlmostEqual(sum(members), 0, places=3)
                 self.assert_adds_up(trainer)
 
     def test_filters_that_compare_groups(self):

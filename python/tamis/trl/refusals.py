@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import trl
+from packaging.version import Version
 
 from .._native import Filter
 from ..errors import ConfigError
@@ -118,6 +119,11 @@ def make_filter(
             judge = Filter(**({"kind": filter} if isinstance(filter, str) else dict(filter)))
     except (ConfigError, TypeError, ValueError) as error:
         reasons.append(f"`filter`: {error}")
+    if judge is not None and judge.kind == "within_group" and Version(trl.__version__) < Version("1.6"):
+        reasons.append(
+            f"`filter: within_group` needs TRL 1.6: {trl.__version__} has no way to leave a member out of its group's "
+            "mean reward"
+        )
     named = None if judge is None else judge.settings.get("metric")
     if metric is not None and named is not None and metric != named:
         reasons.append(f"`metric` is {metric!r}, and the filter's own is {named!r}: give one of them")

@@ -231,9 +231,10 @@ class Sieve:
             batch = [groups[id] for id in [*close.trained, *close.duplicated]]
             for group in batch:
                 group.verdict = "kept_when_insufficient" if group.id in close.kept_when_insufficient else "trained"
-            output = self._train_on(parent, batch, members)
+            unchosen = self._unchosen(batch)
+            output = self._train_on(parent, batch, members, unchosen)
             advantages = self._trainer.accelerator.gather(output["advantages"]).tolist()
-            idle = self._idle(batch, output, advantages)
+            idle = self._idle(batch, output, advantages, unchosen)
             close.report["metrics"] |= Counter(f"train/num_left_out/{reason}" for reason in idle.values())
             self._steps += 1
             self._scheduler.handle(Trained(left_out=len(idle), tokens=sum(groups[id].num_tokens[i] for id, i in idle)))
@@ -394,7 +395,19 @@ class Sieve:
     def _normalizes_each(self) -> bool:
         return getattr(self._trainer, "multi_objective_aggregation", None) == "normalize_then_sum"
 
-    def _train_on(self, parent: Any, batch: list[Group], members: dict[tuple[int, int], Member]) -> dict[str, Any]:
+    def _unchosen(self, batch: list[Group]) -> list[bool]:
+        """Which members of the batch the filter leaves out; empty if it chooses whole groups."""
+        if self._filter is None or self._filter_kind != "within_group":
+            return []
+        return [
+            chosen is False
+            for group in batch
+            for chosen in self._filter.judge([group.values])[0].members or [None] * len(group.values)
+        ]
+
+    def _train_on(
+        self, parent: Any, batch: list[Group], members: dict[tuple[int, int], Member], unchosen: list[bool]
+    ) -> dict[str, Any]:
         """TRL's method with the rows of these groups."""
         trainer = self._trainer
         world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
@@ -405,6 +418,9 @@ class Sieve:
             mine = dict(gather_object(list(mine.items())))
         share = len(places) // world
         rewards = torch.stack([reward for group in batch for reward in group.rewards])
+        if unchosen:
+            # TRL leaves such members out of its statistics.
+            rewards[torch.tensor(unchosen, device=rewards.device)] = math.nan
         num_tokens = sum(sum(group.num_tokens) for group in batch)
         local = [mine[place] for place in places[rank * share : (rank + 1) * share]]
         columns = sorted({name for member in mine.values() for name in member.extra})
@@ -424,15 +440,14 @@ class Sieve:
             )
         return output
 
-    def _idle(self, batch: list[Group], output: dict[str, Any], advantages: list[float]) -> dict[tuple[int, int], str]:
+    def _idle(
+        self, batch: list[Group], output: dict[str, Any], advantages: list[float], unchosen: list[bool]
+    ) -> dict[tuple[int, int], str]:
         """Members of kept groups that bear no loss, and why; those that the filter left out are masked, as TRL
         does itself with truncated completions."""
         idle = {}
         places = []
         for group in batch:
-            chosen = None
-            if self._filter is not None and self._filter_kind == "within_group":
-                chosen = self._filter.judge([group.values])[0].members
             for i, reward in enumerate(group.rewards):
                 places.append((group.id, i))
                 if group.verdict != "trained":
@@ -443,7 +458,7 @@ class Sieve:
                 elif torch.isnan(reward).all() and advantages[len(places) - 1] == 0:
                     # TRL 1.0 takes such a reward for 0, and trains on it.
                     idle[places[-1]] = "unscored"
-                elif chosen is not None and not chosen[i]:
+                elif unchosen and unchosen[len(places) - 1]:
                     idle[places[-1]] = "unchosen"
         if "unchosen" in idle.values():
             accelerator = self._trainer.accelerator
