@@ -8,7 +8,7 @@ use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind
 use tamis_rollout::launch::LaunchError;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::loggers::{SET_URI, is_place_open};
-use tamis_train::assemble::policy;
+use tamis_train::assemble::policy::shape_before_data;
 use tamis_train::bytes::human;
 use tamis_train::interrupt::{Halt, Interrupt};
 use tamis_train::python_program::interpreter;
@@ -36,7 +36,7 @@ pub(super) struct There {
 pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> Topic {
     let mut found = Vec::new();
     let names = Names::new(Arc::clone(&there.hub), Extent::Look);
-    let native = policy::shape_before_data(config);
+    let native = shape_before_data(config);
     let models = RunModels::read(config, None, native.as_ref(), |model| names.configuration(model));
     packages(config, there, &mut found);
     loggers(config, &mut found);
