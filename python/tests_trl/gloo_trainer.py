@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas
 import torch
 from toy import KEEP_ALL, Case, Judge, Killed, Killing, alike, course, seeing, text_of
+from transformers import TrainerCallback
 
 FOLDER = Path(sys.argv[1])
 SHAPES = {
@@ -131,6 +132,34 @@ def used_folder(case):
     return {}
 
 
+def file_as_folder(case):
+    """Only the main process makes the folder: all refuse."""
+    (case.folder / "file").touch()
+    trainer = case.sieved(sieve={"record": case.folder / "file" / "record"}, **SHAPES["whole groups"])
+    try:
+        case.fit(trainer)
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    return {}
+
+
+def full_disk(case):
+    """Only the main process writes: all end, with the batch before."""
+
+    class Blocking(TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == 1 and torch.distributed.get_rank() == 0:
+                (case.folder / "record" / "rollouts" / "step_2.part").mkdir()
+
+    trainer = case.sieved(sieve={"record": case.folder / "record"}, **SHAPES["whole groups"])
+    trainer.add_callback(Blocking())
+    try:
+        case.fit(trainer)
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)} | outcome(trainer)
+    return {}
+
+
 def nothing_kept(case):
     trainer = case.sieved(rewards=alike, sieve={"schedule": {"max_num_gen_batches": 2}}, **SHAPES["odd groups"])
     try:
@@ -147,6 +176,8 @@ SCENARIOS = {
     "resume": resume,
     "refused": refused,
     "used folder": used_folder,
+    "file as folder": file_as_folder,
+    "full disk": full_disk,
     "nothing kept": nothing_kept,
 }
 

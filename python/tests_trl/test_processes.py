@@ -110,6 +110,17 @@ class ProcessTests(unittest.TestCase):
         for rank in self.results("used folder"):
             self.assertEqual(rank["error"], "AttachError")
             self.assertIn("has a run already", rank["text"])
+        for rank in self.results("file as folder"):
+            self.assertEqual(rank["error"], "AttachError")
+            self.assertIn("cannot be continued", rank["text"])
+
+    def test_all_end_if_one_cannot_write(self):
+        one, other = self.results("full disk")
+        for rank in (one, other):
+            self.assertEqual(rank["error"], "OSError")
+            self.assertIn("step 2 cannot be written", rank["text"])
+            self.assertEqual(rank["totals"]["trained"]["groups"], 4)
+        self.check_alike(one, other)
 
     def test_nothing_kept(self):
         one, other = self.results("nothing kept")

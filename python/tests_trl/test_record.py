@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import unittest
@@ -9,8 +10,10 @@ from collections import Counter
 
 import pyarrow.parquet
 from toy import Case, Judge, Killed, Killing, data, noise
+from transformers import TrainerCallback
 
 from tamis.trl import AttachError
+from tamis.trl.record import Record
 
 PROGRAM = os.environ.get("TAMIS_PROGRAM") or shutil.which("tamis")
 
@@ -194,6 +197,83 @@ class RecordTests(Case):
         for steps in (4, 6):
             self.fit(self.recorded(max_steps=steps, **settings), resume_from_checkpoint=True)
             self.assertEqual([line["step"] for line in self.lines()], list(range(3, steps + 1)))
+
+    def test_folders_that_cannot_be_continued(self):
+        settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+        self.fit(self.recorded("a", **settings))
+        file = self.folder / "a" / "metrics.jsonl"
+        for text in ("{damaged\n", "[]\n", "{}\n"):
+            with self.subTest(text), self.assertRaisesRegex(AttachError, "`record`: .*a cannot be continued: "):
+                file.write_text(text)
+                self.fit(self.recorded("a", **settings), resume_from_checkpoint=True)
+            self.assertEqual(file.read_text(), text)
+        with self.assertRaisesRegex(AttachError, "`record`: .*metrics.jsonl/b cannot be continued: "):
+            self.fit(self.recorded("a/metrics.jsonl/b", out="fresh"))
+
+    def test_errors_of_writing(self):
+        """A batch that is not written is not trained on, and comes again."""
+        whole, judge = Judge(), Judge()
+        self.fit(self.recorded("whole", out="whole", rewards=whole, max_steps=4))
+        trainer = self.recorded(rewards=judge, max_steps=4, save_strategy="steps", save_steps=1)
+        blocked = self.folder / "record" / "rollouts" / "step_3.part"
+
+        class Blocking(TrainerCallback):
+            def on_step_begin(self, args, state, control, **_):
+                if state.global_step == 2:
+                    blocked.mkdir()
+
+        trainer.add_callback(Blocking())
+        with self.assertRaisesRegex(OSError, "`record`: step 3 cannot be written"):
+            self.fit(trainer)
+        self.assertEqual(trainer.sieve.totals["trained"]["groups"], 8)
+        self.assertEqual([line["step"] for line in self.lines()], [1, 2])
+        trainer.callback_handler.callbacks.pop()
+        blocked.rmdir()
+        place = trainer.sieve.state()["place"]
+        judge.asked = judge.asked[: 4 * place]
+        self.fit(trainer, resume_from_checkpoint=True)
+        self.assertEqual(judge.asked, whole.asked)
+        self.check_sums(trainer)
+
+    def test_half_a_line(self):
+        """A disk that was full leaves no half of a line before the next."""
+        record = Record(self.folder)
+        for step in (1, 2):
+            record._due = {"step": step, "groups/generated": 7}
+            if step == 2:
+                file = self.folder / "metrics.jsonl"
+                limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+                try:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 10, limits[1]))
+                    with self.assertRaises(OSError):
+                        record.flush()
+                finally:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            record.flush()
+        self.assertEqual([line["step"] for line in self.lines("")], [1, 2])
+
+    def test_errors_of_the_log_and_the_figures(self):
+        """They end a run at the next step, not in the middle of one, where other processes wait."""
+        for name, steps in (("metrics.jsonl", 2), ("metrics.jsonl", 1), ("run.log", 2)):
+            with self.subTest(name, steps=steps):
+                record = f"{name} {steps}"
+                trainer = self.recorded(record, max_steps=steps)
+                file = self.folder / record / name
+
+                class Blocking(TrainerCallback):
+                    def on_step_begin(self, args, state, control, file=file, **_):
+                        if state.global_step == 0:
+                            file.mkdir(parents=True)
+
+                trainer.add_callback(Blocking())
+                if name == "run.log":
+                    with self.assertLogs("tamis.trl", "WARNING") as logged:
+                        self.fit(trainer)
+                    self.assertIn("run.log", logged.output[0])
+                    continue
+                with self.assertRaisesRegex(OSError, "`record`: .*metrics.jsonl"):
+                    self.fit(trainer)
+                self.assertEqual(trainer.sieve.totals["trained"]["groups"], 4)
 
     def test_empty_folder_and_missing_parents(self):
         (self.folder / "a").mkdir()

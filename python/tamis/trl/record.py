@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+_log = logging.getLogger("tamis.trl")
 
 
 class Record:
@@ -26,6 +31,12 @@ class Record:
     def begin(self, run: str, steps: int, pending: Mapping[str, Any] | None = None) -> str | None:
         """Makes the folder, or says why not. Steps that a run resumed after `steps` will write again are
         taken out."""
+        try:
+            return self._begin(run, steps, pending)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"`record`: {self.folder} cannot be continued: {type(error).__name__}: {error}"
+
+    def _begin(self, run: str, steps: int, pending: Mapping[str, Any] | None) -> str | None:
         mark = self.folder / "run_id"
         is_own = mark.exists() and mark.read_text() == run
         if not is_own and any(any(self.folder.glob(name)) for name in ("config.yaml", "metrics.jsonl", "rollouts/*")):
@@ -56,8 +67,11 @@ class Record:
 
     def say(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        with (self.folder / "run.log").open("a") as log:
-            log.write(f"{stamp} {text}\n")
+        try:
+            with (self.folder / "run.log").open("a") as log:
+                log.write(f"{stamp} {text}\n")
+        except OSError as error:
+            _log.warning("`record`: %s", error)
 
     def step(self, step: int, rows: list[dict[str, Any]], names: list[str], metrics: Mapping[str, float]) -> None:
         """Writes the trajectories of a step; its figures are written once TRL has logged what it trained
@@ -103,8 +117,15 @@ class Record:
         if self._due is None:
             return
         means = {name: sum(values) / len(values) for name, values in self._logged.items()}
-        with self._metrics.open("a") as file:
-            file.write(json.dumps(means | self._due) + "\n")
+        size = self._metrics.stat().st_size if self._metrics.exists() else 0
+        try:
+            with self._metrics.open("a") as file:
+                file.write(json.dumps(means | self._due) + "\n")
+        except OSError:
+            # Half a line would spoil the one that is written once there is room.
+            with contextlib.suppress(OSError):
+                os.truncate(self._metrics, size)
+            raise
         self._due = None
         self._logged = {}
 

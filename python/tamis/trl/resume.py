@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import uuid
@@ -110,10 +111,20 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
             if writes is not None and logs and trainer.model.training:
                 writes.logged(logs)
                 if not place_in_batch():
-                    writes.flush()
+                    # If that fails, it is tried again with the next batch, or at the end.
+                    with contextlib.suppress(OSError):
+                        writes.flush()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if record is None:
+                return
+            failed = []
             if writes is not None:
-                writes.flush()
+                try:
+                    writes.flush()
+                except OSError as error:
+                    failed.append(f"`record`: the figures of the last step cannot be written: {error}")
+            if failed := gather_object(failed):
+                raise OSError(failed[0])
 
     return TamisSieve()

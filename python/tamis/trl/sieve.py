@@ -239,6 +239,8 @@ class Sieve:
             self._steps += 1
             self._scheduler.handle(Trained(left_out=len(idle), tokens=sum(groups[id].num_tokens[i] for id, i in idle)))
             self._scheduler.handle(Published(self._steps))
+            if self._record is not None:
+                self._write(close, list(groups.values()), batch, members, idle, advantages)
         except BaseException:
             # Whoever catches it and continues finds no prompt missing, and no column of a batch that is not
             # there.
@@ -252,8 +254,6 @@ class Sieve:
             if (value := close.report["metrics"].get(name)) is not None:
                 metrics[name].append(value)
         metrics["sieve/epoch"].append(self._prompts.epoch + self._prompts.place / self._prompts.num_in_pass)
-        if self._record is not None:
-            self._write(close, list(groups.values()), batch, members, idle, advantages)
         return output
 
     def _rounds(self, parent: Any) -> tuple[StepClose, dict[int, Group], dict[tuple[int, int], Member]]:
@@ -483,7 +483,8 @@ class Sieve:
         idle: dict[tuple[int, int], str],
         advantages: list[float],
     ) -> None:
-        """Rows of the run folder, by the main process."""
+        """Rows of the run folder, by the main process. If it cannot, the error is raised on every process, for
+        the others would wait."""
         trainer = self._trainer
         places = [(group.id, i) for group in batch for i in range(len(group.rewards))]
         advantage = dict(reversed(list(zip(places, advantages, strict=True))))
@@ -502,8 +503,25 @@ class Sieve:
             }
         if trainer.accelerator.num_processes > 1:
             told = dict(gather_object(list(told.items())))
-        if not trainer.accelerator.is_main_process:
-            return
+        assert self._record is not None
+        failed: list[str] = []
+        if trainer.accelerator.is_main_process:
+            try:
+                rows = self._told_rows(groups, told, idle, advantage)
+                self._record.step(self._steps, rows, list(trainer.reward_func_names), close.report["metrics"])
+            except Exception as error:
+                failed.append(f"`record`: step {self._steps} cannot be written: {error}")
+        if failed := gather_object(failed):
+            raise OSError(failed[0])
+
+    def _told_rows(
+        self,
+        groups: list[Group],
+        told: Mapping[tuple[int, int], Mapping[str, Any]],
+        idle: Mapping[tuple[int, int], str],
+        advantage: Mapping[tuple[int, int], float],
+    ) -> list[dict[str, Any]]:
+        trainer = self._trainer
         names = list(trainer.reward_func_names)
         weights = trainer.reward_weights.cpu()
         rows = []
@@ -534,8 +552,7 @@ class Sieve:
                         "finish_reason": "length" if group.is_truncated[i] else "stop",
                     }
                 )
-        assert self._record is not None
-        self._record.step(self._steps, rows, names, close.report["metrics"])
+        return rows
 
 
 class Sieved:
