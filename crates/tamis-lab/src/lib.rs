@@ -1,4 +1,4 @@
-//! The laboratory: everything that reads run folders and rollout files, and everything that plans runs before
+//! A satellite, the laboratory: everything that reads run folders and rollout files, and everything that plans runs before
 //! they start. It uses what the kernel publishes (configuration, run folder, rollout files, the scheduling
 //! machine) and starts `tamis train` as a process; it never looks inside the trainer.
 //!
