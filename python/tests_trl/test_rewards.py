@@ -140,6 +140,28 @@ class SumTests(unittest.TestCase):
         self.assertEqual(str(tamis.trl.rows.weighted_sums(rewards, torch.tensor([0.5, 0.0]))), "[0.5, nan, nan]")
 
 
+class NormalizedSumTests(unittest.TestCase):
+    def is_kept(self, rewards, weights=(1.0, 1.0)):
+        sums = tamis.trl.rows.normalized_sums(torch.tensor(rewards), torch.tensor(weights))
+        return tamis.Filter("variance").judge([sums])[0].kept
+
+    def test_what_cancels_out_does_so_for_every_size(self):
+        for n in range(2, 17):
+            for right in range(1, n):
+                column = [1.0] * right + [0.0] * (n - right)
+                for weight in (1.0, 1e-6, 7e6):
+                    with self.subTest(n=n, right=right, weight=weight):
+                        self.assertFalse(self.is_kept([[value, 1 - value] for value in column], [weight, weight]))
+        for step in (0.1, 1 / 3, 1 / 7):
+            self.assertFalse(self.is_kept([[step * i, 1 - step * i] for i in range(4)]), step)
+
+    def test_what_does_not_cancel_out(self):
+        self.assertTrue(self.is_kept([[1.0, 0.0], [0.0, 0.5], [0.0, 1.0]]))
+        self.assertTrue(self.is_kept([[1.0, 0.0], [0.0, 1.0], [0.0, 0.999]]))
+        for scale in (1.0, 1e-6, 7e6):
+            self.assertTrue(self.is_kept([[1.0, 0.0], [0.0, 1.0]], [scale, 0.5 * scale]), scale)
+
+
 class AggregationTests(Case):
     def test_sums_of_what_is_normalized(self):
         def other(completions, want, **_):

@@ -114,16 +114,18 @@ def weighted_sums(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
 
 def normalized_sums(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
     """The weighted sum of what each function's rewards are in units of their deviation within the group: what
-    TRL has with `multi_objective_aggregation="normalize_then_sum"`, where equal sums may have signal. A
-    function whose rewards are all equal gives exactly 0."""
-    total = torch.zeros(len(rewards), dtype=torch.float64)
-    for column, weight in zip(rewards.double().T, weights.double(), strict=True):
+    TRL has with `multi_objective_aggregation="normalize_then_sum"`, where equal sums may have signal. Rounded at
+    a hundred-thousandth of the largest weight: what cancels out is exactly 0."""
+    columns = torch.tensor([[rounded(value) for value in row] for row in rewards.tolist()], dtype=torch.float64)
+    total = torch.zeros(len(columns), dtype=torch.float64)
+    for column, weight in zip(columns.T, weights.double(), strict=True):
         scored = column[~torch.isnan(column)]
         if weight != 0 and len(scored) > 1 and scored.min() != scored.max():
             total += weight * torch.nan_to_num((column - scored.mean()) / (scored.std() + 1e-4))
-    total[torch.isnan(rewards[:, weights != 0]).all(dim=1)] = math.nan
-    values: list[float] = total.tolist()
-    return values
+    total[torch.isnan(columns[:, weights != 0]).all(dim=1)] = math.nan
+    largest = weights.abs().max().item()
+    digits = 5 - math.floor(math.log10(largest)) if largest else 5
+    return [round(value, digits) for value in total.tolist()]
 
 
 class _Answered:
