@@ -51,10 +51,11 @@ pub(crate) enum CliCommand {
     Monitor(MonitorArguments),
     /// Make one HTML page of a run, or of several beside each other.
     Report(ReportArguments),
-    /// Say what rollouts, a run or a log mean for the settings of a filtered run: keep rates, cost by schedule, size of
-    /// a round, limit, metric, and what looks wrong; with lines to paste.
+    /// Say what rollouts, a run or a log mean for the settings of a filtered run: keep rates, cost by
+    /// schedule, size of a round, limit, metric, and what looks wrong; with lines to paste.
     Advise(AdviseArguments),
-    /// Try schedules out on a virtual clock: what each policy costs, how long a step takes, what it trains on.
+    /// Try schedules out on a virtual clock: what each policy costs, how long a step takes, what it trains
+    /// on.
     Simulate(SimulateArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
     Export(ExportArguments),
@@ -64,8 +65,8 @@ pub(crate) enum CliCommand {
         /// Its name (`rloo`, `dapo`, `variance`); without one, all names are listed.
         name: Option<String>,
     },
-    /// Look at what is here (GPUs, driver, Python environments, servers, Ray, disks), and say what can run with it
-    /// and what a configuration would be missing.
+    /// Look at what is here (GPUs, driver, Python environments, servers, Ray, disks), and say what can run
+    /// with it and what a configuration would be missing.
     Doctor(DoctorArguments),
     /// Show, check, explain and import configurations.
     #[command(subcommand)]
@@ -129,12 +130,12 @@ pub(crate) struct DoctorArguments {
 pub(crate) struct CheckArguments {
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
-    /// Print the plan of the run, too: what runs where, and the memory of each GPU by part. Nothing is started or
-    /// loaded; of a model on a hub its config.json is read.
+    /// Print the plan of the run, too: what runs where, and the memory of each GPU by part. Nothing is
+    /// started or loaded; of a model on a hub its config.json is read.
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Plan for these machines, such as 8x80GiB or 2x8x141GB [default: this machine; with `cluster.launcher: ray`
-    /// nothing is known of the cluster's].
+    /// Plan for these machines, such as 8x80GiB or 2x8x141GB [default: this machine; with
+    /// `cluster.launcher: ray` nothing is known of the cluster's].
     #[arg(long, value_name = "[MACHINESx]GPUSxMEMORY", requires = "plan", value_parser = Machines::parse)]
     pub(crate) machines: Option<Machines>,
     /// Print the plan as one JSON object.
@@ -154,8 +155,8 @@ pub(crate) struct TrainArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct SweepArguments {
-    /// The sweep, and overrides of every run. With --compare: a sweep, or run directories and files of metrics
-    /// (`metrics.jsonl`, of tamis or with verl's names), the first of which is the baseline.
+    /// The sweep, and overrides of every run. With --compare: a sweep, or run directories and files of
+    /// metrics (`metrics.jsonl`, of tamis or with verl's names), the first of which is the baseline.
     #[arg(value_name = "SWEEP.yaml | KEY=VALUE | RUN_DIR", required = true)]
     pub(crate) arguments: Vec<String>,
     /// Print a line for each run and end: its results folder, then its cost.
@@ -167,8 +168,8 @@ pub(crate) struct SweepArguments {
     /// The part of the sweep to run: a name of its `only`, or all.
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Option<String>,
-    /// Month and day in the names of the runs [default: those of the sweep's first run, which are those of the day on
-    /// which it began, in UTC]. Another date begins the sweep anew.
+    /// Month and day in the names of the runs [default: those of the sweep's first run, which are those of
+    /// the day on which it began, in UTC]. Another date begins the sweep anew.
     #[arg(long, value_name = "MMDD")]
     pub(crate) date: Option<String>,
     /// A file, or an override, in place of the sweep's `base`; may be given several times.
@@ -177,10 +178,12 @@ pub(crate) struct SweepArguments {
     /// Runs at once, among which cores and GPUs are shared out [default: as the sweep says, otherwise 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) parallel: Option<u16>,
-    /// A metric to compare by; may be given several times [default: accuracy at validations, and mean reward].
+    /// A metric to compare by; may be given several times [default: accuracy at validations, and mean
+    /// reward].
     #[arg(long, value_name = "NAME")]
     pub(crate) metric: Vec<String>,
-    /// Folder of the comparison's .csv, .md and .html [default: the sweep's results; of other runs none is written].
+    /// Folder of the comparison's .csv, .md and .html [default: the sweep's results; of other runs none is
+    /// written].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -280,7 +283,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// Run directories, finished or not, or files of metrics (`metrics.jsonl`, of tamis or with verl's names).
+    /// Run directories, finished or not, or files of metrics (`metrics.jsonl`, of tamis or with verl's
+    /// names).
     #[arg(value_name = "RUN_DIR", required = true)]
     pub(crate) runs: Vec<PathBuf>,
     /// The file to write; `-` for stdout [default: report.html in the run directory, of several runs in this
@@ -290,8 +294,8 @@ pub(crate) struct ReportArguments {
     /// The steps to tell about: 10..50, 10.., ..50 or 10 [default: all].
     #[arg(long, value_name = "STEPS", allow_hyphen_values = true)]
     pub(crate) steps: Option<StepRange>,
-    /// Groups of each run to show with their completions, spread over at most 12 steps; 0 for none [default: 48,
-    /// and 6 of a step].
+    /// Groups of each run to show with their completions, spread over at most 12 steps; 0 for none [default:
+    /// 48, and 6 of a step].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=2000))]
     pub(crate) samples: Option<u16>,
     /// Title of the page [default: the names of the runs].
@@ -301,16 +305,16 @@ pub(crate) struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AdviseArguments {
-    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, or a log: of tamis or EasyR1, or with verl's
-    /// filter-group log lines.
+    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, or a log: of tamis or EasyR1, or
+    /// with verl's filter-group log lines.
     #[arg(value_name = "ROLLOUTS | RUN_DIR | LOG")]
     pub(crate) source: PathBuf,
     /// What is planned, over a run's own configuration: a configuration, or the sizes alone
     /// (`data.train_batch_size=256 rollout.n=8`).
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
-    /// The number of a trajectory that says whether it is right [default: the first there is of acc, accuracy,
-    /// success, score and reward].
+    /// The number of a trajectory that says whether it is right [default: the first there is of acc,
+    /// accuracy, success, score and reward].
     #[arg(long, value_name = "NAME")]
     pub(crate) metric: Option<String>,
     /// The steps to go by: 10..50, 10.., ..50 or 10 [default: the last that have 1024 groups].
@@ -323,8 +327,8 @@ pub(crate) struct AdviseArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArguments {
-    /// The run's own configuration and the world around it (`simulate.pass_rate`, `simulate.servers`, ...). What a
-    /// simulation does not need, such as a model and data, may be missing.
+    /// The run's own configuration and the world around it (`simulate.pass_rate`, `simulate.servers`, ...).
+    /// What a simulation does not need, such as a model and data, may be missing.
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
     /// Print one JSON object instead of a table.
@@ -349,8 +353,8 @@ pub(crate) struct LearnerArguments {
     /// machines reach needs --api-key-file.
     #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:8700")]
     pub(crate) listen: String,
-    /// File with the key that a run must send (`learner.api_key_file`); without one any run on this machine is
-    /// served.
+    /// File with the key that a run must send (`learner.api_key_file`); without one any run on this machine
+    /// is served.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
     /// Worker threads [default: one per core]; results do not depend on their number.
@@ -471,9 +475,10 @@ pub(crate) struct FilterArguments {
     /// Rollouts, one trajectory a row or one whole group a row (see --metric).
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); true counts 1, false 0.
-    /// Where each row is a whole group, give one column for each member, or one column that holds a list. In
-    /// rollouts of tamis any metric of `filter.metric` (`seq_reward`, `length`) that they hold may be named.
+    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); true counts 1,
+    /// false 0. Where each row is a whole group, give one column for each member, or one column that holds a
+    /// list. In rollouts of tamis any metric of `filter.metric` (`seq_reward`, `length`) that they hold may
+    /// be named.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
     /// The metric is not a right-or-wrong outcome: uniform groups are reported as uniform, not as all correct

@@ -28,8 +28,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(120);
 /// Most restarts of servers, of all together.
 pub(crate) const MOST_RESTARTS: u32 = 8;
 
-/// The launcher of a run, started when something is first asked of it, and again where it is gone. It outlives
-/// a learner that is lost.
+/// The launcher of a run, started when something is first asked of it, and again where it is gone. It
+/// outlives a learner that is lost.
 #[derive(Default, Clone)]
 pub struct Cluster {
     current: Arc<Mutex<Option<Arc<LauncherProcess>>>>,

@@ -348,7 +348,8 @@ impl LauncherProcess {
         self.child.send(format!("{command}\n").into_bytes());
     }
 
-    /// Makes room for what is said of a role that is asked for next; its number, which the request has to name.
+    /// Makes room for what is said of a role that is asked for next; its number, which the request has to
+    /// name.
     pub(crate) fn expect(&self, role: &str, count: usize, say: &Say) -> u64 {
         let groups = (0..count).map(|_| Group::default()).collect();
         let mut state = self.state();

@@ -58,8 +58,8 @@ impl Asked {
         generation
     }
 
-    /// The addresses where all have come up, or why they have not; `None` while that is open. A launcher that says
-    /// nothing for so much longer than it all may take is ended.
+    /// The addresses where all have come up, or why they have not; `None` while that is open. A launcher that
+    /// says nothing for so much longer than it all may take is ended.
     pub(crate) fn outcome(
         &self,
         launcher: &LauncherProcess,
@@ -222,7 +222,8 @@ impl Role {
 }
 
 impl Launched for Role {
-    /// Where they answer now. This is what notices that their launcher is gone, and has another one start them.
+    /// Where they answer now. This is what notices that their launcher is gone, and has another one start
+    /// them.
     fn addresses(&self) -> Vec<String> {
         self.look().addresses.clone()
     }

@@ -300,7 +300,8 @@ fn servers_whose_launcher_is_killed_are_started_again_by_another() {
     assert!(!kill("-0", &setting.pids("server", 2)[1]));
 }
 
-/// The run that begins or resumes is the one that was asked for, also where its launcher is killed on the way.
+/// The run that begins or resumes is the one that was asked for, also where its launcher is killed on the
+/// way.
 #[test]
 fn a_launcher_that_is_killed_before_its_servers_answer_is_replaced() {
     let setting = Setting::new();

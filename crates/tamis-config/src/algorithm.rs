@@ -1,5 +1,5 @@
-//! Objects of tamis-core that follow from a configuration alone: the objective, the correction for a sampler, the
-//! critic's loss, the settings of the scheduling machine.
+//! Objects of tamis-core that follow from a configuration alone: the objective, the correction for a sampler,
+//! the critic's loss, the settings of the scheduling machine.
 
 use tamis_core::correction::{Correction, CorrectionError, CorrectionPreset, ImportanceWeights, Rejection};
 use tamis_core::filter::{GroupFilter, Metric};
@@ -87,8 +87,8 @@ impl Config {
     pub fn kl_estimator(&self) -> KlEstimator {
         let kl = &self.objective.kl;
         let straight_through = kl.straight_through && kl.place == KlPlace::Loss;
-        // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token
-        // from drowning the rest.
+        // verl's clamps: they only bind where the policy has left the reference altogether, and keep one
+        // token from drowning the rest.
         KlEstimator { kind: kl.estimator, clamped: true, straight_through }
     }
 

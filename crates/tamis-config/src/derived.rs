@@ -220,9 +220,9 @@ impl Config {
         let settings = &self.objective.correction;
         let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
         // Old log-probabilities of the native engine's carried groups are those that they were sampled with,
-        // so that the loss's ratio says how old they are; those of servers, and of a learner in another number
-        // format than its sampler's, are computed at the start of the step. `learner.device`, which may
-        // change on resume, says nothing here.
+        // so that the loss's ratio says how old they are; those of servers, and of a learner in another
+        // number format than its sampler's, are computed at the start of the step. `learner.device`, which
+        // may change on resume, says nothing here.
         let is_rounded =
             self.learner.backend == LearnerBackend::Torch && self.learner.dtype != LearnerDtype::F32;
         let lags = self.schedule.surplus == SurplusKind::Carry
@@ -243,7 +243,8 @@ impl Config {
         self.train.ppo_mini_batch_size.unwrap_or(self.data.train_batch_size)
     }
 
-    /// Tokens of a micro-batch, of a learner that would take `own` of them where nothing is asked for, or 8192.
+    /// Tokens of a micro-batch, of a learner that would take `own` of them where nothing is asked for,
+    /// or 8192.
     pub fn micro_batch_tokens(&self, own: Option<usize>) -> usize {
         self.train.micro_batch_tokens.or(own).unwrap_or(8192)
     }
@@ -281,22 +282,23 @@ impl Config {
         }
     }
 
-    /// Most tokens after a prompt: those of an answer, or of all turns with what the environment writes, in the
-    /// environment whose episodes may be longest.
+    /// Most tokens after a prompt: those of an answer, or of all turns with what the environment writes, in
+    /// the environment whose episodes may be longest.
     pub fn max_completion_length(&self) -> usize {
         let of_answer = self.rollout.max_response_length;
         self.environments().map(|environment| self.max_episode_length(environment)).max().unwrap_or(of_answer)
     }
 
-    /// Most tokens that the policy sees at once, beyond those of a prompt, in the environment that shows most.
+    /// Most tokens that the policy sees at once, beyond those of a prompt, in the environment that shows
+    /// most.
     pub fn max_text_length(&self) -> usize {
         let of_answer = self.rollout.max_response_length;
         let lengths = self.environments().map(|environment| self.max_episode_text_length(environment));
         lengths.max().unwrap_or(of_answer)
     }
 
-    /// Most tokens of an episode that the policy sees at once, beyond those of a prompt: where it sees a window of
-    /// turns, fewer than all.
+    /// Most tokens of an episode that the policy sees at once, beyond those of a prompt: where it sees a
+    /// window of turns, fewer than all.
     pub fn max_episode_text_length(&self, environment: &EnvironmentConfig) -> usize {
         let whole = self.max_episode_length(environment);
         if environment.context == ContextMode::Full {

@@ -27,8 +27,8 @@ pub(crate) trait PathText: Copy {
     /// Whether a text is the name of something else than a file or folder, wherever it stands.
     fn is_word(self, text: &str) -> bool;
 
-    /// Whether a text is a name, seen from a folder: a name on a hub that is not marked as one is a path where
-    /// something is there.
+    /// Whether a text is a name, seen from a folder: a name on a hub that is not marked as one is a path
+    /// where something is there.
     fn is_name(self, text: &str, folder: &Path) -> bool;
 
     /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken

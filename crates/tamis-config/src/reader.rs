@@ -298,7 +298,8 @@ impl Reader {
         value
     }
 
-    /// Reads the items of a list. All are read before any failure counts, so that all violations are reported.
+    /// Reads the items of a list. All are read before any failure counts, so that all violations are
+    /// reported.
     fn read_items(&mut self, items: &[Node], path: &str, item: &Shape) -> Option<Json> {
         let values: Vec<Option<Json>> = (items.iter().enumerate())
             .map(|(index, node)| self.read_shaped(node, &format!("{path}[{index}]"), item))

@@ -1,8 +1,8 @@
 //! "Did you mean".
 
-/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike; otherwise, of the keys anywhere with the same last part,
-/// the one that is most like it as a whole; otherwise one that is spelled alike as a whole. Never a section that
-/// the key itself names.
+/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
+/// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
+/// otherwise one that is spelled alike as a whole. Never a section that the key itself names.
 pub fn nearest_key(key: &str, section: &str, siblings: &[&'static str], all: &[String]) -> Option<String> {
     let name = key.rsplit('.').next().unwrap_or(key);
     let sibling = siblings
@@ -35,8 +35,8 @@ pub fn nearest_key(key: &str, section: &str, siblings: &[&'static str], all: &[S
         .map(|(_, candidate)| candidate.clone())
 }
 
-/// Words of other systems and of papers for what is the value of a key here: the word, whose it is, the key, the
-/// value.
+/// Words of other systems and of papers for what is the value of a key here: the word, whose it is, the key,
+/// the value.
 const OF_OTHERS: [(&str, &str, &str, &str); 7] = [
     ("dapo", "the recipe in verl", "simulate.policies", "verl"),
     ("dynamic_sampling.type=replace", "SkyRL's", "schedule.on_limit", "duplicate"),

@@ -1,7 +1,7 @@
 //! Seconds that group-relative advantages and the variance filter with its statistics take over 1,048,576 and
 //! 10,485,760 trajectories in groups of 16: `bench/run.py` sets them against NumPy's vectorised forms and
-//! verl's loops. One JSON line each: `{"what": "advantage" | "statistics", "form": "tamis", "trajectories": ...,
-//! "seconds": median, "seconds_min": ...}`.
+//! verl's loops. One JSON line each: `{"what": "advantage" | "statistics", "form": "tamis", "trajectories":
+//! ..., "seconds": median, "seconds_min": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example advantage_speed`
 

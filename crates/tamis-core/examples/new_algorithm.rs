@@ -164,8 +164,9 @@ tagged! {
 /// # Errors
 /// Where they are not what the page says.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // As a configuration writes them: `objective: {advantage: {kind: rank, power: 2}, loss: {kind: clip_floor,
-    // floor: 0.25}}`, `filter: {kind: solved}`.
+    // As a configuration writes them:
+    // `objective: {advantage: {kind: rank, power: 2}, loss: {kind: clip_floor, floor: 0.25}}`,
+    // `filter: {kind: solved}`.
     let advantage: Advantage = serde_json::from_str(r#"{"kind": "rank", "power": 2.0}"#)?;
     let filter: GroupFilter = serde_json::from_str(r#"{"kind": "solved"}"#)?;
 

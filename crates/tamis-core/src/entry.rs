@@ -104,8 +104,8 @@ pub struct Entry {
     pub name: &'static str,
     /// The kind of thing.
     pub family: Family,
-    /// Its effect, in one line: a sentence. Empty in the entry of a kind or value, whose text is the doc of the
-    /// line that registers it; [`catalogue::entries`](crate::catalogue::entries) fills it in.
+    /// Its effect, in one line: a sentence. Empty in the entry of a kind or value, whose text is the doc of
+    /// the line that registers it; [`catalogue::entries`](crate::catalogue::entries) fills it in.
     pub meaning: &'static str,
     /// Formula, in one line of plain text; empty for tasks and rewards.
     pub formula: &'static str,

@@ -1,7 +1,6 @@
 //! What failed, as a person reads it: the error of whatever no caller tells apart.
-//!
-//! An error that somebody matches is an enum; every other one is a [`Fault`], whose message is complete when it
-//! is made.
+//! An error that somebody matches is an enum; every other one is a [`Fault`], whose message is complete when
+//! it is made.
 
 use std::error::Error;
 use std::fmt;

@@ -97,8 +97,8 @@ pub struct Turn {
     pub start: u32,
     /// One past its last token. What stands between two turns, the environment wrote.
     pub end: u32,
-    /// First of the tokens that the policy saw before it, where it saw neither the prompt nor what stands before
-    /// that one; `None`: it goes on from the turn before.
+    /// First of the tokens that the policy saw before it, where it saw neither the prompt nor what stands
+    /// before that one; `None`: it goes on from the turn before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_start: Option<u32>,
     /// The answer as text.
@@ -242,8 +242,8 @@ impl Trajectory {
         self.episode.as_ref().map_or(1, |episode| episode.turns.len())
     }
 
-    /// Place of the last token of each turn; of one without tokens that of the token before it. Empty where there is
-    /// no token at all.
+    /// Place of the last token of each turn; of one without tokens that of the token before it. Empty where
+    /// there is no token at all.
     pub fn turn_ends(&self) -> Vec<usize> {
         match &self.episode {
             None => self.token_ids.len().checked_sub(1).into_iter().collect(),

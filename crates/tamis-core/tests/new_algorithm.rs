@@ -1,5 +1,5 @@
-//! The example of a new algorithm runs, the page that walks through it shows its code, and no other source asks
-//! for an algorithm by name.
+//! The example of a new algorithm runs, the page that walks through it shows its code, and no other source
+//! asks for an algorithm by name.
 
 use std::collections::BTreeSet;
 use std::path::Path;

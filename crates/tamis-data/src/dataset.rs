@@ -338,8 +338,8 @@ fn names(row: &Map<String, Value>) -> String {
     row.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The shortest text of a number: a whole number in a column of floats, as pandas makes of integers with a gap, is
-/// `72` and not `72.0`, which nobody answers.
+/// The shortest text of a number: a whole number in a column of floats, as pandas makes of integers with a
+/// gap, is `72` and not `72.0`, which nobody answers.
 fn number_text(number: &serde_json::Number) -> String {
     // From here on not every whole number is a double.
     const LARGEST: f64 = 9_007_199_254_740_992.0;

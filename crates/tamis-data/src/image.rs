@@ -1,9 +1,8 @@
 //! Images of prompts: files that are named by path, and looked into for their size alone.
-//!
-//! A row names its images in a column `images` or `image` (see [`IMAGE_COLUMNS`]): one or a list of them, each
-//! a path, an object with `path` (or `image`) or one with `bytes`, as Parquet files of data sets for verl
-//! and of the hub have them. Bytes become files of a folder, each once, called by what is in them. So models
-//! and servers are told paths, and nothing else in a run holds pixels.
+//! A row names its images in a column `images` or `image` (see [`IMAGE_COLUMNS`]): one or a list of them,
+//! each a path, an object with `path` (or `image`) or one with `bytes`, as Parquet files of data sets for
+//! verl and of the hub have them. Bytes become files of a folder, each once, called by what is in them. So
+//! models and servers are told paths, and nothing else in a run holds pixels.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -259,7 +258,8 @@ fn fingerprint(bytes: &[u8]) -> u128 {
     bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Base64 with padding (RFC 4648); what its last digit has beyond the last byte is left aside, as Python does.
+/// Base64 with padding (RFC 4648); what its last digit has beyond the last byte is left aside, as Python
+/// does.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),

@@ -1,8 +1,7 @@
 //! A message of a conversation, with every field that its row, environment or caller gave it.
-//!
-//! Chat templates read more than role and text: `reasoning_content`, `tool_calls`, `name`, ... A message keeps
-//! its fields as they were given and is written back with all of them, so that templates and reward functions
-//! see what the data has. [`Message::content`] is its text for everything that needs no more.
+//! Chat templates read more than role and text: `reasoning_content`, `tool_calls`, `name`, ... A message
+//! keeps its fields as they were given and is written back with all of them, so that templates and reward
+//! functions see what the data has. [`Message::content`] is its text for everything that needs no more.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -42,8 +41,8 @@ impl Message {
         Self { role: role.into(), content: content.into(), given: Map::new() }
     }
 
-    /// A message from its fields. Content in parts may hold images if `has_images`: [`PLACEHOLDER`] stands for
-    /// each in the text. An assistant's message may come without content (one that only calls tools).
+    /// A message from its fields. Content in parts may hold images if `has_images`: [`PLACEHOLDER`] stands
+    /// for each in the text. An assistant's message may come without content (one that only calls tools).
     ///
     /// ```
     /// use serde_json::json;

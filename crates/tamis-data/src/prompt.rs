@@ -117,7 +117,8 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// The columns that go to the chat template if the prompt is a conversation, those that are null left out.
+    /// The columns that go to the chat template if the prompt is a conversation, those that are null left
+    /// out.
     pub fn template_columns(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         let column = |name| Some((name, self.columns.get(name).filter(|value| !value.is_null())?));
         [TOOLS_COLUMN, TEMPLATE_ARGUMENTS_COLUMN].into_iter().filter_map(column)

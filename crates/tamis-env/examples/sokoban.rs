@@ -1,14 +1,13 @@
-//! Plays Sokoban with a random policy and says how quick it was; `bench/sokoban.py` compares it with the Python
-//! environment.
+//! Plays Sokoban with a random policy and says how quick it was; `bench/sokoban.py` compares it with the
+//! Python environment.
 //!
 //! ```text
 //! cargo run --release -p tamis-env --example sokoban -- EPISODES [KEY=VALUE ...]
 //! ```
-//!
-//! `KEY=VALUE` sets a number of `SokobanSettings`, such as `boxes=2`. All rooms are drawn first, each from its own
-//! key; an episode acts by name and reads the observation after every action, until the game is over. One JSON line: `{"episodes":
-//! ..., "steps": ..., "solved": ..., "rooms_seconds": time of the processor to draw the rooms, "play_seconds":
-//! and to play}`, on Linux; by the clock elsewhere.
+//! `KEY=VALUE` sets a number of `SokobanSettings`, such as `boxes=2`. All rooms are drawn first, each from
+//! its own key; an episode acts by name and reads the observation after every action, until the game is over.
+//! One JSON line: `{"episodes": ..., "steps": ..., "solved": ..., "rooms_seconds": time of the processor to
+//! draw the rooms, "play_seconds": and to play}`, on Linux; by the clock elsewhere.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 

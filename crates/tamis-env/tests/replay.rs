@@ -1,5 +1,5 @@
-//! Laws of every built-in game: an episode is a function of its keys and its answers, members of a group share the
-//! start, and an answer never changes what another member sees.
+//! Laws of every built-in game: an episode is a function of its keys and its answers, members of a group
+//! share the start, and an answer never changes what another member sees.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Beside the kernel, only for tests: reads the reference vectors under `tests/golden` (development only: no shipped crate depends on it).
+//! Beside the kernel, only for tests: reads the reference vectors under `tests/golden` (development only: no
+//! shipped crate depends on it).
 //!
 //! `TAMIS_GOLDEN` names another folder of the same layout, with plain `.json` or compressed `.json.gz` files.
 //! Tests take every case that the file holds; a case outside a test's scope is printed with the reason, never

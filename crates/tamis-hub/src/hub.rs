@@ -95,8 +95,8 @@ impl Hub {
         })
     }
 
-    /// Finds the folder with a model's `config.json`, which is downloaded where the cache lacks it, and nothing
-    /// else is: what is to be known of a model before its weights are.
+    /// Finds the folder with a model's `config.json`, which is downloaded where the cache lacks it, and
+    /// nothing else is: what is to be known of a model before its weights are.
     ///
     /// # Errors
     /// As [`HubError`] says.
@@ -205,7 +205,8 @@ impl Hub {
     }
 
     /// The cache first, where it has a whole commit that was asked for by name; then the hub; then whatever
-    /// the cache has. `in_cache` gives what the cache has and which files it lacks, `online` what the hub has.
+    /// the cache has. `in_cache` gives what the cache has and which files it lacks, `online` what the hub
+    /// has.
     fn find<T>(
         &self,
         repository: &Repository,

@@ -53,8 +53,8 @@ pub(crate) fn named(name: &str, owner: Owner, t: &Translator) -> bool {
         "cispo" => {
             t.text("loss_type").or_else(|| t.kind_of("objective.loss")).is_some_and(|loss| loss == "cispo")
         }
-        // A whole command of RAGEN that names no estimator takes gae; among keys of ours it is ours that counts,
-        // of which grpo is the default.
+        // A whole command of RAGEN that names no estimator takes gae; among keys of ours it is ours that
+        // counts, of which grpo is the default.
         "grpo" => t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo"),
         "critic" => critic::has_critic(owner, t),
         "validated" => trl::validates(t),

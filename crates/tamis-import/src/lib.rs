@@ -1,6 +1,7 @@
-//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table a system maps each key to ours with the
-//! defaults that its owner gives it, or says that it has no effect here and why, or refuses it. [`load()`] and
-//! its like translate before a configuration is loaded, [`import()`] prints what a whole command becomes.
+//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table a system maps each key to
+//! ours with the defaults that its owner gives it, or says that it has no effect here and why, or refuses it.
+//! [`load()`] and its like translate before a configuration is loaded, [`import()`] prints what a whole
+//! command becomes.
 //!
 //! ```text
 //! arguments -> row of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems

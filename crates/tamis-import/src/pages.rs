@@ -55,8 +55,8 @@ fn push_owner(text: &mut String, owner: Owner) {
     }
 }
 
-/// Everything there is to say about one key, as [`tamis_config::explain`] does, and which keys of other systems
-/// mean it. A key of another system is explained too.
+/// Everything there is to say about one key, as [`tamis_config::explain`] does, and which keys of other
+/// systems mean it. A key of another system is explained too.
 ///
 /// # Errors
 /// A key that nobody has.

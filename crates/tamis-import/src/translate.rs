@@ -224,7 +224,8 @@ impl Translator {
             }
             let (is_free, is_inside) = (given.is_free, given.below.is_some());
             let mut node = if is_free { given.node.clone() } else { unquote(given.node.clone()) };
-            // null says nothing in the other systems; the default here says the same. Inside a mapping it is a value.
+            // null says nothing in the other systems; the default here says the same. Inside a mapping it is
+            // a value.
             if node.is_null()
                 && !is_inside
                 && !ours.ends_with("dual_clip")

@@ -55,8 +55,8 @@ impl Translator {
         self.given.iter().find(|given| given.key == key)
     }
 
-    /// The value of a key, of what is inside one (`KEY/NAME`), or of a variable, as text; `None` if it was not
-    /// given or is null.
+    /// The value of a key, of what is inside one (`KEY/NAME`), or of a variable, as text; `None` if it was
+    /// not given or is null.
     pub(super) fn text(&self, key: &str) -> Option<String> {
         if key.starts_with('$') {
             return self.variables.get(key).cloned();

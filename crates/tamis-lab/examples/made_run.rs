@@ -4,9 +4,8 @@
 //! cargo run --release -p tamis-lab --example made_run -- FOLDER --steps 100 --groups 125 --members 8
 //! cargo run --release -p tamis-lab --example made_run -- --page report.html FOLDER...
 //! ```
-//!
-//! 100 steps of 125 groups of 8 are 100,000 trajectories, of about 300 tokens each. Some completions are hostile:
-//! they would set `window.hostile` in a browser that ran them.
+//! 100 steps of 125 groups of 8 are 100,000 trajectories, of about 300 tokens each. Some completions are
+//! hostile: they would set `window.hostile` in a browser that ran them.
 #![allow(clippy::print_stdout, reason = "a program says what it measured")]
 
 use std::error::Error;

@@ -1,6 +1,6 @@
-//! A satellite, the laboratory: everything that reads run folders and rollout files, and everything that plans runs before
-//! they start. It uses what the kernel publishes (configuration, run folder, rollout files, the scheduling
-//! machine) and starts `tamis train` as a process; it never looks inside the trainer.
+//! A satellite, the laboratory: everything that reads run folders and rollout files, and everything that
+//! plans runs before they start. It uses what the kernel publishes (configuration, run folder, rollout files,
+//! the scheduling machine) and starts `tamis train` as a process; it never looks inside the trainer.
 //!
 //! | command | module | what it does |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | `tamis report` | [`report`] | writes one HTML page about one run or several |
 //! | `tamis sweep` | [`sweep`] | runs a grid of configurations, each as a process of its own |
 //! | `tamis sweep --compare` | [`compare`] | compares runs by their `metrics.jsonl` |
-//!
-//! [`cost`] is the model of cost of `advise` and `simulate`. [`chart`] draws for the pages of [`report`], [`compare`] and [`simulate`], and [`html`] frames them.
+//! [`cost`] is the model of cost of `advise` and `simulate`. [`chart`] draws for the pages of [`report`],
+//! [`compare`] and [`simulate`], and [`html`] frames them.
 
 pub mod advise;
 pub mod chart;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// For each place the name of its last part; where several have the same, with the folder around it in front, and where that
-/// does not tell them apart either, with a number.
+/// For each place the name of its last part; where several have the same, with the folder around it in front,
+/// and where that does not tell them apart either, with a number.
 pub(crate) fn apart(paths: &[PathBuf]) -> Vec<String> {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let last = |path: &Path| {

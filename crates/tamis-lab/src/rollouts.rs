@@ -298,7 +298,8 @@ fn show_text(title: &str, text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result
     lines.try_for_each(|line| writeln!(f, "  {:<10}  {line}", ""))
 }
 
-/// Shows the turns of a trajectory: each answer, its reward, and what was shown after it. Whether there are any.
+/// Shows the turns of a trajectory: each answer, its reward, and what was shown after it. Whether there are
+/// any.
 fn show_turns(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
     let list = |name: &str| row.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let text = |name: &str, place: usize| list(name).get(place).and_then(Value::as_str).unwrap_or_default();

@@ -5,7 +5,8 @@
 //! [model]`
 //!
 //! Groups of 8 begin with a prompt of 100 tokens; every turn is an answer of 30 tokens and an observation of
-//! 100. `ratio` is the median of the repetitions' ratios. Both play the same tokens, or it fails. On one thread
+//! 100. `ratio` is the median of the repetitions' ratios. Both play the same tokens, or it fails. On one
+//!      thread
 //! seconds are those of the processor, so that other programs disturb little.
 #![allow(clippy::print_stdout, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]

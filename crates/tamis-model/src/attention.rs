@@ -1,12 +1,12 @@
-//! Causal grouped-query attention over ragged sequences, forward and backward, in blocks of rows and tiles of positions.
+//! Causal grouped-query attention over ragged sequences, forward and backward, in blocks of rows and tiles of
+//! positions.
 //!
 //! A row's scores are single chains over the head; its softmax sums sixteen lanes by position; its mix of
 //! values is one chain over positions. None of that depends on how keys are stored, so a row computed against
 //! a cache in pieces (generation) has the bits of the same row computed in a block (training), and a row that
 //! follows a shared prompt those of the same row in a sequence alone.
-//!
-//! A block passes over its tiles twice: to know a row's maximum (backward: the sum that the derivatives by its scores
-//! need), then to use it. Its scores stay in memory between, linear in the positions.
+//! A block passes over its tiles twice: to know a row's maximum (backward: the sum that the derivatives by
+//! its scores need), then to use it. Its scores stay in memory between, linear in the positions.
 
 use std::ops::Range;
 
@@ -19,8 +19,8 @@ use crate::simd::{Arithmetic, PANEL, SimdLevel, multiversion};
 /// Query rows per block.
 const BLOCK: usize = 24;
 
-/// Query rows per block that sees [`FAR`] positions or more: keys and values, which no cache near the core holds then, are
-/// read half as often.
+/// Query rows per block that sees [`FAR`] positions or more: keys and values, which no cache near the core
+/// holds then, are read half as often.
 const FAR_BLOCK: usize = 48;
 
 /// See [`FAR_BLOCK`]. Among fewer positions the rows of a block see too different a number of them.
@@ -201,7 +201,8 @@ pub(crate) struct HeadsSpan<'a> {
     pub apart: usize,
 }
 
-/// [`score`] of one query for each of several heads: queries and scores of a head `strides` after those of the one before.
+/// [`score`] of one query for each of several heads: queries and scores of a head `strides` after those of
+/// the one before.
 pub(crate) fn score_heads(
     level: SimdLevel,
     head: Head,
@@ -223,7 +224,8 @@ pub(crate) fn score_heads(
 }
 
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
-/// [`mix`] of one row for each of several heads: weights and outputs of a head `strides` after those of the one before.
+/// [`mix`] of one row for each of several heads: weights and outputs of a head `strides` after those of the
+/// one before.
 pub(crate) fn mix_heads(
     level: SimdLevel,
     head: Head,
@@ -325,7 +327,8 @@ impl Plan {
                 plan.width = plan.width.max((prefix + rows.next_multiple_of(PANEL)).next_multiple_of(PANEL));
             }
         }
-        // An odd number of cache lines: rows a power of two apart would all fall into the same few sets of the cache.
+        // An odd number of cache lines: rows a power of two apart would all fall into the same few sets of
+        // the cache.
         plan.width = ((plan.width / PANEL) | 1) * PANEL;
         for stretch in &plan.stretches {
             let mut from = 0;
@@ -401,8 +404,8 @@ impl Piece {
     }
 }
 
-/// Products of a block's queries with the positions of a tile that they see (packed in panels), into rows `width` apart;
-/// of their own stretches those of the panels that begin in the tile.
+/// Products of a block's queries with the positions of a tile that they see (packed in panels), into rows
+/// `width` apart; of their own stretches those of the panels that begin in the tile.
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 fn score_tile(
     level: SimdLevel,
@@ -436,7 +439,8 @@ fn score_tile(
     }
 }
 
-/// Adds to each row of a block its weights' mix of those rows of `source` in a tile that it sees; the first tile sets it.
+/// Adds to each row of a block its weights' mix of those rows of `source` in a tile that it sees; the first
+/// tile sets it.
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 fn mix_tile(
     level: SimdLevel,
@@ -590,8 +594,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// From the scores of a part of a row probabilities, zero from `visible` on, and to the lanes of their positions
-    /// `p * dp` where `dp = dO·V`. Scores and `dp` are whole chunks.
+    /// From the scores of a part of a row probabilities, zero from `visible` on, and to the lanes of their
+    /// positions `p * dp` where `dp = dO·V`. Scores and `dp` are whole chunks.
     fn probabilities<F>(scores: &mut [f32], dp: &[f32], visible: usize, scale: f32, lse: f32, sums: &mut Lanes) {
         let mut add = |s: &mut Lanes, d: &Lanes| {
             for i in 0..LANES {
@@ -615,9 +619,10 @@ multiversion! {
 }
 
 multiversion! {
-    /// From probabilities and `dp` of a part of a row the derivative by its scores `p * (dp - delta) * scale` into `dp`,
-    /// zero from `visible` on; `delta = sum(p dp)` over the whole row. That sum is taken over the same products that it
-    /// is subtracted from, so the derivatives of a row sum to zero as closely as f32 allows.
+    /// From probabilities and `dp` of a part of a row the derivative by its scores `p * (dp - delta) * scale`
+    /// into `dp`, zero from `visible` on; `delta = sum(p dp)` over the whole row. That sum is taken over the
+    /// same products that it is subtracted from, so the derivatives of a row sum to zero as closely as f32
+    /// allows.
     fn differentiate<F>(p: &[f32], dp: &mut [f32], visible: usize, scale: f32, delta: f32) {
         for (&p, d) in p[..visible].iter().zip(&mut dp[..visible]) {
             *d = p * (*d - delta) * scale;

@@ -1,4 +1,5 @@
-//! Kernel: the native CPU engine, with the forward pass, the backward pass and generation of Qwen2, Qwen3 and Llama.
+//! Kernel: the native CPU engine, with the forward pass, the backward pass and generation of Qwen2, Qwen3 and
+//! Llama.
 //!
 //! [`TransformerConfig`] and [`Model`] read and write Hugging Face folders. [`score`], and [`forward_hold`]
 //! with [`backward`], compute log-probabilities, entropies and gradients of ragged sequences, [`values`],

@@ -319,7 +319,8 @@ fn what_is_cached_is_computed_once_more_by_other_weights() {
 }
 
 /// Prompts that begin alike share what they have in common, and sample what they would alone: in a step
-/// together or one after the other, in groups or not, on any number of threads, also once weights have changed.
+/// together or one after the other, in groups or not, on any number of threads, also once weights have
+/// changed.
 #[test]
 fn what_prompts_have_in_common_is_computed_once() {
     let config = |architecture, kv_heads| {

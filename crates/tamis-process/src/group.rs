@@ -1,8 +1,8 @@
 //! A process in a group of its own, which ends with all that it has started.
-//!
 //! Whoever holds a [`ProcessGroup`] holds its processes: dropped, it is killed, and a guard kills it where
-//! tamis is. A process that leaves its group is not found by its number; [`kill_marked`](crate::kill_marked) finds it by what it
-//! has inherited. What processes need on disk stands in a [`GuardedFolder`](crate::GuardedFolder), which ends in the same way.
+//! tamis is. A process that leaves its group is not found by its number; [`kill_marked`](crate::kill_marked)
+//! finds it by what it has inherited. What processes need on disk stands in a
+//! [`GuardedFolder`](crate::GuardedFolder), which ends in the same way.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus};
@@ -72,7 +72,8 @@ impl ProcessGroup {
         &mut self.child
     }
 
-    /// The exit status of its first process, once that has ended. What it has left of the group is still there.
+    /// The exit status of its first process, once that has ended. What it has left of the group is still
+    /// there.
     ///
     /// # Errors
     /// As the system's.
@@ -98,8 +99,8 @@ impl ProcessGroup {
 
     /// Kills all of it, once; its first process is still to be reaped.
     pub fn kill(&mut self) {
-        // The group has its number for as long as its guard is not reaped; without one, for as long as something
-        // of it is left.
+        // The group has its number for as long as its guard is not reaped; without one, for as long as
+        // something of it is left.
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
@@ -194,8 +195,8 @@ mod tests {
         assert!(ends(left));
     }
 
-    /// What [`a_process_that_is_killed_leaves_nothing`] runs as a process of its own, which starts another one and is
-    /// killed while it does.
+    /// What [`a_process_that_is_killed_leaves_nothing`] runs as a process of its own, which starts another
+    /// one and is killed while it does.
     #[test]
     #[ignore = "it is the process that is killed"]
     fn start_a_process_again_and_again() {

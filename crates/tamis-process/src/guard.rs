@@ -1,8 +1,7 @@
 //! What stays when tamis is killed (`kill -9`), which leaves it no time to end what it has started.
-//!
 //! A process that reads its standard input sees the end of it and goes; one that hangs does not. So there are
-//! shells that wait on a pipe of which tamis holds the other end: where it closes, tamis is dead. Each is there
-//! before what it guards, so that there is no moment in which nobody would.
+//! shells that wait on a pipe of which tamis holds the other end: where it closes, tamis is dead. Each is
+//! there before what it guards, so that there is no moment in which nobody would.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt;
@@ -12,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 /// What asks a group to end asks its guard too, which stays. Its first line says that it does.
 const STAY: &str = "trap '' HUP INT QUIT PIPE TERM USR1 USR2 ALRM; echo; exec >/dev/null";
 
-/// The shell leads the group; lines on its pipe are the number of the process that it is there for, which may have
-/// made a group of its own.
+/// The shell leads the group; lines on its pipe are the number of the process that it is there for, which may
+/// have made a group of its own.
 const KILL_GROUP: &str = "own=; while read -r process; do own=$process; done; sleep 1; \
      [ -z \"$own\" ] || kill -s KILL -- \"-$own\"; kill -s KILL -- \"-$$\"";
 
@@ -21,8 +20,8 @@ const KILL_GROUP: &str = "own=; while read -r process; do own=$process; done; sl
 const REMOVE_FOLDER: &str =
     "read -r line; sleep 2; for again in 1 2 3 4 5 6 7 8; do rm -rf -- \"$1\" && exit; sleep 1; done";
 
-/// A shell in a group of its own that waits for the end of its pipe. For as long as it is not dropped, no other group
-/// gets the number of its own.
+/// A shell in a group of its own that waits for the end of its pipe. For as long as it is not dropped, no
+/// other group gets the number of its own.
 #[derive(Debug)]
 pub(crate) struct Guard {
     shell: Child,

@@ -1,8 +1,8 @@
 //! A child process that speaks lines.
-//!
-//! Three threads serve its pipes, so that no full pipe can stop a caller. One writes the lines that wait in a queue to
-//! its standard input. One runs the caller's reader on its standard output. One keeps the end of its standard error.
-//! They end with the pipes. A grandchild may hold a pipe open for longer, so nobody waits for them without a limit.
+//! Three threads serve its pipes, so that no full pipe can stop a caller. One writes the lines that wait in a
+//! queue to its standard input. One runs the caller's reader on its standard output. One keeps the end of its
+//! standard error. They end with the pipes. A grandchild may hold a pipe open for longer, so nobody waits for
+//! them without a limit.
 
 use std::io::{self, Write as _};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -216,7 +216,8 @@ impl LineChild {
         self.reader.is_finished()
     }
 
-    /// The last lines of its standard error, if that is kept. What a grandchild may still write is not waited for.
+    /// The last lines of its standard error, if that is kept. What a grandchild may still write is not waited
+    /// for.
     pub fn last_words(&self, most_lines: usize) -> String {
         let text = self.handle.tail.text(self.grace);
         let lines: Vec<&str> = text.trim_end().lines().collect();
@@ -355,7 +356,8 @@ mod tests {
         Command::new("kill").arg(left).status().expect("killed");
     }
 
-    /// As the harness of the sandbox and the launcher of a cluster, which end what they have started themselves.
+    /// As the harness of the sandbox and the launcher of a cluster, which end what they have started
+    /// themselves.
     #[test]
     fn one_that_ends_its_own_is_killed_alone() {
         let mut command = Command::new("/bin/sh");

@@ -1,7 +1,7 @@
 //! Processes that have left their group, found by a variable that they have inherited.
 
-/// Kills every process of this user that was started with the variable of this name and value, where the system
-/// says what processes were started with (Linux); whether there was one.
+/// Kills every process of this user that was started with the variable of this name and value, where the
+/// system says what processes were started with (Linux); whether there was one.
 ///
 /// Whoever starts others while it is looked for is looked for again. A process that was started with a clean
 /// environment is not found.

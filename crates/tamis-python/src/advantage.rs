@@ -150,11 +150,10 @@ impl Advantage {
     }
 
     /// Advantages of a batch: P groups of any size, B trajectories in all, counted through the groups.
-    ///
-    /// `rewards` has one row per group (NaN or None: unscored), or is flat with `offsets` [P + 1]. Columns of tokens
-    /// have one row per trajectory, or are flat with `token_offsets` [B + 1]. `components` maps names to pairs of
-    /// weight and rewards; `generated` are the rewards of every group of the step before filtering. `state` is that
-    /// of the step before, for estimators that have one.
+    /// `rewards` has one row per group (NaN or None: unscored), or is flat with `offsets` [P + 1]. Columns of
+    /// tokens have one row per trajectory, or are flat with `token_offsets` [B + 1]. `components` maps names
+    /// to pairs of weight and rewards; `generated` are the rewards of every group of the step before
+    /// filtering. `state` is that of the step before, for estimators that have one.
     #[pyo3(signature = (
         rewards, *, offsets=None, token_offsets=None, lengths=None, mask=None, token_rewards=None,
         turn_rewards=None, turns=None, values=None, entropy=None, old_logprobs=None, gold_logprobs=None,
@@ -268,7 +267,8 @@ impl Estimate {
         array(py, self.advantages.values())
     }
 
-    /// Offsets that cut `values`: at groups [P + 1] where they are per trajectory, otherwise at trajectories [B + 1].
+    /// Offsets that cut `values`: at groups [P + 1] where they are per trajectory, otherwise at trajectories
+    /// [B + 1].
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (Advantages::PerTrajectory(rows) | Advantages::PerToken(rows)) = &self.advantages;

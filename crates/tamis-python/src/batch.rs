@@ -1,5 +1,5 @@
-//! What the losses of policy and critic read alike: how a batch is cut, what its means divide by, and whether the
-//! aggregation needs a length.
+//! What the losses of policy and critic read alike: how a batch is cut, what its means divide by, and whether
+//! the aggregation needs a length.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,8 +9,9 @@ use tamis_core::ragged::Ragged;
 use crate::error::{column_error, refused};
 use crate::rows::{flat, lengths_of, read};
 
-/// What the means of a loss divide by: tokens, trajectories and groups with an unmasked token, counted over the whole
-/// optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are averaged.
+/// What the means of a loss divide by: tokens, trajectories and groups with an unmasked token, counted over
+/// the whole optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are
+/// averaged.
 #[pyclass(module = "tamis._native", frozen, get_all, eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Normalisers {

@@ -12,11 +12,11 @@ use crate::error::{column_error, refused};
 use crate::rows::read;
 use crate::value::{keys_of, to_json, to_python};
 
-/// What is done about a sampler that is not the policy: the settings of `objective.correction` in a configuration.
-///
-/// `Correction("decoupled_token_is")`, or by its parts
-/// `Correction(weights={"level": "sequence", "max": 3.0}, rejections=[{"statistic": "seq_mean_k3", "threshold": "0.01"}])`.
-/// Without settings nothing is changed, and all is measured. `Correction.presets()` names those of verl and TRL.
+/// What is done about a sampler that is not the policy: the settings of `objective.correction` in a
+/// configuration.
+/// `Correction("decoupled_token_is")`, or by its parts `Correction(weights={"level": "sequence", "max": 3.0},
+/// rejections=[{"statistic": "seq_mean_k3", "threshold": "0.01"}])`. Without settings nothing is changed, and
+/// all is measured. `Correction.presets()` names those of verl and TRL.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Correction {
     correction: core::Correction,
@@ -75,9 +75,9 @@ impl Correction {
         to_python(py, &self.settings)
     }
 
-    /// Whether the sampler's log-probabilities are to be passed as `old` to the loss, which saves a forward pass: `bypass_clip`
-    /// for a clipped loss, `bypass_reinforce` for the plain policy gradient. `correct` then wants the log-probabilities of
-    /// the policy being trained. Otherwise `decoupled`.
+    /// Whether the sampler's log-probabilities are to be passed as `old` to the loss, which saves a forward
+    /// pass: `bypass_clip` for a clipped loss, `bypass_reinforce` for the plain policy gradient. `correct`
+    /// then wants the log-probabilities of the policy being trained. Otherwise `decoupled`.
     #[getter]
     fn mode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &json!(self.correction.mode))
@@ -92,11 +92,10 @@ impl Correction {
         name.map_or_else(|| "<Correction>".to_owned(), |name| format!("<Correction {name}>"))
     }
 
-    /// Weights, mask and metrics of B trajectories of N tokens in all, shaped as in `Objective.evaluate`: of a whole optimizer
-    /// batch, for metrics are means over all of it.
-    ///
-    /// `old` are the log-probabilities of the policy at the start of the step, `behaviour` those that the sampler gave; where it
-    /// gave none (NaN), the ratio is 1.
+    /// Weights, mask and metrics of B trajectories of N tokens in all, shaped as in `Objective.evaluate`: of
+    /// a whole optimizer batch, for metrics are means over all of it.
+    /// `old` are the log-probabilities of the policy at the start of the step, `behaviour` those that the
+    /// sampler gave; where it gave none (NaN), the ratio is 1.
     #[pyo3(signature = (old, behaviour, *, offsets=None, mask=None))]
     fn correct(
         &self,

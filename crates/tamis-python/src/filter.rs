@@ -22,7 +22,8 @@ pub(crate) struct Filter {
     pub(crate) settings: Value,
 }
 
-/// What a filter says of one group: kept, or dropped with a reason; with the statistics of its scored members.
+/// What a filter says of one group: kept, or dropped with a reason; with the statistics of its scored
+/// members.
 #[pyclass(module = "tamis._native", frozen, eq)]
 #[derive(PartialEq)]
 pub(crate) struct Verdict {

@@ -1,7 +1,7 @@
 //! Beside the kernel: `tamis._native`, which is tamis-core for Python.
-//!
-//! The package's own modules (`python/tamis`) are what users import; this one holds what they build on. Settings
-//! are read by `tamis-config`, so names, defaults, ranges and messages are those of the program's configuration.
+//! The package's own modules (`python/tamis`) are what users import; this one holds what they build on.
+//! Settings are read by `tamis-config`, so names, defaults, ranges and messages are those of the program's
+//! configuration.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! `Machine`: the scheduling machine, its events and commands as mappings. `tamis.schedule` makes objects of them.
+//! `Machine`: the scheduling machine, its events and commands as mappings. `tamis.schedule` makes objects of
+//! them.
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -11,7 +12,8 @@ use crate::config::Config;
 use crate::error::{event_error, refused};
 use crate::value::{to_json, to_python};
 
-/// The scheduling machine of a run: what is generated next and what is trained on. Events in, commands out, as mappings.
+/// The scheduling machine of a run: what is generated next and what is trained on. Events in, commands out,
+/// as mappings.
 #[pyclass(module = "tamis._native")]
 pub(crate) struct Machine {
     scheduler: Scheduler,
@@ -116,7 +118,8 @@ impl Machine {
         to_python(py, &json!(self.scheduler.progress()))
     }
 
-    /// Accounting of the groups of all closed steps: each place with its groups, trajectories, turns and tokens.
+    /// Accounting of the groups of all closed steps: each place with its groups, trajectories, turns and
+    /// tokens.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &json!(self.scheduler.totals()))
     }

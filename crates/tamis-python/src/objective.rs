@@ -28,10 +28,11 @@ const ELSEWHERE: [(&str, &str); 4] = [
     ("zero_groups", "pass `normalisers` that count the groups you mean"),
 ];
 
-/// A policy loss with its divergence, entropy bonus and masks: the settings of `objective` in a configuration.
-///
+/// A policy loss with its divergence, entropy bonus and masks: the settings of `objective` in a
+/// configuration.
 /// `Objective("clip", aggregation="token-mean")`, or with the settings of the loss
-/// `Objective({"kind": "clip", "clip_high": 0.28}, kl={"coefficient": 0.001})`. `Objective.losses()` names the losses.
+/// `Objective({"kind": "clip", "clip_high": 0.28}, kl={"coefficient": 0.001})`. `Objective.losses()` names
+/// the losses.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Objective {
     objective: core::Objective,
@@ -307,8 +308,8 @@ impl Objective {
         to_python(py, &self.settings)
     }
 
-    /// Whether tokens are chosen over the whole optimizer batch before anything is differentiated: `select` does it,
-    /// and `evaluate` wants the result as `selection`.
+    /// Whether tokens are chosen over the whole optimizer batch before anything is differentiated: `select`
+    /// does it, and `evaluate` wants the result as `selection`.
     #[getter]
     fn needs_selection(&self) -> bool {
         self.objective.needs_selection()
@@ -334,14 +335,13 @@ impl Objective {
     }
 
     /// Loss, derivatives and metrics of B trajectories of N tokens in all.
-    ///
-    /// `logprob` has one row per trajectory (a list of rows, or a padded array [B, T] with `mask`), or is flat with
-    /// `offsets` [B + 1]; the other columns of tokens have its length. Nothing is read where `mask` is 0. `advantage` is
-    /// one number per trajectory [B], or per token. Derivatives have the precision of `logprob`.
-    ///
-    /// The means divide by what `normalisers` count: those of the batch itself unless they are given, as for one
-    /// micro-batch of a larger batch. `group_sizes` [P] is needed where the mean is over groups; of a micro-batch pass
-    /// `group_tokens` or `group_sequences` [B] instead, counted in the whole batch.
+    /// `logprob` has one row per trajectory (a list of rows, or a padded array [B, T] with `mask`), or is
+    /// flat with `offsets` [B + 1]; the other columns of tokens have its length. Nothing is read where `mask`
+    /// is 0. `advantage` is one number per trajectory [B], or per token. Derivatives have the precision of
+    /// `logprob`.
+    /// The means divide by what `normalisers` count: those of the batch itself unless they are given, as for
+    /// one micro-batch of a larger batch. `group_sizes` [P] is needed where the mean is over groups; of a
+    /// micro-batch pass `group_tokens` or `group_sequences` [B] instead, counted in the whole batch.
     #[pyo3(signature = (
         logprob, advantage, *, offsets=None, mask=None, old=None, behaviour=None, reference=None, entropy=None,
         weight=None, selection=None, group_sizes=None, group_tokens=None, group_sequences=None, normalisers=None,
@@ -395,9 +395,9 @@ impl Objective {
         }
     }
 
-    /// The evaluation of a whole optimizer batch from those of its micro-batches, in their order: loss, metrics, derivatives and
-    /// next state are to the bit those of one call for all of it. Each must have been given the `normalisers` of the whole, and
-    /// the `state` that is passed here.
+    /// The evaluation of a whole optimizer batch from those of its micro-batches, in their order: loss,
+    /// metrics, derivatives and next state are to the bit those of one call for all of it. Each must have
+    /// been given the `normalisers` of the whole, and the `state` that is passed here.
     #[pyo3(signature = (evaluations, *, state=None))]
     #[expect(clippy::needless_pass_by_value, reason = "what a sequence of Python becomes")]
     fn merge(
@@ -431,8 +431,8 @@ impl Objective {
         Ok(Evaluation { outcome, derivatives, normalisers, sequences })
     }
 
-    /// Flags of the tokens chosen over the whole optimizer batch [N], for `evaluate(selection=...)`; draws are keyed by
-    /// `seed`. Cut them as the other columns are cut.
+    /// Flags of the tokens chosen over the whole optimizer batch [N], for `evaluate(selection=...)`; draws
+    /// are keyed by `seed`. Cut them as the other columns are cut.
     #[pyo3(signature = (
         logprob, advantage, *, offsets=None, mask=None, old=None, entropy=None, seed=0
     ))]
@@ -474,7 +474,8 @@ impl Objective {
 
 #[pymethods]
 impl Evaluation {
-    /// Policy loss + coefficient x divergence - coefficient x entropy, each aggregated; 0 where nothing is trained on.
+    /// Policy loss + coefficient x divergence - coefficient x entropy, each aggregated; 0 where nothing is
+    /// trained on.
     #[getter]
     fn loss(&self) -> f64 {
         self.outcome.loss

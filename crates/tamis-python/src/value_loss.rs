@@ -12,8 +12,8 @@ use crate::error::{column_error, refused};
 use crate::rows::read;
 use crate::value::{keys_of, to_python};
 
-/// The squared error of a critic's values, kept near the old ones: `critic.cliprange_value` and `critic.aggregation` of
-/// a configuration.
+/// The squared error of a critic's values, kept near the old ones: `critic.cliprange_value` and
+/// `critic.aggregation` of a configuration.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct ValueLoss {
     term: ValueTerm,

@@ -5,13 +5,13 @@
 //! ```text
 //! cargo run --release -p tamis-rollout --example step_time_http -- [STEPS] [MILLISECONDS]
 //! ```
-//!
 //! The server decodes up to S = 256 samples at once, one token each an iteration, and an iteration with b of
 //! them takes `t0 (1 + ρ b / S)` with ρ = 0.5 and t0 of so many milliseconds (2). Lengths are lognormal with
 //! σ = 1 (median 50 tokens, at most 1000), one batch of 128 groups of 8 fills the server four times over, and
 //! the pass rates of the prompts follow Beta(0.3, 0.3). Lengths and scores are functions of the prompt and
 //! the sample: every schedule meets the same ones. Weights are published after every step, without waiting
-//! for what is in flight; training takes no time. `tamis simulate examples/simulate.yaml` is the same on a virtual clock.
+//! for what is in flight; training takes no time. `tamis simulate examples/simulate.yaml` is the same on a
+//! virtual clock.
 #![allow(clippy::print_stdout, reason = "a program whose result is printed")]
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on ends")]
 

@@ -8,8 +8,8 @@ use hyper::body::{Body as _, Incoming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes of a body that needs no room and no turn. Nearly all bodies are shorter, and are read whatever the senders
-/// of long ones do.
+/// Bytes of a body that needs no room and no turn. Nearly all bodies are shorter, and are read whatever the
+/// senders of long ones do.
 pub const SHORT: usize = 1 << 16;
 
 /// Bytes that room is counted in.
@@ -37,8 +37,9 @@ pub enum BodyFault {
     Broken(String),
 }
 
-/// Room for the long bodies that a server holds at once, whoever sends them. The room of a body is taken before
-/// anything of it is read, so bodies that never end keep others from being read and not from being finished.
+/// Room for the long bodies that a server holds at once, whoever sends them. The room of a body is taken
+/// before anything of it is read, so bodies that never end keep others from being read and not from being
+/// finished.
 pub struct BodyRoom {
     units: Arc<Semaphore>,
     turn: Arc<Semaphore>,
@@ -60,7 +61,8 @@ impl BodyRoom {
         Self { units: Arc::new(units), turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Waits until no other long body is being taken apart: what a body becomes takes many times its own bytes.
+    /// Waits until no other long body is being taken apart: what a body becomes takes many times its own
+    /// bytes.
     pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         self.turn.clone().acquire_owned().await.ok()
     }

@@ -1,12 +1,13 @@
-//! Who may ask a server that has no key: only who is on its machine. A web page that a browser on this machine shows
-//! is not: neither under its own name (`Origin`), nor under one that it has pointed here (`Host`).
+//! Who may ask a server that has no key: only who is on its machine. A web page that a browser on this
+//! machine shows is not: neither under its own name (`Origin`), nor under one that it has pointed here
+//! (`Host`).
 
 use std::net::IpAddr;
 
 use hyper::header::{HOST, HeaderMap, ORIGIN};
 
-/// Why a request does not come from this machine, in words. `own`: the name that the server was told to listen on.
-/// A name that is no text is nobody's.
+/// Why a request does not come from this machine, in words. `own`: the name that the server was told to
+/// listen on. A name that is no text is nobody's.
 pub fn stranger(headers: &HeaderMap, own: &str) -> Option<String> {
     for host in headers.get_all(HOST) {
         if !host.to_str().is_ok_and(|host| is_own(host, own)) {

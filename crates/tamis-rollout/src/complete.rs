@@ -31,7 +31,8 @@ pub struct CompletionWorkers<'a> {
 }
 
 /// A group of each prompt, in their order. A group one of whose samples could not be generated has failed and
-/// has no trajectories. `progress` is given the number of prompts that are done. `None` if the run is to stop.
+/// has no trajectories. `progress` is given the number of prompts that are done. `None` if the run is to
+/// stop.
 ///
 /// Warnings of reward functions are those of the scorer. If it ends with an error, nothing of it stays in
 /// flight.

@@ -217,7 +217,8 @@ impl Shared {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the client has closed its end. Hyper notices that only if nothing stands behind the request.
+    /// Waits until the client has closed its end. Hyper notices that only if nothing stands behind the
+    /// request.
     async fn left(&self) {
         loop {
             sleep(LOOK_FOR_CLIENT_EVERY).await;
@@ -253,8 +254,8 @@ struct Connection {
     closing: Option<Closing>,
 }
 
-/// A connection whose client may still be writing. If it were closed with bytes that nobody has read, the client
-/// would lose the answer that says why.
+/// A connection whose client may still be writing. If it were closed with bytes that nobody has read, the
+/// client would lose the answer that says why.
 struct Closing {
     /// Ends the wait for more.
     silent: Pin<Box<Sleep>>,

@@ -1,5 +1,5 @@
-//! Environments behind an HTTP server that speaks `tamis-environment/1`: `POST /hello`, `/levels`, `/reset`, `/step`,
-//! `/close`.
+//! Environments behind an HTTP server that speaks `tamis-environment/1`: `POST /hello`, `/levels`, `/reset`,
+//! `/step`, `/close`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -141,8 +141,8 @@ impl FakeGenerator {
         }
     }
 
-    /// As the engine in this process: how long a sample takes is a function of its key, too, so that the order of
-    /// the answers is one of the order in which they were asked for.
+    /// As the engine in this process: how long a sample takes is a function of its key, too, so that the
+    /// order of the answers is one of the order in which they were asked for.
     #[must_use]
     pub fn by_keys(self, longest: u64) -> Self {
         Self { longest: Some(longest), ..self }

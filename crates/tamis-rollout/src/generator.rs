@@ -125,8 +125,8 @@ pub struct SampleRequest {
     /// Prompt tokens (at least one). Members of a group share the allocation, by which a generator may
     /// recognise a shared prompt.
     pub prompt_token_ids: Arc<[u32]>,
-    /// Paths of the images that go with the prompt, in the order of their places; each place is as many tokens
-    /// long as the model makes of the image.
+    /// Paths of the images that go with the prompt, in the order of their places; each place is as many
+    /// tokens long as the model makes of the image.
     pub images: Arc<[String]>,
     /// Key of the sample's random numbers: the native engine's tokens are a function of it, the prompt and
     /// the weights; others take a seed from it.
@@ -138,8 +138,8 @@ pub struct SampleRequest {
 }
 
 impl SampleRequest {
-    /// Whether another is a sample of the same prompt that is drawn alike, so that they may share the prompt's
-    /// computation.
+    /// Whether another is a sample of the same prompt that is drawn alike, so that they may share the
+    /// prompt's computation.
     pub fn shares_prompt(&self, other: &Self) -> bool {
         (self.id.purpose, self.id.group, self.id.turn) == (other.id.purpose, other.id.group, other.id.turn)
             && (Arc::ptr_eq(&self.prompt_token_ids, &other.prompt_token_ids)
@@ -179,7 +179,8 @@ pub struct Sample {
     /// Its turns, where it was played in an environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episode: Option<Episode>,
-    /// What was generated for it beside all of that and is no part of it: answers that its program did not wait for.
+    /// What was generated for it beside all of that and is no part of it: answers that its program did not
+    /// wait for.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub lost: Spent,
 }
@@ -434,8 +435,8 @@ pub trait Generator: Send {
     fn abort(&mut self, what: AbortScope);
 
     /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`]. With
-    /// [`InFlight::Keep`] a generator that cannot change weights in the middle of a sample, or cannot say where
-    /// it did, finishes those in flight first, as with [`InFlight::Wait`].
+    /// [`InFlight::Keep`] a generator that cannot change weights in the middle of a sample, or cannot say
+    /// where it did, finishes those in flight first, as with [`InFlight::Wait`].
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError>;
 
     /// Returns the events since the last call, in the order in which they happened; waits as long as `wait`

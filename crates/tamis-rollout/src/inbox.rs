@@ -52,8 +52,8 @@ impl Ignored {
     }
 }
 
-/// Trajectories that environments have failed, of those of a step that somebody waited for: also where a resumed run
-/// has read that from a journal.
+/// Trajectories that environments have failed, of those of a step that somebody waited for: also where a
+/// resumed run has read that from a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultyEpisodes {
     /// In time.

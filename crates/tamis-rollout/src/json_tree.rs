@@ -1,7 +1,6 @@
 //! JSON into a tree whose size in memory is bounded.
-//!
-//! A tree takes up to sixty times the bytes of its text (`[0,0,0]`: a value for every two bytes). So a limit of the
-//! text bounds nothing, and the tree has a limit of its own.
+//! A tree takes up to sixty times the bytes of its text (`[0,0,0]`: a value for every two bytes). So a limit
+//! of the text bounds nothing, and the tree has a limit of its own.
 
 use std::cell::Cell;
 
@@ -23,8 +22,8 @@ pub const MOST_TREE_BYTES: usize = 128 << 20;
 /// Reads JSON.
 ///
 /// # Errors
-/// Text that is no JSON, and one whose tree would take more than `most` bytes. If `refuses_repeated`, also a key that
-/// stands twice in one object: nobody can say which of its values is meant.
+/// Text that is no JSON, and one whose tree would take more than `most` bytes. If `refuses_repeated`, also a
+/// key that stands twice in one object: nobody can say which of its values is meant.
 pub fn read(text: &[u8], most: usize, refuses_repeated: bool) -> Result<Value, serde_json::Error> {
     let left = Cell::new(most);
     let mut source = serde_json::Deserializer::from_slice(text);

@@ -7,9 +7,8 @@
 //! | process | `POST /v1/score`: `{"texts": [TEXT or {"messages": [..]}, ..]}` | `{"scores": [{"score": 0.5, "truncated": false} or {"error": ".."}, ..]}` |
 //! | `/classify` | `{"input": [TEXT, ..]}` or `{"messages": [..]}` | `{"data": [{"index": 0, "probs": [LOGIT, ..]}, ..]}` |
 //! | `/pooling` | the same | `{"data": [{"index": 0, "data": [LOGIT, ..] or one list for each token}, ..]}` |
-//!
-//! Servers are told to leave the logits as they are (`use_activation`), which is tried out where a run begins:
-//! a server that does not know the field would give probabilities in their place.
+//! Servers are told to leave the logits as they are (`use_activation`), which is tried out where a run
+//! begins: a server that does not know the field would give probabilities in their place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -67,8 +67,8 @@ pub enum SampleOutcome {
 
 /// Keeps the samples of generators whose answers may differ when asked again.
 pub trait SampleJournal: Send {
-    /// Returns the recorded result that was not taken yet: nothing is asked for twice. `step`: the one in which
-    /// it is asked for; a measurement is that of its step, whatever weights two steps have in common.
+    /// Returns the recorded result that was not taken yet: nothing is asked for twice. `step`: the one in
+    /// which it is asked for; a measurement is that of its step, whatever weights two steps have in common.
     fn take(&mut self, step: u64, asked: &SampleIdentity) -> Option<SampleOutcome>;
 
     /// Records what came in a step durably, before any of it is used.
@@ -94,8 +94,8 @@ pub struct Beginning {
     pub next_group: u64,
 }
 
-/// What a process remembers of samples that cannot be had twice: the results that one before it came to, and the
-/// requests whose results are still to be recorded.
+/// What a process remembers of samples that cannot be had twice: the results that one before it came to, and
+/// the requests whose results are still to be recorded.
 pub struct SampleMemory {
     journal: Box<dyn SampleJournal>,
     step: u64,

@@ -321,15 +321,15 @@ impl Scorer {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.shorten(position))
     }
 
-    /// Has a list of completions scored by the same functions with the same journal, whose answers belong to a
-    /// step: none of those that are scored meanwhile is among its answers.
+    /// Has a list of completions scored by the same functions with the same journal, whose answers belong to
+    /// a step: none of those that are scored meanwhile is among its answers.
     pub(crate) fn beside<T>(&mut self, step: u64, score: impl FnOnce(&mut Self) -> T) -> T {
         let (journal, times) = (self.journal.take(), std::mem::take(&mut self.times));
         let rewards = self.rewards.clone();
         let mut other = Self { journal, step, times, trainer_state: self.trainer_state, ..Self::of(rewards) };
         let done = score(&mut other);
-        // A function that still runs sees the interrupt and ends its programs, which must not outlive the run.
-        // What it answers all the same is journalled.
+        // A function that still runs sees the interrupt and ends its programs, which must not outlive the
+        // run. What it answers all the same is journalled.
         while other.workers.as_ref().is_some_and(|workers| workers.num_out > 0) {
             if other.next(Wait::Forever).is_err() {
                 break;

@@ -1,6 +1,6 @@
-//! A reward model at servers with vLLM's interface: what they are asked, how scores are read, and what becomes
-//! of everything that goes wrong. The bodies are those of vLLM 0.11 to 0.32 (`ClassificationResponse`,
-//! `PoolingResponse`).
+//! A reward model at servers with vLLM's interface: what they are asked, how scores are read, and what
+//! becomes of everything that goes wrong. The bodies are those of vLLM 0.11 to 0.32
+//! (`ClassificationResponse`, `PoolingResponse`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/rewards.rs"]

@@ -232,7 +232,8 @@ impl Journal {
         Ok((Self { disk: disk.clone(), file, policy, head }, Recovered { from, records, cut }))
     }
 
-    /// As [`Journal::open`], records that are JSON; each with its position. A record of another form is an error.
+    /// As [`Journal::open`], records that are JSON; each with its position. A record of another form is an
+    /// error.
     pub fn open_json<T: DeserializeOwned>(
         disk: &Disk,
         path: &Path,

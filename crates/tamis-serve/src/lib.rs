@@ -444,8 +444,8 @@ impl App {
         if is_short { work() } else { off_thread(work).await? }
     }
 
-    /// Tokens of the text of a field, in this thread. A text that is certainly too long for the model is refused
-    /// before it is tokenised, which takes 140 times its memory.
+    /// Tokens of the text of a field, in this thread. A text that is certainly too long for the model is
+    /// refused before it is tokenised, which takes 140 times its memory.
     fn encode_now(&self, field: &str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
         let failed = |error: tamis_core::fault::Fault| ApiError::field(field, error.to_string());
         let limit = self.max_model_len();

@@ -1,9 +1,9 @@
 //! How much longer a tokenizer's own steps may make a text.
-//!
 //! A `tokenizer.json` comes with a model, from anyone. Its normaliser is a chain of steps, and a few that
-//! replace a letter by two make gigabytes of a prompt. Real chains hardly grow a text: [`Growth::of`] says by how
-//! much a chain may, and only one that may grow it beyond [`MAX_GROWTH`] is run step by step before the library
-//! runs it, within that limit. Other parts that may grow a text beyond [`USUAL`] are refused when they are read.
+//! replace a letter by two make gigabytes of a prompt. Real chains hardly grow a text: [`Growth::of`] says by
+//! how much a chain may, and only one that may grow it beyond [`MAX_GROWTH`] is run step by step before the
+//! library runs it, within that limit. Other parts that may grow a text beyond [`USUAL`] are refused when
+//! they are read.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -62,7 +62,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Bytes of the longest text in the table of a `Precompiled` normaliser: behind a trie, whose length comes first.
+/// Bytes of the longest text in the table of a `Precompiled` normaliser: behind a trie, whose length comes
+/// first.
 fn longest_replacement(step: &Value) -> usize {
     let table =
         step["precompiled_charsmap"].as_str().and_then(|table| BASE64.decode(table).ok()).unwrap_or_default();

@@ -1,10 +1,9 @@
 //! The tokenizer that `transformers` builds of a folder, if it is another than `tokenizer.json` describes.
-//!
-//! For some models `transformers` 5 takes only the vocabulary of `tokenizer.json`: a class of its own, chosen by
-//! `model_type` and `tokenizer_class`, brings normaliser and splitting. For `qwen2` it does so whatever the
-//! folder says. Published models lose nothing by it. A model with other rules of splitting is read otherwise by
-//! every server and program on top of `transformers`, without a word. [`PeerDifference::find`] builds that
-//! tokenizer too and looks for a text that the two split differently.
+//! For some models `transformers` 5 takes only the vocabulary of `tokenizer.json`: a class of its own, chosen
+//! by `model_type` and `tokenizer_class`, brings normaliser and splitting. For `qwen2` it does so whatever
+//! the folder says. Published models lose nothing by it. A model with other rules of splitting is read
+//! otherwise by every server and program on top of `transformers`, without a word. [`PeerDifference::find`]
+//! builds that tokenizer too and looks for a text that the two split differently.
 
 use std::path::Path;
 
@@ -81,9 +80,9 @@ pub struct PeerDifference {
 }
 
 impl PeerDifference {
-    /// Looks for a text that a tokenizer splits otherwise than the one that `transformers` builds of the model's
-    /// folder. `None` if there is none, or the model is none that is known to be built otherwise. The built-in
-    /// tokenizer of characters is no other program's to read.
+    /// Looks for a text that a tokenizer splits otherwise than the one that `transformers` builds of the
+    /// model's folder. `None` if there is none, or the model is none that is known to be built otherwise. The
+    /// built-in tokenizer of characters is no other program's to read.
     pub fn find(folder: &Path, tokenizer: &Tokenizer) -> Option<Self> {
         if tokenizer.is_word_level() {
             return None;
@@ -150,8 +149,8 @@ impl std::fmt::Display for PeerDifference {
     }
 }
 
-/// The class that is built, and whether another `tokenizer_class` would change that; `None` if `tokenizer.json` is
-/// followed.
+/// The class that is built, and whether another `tokenizer_class` would change that; `None` if
+/// `tokenizer.json` is followed.
 fn class_of(model_type: &str, tokenizer_class: Option<&str>) -> Option<(&'static Rebuilt, bool)> {
     let (_, of_model, is_forced) = BY_MODEL.into_iter().find(|(name, ..)| *name == model_type)?;
     let named = |class: &str| {

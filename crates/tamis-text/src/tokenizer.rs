@@ -25,7 +25,8 @@ const FILES: [&str; 12] = [
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    // Of the image processor: who loads the model needs them beside it, and they are the run's to bring along.
+    // Of the image processor: who loads the model needs them beside it, and they are the run's to bring
+    // along.
     PROCESSOR_FILES[0],
     PROCESSOR_FILES[1],
     PROCESSOR_FILES[2],
@@ -192,8 +193,8 @@ impl Tokenizer {
         })
     }
 
-    /// Whether a character has no token, so that nothing of it is left in the tokens of a text, or the unknown
-    /// token. White space may well be left out.
+    /// Whether a character has no token, so that nothing of it is left in the tokens of a text, or the
+    /// unknown token. White space may well be left out.
     pub fn is_lost(&self, character: char) -> bool {
         let Ok(ids) = self.encode(character.encode_utf8(&mut [0; 4]), false) else { return false };
         let unknown = self.special_tokens.get("unk_token").and_then(|token| self.token_id(token));
@@ -213,8 +214,8 @@ impl Tokenizer {
         self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)
     }
 
-    /// Bytes of the longest token, as the vocabulary spells it: a text of more than so many for each of a number of
-    /// tokens has more tokens.
+    /// Bytes of the longest token, as the vocabulary spells it: a text of more than so many for each of a
+    /// number of tokens has more tokens.
     pub fn longest_token(&self) -> usize {
         self.inner.get_vocab(true).keys().map(String::len).max().unwrap_or(1)
     }

@@ -1,10 +1,9 @@
-//! The transcript of an episode of many turns: the token ids that the policy saw and wrote, as it saw and wrote
-//! them.
-//!
+//! The transcript of an episode of many turns: the token ids that the policy saw and wrote, as it saw and
+//! wrote them.
 //! A transcript begins with the prompt's ids. The ids that the policy samples follow, then those of what the
-//! environment or the tools answer, then sampled ones again. What the policy wrote is *never tokenised again*:
-//! the text `"ab"` may have been sampled as `a`, `b` where the tokenizer would write `ab`, and the gradient
-//! belongs to the tokens that were sampled.
+//! environment or the tools answer, then sampled ones again. What the policy wrote is *never tokenised
+//! again*: the text `"ab"` may have been sampled as `a`, `b` where the tokenizer would write `ab`, and the
+//! gradient belongs to the tokens that were sampled.
 //!
 //! So a chat template is never asked for the whole conversation again. [`check_template`] looks once, at the
 //! start of a run, at what the template does with a conversation that goes on, and gives a [`TurnTemplate`]:

@@ -348,9 +348,9 @@ fn repeated_rows<'a>(prompts: impl Iterator<Item = (&'a str, &'a PromptContent)>
     })
 }
 
-/// Whether PyTorch holds the weights: to sample, or for servers to be given them, as the native engine does not
-/// know every model. Where the native engine learns at another address, it samples here: the samples are the
-/// same.
+/// Whether PyTorch holds the weights: to sample, or for servers to be given them, as the native engine does
+/// not know every model. Where the native engine learns at another address, it samples here: the samples are
+/// the same.
 fn holds_in_torch(config: &Config) -> bool {
     let is_asked = config.samples_through_learner()
         || (config.samples_at_servers() && config.rollout.backend != BackendKind::OpenAi);

@@ -117,8 +117,9 @@ impl Interrupt {
         }
     }
 
-    /// Hides the request, made before or until then, from everybody who looks, until what is returned is dropped:
-    /// what must come to its end goes on as if nobody had asked. A second signal ends the process all the same.
+    /// Hides the request, made before or until then, from everybody who looks, until what is returned is
+    /// dropped: what must come to its end goes on as if nobody had asked. A second signal ends the process
+    /// all the same.
     #[must_use]
     pub fn hold_back(&self) -> HeldBack<'_> {
         let mut signals = self.signals();

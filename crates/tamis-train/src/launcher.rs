@@ -1,8 +1,7 @@
 //! The contract of what starts learners and servers on the machines that a configuration names
 //! (`cluster.launcher: local` and `ray`), and plans a run before anything is loaded.
-//!
-//! The kernel starts processes on this machine by itself (`cluster.launcher: none`); for everything else it takes
-//! a [`Launcher`] from whoever opens the run. `tamis-cluster` has one.
+//! The kernel starts processes on this machine by itself (`cluster.launcher: none`); for everything else it
+//! takes a [`Launcher`] from whoever opens the run. `tamis-cluster` has one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -58,8 +57,9 @@ pub struct RunPlan {
 
 /// Starts learners and servers, watches them, and ends them. It outlives a learner that is lost.
 pub trait Launcher: Send + Sync {
-    /// Starts the learner of a configuration in PyTorch, and waits until its first rank answers. Its output goes
-    /// to `learner.log` in a folder, that of further ranks beside it; `key`: what it asks its callers for.
+    /// Starts the learner of a configuration in PyTorch, and waits until its first rank answers. Its output
+    /// goes to `learner.log` in a folder, that of further ranks beside it; `key`: what it asks its callers
+    /// for.
     ///
     /// # Errors
     /// If it does not come up; none of it is left then.
@@ -91,8 +91,8 @@ pub trait Launcher: Send + Sync {
     /// If none can be drawn.
     fn server_key(&self) -> Result<String, Fault>;
 
-    /// Plans the run: on the machines of the cluster if there are logs, otherwise on this one. Empty if all of the
-    /// run is in this process.
+    /// Plans the run: on the machines of the cluster if there are logs, otherwise on this one. Empty if all
+    /// of the run is in this process.
     ///
     /// # Errors
     /// Only [`Halt::Interrupted`].

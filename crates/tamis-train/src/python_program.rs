@@ -1,5 +1,5 @@
-//! The part of the Python package that is in this program, and the interpreter that runs it: the PyTorch learner,
-//! reward models, environments, loggers and the launcher are modules of it.
+//! The part of the Python package that is in this program, and the interpreter that runs it: the PyTorch
+//! learner, reward models, environments, loggers and the launcher are modules of it.
 
 use std::path::{Path, PathBuf};
 
@@ -160,8 +160,9 @@ pub fn module_environment(folder: &Path) -> Vec<(String, String)> {
     environment
 }
 
-/// The interpreter that a run starts. A bare `python3`, which is the default, is the one beside the program where there is
-/// one: the Python of the environment that the package is installed in, whether it is activated or not.
+/// The interpreter that a run starts. A bare `python3`, which is the default, is the one beside the program
+/// where there is one: the Python of the environment that the package is installed in, whether it is
+/// activated or not.
 pub fn interpreter(python: &str, program: Option<&Path>) -> String {
     let beside = program.and_then(Path::parent).map(|folder| folder.join(python));
     match beside {

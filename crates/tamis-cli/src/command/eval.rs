@@ -391,7 +391,8 @@ fn show_sample(sample: &Shown, text: &mut String) {
     );
 }
 
-/// An episode turn by turn: each answer with its reward, and below it what was shown after that, as it stands.
+/// An episode turn by turn: each answer with its reward, and below it what was shown after that, as it
+/// stands.
 fn show_turns(sample: &Shown, text: &mut String) {
     for (number, turn) in sample.turns.iter().enumerate() {
         let reward = fixed(turn.reward, 2);

@@ -187,8 +187,8 @@ pub(crate) fn with_findings(mut loaded: Loaded, found: Vec<Diagnostic>) -> Resul
     if is_refused { Err(ConfigErrors { diagnostics: loaded.warnings }) } else { Ok(loaded) }
 }
 
-/// Errors without the warnings that are known already: those about a run's own configuration, printed when the run
-/// began, and those printed since.
+/// Errors without the warnings that are known already: those about a run's own configuration, printed when
+/// the run began, and those printed since.
 pub(crate) fn new_errors(known: &[Diagnostic], mut errors: ConfigErrors) -> Failure {
     errors.diagnostics.retain(|found| {
         found.severity == Severity::Error || !known.iter().any(|known| known.problem == found.problem)

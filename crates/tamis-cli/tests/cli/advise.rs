@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::data_messages::of_file;
 use crate::tamis::{Folder, Replaced as _, TINY, words};
 
-/// 90 prompts of 8 completions, of which 0 to 8 are right in turn; half of the all-wrong groups hold the answer.
+/// 90 prompts of 8 completions, of which 0 to 8 are right in turn; half of the all-wrong groups hold the
+/// answer.
 fn rollouts() -> String {
     let mut rows = String::new();
     for prompt in 0..90 {

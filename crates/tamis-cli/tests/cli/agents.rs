@@ -1,4 +1,5 @@
-//! Runs whose prompts are played elsewhere: in a user's Python class, by programs that ask the policy, with tools.
+//! Runs whose prompts are played elsewhere: in a user's Python class, by programs that ask the policy, with
+//! tools.
 
 use crate::tamis::{Folder, Left, Replaced as _};
 
@@ -102,7 +103,8 @@ fn an_environment_that_always_dies_ends_a_run_by_name() {
     ended.says(said).says("hint: mend what it says");
 }
 
-/// Asks twice: for anything, and again with what came of it; the first call of an episode is what its prompt is.
+/// Asks twice: for anything, and again with what came of it; the first call of an episode is what its prompt
+/// is.
 const AGENT: &str = r#"
 import json, os, sys, urllib.request
 

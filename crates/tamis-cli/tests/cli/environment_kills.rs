@@ -1,5 +1,6 @@
-//! Runs in environments that never say the same twice are killed at any instant and resumed until they are done: what
-//! was played to its end is played no second time, and the run is the one that was never killed and heard the same.
+//! Runs in environments that never say the same twice are killed at any instant and resumed until they are
+//! done: what was played to its end is played no second time, and the run is the one that was never killed
+//! and heard the same.
 //!
 //! Each case is killed 4 times, or as often as `kills` is told to.
 
@@ -166,7 +167,8 @@ fn all_begun(folder: &Folder) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Kills or stops the run at a time of chance, or once so many more episodes have begun. How it ended, where it was quicker.
+/// Kills or stops the run at a time of chance, or once so many more episodes have begun. How it ended, where
+/// it was quicker.
 fn kill(folder: &Folder, whole: Duration, dice: &mut Dice) -> Option<Ended> {
     let (begin, at) = (Instant::now(), whole.mul_f64(dice.roll()));
     let is_by_time = dice.below(3) == 0;

@@ -38,7 +38,8 @@ fn episodes_are_trained_on_as_they_were_played() {
     let steps = folder.rows("tiny");
     let mut num_updates = 0;
     for row in steps.iter().filter(|row| row["actor/ppo_kl"].is_number()) {
-        // The log-probabilities of every turn are those that training computes for the whole trajectory, to the bit.
+        // The log-probabilities of every turn are those that training computes for the whole trajectory, to
+        // the bit.
         assert_eq!(row["actor/ppo_kl"], 0.0, "{row}");
         num_updates += 1;
     }

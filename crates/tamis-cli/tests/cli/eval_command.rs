@@ -84,8 +84,8 @@ fn eval() {
     assert!(!folder.join("evaluations").exists(), "a checkpoint outside a run has nowhere to keep it");
 }
 
-/// The native engine does not know every model that PyTorch trains: PyTorch holds the weights that servers are
-/// given, too.
+/// The native engine does not know every model that PyTorch trains: PyTorch holds the weights that servers
+/// are given, too.
 #[test]
 fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
     let folder = Folder::tiny();

@@ -200,8 +200,8 @@ fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
     }
 }
 
-/// Noise of its own that now and then leaves a group. While the file `hang` is there it leaves none in step 2,
-/// which so has a second round, and hangs in that.
+/// Noise of its own that now and then leaves a group. While the file `hang` is there it leaves none in step
+/// 2, which so has a second round, and hangs in that.
 const HANGS_IN_A_STEP: &str = "\
 import json, os, random, sys, time
 seen = 0

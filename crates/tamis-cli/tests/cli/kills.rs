@@ -1,4 +1,5 @@
-//! Kills and stops of a run at instants that differ from test run to test run: what holds, holds for all of them.
+//! Kills and stops of a run at instants that differ from test run to test run: what holds, holds for all of
+//! them.
 //!
 //! `TAMIS_KILLS=40` kills that often for each test's configuration. The seed of the kills is printed;
 //! `TAMIS_KILL_SEED=N` repeats them.

@@ -119,8 +119,8 @@ fn parent(pid: &str) -> String {
     status.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().to_owned()
 }
 
-/// A run that learns in its own process outlives its launcher: another one starts the servers, which answer at
-/// other addresses. They ask for the key that the run drew, and nobody reads it in a list of processes.
+/// A run that learns in its own process outlives its launcher: another one starts the servers, which answer
+/// at other addresses. They ask for the key that the run drew, and nobody reads it in a list of processes.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_launcher_that_is_killed_is_started_again_with_its_servers() {

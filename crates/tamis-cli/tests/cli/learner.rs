@@ -144,8 +144,8 @@ fn short() -> String {
         .replaced("gen_batch_size: 8", "gen_batch_size: 4")
 }
 
-/// How long a run waits for a sign of life: it is not to wait for a learner that is killed, and is not to take
-/// one for lost on a busy machine whose connections break.
+/// How long a run waits for a sign of life: it is not to wait for a learner that is killed, and is not to
+/// take one for lost on a busy machine whose connections break.
 fn lost_timeout(fault: &str) -> &'static str {
     match fault.split('-').next() {
         Some("killed") => "learner.lost_timeout=20ms",
@@ -395,7 +395,8 @@ fn last_lines(ended: &Ended) -> String {
     format!("{:?} {}", ended.code, &text[begin..])
 }
 
-/// A copy of a checkpoint's folder without its sums, so that it may be changed, or with a flipped bit in a file.
+/// A copy of a checkpoint's folder without its sums, so that it may be changed, or with a flipped bit in a
+/// file.
 fn copy_checkpoint(folder: &Folder, from: &str, to: &str) {
     let (from, to) = (folder.join(from), folder.join(to));
     std::fs::create_dir_all(&to).unwrap();
@@ -484,7 +485,8 @@ fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
     damaged.says("is damaged");
 }
 
-/// A run `begun`, and its checkpoint in `other` as that of an architecture that the native engine does not know.
+/// A run `begun`, and its checkpoint in `other` as that of an architecture that the native engine does not
+/// know.
 fn with_gemma() -> Folder {
     let folder = Folder::new().with("config.yaml", &short());
     train(&folder, &["run.name=begun"]).succeeds();

@@ -57,8 +57,8 @@ fn sum(folder: &Folder, name: &str) -> f64 {
     folder.rows("tiny").iter().filter_map(|row| row[name].as_f64()).sum()
 }
 
-/// `run.log` has verl's filter-group log lines, true to the accounting, in every mode. `tamis monitor` prints the same of
-/// the metrics and of the log.
+/// `run.log` has verl's filter-group log lines, true to the accounting, in every mode. `tamis monitor` prints
+/// the same of the metrics and of the log.
 #[test]
 fn filter_group_lines_have_the_true_numbers() {
     for schedule in [

@@ -1,5 +1,5 @@
-//! `tamis config check --plan`, the plan of a run as it begins, and `tamis doctor`, on machines that are played by
-//! programs on `PATH`.
+//! `tamis config check --plan`, the plan of a run as it begins, and `tamis doctor`, on machines that are
+//! played by programs on `PATH`.
 #![cfg(unix)]
 
 use std::io::{BufRead as _, BufReader, Write as _};

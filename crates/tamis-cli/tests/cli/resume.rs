@@ -1,4 +1,5 @@
-//! A run that is killed or stopped at any instant and resumed ends as the run that nobody touched, bit for bit.
+//! A run that is killed or stopped at any instant and resumed ends as the run that nobody touched, bit for
+//! bit.
 //!
 //! Each configuration is ended 5 times, or as often as `kills` is told to.
 
@@ -7,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
 use crate::tamis::{Folder, Left, Replaced as _, TINY, soon, unfiltered, without_checksums};
 
-/// Runs `config` to its end through kills and stops: half of them at a random instant, half as soon as (or shortly
-/// after) a checkpoint is being written. Returns how many there were, how many of them hit a checkpoint half
-/// written, and what the last process printed.
+/// Runs `config` to its end through kills and stops: half of them at a random instant, half as soon as (or
+/// shortly after) a checkpoint is being written. Returns how many there were, how many of them hit a
+/// checkpoint half written, and what the last process printed.
 pub(crate) fn through_kills(
     folder: &Folder,
     most: usize,

@@ -1,5 +1,5 @@
-//! A run of any schedule that is killed or stopped at any instant ends as the run that nobody touched: with the
-//! engine of this process, of answers and of games. Servers: [`crate::server_kills`].
+//! A run of any schedule that is killed or stopped at any instant ends as the run that nobody touched: with
+//! the engine of this process, of answers and of games. Servers: [`crate::server_kills`].
 //!
 //! One of each way to end a run for each case; `TAMIS_KILLS=40` for more, `TAMIS_KILL_SEED=N` to repeat them.
 
@@ -8,8 +8,8 @@ use std::time::Instant;
 use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run};
 use crate::tamis::{Folder, Left, Replaced as _};
 
-/// Samples are long enough that some are in flight whenever weights are published, and groups of all of them alike
-/// are about as frequent as others.
+/// Samples are long enough that some are in flight whenever weights are published, and groups of all of them
+/// alike are about as frequent as others.
 const CONFIG: &str = "\
 run: {name: r, seed: 7, threads: 1}
 model:

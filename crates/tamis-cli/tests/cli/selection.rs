@@ -86,8 +86,8 @@ fn rollouts_say_with_what_probability_their_prompts_were_taken() {
     assert!((share - sum * sum / (groups * squares)).abs() < 1e-6, "{share} {sum} {squares}");
 }
 
-/// A selector leaves few groups of an epoch, and with few prompts that are ever kept some epochs keep none: no
-/// reason to end the run.
+/// A selector leaves few groups of an epoch, and with few prompts that are ever kept some epochs keep none:
+/// no reason to end the run.
 #[test]
 fn a_selector_does_not_end_a_run_that_learns() {
     let folder = Folder::new();

@@ -199,8 +199,8 @@ fn config(case: &Case, policy: &Path, server: &str) -> String {
         .replaced("schedule: {", &format!("schedule: {{{}", case.schedule))
 }
 
-/// Kills or stops the run once: anywhere, in a checkpoint, in a publication, while samples are journalled. How it
-/// ended, where it was quicker.
+/// Kills or stops the run once: anywhere, in a checkpoint, in a publication, while samples are journalled.
+/// How it ended, where it was quicker.
 fn kill(folder: &Folder, server: &Server, whole: Duration, dice: &mut Dice) -> (String, Option<Ended>) {
     let begin = Instant::now();
     let (num_asked, num_calls) = server.counts();

@@ -269,8 +269,8 @@ fn a_learner_computes_while_servers_sleep() {
     assert!(computed.iter().all(|(_, slept)| *slept), "{calls:?}");
 }
 
-/// Where servers share the learner's GPU, one that takes the place of a learner that was lost is loaded while they
-/// sleep: a checkpoint is saved after weights were published, so that they were awake at the loss.
+/// Where servers share the learner's GPU, one that takes the place of a learner that was lost is loaded while
+/// they sleep: a checkpoint is saved after weights were published, so that they were awake at the loss.
 #[test]
 fn a_learner_in_place_of_a_lost_one_is_loaded_while_servers_sleep() {
     let folder = with_a_policy();

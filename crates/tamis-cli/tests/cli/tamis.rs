@@ -75,7 +75,8 @@ impl Ended {
         format!("exit code {}\n{}", self.code.unwrap_or(-1), &self.stderr[from..])
     }
 
-    /// The last failure without blank lines, with each place on one line, where «» stand around what is underlined.
+    /// The last failure without blank lines, with each place on one line, where «» stand around what is
+    /// underlined.
     pub(crate) fn short(&self) -> String {
         let mut lines: Vec<String> = Vec::new();
         let mut excerpt = String::new();
@@ -274,7 +275,8 @@ impl Folder {
             .current_dir(self.path())
             .env_remove("RUST_BACKTRACE")
             .env("COLUMNS", "110")
-            // No test asks the world, or reads what its user has: the tests of names bring a hub of their own.
+            // No test asks the world, or reads what its user has: the tests of names bring a hub of their
+            // own.
             .env("HF_HUB_OFFLINE", "1")
             .env("HF_HOME", self.join("hf"))
             .env_remove("HF_TOKEN")

@@ -1,5 +1,5 @@
-//! `tamis doctor`: what is there (machine, GPUs, Python environments, servers, Ray, disks), what can run with it, and
-//! what a configuration would be missing.
+//! `tamis doctor`: what is there (machine, GPUs, Python environments, servers, Ray, disks), what can run with
+//! it, and what a configuration would be missing.
 //!
 //! `machine`, `python` and `network` look; `ways` says which ways of running have all that they need, `needs`
 //! what one configuration lacks. Nothing is changed, loaded or left running.

@@ -71,7 +71,8 @@ impl Machine {
 }
 
 impl Machines {
-    /// This machine and its GPUs. Where something hints at GPUs and the driver does not tell of them, nothing is known.
+    /// This machine and its GPUs. Where something hints at GPUs and the driver does not tell of them, nothing
+    /// is known.
     pub fn here(device: &str) -> Self {
         let is_missing = |error: &ProgramError| matches!(error, ProgramError::Start { .. });
         let is_named = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some_and(|names| !names.is_empty());
@@ -155,8 +156,8 @@ fn untold(said: &str) -> ProgramError {
     }
 }
 
-/// Those that `CUDA_VISIBLE_DEVICES` names, up to the first that is not there, as CUDA reads it. `None` where it names
-/// some and none is found, such as parts of a GPU (MIG).
+/// Those that `CUDA_VISIBLE_DEVICES` names, up to the first that is not there, as CUDA reads it. `None` where
+/// it names some and none is found, such as parts of a GPU (MIG).
 fn choose(all: &[(String, Gpu)], visible: &str) -> Option<Vec<Gpu>> {
     let mut chosen = Vec::new();
     if visible.trim().is_empty() || visible.trim() == "-1" {

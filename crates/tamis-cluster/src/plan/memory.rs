@@ -1,4 +1,5 @@
-//! Memory of parameters: how many there are, times the bytes that are kept for each, over those that share them.
+//! Memory of parameters: how many there are, times the bytes that are kept for each, over those that share
+//! them.
 //!
 //! | kept for each parameter | bytes |
 //! |---|---|
@@ -118,8 +119,8 @@ impl Options {
 }
 
 impl ServerMemory {
-    /// Of the servers that a configuration starts; `published`: bytes of a weight as the learner publishes it, if
-    /// that is known.
+    /// Of the servers that a configuration starts; `published`: bytes of a weight as the learner publishes
+    /// it, if that is known.
     pub fn new(config: &Config, sizes: &ModelSizes, published: Option<u64>) -> Self {
         let launch = config.rollout.launch.as_ref();
         let words = launch.map_or(&[][..], |launch| &launch.args);
@@ -148,8 +149,8 @@ impl ServerMemory {
     }
 }
 
-/// The value of an option, as a word of its own or behind `=`, at the last place where it stands, which is what engines
-/// go by; empty if it has none. vLLM takes `_` for `-`.
+/// The value of an option, as a word of its own or behind `=`, at the last place where it stands, which is
+/// what engines go by; empty if it has none. vLLM takes `_` for `-`.
 fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
     words.iter().enumerate().rev().find_map(|(place, word)| {
         let (option, value) = word.split_once('=').map_or((word.as_str(), None), |(o, v)| (o, Some(v)));

@@ -1,13 +1,13 @@
-//! The plan of a run before anything is loaded: which machines it has, what runs on them, and the bytes that each GPU
-//! (or each machine, if PyTorch is on a CPU) keeps of parameters.
+//! The plan of a run before anything is loaded: which machines it has, what runs on them, and the bytes that
+//! each GPU (or each machine, if PyTorch is on a CPU) keeps of parameters.
 //!
 //! ```text
 //! configuration ─┐
 //! model_sizes ───┼─> Plan ─> `lines` for a person, problems that refuse a run, doubts that warn of it
 //! machines ──────┘    memory
 //! ```
-//!
-//! What a micro-batch takes on top is not estimated. The native engine's memory is `assemble::memory` of the kernel.
+//! What a micro-batch takes on top is not estimated. The native engine's memory is `assemble::memory` of the
+//! kernel.
 
 mod lines;
 pub mod machines;
@@ -126,9 +126,9 @@ pub struct Plan {
 }
 
 impl RunModels {
-    /// The models that a configuration names, by the files that are here; the policy from a checkpoint where the
-    /// run goes on from one. `native` is a policy of
-    /// random weights; `folder_of` gives the folder of a model that is named.
+    /// The models that a configuration names, by the files that are here; the policy from a checkpoint where
+    /// the run goes on from one. `native` is a policy of random weights; `folder_of` gives the folder of a
+    /// model that is named.
     pub fn read(
         config: &Config,
         checkpoint: Option<&Path>,
@@ -311,9 +311,9 @@ impl Plan {
         Some(if computes_in_bf16(config, learner.device) { 2 } else { 4 })
     }
 
-    /// Looks whether there are as many GPUs as are asked for, together on machines as the launcher needs them. On
-    /// machines that somebody named it refuses what finds no room; otherwise it doubts it: what starts processes
-    /// refuses it, or waits, for a cluster may grow.
+    /// Looks whether there are as many GPUs as are asked for, together on machines as the launcher needs
+    /// them. On machines that somebody named it refuses what finds no room; otherwise it doubts it: what
+    /// starts processes refuses it, or waits, for a cluster may grow.
     fn check_counts(&mut self, config: &Config) {
         if matches!(self.machines, Machines::Unknown(_)) {
             return;
@@ -397,8 +397,8 @@ impl Plan {
         if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
     }
 
-    /// Refuses a learner that keeps more of parameters than there is room for. If it may compute on something else than
-    /// what was looked at it is no more than a doubt.
+    /// Refuses a learner that keeps more of parameters than there is room for. If it may compute on something
+    /// else than what was looked at it is no more than a doubt.
     fn check_learner(&mut self, config: &Config) {
         let Some(plan) = &self.learner else { return };
         let (Some(memory), Some(capacity)) = (&plan.memory, plan.capacity) else { return };
@@ -555,9 +555,9 @@ fn fewest_of_best(machines: &[Machine], count: usize) -> Option<u64> {
     all.get(count.clamp(1, all.len().max(1)) - 1).copied()
 }
 
-/// Ranks of each machine where nobody says how many: all GPUs that no server needs, as many on each machine that
-/// has some (`decide` in `python/tamis/cluster/on_ray.py`). `None` where so many machines are not known: a launcher waits
-/// for them.
+/// Ranks of each machine where nobody says how many: all GPUs that no server needs, as many on each machine
+/// that has some (`decide` in `python/tamis/cluster/on_ray.py`). `None` where so many machines are not known:
+/// a launcher waits for them.
 fn share_out(machines: &[Machine], num_machines: usize, servers: usize) -> Option<usize> {
     let mut counts: Vec<usize> = machines.iter().map(Machine::num_gpus).filter(|&count| count > 0).collect();
     counts.sort_unstable_by(|left, right| right.cmp(left));
@@ -566,8 +566,9 @@ fn share_out(machines: &[Machine], num_machines: usize, servers: usize) -> Optio
     Some(fewest.min(total.saturating_sub(servers) / num_machines).max(1))
 }
 
-/// Servers that find room, each with its GPUs on one machine: on those of a learner with so many ranks on each of so many
-/// machines where they share them, otherwise beside it. `None` where the learner itself finds none.
+/// Servers that find room, each with its GPUs on one machine: on those of a learner with so many ranks on
+/// each of so many machines where they share them, otherwise beside it. `None` where the learner itself finds
+/// none.
 fn num_servers_that_fit(
     machines: &[Machine],
     (num_machines, ranks): (usize, usize),
@@ -585,8 +586,8 @@ fn num_servers_that_fit(
     Some(if shares { num_machines * (ranks / of_server) } else { all - lost })
 }
 
-/// Tokens of the largest micro-batch of one of these ranks: what the configuration allows, unless its part of a
-/// mini-batch has fewer; a longer trajectory passes alone.
+/// Tokens of the largest micro-batch of one of these ranks: what the configuration allows, unless its part of
+/// a mini-batch has fewer; a longer trajectory passes alone.
 fn micro_batch_tokens(config: &Config, ranks: u64) -> u64 {
     let (prompt, response) = (config.data.max_prompt_length as u64, config.max_completion_length() as u64);
     let group = prompt + config.rollout.n as u64 * response;

@@ -97,8 +97,8 @@ impl Decoder {
 }
 
 impl ModelSizes {
-    /// Of a folder in Hugging Face layout: parameters from the headers of its tensors, or by its configuration if there
-    /// are none. `None` if neither says how many.
+    /// Of a folder in Hugging Face layout: parameters from the headers of its tensors, or by its
+    /// configuration if there are none. `None` if neither says how many.
     pub fn read(folder: &Path) -> Option<Self> {
         let text = tamis_file::read_text(&folder.join("config.json"), tamis_file::MAX_MODEL_CONFIG).ok()?;
         let config: Value = serde_json::from_str(&text).ok()?;
@@ -108,8 +108,8 @@ impl ModelSizes {
         }
     }
 
-    /// Of a model by its `config.json`, as decoders of the Llama family and mixtures of it are built. `None` if it does
-    /// not say all that these need.
+    /// Of a model by its `config.json`, as decoders of the Llama family and mixtures of it are built. `None`
+    /// if it does not say all that these need.
     pub fn of_config(config: &Value) -> Option<Self> {
         let text = text_of(config);
         let number = |key: &str| text.get(key).and_then(Value::as_u64).filter(|&n| n > 0);

@@ -59,8 +59,8 @@ const STARTED_ENVIRONMENTS: [(&str, &str); 6] = [
     ("verifiers", "id"),
 ];
 
-/// Says of every reward and environment that is started as a program where that is, for its arguments may name files:
-/// in the folder of the file that it stands in.
+/// Says of every reward and environment that is started as a program where that is, for its arguments may
+/// name files: in the folder of the file that it stands in.
 pub(super) fn complete_working_folders(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else { return };
     for MapEntry { key, node, .. } in entries {

@@ -23,8 +23,8 @@ use crate::tree::{Node, Value};
 use crate::yaml;
 use tamis_core::setting::Shape;
 
-/// The layers above the defaults and the preset, as they are read: files from left to right, and overrides over
-/// all of them. Who knows the words of other systems puts what these become among the overrides.
+/// The layers above the defaults and the preset, as they are read: files from left to right, and overrides
+/// over all of them. Who knows the words of other systems puts what these become among the overrides.
 #[derive(Debug)]
 pub struct Layers {
     /// The files, the lower first.

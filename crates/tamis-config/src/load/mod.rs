@@ -93,8 +93,8 @@ pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Re
     load_layers(Layers::new(|_| None), sources, arguments, LoadPurpose::Showing)
 }
 
-/// Reads some sections of a configuration from a text, for what uses them without a run: every key of theirs is
-/// checked, but no rule between sections.
+/// Reads some sections of a configuration from a text, for what uses them without a run: every key of theirs
+/// is checked, but no rule between sections.
 ///
 /// # Errors
 /// Every key that is unknown or out of range.

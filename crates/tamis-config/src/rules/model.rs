@@ -134,7 +134,8 @@ impl Checker<'_> {
         }
     }
 
-    /// A warm start in environments: a script plays built-in games, and of other levels gold answers are imitated.
+    /// A warm start in environments: a script plays built-in games, and of other levels gold answers are
+    /// imitated.
     fn warm_start_in_environments(&mut self) {
         let config = self.config;
         let all = config.environments().zip(environment_paths());

@@ -3,7 +3,8 @@
 use super::Checker;
 
 impl Checker<'_> {
-    /// Rows have names, each one. Without servers there is no clock, and nothing that takes time has an effect.
+    /// Rows have names, each one. Without servers there is no clock, and nothing that takes time has an
+    /// effect.
     pub(super) fn simulate(&mut self) {
         let policies = self.config.simulate.as_ref().map_or(&[][..], |simulate| &simulate.policies);
         if let Some(twice) = (0..policies.len())

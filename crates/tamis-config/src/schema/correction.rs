@@ -36,9 +36,9 @@ settings! {
     /// earlier step (`schedule.surplus: carry`): streaming, at servers and where PyTorch learns in another
     /// number format, that is corrected where nothing is set.
     pub struct CorrectionConfig {
-        /// A correction by name. Null: `disabled`, but `decoupled_token_is` with `schedule.surplus: carry` under
-        /// `schedule.mode: streaming`, at servers, or with `learner.backend: torch` unless `learner.dtype` is
-        /// `f32`.
+        /// A correction by name. Null: `disabled`, but `decoupled_token_is` with `schedule.surplus: carry`
+        /// under `schedule.mode: streaming`, at servers, or with `learner.backend: torch` unless
+        /// `learner.dtype` is `f32`.
         preset: Option<CorrectionPreset> = None;
         /// Importance weights of the policy's probabilities over the sampler's. Null: the preset's.
         weights: Option<CorrectionWeightsConfig> = None;

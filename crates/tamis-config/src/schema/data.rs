@@ -37,8 +37,8 @@ settings! {
         ground_truth: Option<String> = None, NotEmpty;
         /// Column with the name of the data set that a row is from; validation metrics are grouped by it.
         data_source: Option<String> = None, NotEmpty;
-        /// Column with the images of a row: a path, an object with `path` or `bytes`, or a list of those. Rows
-        /// may be without it. Null: `images` or `image`, where there is one.
+        /// Column with the images of a row: a path, an object with `path` or `bytes`, or a list of those.
+        /// Rows may be without it. Null: `images` or `image`, where there is one.
         images: Option<String> = None, NotEmpty;
         /// Column with the class of a row's task, such as `math` (verl's `ability`).
         ability: Option<String> = None, NotEmpty;
@@ -69,12 +69,12 @@ settings! {
         task: Option<TaskKind> = None;
         /// Options of the task `arithmetic`.
         arithmetic: ArithmeticSettings = ArithmeticSettings::default();
-        /// Training data: JSONL or Parquet files, or splits of data sets on a hub (`openai/gsm8k:main/train`),
-        /// one or a list. A name on a hub is `owner/name`, then `@REVISION` where one is wanted, then `:SPLIT`
-        /// or `:CONFIGURATION/SPLIT`; without them it is the split `train` of the only configuration, or of
-        /// the default one. A path where something is goes before a name; `hf://` before a name makes it one
-        /// in any case. What is not in the cache of the hub's own library is downloaded into it, and the
-        /// commit is written into the run's `config.yaml`.
+        /// Training data: JSONL or Parquet files, or splits of data sets on a hub
+        /// (`openai/gsm8k:main/train`), one or a list. A name on a hub is `owner/name`, then `@REVISION`
+        /// where one is wanted, then `:SPLIT` or `:CONFIGURATION/SPLIT`; without them it is the split `train`
+        /// of the only configuration, or of the default one. A path where something is goes before a name;
+        /// `hf://` before a name makes it one in any case. What is not in the cache of the hub's own library
+        /// is downloaded into it, and the commit is written into the run's `config.yaml`.
         train: DataSources = DataSources::default();
         /// Validation data, as `train`; a name on a hub without a split is its `validation`, or else its
         /// `test`.
@@ -98,8 +98,8 @@ settings! {
         curriculum: Option<CurriculumConfig> = None;
         /// Treatment, before training, of a verifier that rejects its own gold answer.
         check_gold: GoldCheck = GoldCheck::Warn, Any, Free;
-        /// Images of the data's rows go to the model: to one that sees (Qwen2-VL, Qwen2.5-VL), with a learner in
-        /// PyTorch and vLLM. False: columns of images are columns like any other.
+        /// Images of the data's rows go to the model: to one that sees (Qwen2-VL, Qwen2.5-VL), with a learner
+        /// in PyTorch and vLLM. False: columns of images are columns like any other.
         images: bool = true;
         /// Folder that relative paths of images start from. Null: that of the data's file.
         image_folder: Option<PathBuf> = None, NotEmpty;

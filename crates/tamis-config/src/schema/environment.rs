@@ -9,8 +9,8 @@ use tamis_env::task::environment::EnvironmentLevels;
 settings! {
     /// The game of `data.task: environment`, which answers the policy turn by turn.
     pub struct EnvironmentConfig {
-        /// Its name in metrics, and the data source of its levels: letters, digits, `_`, `-` and `.`. Null: that of the
-        /// kind, or what an environment elsewhere calls itself.
+        /// Its name in metrics, and the data source of its levels: letters, digits, `_`, `-` and `.`. Null:
+        /// that of the kind, or what an environment elsewhere calls itself.
         name: Option<String> = None, NotEmpty;
         /// How it speaks to the policy.
         style: EnvironmentStyle = EnvironmentStyle::Ragen;
@@ -24,13 +24,13 @@ settings! {
         train_size: usize = 8192, Between(0.0, 1e7);
         /// Number of held-out levels.
         val_size: usize = 256, Between(0.0, 1e7);
-        /// Most tokens of a trajectory after its prompt, those of the environment included. Null: as many as all
-        /// turns may have, where each observation is no longer than `data.max_prompt_length`. Where there
-        /// are several environments, each has its own; what follows the length of a completion elsewhere, such as the
-        /// limit of `soft_overlong`, takes the largest.
+        /// Most tokens of a trajectory after its prompt, those of the environment included. Null: as many as
+        /// all turns may have, where each observation is no longer than `data.max_prompt_length`. Where there
+        /// are several environments, each has its own; what follows the length of a completion elsewhere,
+        /// such as the limit of `soft_overlong`, takes the largest.
         max_length: Option<usize> = None, AtLeast(1.0);
-        /// How often the script that `warm_start` imitates does what a perfect player would, where the game knows
-        /// that; otherwise it does anything.
+        /// How often the script that `warm_start` imitates does what a perfect player would, where the game
+        /// knows that; otherwise it does anything.
         expert_prob: f64 = 0.5, Probability;
         ..kind: EnvironmentKind, named;
     }
@@ -47,7 +47,8 @@ impl EnvironmentConfig {
         EnvironmentMaker { kind: self.kind.clone(), style: self.style, prompting: self.prompting.clone() }
     }
 
-    /// Its name in metrics; `None` of an environment elsewhere that is given none: it is called as it calls itself.
+    /// Its name in metrics; `None` of an environment elsewhere that is given none: it is called as it calls
+    /// itself.
     pub fn metric_name(&self) -> Option<String> {
         let of_kind = || self.maker().is_game().then(|| self.kind.to_string());
         self.name.clone().or_else(of_kind)

@@ -18,7 +18,8 @@ tamis_core::settings! {
     pub struct TensorboardSettings {
         /// Histograms of each step beside the numbers: lengths, advantages, rewards and pass rates of groups.
         histograms: bool = true, Any, Free;
-        /// Completions of each step that are written as text, each with its prompt, reward and verdict. 0: none.
+        /// Completions of each step that are written as text, each with its prompt, reward and verdict. 0:
+        /// none.
         num_samples: usize = 4, Between(0.0, 1024.0), Free;
     }
 }
@@ -26,8 +27,8 @@ tamis_core::settings! {
 choice! {
     /// How Weights & Biases is reached.
     pub enum WandbMode {
-        /// As `WANDB_MODE` says; otherwise online where there is a key (`WANDB_API_KEY` or `wandb login`), and
-        /// offline where there is none.
+        /// As `WANDB_MODE` says; otherwise online where there is a key (`WANDB_API_KEY` or `wandb login`),
+        /// and offline where there is none.
         Auto = "auto",
         /// Figures go to the server as they come.
         Online = "online",
@@ -61,10 +62,12 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// MLflow, through its own package.
     pub struct MlflowSettings {
-        /// Server or database (`http://HOST:PORT`, `sqlite:///PATH`). Null: what `MLFLOW_TRACKING_URI` says, otherwise
-        /// MLflow's own default, a database. The package `mlflow-skinny` has no database: it needs a server.
+        /// Server or database (`http://HOST:PORT`, `sqlite:///PATH`). Null: what `MLFLOW_TRACKING_URI` says,
+        /// otherwise MLflow's own default, a database. The package `mlflow-skinny` has no database: it needs
+        /// a server.
         tracking_uri: Option<String> = None, NotEmpty, Free;
-        /// Experiment; made where it is not there. Null: what `MLFLOW_EXPERIMENT_NAME` says, otherwise `tamis`.
+        /// Experiment; made where it is not there. Null: what `MLFLOW_EXPERIMENT_NAME` says, otherwise
+        /// `tamis`.
         experiment: Option<String> = None, NotEmpty, Free;
         /// Python interpreter with the package `mlflow` or `mlflow-skinny`.
         python: Program = Program("python3".into()), NotEmpty, Free;
@@ -76,8 +79,8 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// An HTTP endpoint, `/metrics`, that Prometheus scrapes.
     pub struct PrometheusSettings {
-        /// Address that it listens at, `HOST:PORT`. Port 0 takes a free one, which is told. Whoever reaches the
-        /// address can read the figures.
+        /// Address that it listens at, `HOST:PORT`. Port 0 takes a free one, which is told. Whoever reaches
+        /// the address can read the figures.
         address: String = "127.0.0.1:9464".to_owned(), NotEmpty, Free;
     }
 }
@@ -105,8 +108,8 @@ tamis_core::tagged! {
         Mlflow(MlflowSettings) = "mlflow",
         /// An HTTP endpoint, `/metrics`, that Prometheus scrapes.
         Prometheus(PrometheusSettings) = "prometheus",
-        /// Each step and its stages as spans of OpenTelemetry (OTLP over HTTP); only in a build with the feature
-        /// `otlp`.
+        /// Each step and its stages as spans of OpenTelemetry (OTLP over HTTP); only in a build with the
+        /// feature `otlp`.
         Otlp(OtlpSettings) = "otlp",
     }
 }

@@ -108,8 +108,8 @@ settings! {
         validate: ValidateConfig = ValidateConfig::default(), Any, Free;
         /// How often checkpoints are saved, and which are kept.
         checkpoint: CheckpointConfig = CheckpointConfig::default(), Any, Free;
-        /// The world in which `tamis simulate` tries schedules out. Null: that of the defaults of its keys. A run
-        /// does not read it.
+        /// The world in which `tamis simulate` tries schedules out. Null: that of the defaults of its keys. A
+        /// run does not read it.
         simulate: Option<SimulateConfig> = None, Any, Free;
     }
 }

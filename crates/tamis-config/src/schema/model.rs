@@ -61,9 +61,9 @@ settings! {
         chat_template: Option<PathBuf> = None, NotEmpty;
         /// Recompute activations in the backward pass: about a third more computation, much less memory.
         recompute_activations: bool = false, Any, Free;
-        /// Memory that a run whose policy learns in this process may take, in bytes or with a unit (`8GiB`). A run
-        /// that could take more is refused at the start. Null: refuse only a run that cannot fit into the free
-        /// memory even with the shortest completions.
+        /// Memory that a run whose policy learns in this process may take, in bytes or with a unit (`8GiB`).
+        /// A run that could take more is refused at the start. Null: refuse only a run that cannot fit into
+        /// the free memory even with the shortest completions.
         memory_limit: Option<ByteSize> = None, Any, Free;
     }
 }

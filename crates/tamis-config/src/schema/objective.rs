@@ -21,7 +21,8 @@ choice! {
 }
 
 settings! {
-    /// An adaptive KL coefficient (Ziegler et al., 1909.08593): `beta *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`.
+    /// An adaptive KL coefficient (Ziegler et al., 1909.08593):
+    /// `beta *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`.
     pub struct AdaptiveKlConfig {
         /// Divergence that the coefficient aims at.
         target: f64 = 0.1, Positive;

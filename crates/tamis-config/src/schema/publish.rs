@@ -28,8 +28,8 @@ choice! {
         /// Where the weights are in the memory of the GPU that PyTorch and vLLM share (CUDA IPC): vLLM copies
         /// them there, and no file is written.
         Ipc = "ipc",
-        /// The whole weights, sent from the learner's GPU to each vLLM server over a communicator of their own
-        /// (NCCL), on one machine or several; a folder where that fails.
+        /// The whole weights, sent from the learner's GPU to each vLLM server over a communicator of their
+        /// own (NCCL), on one machine or several; a folder where that fails.
         Nccl = "nccl",
     }
 }
@@ -47,8 +47,8 @@ settings! {
         /// Path of `publish.dir` as the servers see it (in a container, on another machine). Null: the same
         /// path.
         server_dir: Option<String> = None, NotEmpty, Free;
-        /// Longest time with `publish.mode: nccl` until the workers of a server have met the learner, and until
-        /// they have the weights; the communicator is given up then, and the server is given a folder.
+        /// Longest time with `publish.mode: nccl` until the workers of a server have met the learner, and
+        /// until they have the weights; the communicator is given up then, and the server is given a folder.
         timeout: TimeSpan = TimeSpan::seconds(300), Any, Free;
         /// Versions that stay on disk, the newest included.
         keep: usize = 2, AtLeast(2.0), Free;

@@ -13,7 +13,8 @@ choice! {
         /// The built-in CPU engine.
         Native = "native",
         /// The learner itself, wherever it is (`learner.backend`, `learner.url`): it samples and learns in
-        /// turns, by one set of weights, and nothing is published. In this process that is the built-in engine.
+        /// turns, by one set of weights, and nothing is published. In this process that is the built-in
+        /// engine.
         Learner = "learner",
         /// vLLM servers, `tamis serve` included: weights are published to them after every step.
         Vllm = "vllm",
@@ -48,15 +49,16 @@ settings! {
         /// Further arguments of the server (`[--gpu-memory-utilization, '0.8']`).
         args: Vec<String> = Vec::new(), Any, Free;
         /// The command in place of vLLM's or SGLang's own, without a shell: in it `{model}` stands for the
-        /// folder of the first weights, `{host}` for the address to answer on, which is 127.0.0.1 unless Ray starts
-        /// it (`cluster.launcher: ray`), and `{port}` for the port; where a launcher starts it, `{key_file}` for a
-        /// file with the key that it is to ask for, and `{key_config}` for one that says so in YAML. Empty:
-        /// `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
+        /// folder of the first weights, `{host}` for the address to answer on, which is 127.0.0.1 unless Ray
+        /// starts it (`cluster.launcher: ray`), and `{port}` for the port; where a launcher starts it,
+        /// `{key_file}` for a file with the key that it is to ask for, and `{key_config}` for one that says
+        /// so in YAML. Empty: `vllm serve {model} ...` or
+        /// `python3 -m sglang.launch_server --model-path {model} ...`.
         command: Vec<String> = Vec::new(), Any, Free;
         /// Longest time that the started servers may take to answer.
         startup_timeout: TimeSpan = TimeSpan::seconds(900), Any, Free;
-        /// Longest time for which a started server may leave health checks unanswered: one that hangs is ended
-        /// and started again. Null: no limit.
+        /// Longest time for which a started server may leave health checks unanswered: one that hangs is
+        /// ended and started again. Null: no limit.
         lost_timeout: Option<TimeSpan> = Some(TimeSpan::seconds(120)), Any, Free;
     }
 }
@@ -90,9 +92,9 @@ settings! {
         /// Longest time that a run waits where no server is left; the run then saves and ends, to be resumed.
         /// Null: no limit.
         server_lost_timeout: Option<TimeSpan> = Some(TimeSpan::seconds(3600)), Any, Free;
-        /// Sleep of vLLM servers while the policy learns, where they share its GPU. 0: they stay awake. 1: they
-        /// free the GPU, with their weights in main memory. 2: their weights are gone too, and come back as
-        /// those that are published.
+        /// Sleep of vLLM servers while the policy learns, where they share its GPU. 0: they stay awake. 1:
+        /// they free the GPU, with their weights in main memory. 2: their weights are gone too, and come back
+        /// as those that are published.
         sleep_level: usize = 0, Between(0.0, 2.0), Free;
         /// File with the key that the servers ask for (`Authorization: Bearer`).
         api_key_file: Option<PathBuf> = None, NotEmpty, Free;
@@ -121,8 +123,8 @@ settings! {
         /// text of `stop` ends is the beginning of a match. Log-probabilities stay those of the whole
         /// distribution. Null: none.
         regex: Option<String> = None, NotEmpty;
-        /// Most sequences generated at once: by the engine or the learner that samples, or by each server that the
-        /// run starts without a command of your own. Results do not depend on this number.
+        /// Most sequences generated at once: by the engine or the learner that samples, or by each server
+        /// that the run starts without a command of your own. Results do not depend on this number.
         max_num_seqs: usize = 256, AtLeast(1.0), Free;
         /// Trajectories that are written to the run folder.
         save: SaveRollouts = SaveRollouts::All, Any, Free;

@@ -17,8 +17,8 @@ settings! {
         seed: u64 = 1;
         /// Worker threads. Null: one per core. Results do not depend on their number.
         threads: Option<usize> = None, Between(1.0, 1024.0), Free;
-        /// Places that metrics are written to, each at most once: a name, or a section with `kind` and settings. The
-        /// default is `[console, jsonl, tensorboard]`.
+        /// Places that metrics are written to, each at most once: a name, or a section with `kind` and
+        /// settings. The default is `[console, jsonl, tensorboard]`.
         loggers: Vec<LoggerKind> = vec![
             LoggerKind::Console(ConsoleSettings {}), LoggerKind::Jsonl(JsonlSettings {}),
             LoggerKind::Tensorboard(TensorboardSettings::default()),

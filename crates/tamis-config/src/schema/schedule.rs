@@ -51,8 +51,8 @@ settings! {
         /// step, is 10 times the rounds of a batch without a filter while nothing was kept, and never above
         /// 50 times. Null: no limit.
         max_num_gen_batches: MaxRounds = MaxRounds(RoundLimit::Rounds(10)), AtLeast(1.0);
-        /// Treatment of a step whose batch is not full when `max_num_gen_batches` is reached. A step that kept
-        /// no group at all is given up, unless this is `error`.
+        /// Treatment of a step whose batch is not full when `max_num_gen_batches` is reached. A step that
+        /// kept no group at all is given up, unless this is `error`.
         on_limit: OnLimit = OnLimit::Error;
         /// Rounds generated at once. With more than 1 the prompts of the next rounds are started while a
         /// round still generates. Rounds are still judged one by one, so the trained groups do not change
@@ -70,11 +70,12 @@ settings! {
         surplus: SurplusKind = SurplusKind::Discard;
         /// Greatest age of a carried group, in steps. Needed with `surplus: carry`.
         max_lag: Option<usize> = None, AtLeast(1.0);
-        /// Members with which a group is begun, at least 2 and fewer than `rollout.n`, with `mode: streaming` and
-        /// `filter.kind: variance`: the others are begun once two of these differ in the filter's metric, and
-        /// a group whose first members are all alike ends with them, dropped as `screened`. Cheaper where prompts
-        /// are unlike in their pass rates, and biased: prompts are trained on in proportion to the probability
-        /// that so few members differ, so hard and easy ones less often. Null: all members are begun at once.
+        /// Members with which a group is begun, at least 2 and fewer than `rollout.n`, with `mode: streaming`
+        /// and `filter.kind: variance`: the others are begun once two of these differ in the filter's metric,
+        /// and a group whose first members are all alike ends with them, dropped as `screened`. Cheaper where
+        /// prompts are unlike in their pass rates, and biased: prompts are trained on in proportion to the
+        /// probability that so few members differ, so hard and easy ones less often. Null: all members are
+        /// begun at once.
         screen_first: Option<usize> = None, AtLeast(2.0);
         /// Order in which kept groups fill the batch.
         order: FillOrder = FillOrder::Dispatch;

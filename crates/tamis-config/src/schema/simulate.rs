@@ -32,11 +32,11 @@ settings! {
 settings! {
     /// Pass rates of the prompts of rollouts.
     pub struct RolloutRates {
-        /// A run directory, or a file of rollouts (Parquet or JSONL) of any program; groups and what is right are
-        /// read as `tamis advise` does it.
+        /// A run directory, or a file of rollouts (Parquet or JSONL) of any program; groups and what is right
+        /// are read as `tamis advise` does it.
         path: PathBuf, NotEmpty, Free;
-        /// Number of prompts in the data: as many rates are drawn, for each prompt of the rollouts about as often.
-        /// Null: the prompts of the rollouts are all that there are.
+        /// Number of prompts in the data: as many rates are drawn, for each prompt of the rollouts about as
+        /// often. Null: the prompts of the rollouts are all that there are.
         prompts: Option<usize> = None, Between(1.0, 1e8), Free;
     }
 }
@@ -48,8 +48,9 @@ tagged! {
         Beta(BetaRates) = "beta",
         /// Rates with the number of prompts at each.
         Histogram(HistogramRates) = "histogram",
-        /// What the prompts of a run or of a file of rollouts came to. A prompt has the rate that is drawn from
-        /// its posterior under a Beta distribution fitted to all of them: c of n right is not a rate of c/n.
+        /// What the prompts of a run or of a file of rollouts came to. A prompt has the rate that is drawn
+        /// from its posterior under a Beta distribution fitted to all of them: c of n right is not a rate of
+        /// c/n.
         Rollouts(RolloutRates) = "rollouts",
     }
 }
@@ -61,13 +62,14 @@ choice! {
         Configured = "configured",
         /// verl's DAPO recipe: rounds of `data.gen_batch_size` until the batch is full, surplus thrown away.
         Verl = "verl",
-        /// verl's default trainer (0.9.1) with `filter_groups`: two prompts for each dropped group, what has ended is
-        /// looked at every 2 s, surplus thrown away.
+        /// verl's default trainer (0.9.1) with `filter_groups`: two prompts for each dropped group, what has
+        /// ended is looked at every 2 s, surplus thrown away.
         VerlV1 = "verl_v1",
-        /// The same in its asynchronous modes: one prompt for each dropped group, surplus kept, up to 7 steps stale.
+        /// The same in its asynchronous modes: one prompt for each dropped group, surplus kept, up to 7 steps
+        /// stale.
         VerlV1Async = "verl_v1_async",
-        /// EasyR1's fork with `use_dynamic_sample`: rounds of the batch, at most 3; what was kept is trained on at the
-        /// limit or the end of the data.
+        /// EasyR1's fork with `use_dynamic_sample`: rounds of the batch, at most 3; what was kept is trained
+        /// on at the limit or the end of the data.
         Easyr1 = "easyr1",
         /// NeMo-RL: rounds of the batch (`batch_multiplier: 1`), cut to the batch.
         NemoRl = "nemo_rl",
@@ -76,20 +78,21 @@ choice! {
         /// SkyRL's `dynamic_sampling: replace`: one round of the batch, whose dropped groups are replaced by
         /// copies of kept ones.
         SkyrlReplace = "skyrl_replace",
-        /// SkyRL's asynchronous trainer with `sample_full_batch`: up to 4 steps stale, in order of completion.
+        /// SkyRL's asynchronous trainer with `sample_full_batch`: up to 4 steps stale, in order of
+        /// completion.
         SkyrlAsync = "skyrl_async",
         /// OpenRLHF: each group that is dropped is replaced by one, and all are waited for.
         Openrlhf = "openrlhf",
         /// slime: another batch of prompts whenever fewer are left than the batch, the first kept groups make
         /// it, the rest is aborted.
         Slime = "slime",
-        /// slime with `check_reward_nonzero_std_with_fallback`: one round, and dropped groups stay in the batch
-        /// where too few are kept.
+        /// slime with `check_reward_nonzero_std_with_fallback`: one round, and dropped groups stay in the
+        /// batch where too few are kept.
         SlimeFallback = "slime_fallback",
         /// AReaL: each group that is rejected is replaced by one, up to 2 steps stale, the oldest first.
         Areal = "areal",
-        /// prime-rl with its zero-advantage gate: servers always full, batches in order of completion, up to 8
-        /// steps stale.
+        /// prime-rl with its zero-advantage gate: servers always full, batches in order of completion, up to
+        /// 8 steps stale.
         PrimeRl = "prime_rl",
         /// `schedule.mode: rounds` with `surplus: carry`.
         RoundsCarry = "rounds_carry",
@@ -107,8 +110,8 @@ choice! {
         Screening = "screening",
         /// `streaming_carry` with prompts passed over whose groups were uniform before (GRESO).
         ZeroVarianceSkip = "zero_variance_skip",
-        /// `streaming_carry` with a fifth of the prompts whose latest group was uniform (prime-rl's pools), or by the
-        /// run's own `difficulty_pools`.
+        /// `streaming_carry` with a fifth of the prompts whose latest group was uniform (prime-rl's pools),
+        /// or by the run's own `difficulty_pools`.
         DifficultyPools = "difficulty_pools",
         /// `streaming_carry` with prompts chosen by the posterior of their pass rate, weighted by 1/q.
         Posterior = "posterior",
@@ -118,8 +121,8 @@ choice! {
 }
 
 settings! {
-    /// Lengths of completions, in tokens: lognormal, cut at `rollout.max_response_length`. A completion that is
-    /// cut is wrong.
+    /// Lengths of completions, in tokens: lognormal, cut at `rollout.max_response_length`. A completion that
+    /// is cut is wrong.
     pub struct SimulatedLengthConfig {
         /// Median of the lengths of right completions. Null: a twentieth of `rollout.max_response_length`.
         median: Option<f64> = None, AtLeast(1.0), Free;
@@ -151,8 +154,8 @@ settings! {
         /// Tokens that the key-value cache of a server holds; where they run out, the sample that was started
         /// last is preempted and computed again later. Null: no limit.
         kv_tokens: Option<usize> = None, AtLeast(1.0), Free;
-        /// Tokens a second of prompts, and of what was preempted or aborted, that a server computes while decoding
-        /// waits. Null: at once.
+        /// Tokens a second of prompts, and of what was preempted or aborted, that a server computes while
+        /// decoding waits. Null: at once.
         prefill_rate: Option<f64> = None, Positive, Free;
     }
 }
@@ -172,8 +175,8 @@ settings! {
     pub struct SimulatedPublicationConfig {
         /// Seconds in which servers take new weights in and decode nothing.
         time: f64 = 0.0, NonNegative, Free;
-        /// Treatment of samples in flight meanwhile. Null: that of `publish.pause`, where that is set, otherwise
-        /// `keep`.
+        /// Treatment of samples in flight meanwhile. Null: that of `publish.pause`, where that is set,
+        /// otherwise `keep`.
         in_flight: Option<InFlight> = None, Any, Free;
     }
 }
@@ -193,8 +196,8 @@ settings! {
     pub struct SimulateConfig {
         /// Distribution of pass rates over the prompts.
         pass_rate: PassRates = PassRates::default(), Any, Free;
-        /// Kept groups that each policy trains on, rounded up to whole steps; numbers are those of the second half.
-        /// Null: 60 steps.
+        /// Kept groups that each policy trains on, rounded up to whole steps; numbers are those of the second
+        /// half. Null: 60 steps.
         groups: Option<usize> = None, Between(1.0, 1e9), Free;
         /// Policies that are set beside each other, by name. Empty: all.
         policies: Vec<SimulatedPolicy> = Vec::new(), Any, Free;

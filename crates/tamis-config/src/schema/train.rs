@@ -83,10 +83,10 @@ settings! {
         ppo_epochs: usize = 1, AtLeast(1.0);
         /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone): of each rank
         /// where there are several. Where the learner computes the prompt of a group once, it counts once. In
-        /// PyTorch some models must compute it with each member (those that see images, and those for which no
-        /// attention of ours stands): it then counts with each, and the learner's log says why. Used unless
-        /// `micro_batch_size` is set. Null: 8192; of a model of more than 4 million weights in the native
-        /// engine as many as 1 GiB of activations holds, from 1536 to 8192.
+        /// PyTorch some models must compute it with each member (those that see images, and those for which
+        /// no attention of ours stands): it then counts with each, and the learner's log says why. Used
+        /// unless `micro_batch_size` is set. Null: 8192; of a model of more than 4 million weights in the
+        /// native engine as many as 1 GiB of activations holds, from 1536 to 8192.
         micro_batch_tokens: Option<usize> = None, Between(1.0, 1e9), Free;
         /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers
         /// of tokens (Karmarkar and Karp's method), instead of cutting them in order. Which groups share an

@@ -4,8 +4,8 @@ use tamis_core::settings;
 
 settings! {
     /// A supervised phase before reinforcement learning, for models from random weights: cross-entropy on the
-    /// gold answers, or on episodes that a script plays in built-in games. An environment elsewhere, tools and a program
-    /// are shown by gold answers alone, where their prompts have any.
+    /// gold answers, or on episodes that a script plays in built-in games. An environment elsewhere, tools
+    /// and a program are shown by gold answers alone, where their prompts have any.
     pub struct WarmStartConfig {
         /// Optimizer updates of the warm start, at most. 0: no warm start.
         steps: usize = 0;

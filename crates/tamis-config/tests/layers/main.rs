@@ -379,8 +379,8 @@ fn keys_that_follow_others_are_set() {
     assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
 }
 
-/// Groups that are carried over are corrected where the learner computes their old log-probabilities anew, for
-/// its loss does not say then how old they are.
+/// Groups that are carried over are corrected where the learner computes their old log-probabilities anew,
+/// for its loss does not say then how old they are.
 #[test]
 fn carried_groups_are_corrected_where_the_learner_computes_in_another_number_format() {
     let carries = ["filter={}", "schedule.surplus=carry", "schedule.max_lag=1"];

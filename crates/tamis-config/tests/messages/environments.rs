@@ -182,7 +182,8 @@ fn names_that_are_known_are_not_given_twice() {
     }
 }
 
-/// Each environment has its own limit; what has one for all takes the largest, and a message names whose that is.
+/// Each environment has its own limit; what has one for all takes the largest, and a message names whose that
+/// is.
 #[test]
 fn lengths_are_of_each_environment() {
     let several = "

@@ -88,8 +88,8 @@ fn items_of_lists_are_in_brackets() {
     }
 }
 
-/// An unknown key is answered for the kind that the section has, wherever it was written, and a key of another
-/// kind is shown where it was set.
+/// An unknown key is answered for the kind that the section has, wherever it was written, and a key of
+/// another kind is shown where it was set.
 #[test]
 fn unknown_keys_of_sections_with_a_kind() {
     let of_filter = |unknown: &str| show_errors("filter: {kind: variance}", &[unknown]);

@@ -62,8 +62,8 @@ pub struct AdvantageBatch<'a> {
     pub generated: Option<Generated<'a>>,
 }
 
-/// Marks the last unmasked token of every turn; where it is not known of which turn a token is \[T\], each run of
-/// unmasked tokens is one.
+/// Marks the last unmasked token of every turn; where it is not known of which turn a token is \[T\], each
+/// run of unmasked tokens is one.
 pub(super) fn turn_ends(mask_t: &[bool], turns_t: Option<&[u32]>, ends: &mut Vec<usize>) {
     ends.clear();
     let mut previous: Option<usize> = None;

@@ -44,9 +44,8 @@ settings! {
     /// Source: Shao et al., "DeepSeekMath", arXiv 2402.03300, section 4.1.2; without the division: Liu et
     /// al., "Understanding R1-Zero-like training" (Dr. GRPO), arXiv 2503.20783. The paper leaves `ddof` and
     /// `epsilon` open; the named constructors give what each package computes.
-    ///
-    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`; by turns also the mask `[B][T]`, and
-    /// turns `[B][T]` where given, otherwise each run of unmasked tokens is one. Linear in the number of
+    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`; by turns also the mask `[B][T]`,
+    /// and turns `[B][T]` where given, otherwise each run of unmasked tokens is one. Linear in the number of
     /// trajectories.
     ///
     /// Degenerate cases:

@@ -61,8 +61,8 @@ pub enum DropReason {
     /// Other groups of its round were preferred.
     OutsidePool,
     /// Its first members have the same metric, and the schedule ended it with them
-    /// ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)): nobody knows what the others would
-    /// have scored.
+    /// ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)): nobody knows what the others
+    /// would have scored.
     Screened,
 }
 

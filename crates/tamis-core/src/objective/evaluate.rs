@@ -53,7 +53,8 @@ impl Objective {
         Ok(())
     }
 
-    /// The whole optimizer batch in one call: value, metrics, next state and derivatives. Refuses what [`Self::evaluate`] refuses.
+    /// The whole optimizer batch in one call: value, metrics, next state and derivatives. Refuses what
+    /// [`Self::evaluate`] refuses.
     pub fn value_and_gradient<T: Real>(
         &self,
         columns: &Columns<'_, T>,

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A critic is a model of its own with a loss of its own ([`value`]).
-//!
-//! Losses that choose tokens against all others ask first, over the whole optimizer batch ([`Objective::select`]).
+//! Losses that choose tokens against all others ask first, over the whole optimizer batch
+//! ([`Objective::select`]).
 //!
 //! Micro-batches: [`Objective::evaluate`] is called once for each with the normalisers of the *whole*
 //! optimizer batch, and [`Accumulator`] collects the trajectories' sums by their place in it. Derivatives,

@@ -89,10 +89,9 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
 }
 
 /// Squared error of the critic, `+ coef · aggregated l_t`, with the value kept near its old one.
-///
 /// `l = max((v - R)², (clamp(v, old ± clip) - R)²) / 2`, v the value, R the return. Derivative with respect
-/// to the value: `v - R` where the unclipped branch is the larger or the value within the bounds, otherwise 0;
-/// where the value is beyond its bounds and both branches are equal, half of `v - R`, the mean of the two
+/// to the value: `v - R` where the unclipped branch is the larger or the value within the bounds, otherwise
+/// 0; where the value is beyond its bounds and both branches are equal, half of `v - R`, the mean of the two
 /// slopes.
 ///
 /// Source: Schulman et al.'s PPO code; verl `compute_value_loss`.

@@ -9,11 +9,10 @@ use thiserror::Error;
 use crate::group::Trajectory;
 
 /// What was generated: completion tokens, and the turns of the policy that they belong to.
-///
-/// Completion tokens are all tokens of a trajectory after its prompt, those included that an environment or a tool
-/// wrote between two turns: what a trajectory costs is the same whether it ends well, fails or is given up.
-/// A turn is one answer of the policy, whole or begun: a trajectory of a single turn has one, and what was
-/// given up before its first token has none.
+/// Completion tokens are all tokens of a trajectory after its prompt, those included that an environment or a
+/// tool wrote between two turns: what a trajectory costs is the same whether it ends well, fails or is given
+/// up. A turn is one answer of the policy, whole or begun: a trajectory of a single turn has one, and what
+/// was given up before its first token has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// Completion tokens.
@@ -124,17 +123,15 @@ pub struct Members {
     pub spent: Spent,
 }
 
-/// Every group ends in exactly one place, and so does every trajectory, every turn and every token: generated +
-/// carried in + in flight in = trained + kept when insufficient + left out + dropped + surplus + stale + failed +
-/// aborted + carried out + in flight out.
-///
+/// Every group ends in exactly one place, and so does every trajectory, every turn and every token:
+/// generated + carried in + in flight in = trained + kept when insufficient + left out + dropped + surplus +
+/// stale + failed + aborted + carried out + in flight out.
 /// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups.
-/// Copies were not generated and stand outside the identity ([`Accounting::duplicated`]): the batch is trained +
-/// kept when insufficient + duplicated.
-/// How many turns and tokens a group costs is known when it is complete, has failed or has been given up: they
-/// count as generated in the step in which they are told, and what is in flight has none so far. Those of a
-/// group that stops after the step that gave it up are counted in the next one, or in the run where there is
-/// none.
+/// Copies were not generated and stand outside the identity ([`Accounting::duplicated`]): the batch is
+/// trained + kept when insufficient + duplicated. How many turns and tokens a group costs is known when it is
+/// complete, has failed or has been given up: they count as generated in the step in which they are told, and
+/// what is in flight has none so far. Those of a group that stops after the step that gave it up are counted
+/// in the next one, or in the run where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accounting {
     /// Dispatched in this step; of turns and tokens, told in it.
@@ -168,8 +165,8 @@ pub struct Accounting {
     /// Still in flight when the step was closed.
     #[serde(default)]
     pub in_flight_out: Count,
-    /// Copies of trained groups that fill the batch, one for each time that a group is trained on again: whole
-    /// groups. Not a part of the identity.
+    /// Copies of trained groups that fill the batch, one for each time that a group is trained on again:
+    /// whole groups. Not a part of the identity.
     #[serde(default)]
     pub duplicated: Count,
 }

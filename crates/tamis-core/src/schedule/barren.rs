@@ -1,9 +1,8 @@
 //! Epochs that kept nothing, and when there were enough of them to end the run.
-//!
 //! A pass over the data that keeps no group is a reason to end a run. What passes over prompts makes a pass
-//! short, though: a few groups say nothing of the data. So epochs that kept nothing are added up, until as many
-//! groups were judged in them as the data have prompts, or one is kept. Where the data end before that, a run
-//! that has kept no group at all ends for want of signal too: it has nothing to show.
+//! short, though: a few groups say nothing of the data. So epochs that kept nothing are added up, until as
+//! many groups were judged in them as the data have prompts, or one is kept. Where the data end before that,
+//! a run that has kept no group at all ends for want of signal too: it has nothing to show.
 
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +65,8 @@ impl Barren {
         })
     }
 
-    /// The end of a run whose data are over: for want of signal where groups were judged and none was ever kept.
+    /// The end of a run whose data are over: for want of signal where groups were judged and none was ever
+    /// kept.
     pub(super) fn of_whole_run(&self, run: &ScheduleRun) -> Option<Fruitless> {
         let Accounting { trained, surplus, stale, .. } = run.ledger.totals();
         let was_kept = trained.groups + surplus.groups + stale.groups > 0;

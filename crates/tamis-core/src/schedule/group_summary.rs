@@ -38,10 +38,10 @@ impl GroupFacts {
     }
 }
 
-/// What the members came to with which a group was begun, where the others were begun only because these differ.
-///
-/// Of all groups together these members alone say without bias how often prompts are solved: groups with others
-/// are those whose first members differ.
+/// What the members came to with which a group was begun, where the others were begun only because these
+/// differ.
+/// Of all groups together these members alone say without bias how often prompts are solved: groups with
+/// others are those whose first members differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FirstMembers {
@@ -52,8 +52,8 @@ pub struct FirstMembers {
 }
 
 impl FirstMembers {
-    /// Of the first `first` members of a whole group, by the filter's metric of its members \[n\]; `None` where
-    /// these are all of them.
+    /// Of the first `first` members of a whole group, by the filter's metric of its members \[n\]; `None`
+    /// where these are all of them.
     pub fn of(values: &[f64], first: usize, scale: Option<OutcomeScale>) -> Option<Self> {
         let values = values.get(..first).filter(|begun| begun.len() < values.len())?;
         let statistics = GroupStatistics::of(values, scale);

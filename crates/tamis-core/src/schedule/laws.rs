@@ -1,4 +1,5 @@
-//! The world in which the laws of rounds and of streaming are tried: settings, data, a policy, and a driver's prompts.
+//! The world in which the laws of rounds and of streaming are tried: settings, data, a policy, and a driver's
+//! prompts.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -345,8 +345,8 @@ impl Ledger {
         trained
     }
 
-    /// Takes so many groups to train on that the filter dropped in the step, those that were dispatched first;
-    /// fewer where there are not as many.
+    /// Takes so many groups to train on that the filter dropped in the step, those that were dispatched
+    /// first; fewer where there are not as many.
     pub(super) fn train_spare(&mut self, groups: usize) -> Vec<Kept> {
         let spare: Vec<Kept> = std::mem::take(&mut self.spare).into_values().take(groups).collect();
         for kept in &spare {

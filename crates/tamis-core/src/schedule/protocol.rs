@@ -30,8 +30,9 @@ pub enum Event {
     BeginStep,
     /// Answer to [`Command::Draw`]: the groups started, in dispatch order.
     Dispatched {
-        /// As many as asked for, or fewer if the epoch ended; ids greater than any before. With `mode: deficit` and one
-        /// round in flight a driver may begin fewer, at least one: that is the round then.
+        /// As many as asked for, or fewer if the epoch ended; ids greater than any before. With
+        /// `mode: deficit` and one round in flight a driver may begin fewer, at least one: that is the round
+        /// then.
         groups: Vec<GroupId>,
         /// The policy version that samples them.
         version: PolicyVersion,
@@ -169,8 +170,8 @@ pub enum Command {
         /// Number of prompts.
         num_prompts: usize,
     },
-    /// Begin the other members of a group as well: its first ones differ. Comes once for a group that is begun
-    /// with a part of its members, unless it ends with them.
+    /// Begin the other members of a group as well: its first ones differ. Comes once for a group that is
+    /// begun with a part of its members, unless it ends with them.
     Continue {
         /// The group.
         group: GroupId,

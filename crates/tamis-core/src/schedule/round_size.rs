@@ -76,7 +76,8 @@ impl KeepRate {
 }
 
 impl ScheduleSettings {
-    /// Whether a driver may make a round smaller than asked for: rounds that go by what the batch lacks, one at a time.
+    /// Whether a driver may make a round smaller than asked for: rounds that go by what the batch lacks, one
+    /// at a time.
     pub(super) fn takes_smaller_rounds(&self) -> bool {
         matches!(self.size, RoundSize::Deficit { .. }) && self.rounds_in_flight == 1
     }
@@ -100,7 +101,8 @@ impl ScheduleSettings {
         };
         let wanted = match keep_rate.estimate() {
             Some(keep) => {
-                // Where nothing was dropped, a filter changes nothing. The rest saturates where next to nothing is kept.
+                // Where nothing was dropped, a filter changes nothing. The rest saturates where next to
+                // nothing is kept.
                 let was_all_kept = keep_rate.ratio() == Some(1.0);
                 let wanted = if was_all_kept {
                     deficit as u64

@@ -61,14 +61,13 @@ impl Scheduler {
     /// All groups of a round settle before anything is decided, so which groups are trained depends on
     /// arrival only where `order: completion` asks for that. The batch is the first `train_batch_size` kept
     /// groups, carried ones before new ones.
-    ///
     /// **It always ends.** Beyond the limits that the user sets: an epoch in which no group was kept stops
-    /// the run, unless a later epoch of the same round keeps one, and so do more than `max_skipped_steps` attempts
-    /// at a step in a row that trained nothing, and an epoch without a prompt. Where something passes over
-    /// prompts, an epoch of a few groups says little: then epochs in a row that kept nothing stop it once as many
-    /// groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]), or the data are over
-    /// and none of the run's groups was kept. The remaining case, epochs that keep at least one group, is
-    /// progress towards a batch.
+    /// the run, unless a later epoch of the same round keeps one, and so do more than `max_skipped_steps`
+    /// attempts at a step in a row that trained nothing, and an epoch without a prompt. Where something
+    /// passes over prompts, an epoch of a few groups says little: then epochs in a row that kept nothing stop
+    /// it once as many groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]), or
+    /// the data are over and none of the run's groups was kept. The remaining case, epochs that keep at least
+    /// one group, is progress towards a batch.
     pub fn rounds(settings: ScheduleSettings) -> Result<Self> {
         settings.check()?;
         Ok(Self {
@@ -96,15 +95,15 @@ impl Scheduler {
     /// members, and [`Command::Continue`] asks for the others as soon as two differ. [`Event::Screened`] says
     /// what the first ones came to; where they are alike, the group is dropped. It counts with the members
     /// that were begun.
-    ///
-    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold as many judged groups as
-    /// there are prompts ([`Scheduler::set_num_prompts`]; not known, a round's worth, `gen_batch_size`), and so
-    /// do the data where none of the run's groups was kept; a step dispatches at most `max_num_gen_batches` ×
-    /// `gen_batch_size` groups; more than `max_skipped_steps` attempts in a row that trained nothing end it too.
+    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold as many judged groups
+    /// as there are prompts ([`Scheduler::set_num_prompts`]; not known, a round's worth, `gen_batch_size`),
+    /// and so do the data where none of the run's groups was kept; a step dispatches at most
+    /// `max_num_gen_batches` × `gen_batch_size` groups; more than `max_skipped_steps` attempts in a row that
+    /// trained nothing end it too.
     ///
     /// # Errors
-    /// Where the settings contradict themselves, the filter compares the groups of a round, or what it says of a
-    /// group cannot be known from its first members where these are to show it.
+    /// Where the settings contradict themselves, the filter compares the groups of a round, or what it says
+    /// of a group cannot be known from its first members where these are to show it.
     ///
     /// ```
     /// use tamis_core::group::{GroupId, PolicyVersion};

@@ -119,8 +119,8 @@ pub struct ScheduleSettings {
     pub rounds_in_flight: usize,
     /// n, the members of a group.
     pub group_size: usize,
-    /// Members with which a group is begun, in a streaming schedule: the others follow once two of these differ
-    /// by the filter, and where all of these are alike the group ends with them, dropped as
+    /// Members with which a group is begun, in a streaming schedule: the others follow once two of these
+    /// differ by the filter, and where all of these are alike the group ends with them, dropped as
     /// [`DropReason::Screened`](crate::filter::DropReason::Screened). `None`: all are begun at once. A kept
     /// group then costs (n − n₀ + n₀ / k(n₀)) / n instead of 1 / k(n) groups, where k(m) is the share of the
     /// prompts of which m members differ, and prompts are trained on in proportion to k(n₀ | p) instead of
@@ -152,8 +152,8 @@ pub struct ScheduleSettings {
     pub total_steps: Option<u64>,
     /// The run is finished after so many passes over the data.
     pub total_epochs: Option<u64>,
-    /// Prompts of the data, where known: epochs that keep nothing end the run once as many groups were judged in
-    /// them, and not before where something passes over prompts.
+    /// Prompts of the data, where known: epochs that keep nothing end the run once as many groups were judged
+    /// in them, and not before where something passes over prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_prompts: Option<u64>,
     /// The filter's metric: its scale of outcomes counts, its values come with the groups.

@@ -61,8 +61,8 @@ pub struct Tally {
     /// Those of them that are correct.
     pub correct: u64,
     /// Σ over groups with at least two such members of c(c − 1)/(k(k − 1)): an unbiased estimate of each
-    /// prompt's squared pass rate. Of groups that are begun with a part of their members by these alone, of which
-    /// every group has as many.
+    /// prompt's squared pass rate. Of groups that are begun with a part of their members by these alone, of
+    /// which every group has as many.
     pub pairs_correct: f64,
     /// Σ over the same groups of c/k.
     pub pass_rates: f64,
@@ -229,14 +229,15 @@ impl Tally {
         (self.scored > 0).then(|| self.metric_sum / self.scored as f64)
     }
 
-    /// Mean over groups of the share of their members that are correct, by the members that say so without bias;
-    /// `None` where no group has two.
+    /// Mean over groups of the share of their members that are correct, by the members that say so without
+    /// bias; `None` where no group has two.
     pub fn mean_pass_rate(&self) -> Option<f64> {
         (self.paired_groups > 0).then(|| self.pass_rates / self.paired_groups as f64)
     }
 
-    /// Share of scored trajectories that are correct, where the metric says so. With groups that are begun with a
-    /// part of their members it is not that of the data: the more unlike its members, the more a group has.
+    /// Share of scored trajectories that are correct, where the metric says so. With groups that are begun
+    /// with a part of their members it is not that of the data: the more unlike its members, the more a group
+    /// has.
     pub fn pass_rate(&self) -> Option<f64> {
         (self.rated > 0).then(|| self.correct as f64 / self.rated as f64)
     }

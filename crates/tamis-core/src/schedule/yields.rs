@@ -30,8 +30,8 @@ pub fn keep_probability(p: f64, n: usize) -> f64 {
     1.0 - p.powi(n) - (1.0 - p).powi(n)
 }
 
-/// The range usual with verl's filter groups for the limit on rounds, by pass rate; `None` above 80 %, where filtering is
-/// not advised.
+/// The range usual with verl's filter groups for the limit on rounds, by pass rate; `None` above 80 %, where
+/// filtering is not advised.
 ///
 /// | pass rate | limit |
 /// |---|---|
@@ -116,9 +116,9 @@ impl PassRateSpread {
     }
 }
 
-/// Groups generated for each kept one, in members over n, where groups of n begin with `first` members and the
-/// others follow where these differ: (n − n₀ + n₀ / k(n₀)) / n, with `keep` = k(n₀) the share of prompts of
-/// which n₀ members differ. With n₀ = n, groups that are begun whole, that is 1 / k(n).
+/// Groups generated for each kept one, in members over n, where groups of n begin with `first` members and
+/// the others follow where these differ: (n − n₀ + n₀ / k(n₀)) / n, with `keep` = k(n₀) the share of prompts
+/// of which n₀ members differ. With n₀ = n, groups that are begun whole, that is 1 / k(n).
 ///
 /// `None` where nothing is kept, or n₀ is 0 or above n.
 ///
@@ -134,13 +134,12 @@ pub fn generated_per_kept(n: usize, first: usize, keep: f64) -> Option<f64> {
 }
 
 /// What groups that begin with some of their members cost beside whole ones.
-///
 /// That members are alike costs n₀ of them instead of n, but fewer groups are kept: those whose first members
 /// are alike and others differ are lost. Which of the two is more depends on how unlike prompts are in their
-/// pass rates, not on how many groups are kept. Where most prompts are solved always or never, the groups that
-/// are lost are few. Where all have the same pass rate, every n₀ costs more, however few groups are kept: at a
-/// rate of 0.05 a third of the groups of 8 is kept, for 2.97 generated ones each, and with 4 first members it
-/// takes 3.20.
+/// pass rates, not on how many groups are kept. Where most prompts are solved always or never, the groups
+/// that are lost are few. Where all have the same pass rate, every n₀ costs more, however few groups are
+/// kept: at a rate of 0.05 a third of the groups of 8 is kept, for 2.97 generated ones each, and with 4 first
+/// members it takes 3.20.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Screening {
     /// n₀, the members with which a group begins.
@@ -166,8 +165,8 @@ impl Screening {
         Some(Self { first, cost, whole: generated_per_kept(n, n, keep(n)?)? })
     }
 
-    /// With the number of first members that costs least, the smallest of several; of those whose keep rate is
-    /// known.
+    /// With the number of first members that costs least, the smallest of several; of those whose keep rate
+    /// is known.
     ///
     /// ```
     /// use tamis_core::schedule::yields::{PassRateSpread, Screening};
@@ -188,7 +187,8 @@ impl Screening {
     }
 }
 
-/// Prompts that give `deficit` kept groups with a margin of so many standard deviations: (d + z √(d (1 - k))) / k.
+/// Prompts that give `deficit` kept groups with a margin of so many standard deviations: (d + z √(d (1 - k)))
+/// / k.
 ///
 /// ```
 /// use tamis_core::schedule::yields::prompts_for;

@@ -60,13 +60,12 @@ macro_rules! choice {
 }
 
 /// Defines a struct whose fields are configuration keys.
-///
 /// A field reads `key: Type = default, check, resume;`: the default is a value of the type, the *check* a
 /// [`Check`](crate::setting::Check), *resume* `Free` where the key may differ when a run is resumed; the
 /// latter two may be left out. A key without a default must be given; a struct without such keys has a
 /// `Default`. `field("name"): ...` gives a key another name than its field, for keywords of Rust.
-/// `..field: Type;` at the end takes in the keys of another such struct beside the own ones, or `kind` and keys
-/// of an enum of [`tagged!`](crate::tagged); `..field: Type, named;` of one without a default kind.
+/// `..field: Type;` at the end takes in the keys of another such struct beside the own ones, or `kind` and
+/// keys of an enum of [`tagged!`](crate::tagged); `..field: Type, named;` of one without a default kind.
 ///
 /// ```
 /// tamis_core::settings! {

@@ -229,7 +229,8 @@ pub fn keys_or_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Keys, 
     }
 }
 
-/// The default of a key as a configuration writes it: of a section the keys that are not at their own defaults.
+/// The default of a key as a configuration writes it: of a section the keys that are not at their own
+/// defaults.
 ///
 /// `written` is the source text of the value: a number is shown as it stands there.
 pub fn default_of<T: Described>(value: &T, written: &str) -> String {

@@ -221,8 +221,8 @@ impl Shape {
             .collect()
     }
 
-    /// The shape of a key of this section, of whichever kind has it, or of an item of this list by its number;
-    /// [`Shape::Free`] where there is none.
+    /// The shape of a key of this section, of whichever kind has it, or of an item of this list by its
+    /// number; [`Shape::Free`] where there is none.
     #[must_use]
     pub fn of_key(&self, name: &str) -> Self {
         let of = |keys: &[KeySpec]| keys.iter().find(|spec| spec.name == name).map(|spec| (spec.shape)());

@@ -1,4 +1,5 @@
-//! Laws of advantages: what `grpo` in particular keeps here, what every estimator and shaping does in the modules.
+//! Laws of advantages: what `grpo` in particular keeps here, what every estimator and shaping does in the
+//! modules.
 
 mod batches;
 mod by_hand;

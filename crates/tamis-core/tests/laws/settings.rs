@@ -86,8 +86,8 @@ fn every_setting_is_held_to_its_range() {
     }
 }
 
-/// Every key of every kind of a family, at the edges of its range and beyond. A number goes through JSON here:
-/// infinities and NaN are refused by `check_range` itself.
+/// Every key of every kind of a family, at the edges of its range and beyond. A number goes through JSON
+/// here: infinities and NaN are refused by `check_range` itself.
 fn check_keys<T: Described>(kinds: &[&str], out_of_range: impl Fn(&T) -> Option<OutOfRange>) {
     for &kind in kinds {
         for spec in T::shape().keys_of_kind(kind) {

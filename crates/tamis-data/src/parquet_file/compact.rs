@@ -18,8 +18,8 @@ impl<R: Read> Compact<R> {
         Self { input, num_read: 0, length }
     }
 
-    /// Reads a struct to its end and returns the integers and truths among its own fields (`[0, number]`) and those
-    /// of the structs in it (`[number, number in it]`).
+    /// Reads a struct to its end and returns the integers and truths among its own fields (`[0, number]`) and
+    /// those of the structs in it (`[number, number in it]`).
     pub(super) fn integers(&mut self) -> Result<Vec<([i16; 2], i64)>> {
         let mut found = Vec::new();
         self.fields(MAX_DEPTH, 0, &mut |field, value| found.push((field, value)))?;
@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn integers_are_found_between_other_fields() {
-        // 1: i32 3; 2: i32 -1; 3: binary of 2; 5: struct { 1: i32 9; 2: list of two i32; 3: true }; 6: i64 150.
+        // 1: i32 3; 2: i32 -1; 3: binary of 2; 5: struct { 1: i32 9; 2: list of two i32; 3: true }; 6:
+        // i64 150.
         let bytes =
             [0x15, 6, 0x15, 1, 0x18, 2, 7, 7, 0x2c, 0x15, 18, 0x19, 0x25, 2, 4, 0x11, 0, 0x16, 0xac, 2, 0];
         let found = vec![([0, 1], 3), ([0, 2], -1), ([5, 1], 9), ([5, 3], 1), ([0, 6], 150)];

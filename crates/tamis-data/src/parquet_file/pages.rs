@@ -1,8 +1,7 @@
 //! Pages of a Parquet column within bounds.
-//!
-//! A page of a few bytes may decode to gigabytes: a run says how often a value comes again, a header how large
-//! something will be. What the library would reserve or decode at once is checked here before: how large a
-//! page gets, how many values its dictionary has, how many values one row has in it.
+//! A page of a few bytes may decode to gigabytes: a run says how often a value comes again, a header how
+//! large something will be. What the library would reserve or decode at once is checked here before: how
+//! large a page gets, how many values its dictionary has, how many values one row has in it.
 
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom};

@@ -1,23 +1,20 @@
 //! `bandit`: two arms with telling names, one pull.
-//!
-//! One arm pays little and always the same, the other mostly nothing and sometimes much, more on average. Which is
-//! which only the names say: those of a safe and of a daring trade, or of two beasts of legend. Two forms are
-//! published, and `names` chooses:
+//! One arm pays little and always the same, the other mostly nothing and sometimes much, more on average.
+//! Which is which only the names say: those of a safe and of a daring trade, or of two beasts of legend. Two
+//! forms are published, and `names` chooses:
 //!
 //! | `names` | safe arm | pays | daring arm | pays |
 //! |---|---|---|---|---|
 //! | `train`, `test` | a trade such as `Teacher` | 0.1 | a trade such as `Trader` | 1 with probability 0.25, else 0 |
 //! | `legend` | `Phoenix` | 0.15 | `Dragon` | 1 with probability 0.25, else 0 |
-//!
 //! The first is `BanditEnv` of RAGEN's repository, twelve pairs of names for training and eight others for
-//! validation; the second is that of the first RAGEN paper (arXiv 2504.20073). With `is_reversed` the names of a
-//! pair change places, so that what sounds safe is the daring arm: a policy that goes by the names fails, as in the
-//! paper's `BanditRev`.
-//!
-//! **Two keys.** Pair and order of the names are drawn from the key *start*, which all members of a group share;
-//! what a pull pays is drawn from the key *luck*, which each member has of its own. With one key for both, members
-//! that pull the same arm would all be paid the same. RAGEN adds a counter of environments to the seed for the same
-//! reason, and thereby lets pair and order differ within a group, too.
+//! validation; the second is that of the first RAGEN paper (arXiv 2504.20073). With `is_reversed` the names
+//! of a pair change places, so that what sounds safe is the daring arm: a policy that goes by the names
+//! fails, as in the paper's `BanditRev`.
+//! **Two keys.** Pair and order of the names are drawn from the key *start*, which all members of a group
+//! share; what a pull pays is drawn from the key *luck*, which each member has of its own. With one key for
+//! both, members that pull the same arm would all be paid the same. RAGEN adds a counter of environments to
+//! the seed for the same reason, and thereby lets pair and order differ within a group, too.
 //!
 //! Success is the choice of the arm that pays more on average, whatever it paid.
 

@@ -7,11 +7,11 @@ tamis_core::choice! {
     pub enum ContextMode {
         /// Everything since the prompt: an episode is one growing text, which is computed once.
         Full = "full",
-        /// The system's words and the last `max_context_window` turns. Each answer is learned from as it was given:
-        /// after what was shown then.
+        /// The system's words and the last `max_context_window` turns. Each answer is learned from as it was
+        /// given: after what was shown then.
         LimitedMultiTurn = "limited_multi_turn",
-        /// The system's words and one message: the answers of the last `max_context_window` turns in short, and what
-        /// is shown now.
+        /// The system's words and one message: the answers of the last `max_context_window` turns in short,
+        /// and what is shown now.
         SingleTurn = "single_turn",
     }
 }
@@ -36,8 +36,8 @@ impl Context {
         self.mode == ContextMode::Full
     }
 
-    /// What is seen of a conversation that ends in what is to be answered. A conversation is a beginning of the
-    /// system, then turns: what is shown, and the answer.
+    /// What is seen of a conversation that ends in what is to be answered. A conversation is a beginning of
+    /// the system, then turns: what is shown, and the answer.
     ///
     /// ```
     /// use tamis_data::prompt::Message;

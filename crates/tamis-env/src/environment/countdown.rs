@@ -1,19 +1,18 @@
 //! `countdown`: numbers, a target, and one answer, which is an arithmetic expression.
-//!
 //! The expression must use each number exactly once. It earns 1 where its value is the target, 0.1 where its
-//! numbers are right and its value is not (division by zero included), and 0 where its numbers are wrong or it
-//! cannot be read: the rule of RAGEN and TinyZero. Values are exact: `1/3*3` is 1.
-//!
+//! numbers are right and its value is not (division by zero included), and 0 where its numbers are wrong or
+//! it cannot be read: the rule of RAGEN and TinyZero. Values are exact: `1/3*3` is 1.
 //! Numbers and target come from a row ([`CountdownRow`]) or are drawn, solvable by construction, from the key
-//! *start*, which all members of a group share. There is no luck in it. [`has_solution`] tells rows that can be
-//! solved from others.
+//! *start*, which all members of a group share. There is no luck in it. [`has_solution`] tells rows that can
+//! be solved from others.
 //!
 //! # Differs from
-//! RAGEN looks for digits alone when it compares the numbers, and leaves the value to Python. There `2.5` counts
-//! as the numbers 2 and 5, text that is no expression earns 0.1 where the right digits are in it, `2**3` and `7//2`
-//! are expressions, and a value within 1e-5 of the target is right. Here a decimal and text that is no expression of
-//! `+ - * /` and parentheses earn 0, and only the exact value is right. RAGEN's filter tries sums and differences
-//! of up to four numbers, which is [`has_solution`] with these two operators.
+//! RAGEN looks for digits alone when it compares the numbers, and leaves the value to Python. There `2.5`
+//! counts as the numbers 2 and 5, text that is no expression earns 0.1 where the right digits are in it,
+//! `2**3` and `7//2` are expressions, and a value within 1e-5 of the target is right. Here a decimal and text
+//! that is no expression of `+ - * /` and parentheses earn 0, and only the exact value is right. RAGEN's
+//! filter tries sums and differences of up to four numbers, which is [`has_solution`] with these two
+//! operators.
 
 mod file;
 mod row;
@@ -66,11 +65,12 @@ impl CountdownOperator {
 }
 
 settings! {
-    /// The environment `countdown`, where its tasks are drawn. The defaults are like the published data (three or
-    /// four numbers below 100, a target of two digits), held to the operators that RAGEN's filter tries.
+    /// The environment `countdown`, where its tasks are drawn. The defaults are like the published data
+    /// (three or four numbers below 100, a target of two digits), held to the operators that RAGEN's filter
+    /// tries.
     pub struct CountdownSettings {
-        /// JSONL or Parquet file whose rows are the tasks, `target` and `nums` each; those without a solution by
-        /// `operators` are left out, and the ranges below do not count. Null: tasks are drawn.
+        /// JSONL or Parquet file whose rows are the tasks, `target` and `nums` each; those without a solution
+        /// by `operators` are left out, and the ranges below do not count. Null: tasks are drawn.
         file: Option<PathBuf> = None, NotEmpty;
         /// Numbers of a task, at least.
         min_numbers: usize = 3, Between(1.0, 6.0);
@@ -86,8 +86,9 @@ settings! {
         max_target: u64 = 99, Between(0.0, 1e9);
         /// Operators of the solution that is drawn, with equal probability; an answer may use all four.
         operators: Vec<CountdownOperator> = vec![CountdownOperator::Add, CountdownOperator::Subtract], NotEmpty;
-        /// How often the script that `warm_start` imitates leaves numbers out where it does not write a solution
-        /// (`expert_prob`); otherwise it puts any of `operators` between the numbers, as they are shown.
+        /// How often the script that `warm_start` imitates leaves numbers out where it does not write a
+        /// solution (`expert_prob`); otherwise it puts any of `operators` between the numbers, as they are
+        /// shown.
         short_prob: f64 = 0.3, Between(0.0, 1.0);
     }
 }
@@ -193,7 +194,8 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
     ))
 }
 
-/// A drawn expression of all numbers: two of its parts are joined until one is left. `None` where it has no value.
+/// A drawn expression of all numbers: two of its parts are joined until one is left. `None` where it has no
+/// value.
 fn join(numbers: &[u64], operators: &[CountdownOperator], key: Key) -> Option<Part> {
     let mut parts: Vec<Part> = numbers
         .iter()
@@ -234,7 +236,8 @@ impl Game for Countdown {
         }
     }
 
-    /// Takes any text: what is no expression is an answer that earns nothing. Effective is what earns something.
+    /// Takes any text: what is no expression is an answer that earns nothing. Effective is what earns
+    /// something.
     fn play(&mut self, action: &str) -> Option<Played> {
         let reward = self.row.score(action);
         self.score = Some(reward);

@@ -1,19 +1,18 @@
 //! `frozen_lake`: a walk over ice to a goal, around holes, on ground that may carry the walker sideways.
-//!
 //! The law of transitions and the rewards are those of `FrozenLake-v1` in gymnasium 1.4.0
-//! ([`FrozenLake::transitions`] equals its `env.P`); the drawn text, the names of the actions and the defaults are
-//! RAGEN's. With `is_slippery` an action goes where it means to with the probability `success_rate`, and in each
-//! of the two directions beside it with half of the rest. A step off the map stays where it is. Reward 1 on the
-//! goal, 0 everywhere else.
-//!
-//! **Two keys.** The map and the start are drawn from the key *start*, which all members of a group share; slips
-//! are drawn from the key *luck*, which each member has of its own, since members that play the same actions
-//! would otherwise all slip alike. Slip number `n` (from 0, counting actions) is a function of *luck* and `n`.
+//! ([`FrozenLake::transitions`] equals its `env.P`); the drawn text, the names of the actions and the
+//! defaults are RAGEN's. With `is_slippery` an action goes where it means to with the probability
+//! `success_rate`, and in each of the two directions beside it with half of the rest. A step off the map
+//! stays where it is. Reward 1 on the goal, 0 everywhere else.
+//! **Two keys.** The map and the start are drawn from the key *start*, which all members of a group share;
+//! slips are drawn from the key *luck*, which each member has of its own, since members that play the same
+//! actions would otherwise all slip alike. Slip number `n` (from 0, counting actions) is a function of *luck*
+//! and `n`.
 //!
 //! # Differs from
-//! gymnasium and RAGEN draw maps again until one has a path. Here that ends after [`MAX_DRAWS`] maps, and a path
-//! is cut into the last; so settings under which paths are rare cannot hang. RAGEN has no `max_steps` of its own:
-//! 100 is gymnasium's limit for a 4x4 lake.
+//! gymnasium and RAGEN draw maps again until one has a path. Here that ends after [`MAX_DRAWS`] maps, and a
+//! path is cut into the last; so settings under which paths are rare cannot hang. RAGEN has no `max_steps` of
+//! its own: 100 is gymnasium's limit for a 4x4 lake.
 
 mod map;
 
@@ -67,8 +66,8 @@ settings! {
         frozen_prob: f64 = 0.9, Probability;
         /// Where start and goal of a drawn lake lie.
         places: LakePlaces = LakePlaces::Anywhere;
-        /// The lake, a text for each row of `S` start, `F` frozen, `H` hole and `G` goal; empty: it is drawn. Of
-        /// several starts one is drawn.
+        /// The lake, a text for each row of `S` start, `F` frozen, `H` hole and `G` goal; empty: it is drawn.
+        /// Of several starts one is drawn.
         map: Vec<String> = Vec::new();
         /// Ice that may carry the player sideways.
         is_slippery: bool = true;
@@ -160,9 +159,10 @@ impl FrozenLake {
         self.map.cells.len()
     }
 
-    /// All ways in which an action on a cell may turn out, in the order and with the numbers of `env.P[cell][action]`
-    /// of gymnasium: on slippery ice the direction before, the one meant and the one after, two of which may lead
-    /// to the same cell; on holes and goals, and on ice that does not slip, a single one.
+    /// All ways in which an action on a cell may turn out, in the order and with the numbers of
+    /// `env.P[cell][action]` of gymnasium: on slippery ice the direction before, the one meant and the one
+    /// after, two of which may lead to the same cell; on holes and goals, and on ice that does not slip, a
+    /// single one.
     ///
     /// # Panics
     /// Where `cell` is not below [`FrozenLake::num_cells`].
@@ -454,8 +454,8 @@ mod tests {
         }
     }
 
-    /// Drawn maps of 3x3 with corners are as often of each number of holes as the law says: each map with a path
-    /// has a share in proportion to its probability, counted over all 128 maps.
+    /// Drawn maps of 3x3 with corners are as often of each number of holes as the law says: each map with a
+    /// path has a share in proportion to its probability, counted over all 128 maps.
     #[test]
     fn maps_follow_their_law() {
         let frozen_prob: f64 = 0.7;

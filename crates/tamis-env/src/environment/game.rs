@@ -15,12 +15,12 @@ pub struct Played {
 
 /// A puzzle or a game at some point of play.
 pub trait Game: Send {
-    /// Each symbol of [`Game::observe`] with its meaning, in the order in which they are explained; empty where
-    /// nothing needs an explanation.
+    /// Each symbol of [`Game::observe`] with its meaning, in the order in which they are explained; empty
+    /// where nothing needs an explanation.
     fn legend(&self) -> Vec<(String, String)>;
 
-    /// Names of all actions, in the order in which they are listed; empty where actions are written by a rule that
-    /// the instruction gives (`place 3 at 1 2`).
+    /// Names of all actions, in the order in which they are listed; empty where actions are written by a rule
+    /// that the instruction gives (`place 3 at 1 2`).
     fn actions(&self) -> Vec<String>;
 
     /// Characters that actions are written with.
@@ -40,8 +40,8 @@ pub trait Game: Send {
         None
     }
 
-    /// An action of a player who knows how actions are written and nothing else; `None` where there is none. Counter
-    /// 0 of the key is not used.
+    /// An action of a player who knows how actions are written and nothing else; `None` where there is none.
+    /// Counter 0 of the key is not used.
     fn guess(&self, draw: Key) -> Option<String> {
         let actions = self.actions();
         actions.get(draw.below(1, actions.len() as u64) as usize).cloned()

@@ -160,10 +160,11 @@ tagged! {
 choice! {
     /// How an environment speaks to the policy.
     pub enum EnvironmentStyle {
-        /// In RAGEN's form, as a conversation: instruction (in our words), legend, turns and actions left, `<think>` and
-        /// `<answer>`.
+        /// In RAGEN's form, as a conversation: instruction (in our words), legend, turns and actions left,
+        /// `<think>` and `<answer>`.
         Ragen = "ragen",
-        /// The state alone, as bare text; an answer is the name of one action. For models that know no language.
+        /// The state alone, as bare text; an answer is the name of one action. For models that know no
+        /// language.
         Plain = "plain",
     }
 }
@@ -215,15 +216,15 @@ impl EnvironmentMaker {
         matches!(self.kind.world(), World::Game(_))
     }
 
-    /// Whether it is a game that knows how a perfect player goes on. Of one that cannot be made nothing is known
-    /// against it.
+    /// Whether it is a game that knows how a perfect player goes on. Of one that cannot be made nothing is
+    /// known against it.
     pub fn has_expert(&self) -> bool {
         let start = Key::new(0, Purpose::Environment);
         self.is_game() && self.game(start, start).map_or(true, |game| game.expert().is_some())
     }
 
-    /// Whether a setting of [`Prompting`] changes anything: what is no built-in game has words of its own, and a game
-    /// that speaks plainly has none.
+    /// Whether a setting of [`Prompting`] changes anything: what is no built-in game has words of its own,
+    /// and a game that speaks plainly has none.
     pub fn reads_prompting(&self, name: &str) -> bool {
         match (self.kind.world(), self.style) {
             (World::Game(_), EnvironmentStyle::Ragen) => true,

@@ -1,8 +1,8 @@
 //! Environments of many turns: what a policy sees, what its answer does, and when it is over.
-//!
-//! A [`Game`](game::Game) is a world with named actions and knows nothing of language models. [`Environment`] is what an
-//! episode speaks to: it shows text, takes the text of an answer, and says what that earned. Both are functions of
-//! the key that they were made from: the same key gives the same boards and the same luck in every process.
+//! A [`Game`](game::Game) is a world with named actions and knows nothing of language models. [`Environment`]
+//! is what an episode speaks to: it shows text, takes the text of an answer, and says what that earned. Both
+//! are functions of the key that they were made from: the same key gives the same boards and the same luck in
+//! every process.
 
 pub mod bandit;
 pub mod context;
@@ -57,9 +57,8 @@ pub enum EnvironmentFault {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnOutcome {
     /// Reward of the turn.
-    ///
-    /// `None`: it was not judged, as where an environment pays at its own end alone. An episode of which no turn
-    /// was judged is unscored.
+    /// `None`: it was not judged, as where an environment pays at its own end alone. An episode of which no
+    /// turn was judged is unscored.
     pub reward: Option<f64>,
     /// Why no further answer is asked for; `None`: the episode goes on.
     pub end: Option<EpisodeEnd>,
@@ -111,13 +110,13 @@ pub trait Environment: Send {
         None
     }
 
-    /// Takes an answer in. Text that says nothing usable is an answer too: it costs what the rules say. Not called
-    /// once the episode is over.
+    /// Takes an answer in. Text that says nothing usable is an answer too: it costs what the rules say. Not
+    /// called once the episode is over.
     fn act(&mut self, text: &str) -> TurnOutcome;
 
-    /// Ends the episode after an answer, at a limit that it does not know: what it is worth as it stands. `None` where
-    /// it has nothing to add. Not called once the episode is over, and nothing is called after it but
-    /// [`Environment::is_success`].
+    /// Ends the episode after an answer, at a limit that it does not know: what it is worth as it stands.
+    /// `None` where it has nothing to add. Not called once the episode is over, and nothing is called after
+    /// it but [`Environment::is_success`].
     fn cut(&mut self) -> Option<TurnOutcome> {
         None
     }

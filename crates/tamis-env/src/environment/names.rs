@@ -20,7 +20,8 @@ pub fn is_name(name: &str) -> bool {
     is_of(name, "_-.")
 }
 
-/// Whether a number of an environment's `info` can be a metric of this name: as [`is_name`], with `/` and `@` too.
+/// Whether a number of an environment's `info` can be a metric of this name: as [`is_name`], with `/` and `@`
+/// too.
 ///
 /// ```
 /// use tamis_env::environment::names::is_number_name;

@@ -9,8 +9,8 @@ tamis_core::settings! {
     pub struct ProgramEnvironmentSettings {
         /// The program and its arguments.
         argv: Vec<String> = Vec::new(), NotEmpty;
-        /// Working directory of the program, from which relative paths in `argv` are taken. Null: the folder of the
-        /// configuration file that holds `argv`, or the current one for the command line.
+        /// Working directory of the program, from which relative paths in `argv` are taken. Null: the folder
+        /// of the configuration file that holds `argv`, or the current one for the command line.
         working_dir: Option<PathBuf> = None, NotEmpty, Free;
         /// Longest time of an episode. A program that takes longer is ended, and its group fails.
         timeout: TimeSpan = TimeSpan::seconds(600), Any, Free;

@@ -24,10 +24,10 @@
 //!              State:
 //!              ...
 //! ```
-//!
-//! [`PromptedGame::system_text`] is the first of these, [`Environment::observe`] each message of the user. The legend is
-//! there where the game has one, the two lines on actions where it lists its actions; where actions are written by a
-//! rule, the instruction has to give it. After a turn without any valid action a warning stands below the state.
+//! [`PromptedGame::system_text`] is the first of these, [`Environment::observe`] each message of the user.
+//! The legend is there where the game has one, the two lines on actions where it lists its actions; where
+//! actions are written by a rule, the instruction has to give it. After a turn without any valid action a
+//! warning stands below the state.
 //!
 //! **Reading an answer.** `<think>(.*?)</think>\s*<answer>(.*?)</answer>` is looked for (a chat template may
 //! have opened the thoughts before the answer begins), or the second half of it where `think` is off; the
@@ -35,15 +35,16 @@
 //! leftover tags and of `<|im_start|>` and `<|im_end|>`, split at the separator, trimmed, and its first
 //! `max_actions_per_turn` non-empty parts are the turn's actions. They are carried out in turn until the game
 //! is over or no actions are left; what is no action of the game is skipped and uses none up.
-//!
-//! **Reward of a turn**: the sum over the actions carried out, plus `format_penalty`, once, where any of the turn's
-//! actions is none of the game's or there is no valid one. The penalty is told apart in [`TurnOutcome::info`], so that a
-//! reward without it can be had; the text `Reward:` is without it, as in RAGEN.
-//!
-//! **End**: [`EpisodeEnd::Terminated`] where the game is over, else [`EpisodeEnd::Truncated`] where turns or actions are used up.
+//! **Reward of a turn**: the sum over the actions carried out, plus `format_penalty`, once, where any of the
+//! turn's actions is none of the game's or there is no valid one. The penalty is told apart in
+//! [`TurnOutcome::info`], so that a reward without it can be had; the text `Reward:` is without it, as in
+//! RAGEN.
+//! **End**: [`EpisodeEnd::Terminated`] where the game is over, else [`EpisodeEnd::Truncated`] where turns or
+//! actions are used up.
 //!
 //! # Differs from RAGEN
-//! - The text of an answer is never rewritten: RAGEN rebuilds it from its parts, and trains on what was not sampled.
+//! - The text of an answer is never rewritten: RAGEN rebuilds it from its parts, and trains on what was not
+//!   sampled.
 //! - The reward in the text is rounded to nine decimals, `-0.3` where RAGEN writes `-0.30000000000000004`.
 //! - The success of a game that is won before the actions run out counts even where the game goes on (2048).
 
@@ -75,8 +76,8 @@ settings! {
         max_turns: usize = 5, AtLeast(1.0);
         /// Part of the reward of a turn with an invalid action or without a valid one.
         format_penalty: f64 = -0.1, Between(-1e6, 0.0);
-        /// Length of an answer that the policy is told to keep to, in tokens; a limit for nobody else. Null: no word
-        /// of it.
+        /// Length of an answer that the policy is told to keep to, in tokens; a limit for nobody else. Null:
+        /// no word of it.
         max_tokens: Option<usize> = None, AtLeast(1.0);
         /// The policy is told the reward of its last turn.
         show_reward: bool = true;
@@ -113,8 +114,8 @@ impl Prompting {
         }
     }
 
-    /// The actions that an answer names, valid or not: at most `max_actions_per_turn`, none where the answer has not
-    /// the form that was asked for.
+    /// The actions that an answer names, valid or not: at most `max_actions_per_turn`, none where the answer
+    /// has not the form that was asked for.
     ///
     /// ```
     /// use tamis_env::environment::prompting::Prompting;
@@ -210,8 +211,8 @@ impl PromptedGame {
     }
 }
 
-/// A reward as the policy reads it: `0` where nothing was done, else with a decimal point (`1.0`, `-0.1`), as Python
-/// writes the sums.
+/// A reward as the policy reads it: `0` where nothing was done, else with a decimal point (`1.0`, `-0.1`), as
+/// Python writes the sums.
 fn reward_text(LastTurn { reward, num_actions, .. }: LastTurn) -> String {
     if num_actions == 0 {
         return "0".to_owned();
@@ -242,9 +243,9 @@ impl Environment for PromptedGame {
         )
     }
 
-    /// `info`: `action_is_valid` (whether an action was carried out), `action_is_effective` (whether the last of them
-    /// changed anything), both 1 or 0; `num_actions`, those carried out; `format_penalty`, the part of the reward that
-    /// is the penalty, 0 where there is none.
+    /// `info`: `action_is_valid` (whether an action was carried out), `action_is_effective` (whether the last
+    /// of them changed anything), both 1 or 0; `num_actions`, those carried out; `format_penalty`, the part
+    /// of the reward that is the penalty, 0 where there is none.
     fn act(&mut self, text: &str) -> TurnOutcome {
         if self.end.is_some() {
             return TurnOutcome { end: self.end, ..TurnOutcome::default() };

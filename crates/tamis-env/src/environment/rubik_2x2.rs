@@ -1,20 +1,16 @@
 //! `rubik_2x2`: the cube of 2x2x2.
-//!
-//! **State.** 24 stickers, four a face, in the order up, left, front, right, back, down and row by row: each face as
-//! one sees it looking at it, with up above the four at the sides, front below up and above down.
-//!
-//! **Moves.** `U`, `R`, `F` turn a face a quarter clockwise as one looks at it; with a prime (`U'`) the other way; with
-//! a 2 (`U2`) twice, where `doubles` are allowed. Up, right and front are enough to solve it, since on this cube
-//! turning the left face is turning the right one and then the whole cube; with `faces: six` there are `L`, `B` and
-//! `D` too, which are RAGEN's twelve moves where `doubles` is off. The moves are permutations of the stickers made by
-//! turning their places in space, not written tables.
-//!
-//! **Start.** A solved cube is turned `scramble_moves` times, each move drawn by the key among the allowed ones on
-//! another axis than the one before, so that no two in a row are one; it is never solved after that. It can hence be
-//! solved in as many moves.
-//!
-//! **Rewards**, those of RAGEN: 1 for the move that solves it and 0 for every other. Solved is a cube with one colour
-//! on each face, however it is held.
+//! **State.** 24 stickers, four a face, in the order up, left, front, right, back, down and row by row: each
+//! face as one sees it looking at it, with up above the four at the sides, front below up and above down.
+//! **Moves.** `U`, `R`, `F` turn a face a quarter clockwise as one looks at it; with a prime (`U'`) the other
+//! way; with a 2 (`U2`) twice, where `doubles` are allowed. Up, right and front are enough to solve it, since
+//! on this cube turning the left face is turning the right one and then the whole cube; with `faces: six`
+//! there are `L`, `B` and `D` too, which are RAGEN's twelve moves where `doubles` is off. The moves are
+//! permutations of the stickers made by turning their places in space, not written tables.
+//! **Start.** A solved cube is turned `scramble_moves` times, each move drawn by the key among the allowed
+//! ones on another axis than the one before, so that no two in a row are one; it is never solved after that.
+//! It can hence be solved in as many moves.
+//! **Rewards**, those of RAGEN: 1 for the move that solves it and 0 for every other. Solved is a cube with
+//! one colour on each face, however it is held.
 
 use std::sync::LazyLock;
 
@@ -51,8 +47,8 @@ settings! {
         faces: CubeFaces = CubeFaces::Three;
         /// Half turns are moves of their own.
         doubles: bool = true;
-        /// Number of moves that the cube is scrambled with. Any cube can be solved in 11 moves with doubles and 14
-        /// without.
+        /// Number of moves that the cube is scrambled with. Any cube can be solved in 11 moves with doubles
+        /// and 14 without.
         scramble_moves: usize = 5, Between(1.0, 100.0);
     }
 }
@@ -108,7 +104,8 @@ impl Face {
         }
     }
 
-    /// Letter and name of its colour on a solved cube: white opposite yellow, orange opposite red, green opposite blue.
+    /// Letter and name of its colour on a solved cube: white opposite yellow, orange opposite red, green
+    /// opposite blue.
     const fn colour(self) -> (char, &'static str) {
         match self {
             Self::Up => ('W', "white"),
@@ -399,8 +396,8 @@ mod tests {
         // Opposite faces commute, neighbours do not.
         assert_eq!(after(told_apart(), "R L"), after(told_apart(), "L R"));
         assert_ne!(after(told_apart(), "R U"), after(told_apart(), "U R"));
-        // Known of the 3x3x3: the commutator of two neighbours has order 6; their product has 105, of which 7 is
-        // its edges' and 15 its corners'; that of their half turns 6, of which 3 is the corners'.
+        // Known of the 3x3x3: the commutator of two neighbours has order 6; their product has 105, of which 7
+        // is its edges' and 15 its corners'; that of their half turns 6, of which 3 is the corners'.
         assert_eq!(order("R U R' U'"), 6);
         assert_eq!(order("R U"), 15);
         assert_eq!(order("R2 U2"), 3);
@@ -409,8 +406,8 @@ mod tests {
 
     #[test]
     fn a_turn_goes_clockwise() {
-        // U takes the front's upper row to the left; R the front's right column up; F the upper face's lower row to
-        // the right.
+        // U takes the front's upper row to the left; R the front's right column up; F the upper face's lower
+        // row to the right.
         let colours = |moves: &str| after(Cube::SOLVED, moves).0;
         let [up, left, front, right, back, down] = [0, 1, 2, 3, 4, 5];
         let turned = colours("U");
@@ -446,8 +443,8 @@ mod tests {
         }
     }
 
-    /// Jaap Scherphuis, "Mini Cube": 1, 9, 54, 321 and 1847 positions at 0 to 4 moves with doubles, and 1, 6, 27, 120
-    /// and 534 without.
+    /// Jaap Scherphuis, "Mini Cube": 1, 9, 54, 321 and 1847 positions at 0 to 4 moves with doubles, and 1, 6,
+    /// 27, 120 and 534 without.
     #[test]
     fn as_many_positions_at_each_distance_as_published() {
         for (doubles, published) in [(true, [1, 9, 54, 321, 1847]), (false, [1, 6, 27, 120, 534])] {

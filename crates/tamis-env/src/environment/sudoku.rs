@@ -1,17 +1,15 @@
 //! `sudoku`: fill a grid so that every row, column and box holds each number once.
-//!
-//! **Puzzles** have exactly one solution, which a solver makes sure of: a full grid is drawn, then its cells are
-//! emptied in a drawn order, each only where the solution stays the only one, until as many are empty as asked for.
-//! Where that does not come about, the next full grid is drawn. All of it is a function of the key. A puzzle of 4x4
-//! takes microseconds, one of 9x9 about a millisecond, and some 30 with 57 empty cells.
-//!
-//! **Actions** are written by a rule: `place 3 at 1 2` puts a 3 into row 1, column 2, both counted from 1. Also read
-//! are `place 3 at row 1 col 2` and `1,2,3` (row, column, number), whatever the case and the spaces.
-//!
-//! **Rewards**, those of RAGEN: +1 for a number that is right, and +10 more for the one that completes the grid; -0.1
-//! for one that is not the solution's, for a cell that is filled, and for a place or a number that the grid does not
-//! have, all of which leave the grid as it is. A grid is therefore never wrong, only unfinished, and the game ends
-//! where it is complete.
+//! **Puzzles** have exactly one solution, which a solver makes sure of: a full grid is drawn, then its cells
+//! are emptied in a drawn order, each only where the solution stays the only one, until as many are empty as
+//! asked for. Where that does not come about, the next full grid is drawn. All of it is a function of the
+//! key. A puzzle of 4x4 takes microseconds, one of 9x9 about a millisecond, and some 30 with 57 empty cells.
+//! **Actions** are written by a rule: `place 3 at 1 2` puts a 3 into row 1, column 2, both counted from 1.
+//! Also read are `place 3 at row 1 col 2` and `1,2,3` (row, column, number), whatever the case and the
+//! spaces.
+//! **Rewards**, those of RAGEN: +1 for a number that is right, and +10 more for the one that completes the
+//! grid; -0.1 for one that is not the solution's, for a cell that is filled, and for a place or a number that
+//! the grid does not have, all of which leave the grid as it is. A grid is therefore never wrong, only
+//! unfinished, and the game ends where it is complete.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -33,8 +31,8 @@ const COMPLETION_REWARD: f64 = 10.0;
 /// For anything that is not put down.
 const WRONG_REWARD: f64 = -0.1;
 
-/// Full grids that are tried before a puzzle counts as not to be had: of those of 9x9 about half give one with 57 empty
-/// cells (117 of 200 measured), and all do with 51; of those of 4x4 all do with 10.
+/// Full grids that are tried before a puzzle counts as not to be had: of those of 9x9 about half give one
+/// with 57 empty cells (117 of 200 measured), and all do with 51; of those of 4x4 all do with 10.
 const MAX_GRIDS: u64 = 2000;
 
 choice! {
@@ -70,8 +68,8 @@ settings! {
     pub struct SudokuSettings {
         /// Size of the grid.
         size: SudokuSize = SudokuSize::Four;
-        /// Number of empty cells: up to 10 of 16, or up to 57 of 81. RAGEN's easy, medium and hard are 6, 7, 10 and
-        /// 45, 51, 57.
+        /// Number of empty cells: up to 10 of 16, or up to 57 of 81. RAGEN's easy, medium and hard are 6, 7,
+        /// 10 and 45, 51, 57.
         empty_cells: usize = 6, AtLeast(1.0);
     }
 }
@@ -140,8 +138,8 @@ impl Sudoku {
         })
     }
 
-    /// The puzzle of one full grid; `None` where fewer cells can be emptied. One pass is enough: a cell whose number
-    /// was needed is needed all the more when others are gone.
+    /// The puzzle of one full grid; `None` where fewer cells can be emptied. One pass is enough: a cell whose
+    /// number was needed is needed all the more when others are gone.
     fn draw(box_size: usize, empty_cells: usize, key: Key) -> Option<Self> {
         let side = box_size * box_size;
         let mut filler = Solver::new(box_size, &vec![0; side * side]);

@@ -1,7 +1,7 @@
 //! Prompts that are answered with tools: an answer that calls some goes on, one that calls none is the last.
-//!
-//! The tools' schemas stand in the prompt as the model's chat template writes them; each result is a message of the
-//! role `tool`. Nothing here gives a reward: a reward function scores the whole, as it does without tools.
+//! The tools' schemas stand in the prompt as the model's chat template writes them; each result is a message
+//! of the role `tool`. Nothing here gives a reward: a reward function scores the whole, as it does without
+//! tools.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::tool::{PythonTool, PythonToolSettings, Tool, tool_calls};
 tamis_core::settings! {
     /// Tools that the policy may call in its answers to any prompt.
     pub struct ToolSettings {
-        /// Python functions, `FILE.py:NAME` or `MODULE:NAME` each. Annotations and docstring are what the model reads.
+        /// Python functions, `FILE.py:NAME` or `MODULE:NAME` each. Annotations and docstring are what the
+        /// model reads.
         functions: Vec<String> = Vec::new();
         /// The Python interpreter as a tool, in a sandbox.
         interpreter: bool = false;
@@ -171,8 +172,8 @@ impl Environment for ToolEpisode {
         self.shown.clone()
     }
 
-    /// `info`: `num_tool_calls`, and `num_failed_calls` of them, those that cannot be read or are over the limit of an
-    /// answer included. Calls of the last turn are not made, and not counted.
+    /// `info`: `num_tool_calls`, and `num_failed_calls` of them, those that cannot be read or are over the
+    /// limit of an answer included. Calls of the last turn are not made, and not counted.
     fn act(&mut self, text: &str) -> TurnOutcome {
         self.shown.clear();
         self.num_turns += 1;

@@ -1,15 +1,12 @@
 //! `twenty_forty_eight`: 2048, the game of sliding tiles that merge in pairs.
-//!
-//! A move slides every tile as far as it goes; two equal tiles that meet become one of twice the value, each tile once
-//! a move and those nearest the edge moved towards first. After each move that changes something a new tile comes to
-//! an empty cell: a 4 with probability `four_prob`, else a 2. Two are there at the start.
-//!
-//! **Luck** is a function of the key and of the number of the tile, counted from the first: what a policy plays decides
-//! which cells are empty, and no more. A move that changes nothing draws nothing.
-//!
-//! **Rewards**, those of RAGEN: `0.1 · log2(m + 1)`, where m is the sum of the tiles that a move's merges made (0
-//! without one), and -0.1 for a move that changes nothing. The game is won where a tile reaches `target`, and over
-//! where no move changes anything.
+//! A move slides every tile as far as it goes; two equal tiles that meet become one of twice the value, each
+//! tile once a move and those nearest the edge moved towards first. After each move that changes something a
+//! new tile comes to an empty cell: a 4 with probability `four_prob`, else a 2. Two are there at the start.
+//! **Luck** is a function of the key and of the number of the tile, counted from the first: what a policy
+//! plays decides which cells are empty, and no more. A move that changes nothing draws nothing.
+//! **Rewards**, those of RAGEN: `0.1 · log2(m + 1)`, where m is the sum of the tiles that a move's merges
+//! made (0 without one), and -0.1 for a move that changes nothing. The game is won where a tile reaches
+//! `target`, and over where no move changes anything.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -98,7 +95,8 @@ impl TwentyFortyEight {
         if !target.is_power_of_two() {
             return Err(fault!("setting `target` is {target}; expected a power of two"));
         }
-        // A full grid of 2^n, 2^(n-1), ..., 8, 4 and another 4 to set the chain off; with no 4 to come, one step less.
+        // A full grid of 2^n, 2^(n-1), ..., 8, 4 and another 4 to set the chain off; with no 4 to come, one
+        // step less.
         let largest = size * size + usize::from(four_prob > 0.0);
         if target.trailing_zeros() as usize > largest {
             return Err(fault!(

@@ -1,7 +1,7 @@
 //! Ground truths as a model would write them.
 
-/// A ground truth as a model would write it as an answer: a whole number without a fraction of zeros. A verifier that
-/// compares texts rejects that answer, and the check finds it.
+/// A ground truth as a model would write it as an answer: a whole number without a fraction of zeros. A
+/// verifier that compares texts rejects that answer, and the check finds it.
 ///
 /// ```
 /// use tamis_env::reward::as_written::as_written;

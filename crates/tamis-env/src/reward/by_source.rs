@@ -1,9 +1,8 @@
 //! `by_source`: the verifier of each row by its `data_source`, as verl routes it.
-//!
 //! Reference: `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]; what a user
-//! names comes before it, and `*` takes what neither names. [`BySource::find_unrouted`] finds before a run which
-//! rows have no verifier: verl raises on the first of them. Its keys hold rewards of other kinds and stand
-//! with the list of kinds ([`super::kind`]).
+//! names comes before it, and `*` takes what neither names. [`BySource::find_unrouted`] finds before a run
+//! which rows have no verifier: verl raises on the first of them. Its keys hold rewards of other kinds and
+//! stand with the list of kinds ([`super::kind`]).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -295,7 +294,8 @@ mod tests {
         assert_eq!(replaced.score(&inputs[..1])[0].get("acc"), Some(0.0));
     }
 
-    /// Answers to MATH-500 that verl's comparison of texts judges otherwise; the page names them with verl's verdicts.
+    /// Answers to MATH-500 that verl's comparison of texts judges otherwise; the page names them with verl's
+    /// verdicts.
     #[test]
     fn texts_that_verl_judges_otherwise_are_on_the_page() {
         let page =

@@ -149,8 +149,8 @@ fn refuse_faults(context: &RewardContext<'_>, faults: &[(&Prompt, String)]) -> R
         .fail(&message, "mend or leave out these rows; docs/tools.md shows the forms of a ground truth"))
 }
 
-/// A step of a test, as the harness takes it apart: code, a test that passes by its end, or an expression whose
-/// value is compared.
+/// A step of a test, as the harness takes it apart: code, a test that passes by its end, or an expression
+/// whose value is compared.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 struct Step {

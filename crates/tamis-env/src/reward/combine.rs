@@ -211,8 +211,8 @@ impl Rewards {
     }
 
     /// Warnings about completions that were scored: functions that failed on some, sums beyond the range that
-    /// is stored, completions that no function had an answer to although none failed; each with the content of
-    /// the first such row.
+    /// is stored, completions that no function had an answer to although none failed; each with the content
+    /// of the first such row.
     pub fn warnings(&self, rows: &[(&RewardInput<'_>, &Scored)]) -> Vec<String> {
         let mut warnings = Vec::new();
         for NamedReward { name, .. } in &self.functions {

@@ -8,10 +8,11 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
-    /// `score` is the sum of the rewards of an episode's turns, with the reward of each as its part; `acc` is 1
-    /// where the environment calls it solved, else 0. Of an environment that does not say, `acc` is 1 where `score`
-    /// is above 0. No answer for a completion that was played in no environment, or for which none was given: a
-    /// program without a reward, tools, a limit that came before the only reward, at an environment's own end.
+    /// `score` is the sum of the rewards of an episode's turns, with the reward of each as its part; `acc` is
+    /// 1 where the environment calls it solved, else 0. Of an environment that does not say, `acc` is 1 where
+    /// `score` is above 0. No answer for a completion that was played in no environment, or for which none
+    /// was given: a program without a reward, tools, a limit that came before the only reward, at an
+    /// environment's own end.
     #[derive(Copy)]
     pub struct EnvironmentReward {}
 }

@@ -24,8 +24,8 @@ impl RewardSettings for FormatSettings {
     }
 }
 
-/// `score` is 1 where the pattern matches the whole completion, otherwise 0. Shaping. The syntax is the `regex`
-/// crate's: linear time, no look-around and no back-references; `.` matches a line break too.
+/// `score` is 1 where the pattern matches the whole completion, otherwise 0. Shaping. The syntax is the
+/// `regex` crate's: linear time, no look-around and no back-references; `.` matches a line break too.
 #[derive(Debug, Clone)]
 pub struct Format {
     pattern: Regex,

@@ -1,7 +1,7 @@
-//! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible, and one that reads the last number as people
-//! write it.
-//!
-//! Reference of the first two: `verl.utils.reward_score.gsm8k`, 0.9.1. Both look at the last 300 characters only.
+//! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible, and one that reads the last number as
+//! people write it.
+//! Reference of the first two: `verl.utils.reward_score.gsm8k`, 0.9.1. Both look at the last 300 characters
+//! only.
 //! - strict: the last `#### ` directly followed by an optional `-` and ASCII digits, points and commas;
 //!   commas are removed.
 //! - flexible: the last run of digits, points and commas (with an optional `-`) that is not a lone point,
@@ -29,9 +29,9 @@ const CLIP_CHARS: usize = 300;
 static STRICT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"#### (-?[0-9.,]+)").unwrap());
 #[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"-?[0-9.,]+").unwrap());
-/// A number in a sentence: a sign that follows no letter, digit or closing bracket, a currency, groups of three
-/// digits, and a fraction or an exponent, with which it is no decimal number. A point that no digit follows is the
-/// sentence's.
+/// A number in a sentence: a sign that follows no letter, digit or closing bracket, a currency, groups of
+/// three digits, and a fraction or an exponent, with which it is no decimal number. A point that no digit
+/// follows is the sentence's.
 #[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
 static WRITTEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
@@ -51,19 +51,19 @@ tamis_core::choice! {
     pub enum Gsm8kMethod {
         /// The last `#### number`, as verl's `strict` and lm-eval's `strict-match`.
         Strict = "strict",
-        /// verl's `flexible`: the last run of digits, points and commas, compared as text. `The answer is 18.` is
-        /// wrong, for its run is `18.`, and so is `1,024`.
+        /// verl's `flexible`: the last run of digits, points and commas, compared as text.
+        /// `The answer is 18.` is wrong, for its run is `18.`, and so is `1,024`.
         Flexible = "flexible",
-        /// The value of the last number, whatever stands around it: `The answer is $1,024.00.` is 1024. For chat
-        /// models.
+        /// The value of the last number, whatever stands around it: `The answer is $1,024.00.` is 1024. For
+        /// chat models.
         LastNumber = "last_number",
     }
 }
 
 tamis_core::settings! {
     /// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where
-    /// none could; `acc` is 1 or 0. No answer where the prompt has no ground truth, or with `last_number` none that
-    /// is a number. A ground truth that is a whole GSM8K solution is reduced by [`gold`].
+    /// none could; `acc` is 1 or 0. No answer where the prompt has no ground truth, or with `last_number`
+    /// none that is a number. A ground truth that is a whole GSM8K solution is reduced by [`gold`].
     #[derive(Copy)]
     pub struct Gsm8k {
         /// How the answer is found in the completion.

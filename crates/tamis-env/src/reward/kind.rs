@@ -28,8 +28,8 @@ tamis_core::settings! {
     /// The verifiers of [`BySource`] that are named beside the table.
     pub struct BySourceSettings {
         /// Verifiers by data source, which go before the built-in table:
-        /// `my/source: {kind: gsm8k, method: last_number}`, or the kind alone (`my/source: math`). `"*"` is for
-        /// sources that nobody names and for rows without one.
+        /// `my/source: {kind: gsm8k, method: last_number}`, or the kind alone (`my/source: math`). `"*"` is
+        /// for sources that nobody names and for rows without one.
         sources: SourceVerifiers = SourceVerifiers::default();
     }
 }

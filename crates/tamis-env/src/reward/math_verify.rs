@@ -1,9 +1,8 @@
 //! `math_verify`: the library math-verify, in processes of its own, as TRL's `accuracy_reward` calls it.
-//!
-//! Reference: `trl.rewards.accuracy_reward`, 1.16.0, with math-verify 0.9.0. The program that tamis ships reads
-//! requests as any external reward does ([`protocol`](super::command::protocol)) and needs of a row only its ground
-//! truth, so nothing else is sent. It says what its packages are before it is asked anything; with another antlr
-//! than the tested one the same library gives other verdicts, and is refused.
+//! Reference: `trl.rewards.accuracy_reward`, 1.16.0, with math-verify 0.9.0. The program that tamis ships
+//! reads requests as any external reward does ([`protocol`](super::command::protocol)) and needs of a row
+//! only its ground truth, so nothing else is sent. It says what its packages are before it is asked anything;
+//! with another antlr than the tested one the same library gives other verdicts, and is refused.
 
 use tamis_core::setting::Program;
 use tamis_data::prompt::{Prompt, PromptContent};
@@ -28,12 +27,12 @@ const INSTALL: &str = "give it an environment of its own: `python3 -m venv .venv
     .venv-math/bin/python";
 
 tamis_core::settings! {
-    /// The interpreter that has math-verify, and how its processes are kept. `score` and `acc` are 1 where the library
-    /// finds the completion's answer equal to the ground truth, otherwise 0; no answer where it cannot read the ground
-    /// truth. A ground truth that is a whole GSM8K solution is reduced to its answer.
+    /// The interpreter that has math-verify, and how its processes are kept. `score` and `acc` are 1 where
+    /// the library finds the completion's answer equal to the ground truth, otherwise 0; no answer where it
+    /// cannot read the ground truth. A ground truth that is a whole GSM8K solution is reduced to its answer.
     pub struct MathVerifySettings {
-        /// Python interpreter with `math-verify` 0.9.0, `latex2sympy2_extended` 1.11.0 and `antlr4-python3-runtime`
-        /// 4.13.2.
+        /// Python interpreter with `math-verify` 0.9.0, `latex2sympy2_extended` 1.11.0 and
+        /// `antlr4-python3-runtime` 4.13.2.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..pool: ProcessPool;
     }

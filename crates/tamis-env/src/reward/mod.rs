@@ -74,8 +74,8 @@ tamis_core::tagged! {
         /// `math`; `math`, `math_dapo`, `math_dapo_reasoning`, `aime*` → `math_dapo`. A source without a
         /// verifier is refused before anything is generated.
         BySource(kind::BySourceSettings) = "by_source",
-        /// What the prompt's environment gave (`environment`): the sum over the turns, each turn's as its part, with
-        /// `acc` 1 where it is solved.
+        /// What the prompt's environment gave (`environment`): the sum over the turns, each turn's as its
+        /// part, with `acc` 1 where it is solved.
         Environment(environment::EnvironmentReward) = "environment",
         /// 1 where a regular expression matches the whole completion, otherwise 0.
         Format(format::FormatSettings) = "format",
@@ -91,8 +91,8 @@ tamis_core::tagged! {
         Repetition(repetition::Repetition) = "repetition",
         /// DAPO's soft overlong punishment: 0 up to `max_length - buffer` tokens, then falling in a line.
         SoftOverlong(soft_overlong::SoftOverlongSettings) = "soft_overlong",
-        /// Tests of the Python program in the completion, run in a sandbox: 1 where all pass, or the share that
-        /// passes.
+        /// Tests of the Python program in the completion, run in a sandbox: 1 where all pass, or the share
+        /// that passes.
         Code(code::CodeSettings) = "code",
         /// A program that reads completions and writes scores, as JSON lines.
         Command(command::CommandSettings) = "command",

@@ -43,8 +43,8 @@ pub trait RewardSettings {
         self.is_verifier() && !self.is_external()
     }
 
-    /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`. Of an
-    /// external one that is nothing, where it does not say otherwise.
+    /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`.
+    /// Of an external one that is nothing, where it does not say otherwise.
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
         if self.is_external() { Ok(()) } else { self.build(context).map(drop) }
     }
@@ -75,9 +75,9 @@ pub trait RewardSettings {
 /// What the score of a reward says, and where it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nature {
-    /// The score says if an answer is right, so that it is a raw outcome. Otherwise it is a shaping term (length,
-    /// format, ...): a filter on a sum that holds it keeps groups whose members are all wrong. External functions
-    /// count as verifiers: what they score is not known.
+    /// The score says if an answer is right, so that it is a raw outcome. Otherwise it is a shaping term
+    /// (length, format, ...): a filter on a sum that holds it keeps groups whose members are all wrong.
+    /// External functions count as verifiers: what they score is not known.
     pub is_verifier: bool,
     /// The scores come from a program or server of the user, whose names are not known before it answers, and
     /// which may take long.

@@ -1,7 +1,7 @@
 //! `environment`: levels of a game, to be played turn by turn.
-//!
-//! **Partition.** Which side a level belongs to is a property of what it shows first: it is held out exactly where a
-//! fixed hash of that text falls below [`HELD_OUT_SHARE`]. So no training level opens as a held-out one does.
+//! **Partition.** Which side a level belongs to is a property of what it shows first: it is held out exactly
+//! where a fixed hash of that text falls below [`HELD_OUT_SHARE`]. So no training level opens as a held-out
+//! one does.
 //!
 //! **Determinism.** Level n of a side is a function of (seed, settings, side, n).
 
@@ -118,8 +118,8 @@ impl EnvironmentLevels {
         }
     }
 
-    /// Turns of a script that plays a prompt's level: each answer, and what is shown after it, `None` after the last.
-    /// Empty where the game has none to play.
+    /// Turns of a script that plays a prompt's level: each answer, and what is shown after it, `None` after
+    /// the last. Empty where the game has none to play.
     pub fn demonstrate(&self, prompt: &Prompt, key: Key) -> Vec<(String, Option<String>)> {
         let mut turns = Vec::new();
         let Some(start) = start_of(prompt) else { return turns };

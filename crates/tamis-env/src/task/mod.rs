@@ -1,5 +1,5 @@
-//! Tasks that make their own prompts: procedural arithmetic, levels of environments, and the calculator annotations of
-//! GSM8K.
+//! Tasks that make their own prompts: procedural arithmetic, levels of environments, and the calculator
+//! annotations of GSM8K.
 
 pub mod arithmetic;
 pub mod environment;
@@ -81,7 +81,8 @@ pub struct TaskPrompts {
     pub held_out: Vec<Prompt>,
     /// Lines for the log: what was read, made and left out.
     pub notes: Vec<String>,
-    /// Characters of completions that are in no prompt and no answer, for tokenizers that are made for the task.
+    /// Characters of completions that are in no prompt and no answer, for tokenizers that are made for the
+    /// task.
     pub alphabet: String,
 }
 

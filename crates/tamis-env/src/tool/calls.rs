@@ -19,14 +19,12 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const PYTHON: &str = "<|python_tag|>";
 
-/// The tool calls of an answer in their order, each readable or not; none if the answer calls no tool. The message of one
-/// that cannot be read is for the model.
-///
+/// The tool calls of an answer in their order, each readable or not; none if the answer calls no tool. The
+/// message of one that cannot be read is for the model.
 /// Forms: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them (Hermes, Qwen);
-/// `{"name": ..., "parameters": {...}}` as the whole answer or after `<|python_tag|>`, several with `;` between
-/// them
-/// (Llama 3); code after `<|python_tag|>`, which is a call of `python`. What a model thinks, up to
-/// `</think>`, calls nothing.
+/// `{"name": ..., "parameters": {...}}` as the whole answer or after `<|python_tag|>`, several with `;`
+/// between them (Llama 3); code after `<|python_tag|>`, which is a call of `python`. What a model thinks, up
+/// to `</think>`, calls nothing.
 ///
 /// ```
 /// use tamis_env::tool::tool_calls;

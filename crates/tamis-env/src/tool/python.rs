@@ -64,7 +64,8 @@ impl Tool for PythonTool {
         })
     }
 
-    /// A program that ends with another code than 0, as a traceback does, or at a limit is a call that failed.
+    /// A program that ends with another code than 0, as a traceback does, or at a limit is a call that
+    /// failed.
     fn call(&self, arguments: &Json) -> Result<ToolAnswer, String> {
         let Some(code) = arguments["code"].as_str() else {
             let text = "TypeError: python() needs the argument 'code', a string".to_owned();

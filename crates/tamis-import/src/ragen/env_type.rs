@@ -1,9 +1,8 @@
 //! RAGEN's kinds of environment with their `env_config`, and its tags: the table `ragen-environments.tsv`.
-//!
-//! A line without a setting begins a kind: ours with settings of ours that RAGEN has no name for, settings that
-//! RAGEN has and nothing says, and something to know about it; or no kind of ours, and what to do instead. A
-//! setting whose name ends in a dot stands for the entries of a mapping. The first of its lines whose `if` holds is
-//! taken, by `; ` beside that:
+//! A line without a setting begins a kind: ours with settings of ours that RAGEN has no name for, settings
+//! that RAGEN has and nothing says, and something to know about it; or no kind of ours, and what to do
+//! instead. A setting whose name ends in a dot stands for the entries of a mapping. The first of its lines
+//! whose `if` holds is taken, by `; ` beside that:
 //!
 //! | becomes | condition | the setting |
 //! |---|---|---|

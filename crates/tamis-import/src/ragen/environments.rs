@@ -218,8 +218,8 @@ fn find_type(name: &str, key: &str, place: &Place, t: &mut Translator) -> Option
     None
 }
 
-/// Our settings of the environment: those of keys are set, the others go into `pairs`. Returns its own limit of
-/// actions, with the key that says it.
+/// Our settings of the environment: those of keys are set, the others go into `pairs`. Returns its own limit
+/// of actions, with the key that says it.
 fn settings(
     known: &Known,
     place: &Place,
@@ -290,7 +290,8 @@ fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Transla
     all
 }
 
-/// How many actions an episode may have: the tag's number, or the environment's own limit where that is lower.
+/// How many actions an episode may have: the tag's number, or the environment's own limit where that is
+/// lower.
 fn actions(
     known: &Known,
     place: &Place,

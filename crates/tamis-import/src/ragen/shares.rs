@@ -4,8 +4,8 @@ use super::played::{Place, TRAIN_TAGS, VAL_TAGS};
 use crate::translator::{Translator, show};
 use tamis_config::tree::{Value, parse_float};
 
-/// Training or validation: its tags, how many groups each of them has, how many there are, and RAGEN's default
-/// of that.
+/// Training or validation: its tags, how many groups each of them has, how many there are, and RAGEN's
+/// default of that.
 pub(super) struct Side {
     tags: &'static str,
     groups: &'static str,

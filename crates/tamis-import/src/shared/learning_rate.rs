@@ -2,8 +2,8 @@
 
 use crate::translator::Translator;
 
-/// A learning-rate schedule into one of ours: the keys of the steps of the warm-up, of their share, of what is
-/// left at the end and of the number of steps, and the names of the kind.
+/// A learning-rate schedule into one of ours: the keys of the steps of the warm-up, of their share, of what
+/// is left at the end and of the number of steps, and the names of the kind.
 pub(crate) fn schedule(
     ours: &str,
     [steps, ratio, min_ratio, total]: [&str; 4],

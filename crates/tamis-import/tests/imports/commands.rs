@@ -7,10 +7,9 @@
 //! whole  WORDS  a command of which the whole configuration is shown
 //! WORDS         a command; two blanks lie between words, `file {..}` is a file with this text
 //! ```
-//!
-//! The snapshot shows of the first words all that becomes of them, of a command what is otherwise than without its
-//! own words: a note on a key, `-KEY` for a note that is gone, after `=` the values that no note tells of, after
-//! `!` a finding, and errors.
+//! The snapshot shows of the first words all that becomes of them, of a command what is otherwise than
+//! without its own words: a note on a key, `-KEY` for a note that is gone, after `=` the values that no note
+//! tells of, after `!` a finding, and errors.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -75,8 +75,8 @@ impl LimitAdvice {
 pub struct Costs {
     /// Each mode.
     pub modes: Vec<ModeCost>,
-    /// The round that is recommended, for groups of the size that is ([`Advice::group_size`](super::Advice), otherwise the
-    /// plan's).
+    /// The round that is recommended, for groups of the size that is ([`Advice::group_size`](super::Advice),
+    /// otherwise the plan's).
     pub round: Option<RoundAdvice>,
     /// The limit that is recommended for that round.
     pub limit: Option<LimitAdvice>,
@@ -90,7 +90,8 @@ pub struct Costs {
 /// What costs follow from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostBasis {
-    /// Keep rate of groups of the plan's n; where it is not known, groups that end early are all that has a cost.
+    /// Keep rate of groups of the plan's n; where it is not known, groups that end early are all that has a
+    /// cost.
     pub keep: Option<Estimate>,
     /// Keep rate of groups of the plan's first members, where groups end with these: so many of the prompts
     /// that are drawn come to a kept group.
@@ -205,8 +206,8 @@ impl Costs {
         Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, usual_limit }
     }
 
-    /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which is none,
-    /// where it would be very high.
+    /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which
+    /// is none, where it would be very high.
     pub(super) fn limit_of_whole_batches(keep: f64, train: usize) -> u64 {
         let half = Rounds { train, generated: train, keep: keep / 2.0 };
         half.exceeded_with(EXCEEDED, MOST_ROUNDS).unwrap_or(0)

@@ -39,8 +39,8 @@ fn rate_of(value: &Value) -> Option<f64> {
     value.as_f64().filter(|rate| (0.0..=1.0).contains(rate))
 }
 
-/// Pass rates of the first rows of the files, with the name of their column; `None` where no column holds any, or a row
-/// has something else there.
+/// Pass rates of the first rows of the files, with the name of their column; `None` where no column holds
+/// any, or a row has something else there.
 fn read_rates(files: &[PathBuf]) -> Option<(String, Vec<f64>)> {
     let mut rates = Vec::new();
     let mut column: Option<Vec<String>> = None;
@@ -60,9 +60,9 @@ fn read_rates(files: &[PathBuf]) -> Option<(String, Vec<f64>)> {
     Some((column?.join("."), rates))
 }
 
-/// The lines that a run says at its start where a column of its training data has pass rates: the share of groups that
-/// would differ within if its policy solved what was solved there, and what a batch costs then. Nothing where there is
-/// no such column.
+/// The lines that a run says at its start where a column of its training data has pass rates: the share of
+/// groups that would differ within if its policy solved what was solved there, and what a batch costs then.
+/// Nothing where there is no such column.
 pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
     let Some((column, rates)) = read_rates(files).filter(|_| plan.n > 1) else { return Vec::new() };
     let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / rates.len() as f64;

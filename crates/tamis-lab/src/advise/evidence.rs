@@ -191,8 +191,9 @@ impl Groups {
         self.other_steps = Some((first.min(step), last.max(step)));
     }
 
-    /// The groups with the members that say without bias how often members differ: all of them, or the first ones of every
-    /// group where groups ended with these. What only groups with unlike first members went on to is left out.
+    /// The groups with the members that say without bias how often members differ: all of them, or the first
+    /// ones of every group where groups ended with these. What only groups with unlike first members went on
+    /// to is left out.
     pub fn unbiased(&self) -> Cow<'_, Self> {
         let Some(first) = self.first_members else { return Cow::Borrowed(self) };
         let mut groups = self.clone();
@@ -293,15 +294,15 @@ impl Groups {
 pub struct LoggedCounts {
     /// Groups judged and kept, of each step of which both are known; the last steps alone.
     pub steps: Vec<(u64, u64)>,
-    /// Whether the run's own filter judged otherwise, or there was none: then groups count as kept whose members differ in
-    /// reward, by `all/frac_reward_zero_std`.
+    /// Whether the run's own filter judged otherwise, or there was none: then groups count as kept whose
+    /// members differ in reward, by `all/frac_reward_zero_std`.
     pub is_by_rewards: bool,
     /// Whether that share is not there, so that no group counts as kept.
     pub is_of_another_rule: bool,
     /// Share of groups that were kept where no step tells both numbers.
     pub keep_rate: Option<f64>,
-    /// Of a log that does not tell what the last batch of a step kept; [`Self::steps`] then has what the steps are expected
-    /// to have kept.
+    /// Of a log that does not tell what the last batch of a step kept; [`Self::steps`] then has what the
+    /// steps are expected to have kept.
     pub of_filled: Option<FilledSteps>,
     /// The steps that they are of.
     pub range: Option<(u64, u64)>,
@@ -319,7 +320,8 @@ pub struct LoggedCounts {
     pub truncated: Option<f64>,
     /// Mean entropy of a token in the last step.
     pub entropy: Option<f64>,
-    /// Groups generated, trajectories in them, and groups dropped and kept, of each step of which all four are known.
+    /// Groups generated, trajectories in them, and groups dropped and kept, of each step of which all four
+    /// are known.
     pub members: Vec<[u64; 4]>,
     /// Whether groups ended with their first members where these were alike.
     pub is_screened: bool,
@@ -346,9 +348,9 @@ impl LoggedCounts {
         self.steps.iter().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1))
     }
 
-    /// Finds how many members groups have, where their configuration does not say it and all have as many, or whether they
-    /// ended with their first members: the configuration says that, or a reason of the filter, or that dropped groups had
-    /// fewer members than others.
+    /// Finds how many members groups have, where their configuration does not say it and all have as many, or
+    /// whether they ended with their first members: the configuration says that, or a reason of the filter,
+    /// or that dropped groups had fewer members than others.
     pub(super) fn find_members(&mut self, plan: &Plan) {
         let has_reason = self.dropped_by.get("screened").is_some_and(|number| *number > 0);
         let size = self.sampled.n.unwrap_or(plan.n);

@@ -1,13 +1,15 @@
-//! The keep rate of steps of whose last batch nothing is told but that it filled the step, as verl prints them.
-//!
-//! Of a step that took M batches of G prompts the first M - 1 kept S groups together, S < T, and the last one the T - S
-//! that were missing, or more. Counting the first ones alone is biased, for a batch that keeps few is followed by another. The
-//! likelihood of keep rate k is that of S among (M - 1) G, times P(Bin(G, k) >= T - S), and log-concave in k.
+//! The keep rate of steps of whose last batch nothing is told but that it filled the step, as verl prints
+//! them.
+//! Of a step that took M batches of G prompts the first M - 1 kept S groups together, S < T, and the last one
+//! the T - S that were missing, or more. Counting the first ones alone is biased, for a batch that keeps few
+//! is followed by another. The likelihood of keep rate k is that of S among (M - 1) G, times P(Bin(G, k) >=
+//! T - S), and log-concave in k.
 
 use super::keep_rate::Estimate;
 use crate::cost::rounds::ln_at_least;
 
-/// Twice the logarithm of a likelihood ratio that is exceeded in a tenth of cases: a chi-square's of one freedom.
+/// Twice the logarithm of a likelihood ratio that is exceeded in a tenth of cases: a chi-square's of one
+/// freedom.
 const RATIO: f64 = 2.705_543_454;
 /// Cuts of an interval in which a rate is looked for.
 const CUTS: usize = 45;
@@ -56,8 +58,9 @@ impl FilledStep {
     }
 }
 
-/// The keep rate at which these steps are likeliest, with the interval of likelihoods that holds it nine times in ten. Each
-/// step is [possible](FilledStep::is_possible), and wants more groups than its first batches kept.
+/// The keep rate at which these steps are likeliest, with the interval of likelihoods that holds it nine
+/// times in ten. Each step is [possible](FilledStep::is_possible), and wants more groups than its first
+/// batches kept.
 pub(super) fn keep_rate(steps: &[FilledStep]) -> Estimate {
     let of = |keep: f64| steps.iter().map(|step| step.log_likelihood(keep)).sum::<f64>();
     let (mut low, mut high) = (0.0_f64, 1.0_f64);

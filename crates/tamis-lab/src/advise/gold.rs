@@ -3,9 +3,9 @@
 /// What stands before an answer.
 const MARKS: [&str; 5] = ["####", "\\boxed{", "A:", "answer is", "answer:"];
 
-/// Whether the answer that a completion gives last is the one that rewards compare with: what follows the last
-/// `####`, `\boxed{`, `A:`, `answer is` or `answer:`, otherwise the last number of the last line, or that line.
-/// Numbers are compared by value; elsewhere case, spaces and punctuation around it do not count.
+/// Whether the answer that a completion gives last is the one that rewards compare with: what follows the
+/// last `####`, `\boxed{`, `A:`, `answer is` or `answer:`, otherwise the last number of the last line, or
+/// that line. Numbers are compared by value; elsewhere case, spaces and punctuation around it do not count.
 ///
 /// ```
 /// use tamis_lab::advise::shows_gold;

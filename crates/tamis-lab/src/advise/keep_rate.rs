@@ -223,8 +223,8 @@ impl Sums {
         (all > 0.0).then(|| correct / all)
     }
 
-    /// The same groups say it of every size up to the common one; beyond it those that are large enough say how
-    /// much more is kept, so that other prompts among them change no keep rate.
+    /// The same groups say it of every size up to the common one; beyond it those that are large enough say
+    /// how much more is kept, so that other prompts among them change no keep rate.
     fn counted(&self, sizes: &[usize], common: usize, place: usize) -> Option<f64> {
         let of = |place: usize| {
             self.mixed.get(place).filter(|sum| sum.weight > 0.0).map(|sum| sum.mixed / sum.weight)

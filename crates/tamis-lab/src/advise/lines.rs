@@ -41,7 +41,8 @@ pub(super) struct Values<'a> {
 /// Members from which on one right answer in a group lies outside of EasyR1's window.
 const WINDOW: usize = 100;
 
-/// Names of a number in tamis, verl and EasyR1. A `score` of verl's dumps is the sum of a trajectory's rewards.
+/// Names of a number in tamis, verl and EasyR1. A `score` of verl's dumps is the sum of a trajectory's
+/// rewards.
 fn metric(outcome: &str) -> [&str; 3] {
     match outcome {
         "reward" | "seq_reward" => ["seq_reward", "seq_reward", "overall"],
@@ -51,7 +52,8 @@ fn metric(outcome: &str) -> [&str; 3] {
     }
 }
 
-/// A name as YAML and Hydra read it: in quotes where it is more than letters, digits and marks without a meaning.
+/// A name as YAML and Hydra read it: in quotes where it is more than letters, digits and marks without a
+/// meaning.
 fn quoted(name: &str, quote: &str) -> String {
     let is_plain = name.starts_with(char::is_alphabetic)
         && name.chars().all(|of| of.is_alphanumeric() || "_./-".contains(of));
@@ -184,8 +186,8 @@ impl Values<'_> {
         lines
     }
 
-    /// The window on a group's mean in which its members differ: 0.01 and 0.99 of the way from the smaller value to
-    /// the larger one. `None` where a mean does not tell.
+    /// The window on a group's mean in which its members differ: 0.01 and 0.99 of the way from the smaller
+    /// value to the larger one. `None` where a mean does not tell.
     fn window(&self) -> Option<(String, String)> {
         let (low, top) = self.values.filter(|_| self.n < WINDOW)?;
         let at = |share: f64| {

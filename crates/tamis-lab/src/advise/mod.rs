@@ -8,9 +8,8 @@
 //!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
 //! training data -> data_column.rs: what pass rates in it say at a run's start
 //! ```
-//!
-//! [`advise`] is a pure function of evidence and plan. The model of cost is [`crate::cost`], which `tamis simulate`
-//! uses too.
+//! [`advise`] is a pure function of evidence and plan. The model of cost is [`crate::cost`], which
+//! `tamis simulate` uses too.
 
 mod cost;
 mod data_column;
@@ -87,7 +86,8 @@ pub struct Sample {
     pub trajectories: Option<usize>,
     /// Groups by their number of members.
     pub sizes: BTreeMap<usize, u64>,
-    /// Whether groups ended with their first members; then figures are those of the first members of every group.
+    /// Whether groups ended with their first members; then figures are those of the first members of every
+    /// group.
     pub screened: Option<Screened>,
     /// The steps that they are of.
     pub steps: Option<(u64, u64)>,
@@ -179,7 +179,8 @@ pub struct Advice {
     pub costs: Option<Costs>,
     /// Size of a group that is recommended, with the reason, where it is not the plan's.
     pub group_size: Option<(usize, String)>,
-    /// Whether groups of that size should begin with some of their members; `None` where they should not and do not.
+    /// Whether groups of that size should begin with some of their members; `None` where they should not and
+    /// do not.
     pub screening: Option<ScreeningAdvice>,
     /// Numbers that a filter could look at.
     pub metrics: Vec<MetricAdvice>,
@@ -312,8 +313,8 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
             plan.gen_batch_size = counts.gen_batch_size.unwrap_or(size);
         }
     }
-    // Groups as they were counted, which are not always those that are planned: where they ended with their first members,
-    // so many were judged.
+    // Groups as they were counted, which are not always those that are planned: where they ended with their
+    // first members, so many were judged.
     let size = counts.sampled.n.unwrap_or(plan.n);
     let own = if counts.is_screened { counts.first_members.unwrap_or(0) } else { size };
     plan.n = if plan.n > 0 { plan.n } else { size };

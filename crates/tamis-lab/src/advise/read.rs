@@ -115,8 +115,8 @@ fn tables(path: &Path) -> Result<Vec<(Option<u64>, PathBuf)>, FolderError> {
     Ok(files)
 }
 
-/// What the configuration of a run, or of the run that a file is of, says of how groups were sampled, whatever is planned
-/// now.
+/// What the configuration of a run, or of the run that a file is of, says of how groups were sampled,
+/// whatever is planned now.
 fn sampled(path: &Path) -> Sampled {
     let folder = path.parent();
     let run = match path.file_name().and_then(|name| name.to_str()) {
@@ -244,8 +244,8 @@ impl VerlGap {
     }
 }
 
-/// The counts of what verl prints: of each step how many batches it took, and what all but the last one kept. Of a log the
-/// last steps are read that say enough, unless a range is given.
+/// The counts of what verl prints: of each step how many batches it took, and what all but the last one kept.
+/// Of a log the last steps are read that say enough, unless a range is given.
 fn count_filled(
     summary: &WatchedRun,
     range: Option<StepRange>,
@@ -263,7 +263,8 @@ fn count_filled(
     let count = |count: Option<u64>| {
         count.and_then(|count| usize::try_from(count).ok()).filter(|count| (1..=MOST_PROMPTS).contains(count))
     };
-    // A step that its first batch filled has no line that says what it wanted: that is what the one before it did.
+    // A step that its first batch filled has no line that says what it wanted: that is what the one before it
+    // did.
     let first = of_range.iter().find_map(|point| count(point.target));
     let mut target = first.ok_or_else(|| {
         if of_range.iter().any(|point| point.batches > 1) {
@@ -330,8 +331,8 @@ fn count_filled(
     Ok(())
 }
 
-/// The counts of a summary. What a filter keeps that judges otherwise, and a run without one, is no count of groups whose
-/// members differ: that is taken from the share of those whose rewards are alike.
+/// The counts of a summary. What a filter keeps that judges otherwise, and a run without one, is no count of
+/// groups whose members differ: that is taken from the share of those whose rewards are alike.
 fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> LoggedCounts {
     let mut counts = LoggedCounts {
         dropped_by: summary.dropped_by.clone(),

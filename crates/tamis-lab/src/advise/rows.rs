@@ -55,7 +55,8 @@ const NO_SCORES: [&str; 25] = [
 ];
 /// Outcomes, best first; what has one of these names says what is correct.
 pub(super) const OUTCOMES: [&str; 6] = ["acc", "accuracy", "success", "score", "metric_value", "reward"];
-/// A size that fewer than one in so many groups have which ended with their first members is that of a group that lost rows.
+/// A size that fewer than one in so many groups have which ended with their first members is that of a group
+/// that lost rows.
 const FEW: u64 = 100;
 /// Groups that all differ within from which on it looks as if the others had been left out.
 const ALL_MIXED: usize = 20;
@@ -123,8 +124,8 @@ impl Reader {
         }
     }
 
-    /// Reads one file; rows that do not say their step are of the file's. Where steps are asked for, those of none are left
-    /// out.
+    /// Reads one file; rows that do not say their step are of the file's. Where steps are asked for, those of
+    /// none are left out.
     pub(super) fn read(
         &mut self,
         file: &Path,
@@ -375,8 +376,8 @@ fn is_wanted(column: Column<'_>) -> bool {
         || truths.chain(["prompt_id"]).any(|name| name == column.name)
 }
 
-/// Members with which groups were begun, of groups of which some ended with these: the smallest size that they have, where
-/// the run changed it.
+/// Members with which groups were begun, of groups of which some ended with these: the smallest size that
+/// they have, where the run changed it.
 fn first_members(groups: &[Group]) -> Option<usize> {
     let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
     for group in groups.iter().filter(|group| group.is_screened) {

@@ -391,8 +391,8 @@ fn groups_that_are_not_worth_it() {
     assert_eq!(advice(&split, &Plan::default()).group_size, None);
 }
 
-/// Groups of 8 of 4000 prompts whose pass rates are spread out, most of them hard; and the same as a run has them that begins
-/// with `first` members and ends groups in which these are alike.
+/// Groups of 8 of 4000 prompts whose pass rates are spread out, most of them hard; and the same as a run has
+/// them that begins with `first` members and ends groups in which these are alike.
 fn ended_early(first: usize) -> (Groups, Groups) {
     let key = tamis_core::random::Key::new(3, tamis_core::random::Purpose::Task);
     let of = |prompt: u64| {
@@ -417,8 +417,8 @@ fn ended_early(first: usize) -> (Groups, Groups) {
     (whole, screened)
 }
 
-/// The same prompts are told alike, whether their groups were ended early or not; only what goes beyond the first members is
-/// by the fit.
+/// The same prompts are told alike, whether their groups were ended early or not; only what goes beyond the
+/// first members is by the fit.
 #[test]
 fn groups_that_ended_early_bias_nothing() {
     let (whole, screened) = ended_early(3);
@@ -492,7 +492,8 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
     assert_eq!(told, [(3, KeepRateSource::Counted), (8, KeepRateSource::AtLeast)], "{found}");
     assert_eq!((found.pass_rate, found.spread.clone()), (None, None));
     assert!((found.keep_rates[0].rate.value - 4.0 / 37.0).abs() < 1e-12);
-    // Of whole groups it is a bound, by which nothing is counted: what ends early is all that has a cost, (5 + 3 / k) / 8.
+    // Of whole groups it is a bound, by which nothing is counted: what ends early is all that has a cost,
+    // (5 + 3 / k) / 8.
     assert_eq!((found.keep_rate, found.filter.filter), (None, None));
     let costs = found.costs.as_ref().unwrap();
     assert_eq!(costs.modes.iter().map(|mode| mode.name).collect::<Vec<_>>(), ["screened"]);
@@ -560,7 +561,8 @@ fn what_is_said_of_limits_and_of_other_sizes() {
     assert!(text.contains("filter on `acc`, which keeps 77.8% of groups of 8"), "{text}");
 }
 
-/// The condition is how unlike prompts are, not how many groups are kept: where all are alike whole groups cost less.
+/// The condition is how unlike prompts are, not how many groups are kept: where all are alike whole groups
+/// cost less.
 #[test]
 fn first_members_are_advised_where_they_pay() {
     let key = tamis_core::random::Key::new(8, tamis_core::random::Purpose::Task);
@@ -594,7 +596,8 @@ fn first_members_are_advised_where_they_pay() {
     assert_eq!(of_log.screening, None);
 }
 
-/// A run that drops nothing, or by another rule, tells of differing rewards by their share alone; keep rates rise with the size.
+/// A run that drops nothing, or by another rule, tells of differing rewards by their share alone; keep rates
+/// rise with the size.
 #[test]
 fn what_another_filter_keeps_is_no_keep_rate() {
     let rows = |dropped: u64, alike: &str| {
@@ -632,8 +635,8 @@ fn what_another_filter_keeps_is_no_keep_rate() {
     // What a filter by differing rewards keeps is counted as it says.
     let own = read_of(&[("metrics.jsonl", rows(120, alike))], "metrics.jsonl", &bare);
     assert!((own.keep_rate.unwrap().value - 0.4).abs() < 0.01, "{own}");
-    // Of a run whose rewards differ in all groups nothing else is said, and of a log that tells of dropped groups its counts
-    // are taken, whatever is planned.
+    // Of a run whose rewards differ in all groups nothing else is said, and of a log that tells of dropped
+    // groups its counts are taken, whatever is planned.
     let plan = Plan { has_filter: Some(false), ..bare };
     let differing = rows(0, ",\"all/frac_reward_zero_std\":0.0");
     let found = read_of(&[("metrics.jsonl", differing)], "metrics.jsonl", &plan);

@@ -64,8 +64,8 @@ fn named(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
     writeln!(f, "{name:<WIDTH$}{text}")
 }
 
-/// A line that begins so and goes on with what a batch costs in the plan's mode, and one more where its limit on rounds
-/// will be too low.
+/// A line that begins so and goes on with what a batch costs in the plan's mode, and one more where its limit
+/// on rounds will be too low.
 pub(super) fn cost_lines(head: String, costs: Option<&Costs>, plan: &Plan) -> Vec<String> {
     let mut line = head;
     let mode = plan.mode.unwrap_or("rounds");

@@ -44,8 +44,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// The looks of lines, of each of which it is said whether others are compared with it, and is dashed then:
-    /// no two alike, up to twice as many as there are colours.
+    /// The looks of lines, of each of which it is said whether others are compared with it, and is dashed
+    /// then: no two alike, up to twice as many as there are colours.
     pub fn of(are_baselines: &[bool]) -> Vec<Self> {
         let mut counts = [0, 0];
         let of = |is_baseline: &bool| {

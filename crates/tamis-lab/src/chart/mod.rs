@@ -5,10 +5,9 @@
 //!                                          named dots (scatter.rs), lying bars (bars.rs),
 //!                                          or a sparkline without axes (spark.rs)
 //! ```
-//!
-//! Colours are classes (`c0` to `c7`, `h0` to `h10`, fills `s0` to `s9`), which the style sheet of a page gives a
-//! value for light and dark screens and for paper. Nothing is told by colour alone: lines have dashes, layers
-//! patterns, and under a chart its numbers stand in a table.
+//! Colours are classes (`c0` to `c7`, `h0` to `h10`, fills `s0` to `s9`), which the style sheet of a page
+//! gives a value for light and dark screens and for paper. Nothing is told by colour alone: lines have
+//! dashes, layers patterns, and under a chart its numbers stand in a table.
 
 pub mod axis;
 pub mod bars;

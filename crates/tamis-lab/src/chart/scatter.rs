@@ -35,8 +35,8 @@ pub struct Axis {
     pub y: Option<(f64, f64)>,
 }
 
-/// Draws dots with their names: each beside its dot, or where there is room near it with a line between them. Dots that
-/// lie on each other have their names in one block.
+/// Draws dots with their names: each beside its dot, or where there is room near it with a line between them.
+/// Dots that lie on each other have their names in one block.
 pub fn svg(heading: Heading<'_>, dots: &[Dot], least: Axis) -> String {
     let finite: Vec<&Dot> = dots.iter().filter(|dot| dot.x.is_finite() && dot.y.is_finite()).collect();
     if finite.is_empty() {
@@ -142,7 +142,8 @@ fn distance(one: (f64, f64), other: (f64, f64)) -> f64 {
     ((one.0 - other.0).powi(2) + (one.1 - other.1).powi(2)).sqrt()
 }
 
-/// Gives every name the nearest room that is free of names and dots, preferring such where no line crosses a name.
+/// Gives every name the nearest room that is free of names and dots, preferring such where no line crosses a
+/// name.
 fn place_names(names: &mut [Name], sizes: &[(f64, f64)], dots: &[(f64, f64)], frame: &Frame) {
     let ((left, right), (top, bottom)) = (frame.sides(), frame.edges());
     for number in 0..names.len() {

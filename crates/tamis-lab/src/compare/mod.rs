@@ -209,8 +209,9 @@ fn number(series: &Series, name: &str, measure: Measure, limits: [Option<f64>; 3
     }
 }
 
-/// The variants of some run directories or files of metrics: those of one folder whose names end in `seed1`, `seed2`, ...
-/// are runs of one, and the first is the baseline. Variants of one name get the folder around them in front.
+/// The variants of some run directories or files of metrics: those of one folder whose names end in `seed1`,
+/// `seed2`, ... are runs of one, and the first is the baseline. Variants of one name get the folder around
+/// them in front.
 pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
     let mut found: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     for path in paths {
@@ -227,8 +228,8 @@ pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
     names.into_iter().zip(runs).map(of).collect()
 }
 
-/// Where a run is, without the seed in its name: for a file of metrics in a run directory the directory, for any other
-/// the file without its suffix.
+/// Where a run is, without the seed in its name: for a file of metrics in a run directory the directory, for
+/// any other the file without its suffix.
 fn without_seed(path: &Path) -> PathBuf {
     let is_metrics = path.file_name().is_some_and(|name| name == tamis_run::directory::METRICS);
     let named = if is_metrics { path.parent().filter(|parent| parent.file_name().is_some()) } else { None };

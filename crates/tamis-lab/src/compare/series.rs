@@ -60,7 +60,8 @@ pub fn metrics_of(path: &Path) -> PathBuf {
 }
 
 impl Series {
-    /// Reads a file, or the one in a run directory. A last line that is not whole yet, and damaged ones are left out.
+    /// Reads a file, or the one in a run directory. A last line that is not whole yet, and damaged ones are
+    /// left out.
     ///
     /// # Errors
     /// Where it cannot be read, or has lines of which none is a row of metrics.
@@ -165,8 +166,8 @@ impl Series {
     }
 }
 
-/// A row as an object. Python writes `NaN`, `Infinity` and `-Infinity`, which JSON does not have: they are read as the texts that
-/// stand for them.
+/// A row as an object. Python writes `NaN`, `Infinity` and `-Infinity`, which JSON does not have: they are
+/// read as the texts that stand for them.
 ///
 /// # Errors
 /// A line that is no object.
@@ -177,8 +178,8 @@ pub(crate) fn read_object(line: &str) -> Result<Map<String, Value>, serde_json::
     })
 }
 
-/// A line with Python's words for what is not finite in quotes, and such a word in place of a number beyond all numbers;
-/// those within texts aside.
+/// A line with Python's words for what is not finite in quotes, and such a word in place of a number beyond
+/// all numbers; those within texts aside.
 fn quote_not_finite(line: &str) -> String {
     let mut quoted = String::with_capacity(line.len());
     let mut rest = line;

@@ -52,8 +52,8 @@ pub struct FilterOptions {
 /// trajectory *unscored* (outside the group's statistics, never a zero); booleans count as 0 and 1.
 ///
 /// # Errors
-/// Outputs that would destroy something, columns and rows that lack what the layout names; nothing is written unless
-/// every row could be read.
+/// Outputs that would destroy something, columns and rows that lack what the layout names; nothing is written
+/// unless every row could be read.
 pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
     judge_file(options).map_err(|fault| match fault.cause().and_then(unread_hint) {
         Some(hint) => fault.with_hint(hint),

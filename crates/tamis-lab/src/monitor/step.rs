@@ -131,7 +131,8 @@ impl Step {
         (sum.max(least), known.len() as u64, is_whole)
     }
 
-    /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the step.
+    /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the
+    /// step.
     pub(super) fn kept_before_last(&self) -> Option<u64> {
         self.count(&["train/num_gen_batches"]).filter(|batches| *batches > 0)?;
         if self.names_batches || self.count(&["train/num_kept_prompts"]).is_some() {

@@ -156,7 +156,8 @@ pub struct PastStep {
     pub kept: Option<u64>,
     /// Groups dropped.
     pub dropped: Option<u64>,
-    /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the step.
+    /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the
+    /// step.
     #[serde(skip)]
     pub kept_before_last: Option<u64>,
     /// Groups that it wanted, where lines say it.

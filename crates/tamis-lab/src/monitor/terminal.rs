@@ -98,8 +98,9 @@ fn next(watch: &mut Watch) -> WatchedRun {
     summary
 }
 
-/// What the user wants, from now on. Events are read in a thread of their own: where the terminal has gone, that reading never
-/// returns (crossterm 0.29 reads the end of its input again and again), and what ends the view is a signal or a failed drawing.
+/// What the user wants, from now on. Events are read in a thread of their own: where the terminal has gone,
+/// that reading never returns (crossterm 0.29 reads the end of its input again and again), and what ends the
+/// view is a signal or a failed drawing.
 fn listen() -> Receiver<io::Result<Wish>> {
     let (sender, wishes) = mpsc::channel();
     std::thread::spawn(move || {

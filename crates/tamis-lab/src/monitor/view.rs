@@ -1,7 +1,6 @@
 //! Draws as much as fits into the terminal, the most important first.
-//!
-//! A small terminal shows only lines. From `WIDE` columns and `TALL` lines on there are charts and a table of the
-//! last steps. Colours only repeat what words say.
+//! A small terminal shows only lines. From `WIDE` columns and `TALL` lines on there are charts and a table of
+//! the last steps. Colours only repeat what words say.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -98,7 +97,8 @@ fn named(name: &str, said: &str, style: Style) -> Line<'static> {
     Line::from(Span::styled(format!("{name:<NAMES$}{}", one_line(said)), style))
 }
 
-/// Lines for a small terminal: what ended the run, the figures of the batches, then as much as there is room for.
+/// Lines for a small terminal: what ended the run, the figures of the batches, then as much as there is room
+/// for.
 fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let messages = text::messages(summary);

@@ -10,8 +10,8 @@ use super::sieve::words;
 use crate::chart::axis::figure as number;
 use crate::html::{escape, head, row};
 
-/// What came in, and where it went. What a step hands to the next is counted in both: of the run, what its first step
-/// was handed came in, and what its last one hands on went out.
+/// What came in, and where it went. What a step hands to the next is counted in both: of the run, what its
+/// first step was handed came in, and what its last one hands on went out.
 const SOURCES: [&str; 3] = ["generated", "carried_in", "in_flight_in"];
 const PLACES: [&str; 10] = [
     "trained",
@@ -145,7 +145,8 @@ fn files(run: &Run) -> String {
         number(run.groups.num_trajectories() as f64),
         listed.join(", ")
     );
-    // Members of failed groups are in no file, and of a run that is under way files and metrics need not agree.
+    // Members of failed groups are in no file, and of a run that is under way files and metrics need not
+    // agree.
     let trained = |step: &StepGroups| {
         step.verdicts.iter().find(|(name, _)| name == "trained").map_or(0, |(_, count)| *count)
     };

@@ -6,10 +6,9 @@
 //!                                 rollouts/     -> Groups     sieve.rs: what became of groups, heat map
 //!                                               -> samples    cards.rs: completions side by side
 //! ```
-//!
-//! The page contains its style and its script and loads nothing from elsewhere. All of it can be read without the
-//! script. The same files give the same bytes. If there is too much for one page, it is thinned evenly, and the page
-//! says so.
+//! The page contains its style and its script and loads nothing from elsewhere. All of it can be read without
+//! the script. The same files give the same bytes. If there is too much for one page, it is thinned evenly,
+//! and the page says so.
 
 mod accounting;
 mod cards;
@@ -70,7 +69,8 @@ pub struct Page {
 /// Reads the runs and makes the page.
 ///
 /// # Errors
-/// A path that is no run, or a step that no run has. What is missing in a run that is one is no error, but noted in the page.
+/// A path that is no run, or a step that no run has. What is missing in a run that is one is no error, but
+/// noted in the page.
 pub fn page(options: &PageOptions) -> Result<Page, Fault> {
     let mut runs: Vec<Run> = Vec::new();
     for path in &options.runs {

@@ -56,8 +56,8 @@ impl Places {
         (self.at(0), self.at(self.count.saturating_sub(1)))
     }
 
-    /// Values of steps by place: their mean, with the least and the largest. A place with an infinite value is
-    /// infinite.
+    /// Values of steps by place: their mean, with the least and the largest. A place with an infinite value
+    /// is infinite.
     pub(crate) fn gather(self, values: impl Iterator<Item = (u64, f64)>) -> Vec<Option<Point>> {
         let mut sums: Vec<Option<(f64, f64, Point)>> = vec![None; self.count];
         for (step, value) in values.filter(|(_, value)| !value.is_nan()) {

@@ -191,7 +191,8 @@ pub(crate) struct LogFacts {
     /// When its first and its last line were written.
     pub(crate) times: (String, String),
     pub(crate) error: Option<String>,
-    /// Whether it ends with all steps done; of one that data or epochs ended, no setting says how many those are.
+    /// Whether it ends with all steps done; of one that data or epochs ended, no setting says how many those
+    /// are.
     pub(crate) is_finished: bool,
 }
 

@@ -1,10 +1,9 @@
 //! Groups that a page shows in full: which ones, and their texts.
-//!
 //! The choice depends on the run's files alone, never on chance: the same files give the same page. Steps are
 //! taken evenly, the first and the last among them, and of several runs some that all of them have. Of a step
-//! every kind of verdict gets its turn, the commonest first; within a kind an order of prompts decides that is
-//! the same in every run, so that runs of the same prompts show the same ones where they can. Of large groups
-//! the members are taken evenly by reward.
+//! every kind of verdict gets its turn, the commonest first; within a kind an order of prompts decides that
+//! is the same in every run, so that runs of the same prompts show the same ones where they can. Of large
+//! groups the members are taken evenly by reward.
 
 use tamis_data::columns::Columns;
 use tamis_data::records::RecordError;

@@ -28,19 +28,20 @@ const MOST_WAYS: usize = 128;
 /// Standard errors that chance is said to be.
 const DEVIATIONS: f64 = 3.0;
 
-/// A bound from below, on average over runs, for every policy that neither chooses prompts nor ends groups early; of
-/// its time also for none that gives groups up while they generate. Over the steps that are measured.
+/// A bound from below, on average over runs, for every policy that neither chooses prompts nor ends groups
+/// early; of its time also for none that gives groups up while they generate. Over the steps that are
+/// measured.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LowerBound {
-    /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what is cut
-    /// is wrong.
+    /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what
+    /// is cut is wrong.
     pub generated_per_kept: f64,
     /// The same by the pass rates alone, as if nothing were cut. Infinite if the filter then keeps no group.
     pub before_cuts: f64,
     /// Seconds of a step whose batch is full of kept groups: its tokens, 1 / k times those of its groups, are
     /// decoded with every slot full; or of training those that are kept, whichever is longer. Of a step with
-    /// fewer kept groups the same share ([`PolicyResult::kept_share`](crate::simulate::PolicyResult::kept_share)). None
-    /// without servers.
+    /// fewer kept groups the same share
+    /// ([`PolicyResult::kept_share`](crate::simulate::PolicyResult::kept_share)). None without servers.
     pub step_time: Option<f64>,
     /// Share by which one run of so few groups may lie below it by chance, in three standard errors.
     pub chance: f64,
@@ -179,8 +180,8 @@ impl LowerBound {
             spread += share * means.spread;
         }
         let trained = (measured * world.train_batch_size as u64) as f64;
-        // Of the groups that are generated for those that are trained on; and of the batch that is carried in, or out,
-        // as full as may be.
+        // Of the groups that are generated for those that are trained on; and of the batch that is carried
+        // in, or out, as full as may be.
         let mut variance = (1.0 - keep) / trained + 1.0 / (6.0 * (measured * measured) as f64);
         if bound.step_time.is_some() {
             variance += spread * keep / trained;
@@ -195,7 +196,8 @@ impl LowerBound {
 }
 
 impl LowerBound {
-    /// What the bound would be if no completion were cut; `None` if that differs by less than one in a thousand.
+    /// What the bound would be if no completion were cut; `None` if that differs by less than one in a
+    /// thousand.
     pub(crate) fn of_cuts(&self) -> Option<String> {
         let share = self.generated_per_kept / self.before_cuts - 1.0;
         (share.abs() >= 1e-3).then(|| {

@@ -17,8 +17,8 @@ pub struct Completion {
     pub is_correct: bool,
 }
 
-/// The law that completions follow: ln L = μ + σ (√ρ z + √(1 - ρ) ε), with z of the prompt and ε of the completion,
-/// and longer by a factor where it is wrong.
+/// The law that completions follow: ln L = μ + σ (√ρ z + √(1 - ρ) ε), with z of the prompt and ε of the
+/// completion, and longer by a factor where it is wrong.
 #[derive(Debug, Clone)]
 pub struct Completions {
     key: Key,
@@ -82,8 +82,8 @@ impl Completions {
         f64::from(self.longest) + 0.5
     }
 
-    /// The pass rate that a prompt's groups show where its completions would be right at that rate: what is cut is
-    /// wrong.
+    /// The pass rate that a prompt's groups show where its completions would be right at that rate: what is
+    /// cut is wrong.
     pub fn rate_with_cuts(&self, prompt: usize, rate: f64) -> f64 {
         rate * self.law(prompt, self.median).below(self.cut_from())
     }

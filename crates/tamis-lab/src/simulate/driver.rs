@@ -112,7 +112,8 @@ struct Driver<'world> {
     began: (f64, f64),
 }
 
-/// Plays a policy; `watch` is told, at every turn, how many steps are trained and how many groups were started.
+/// Plays a policy; `watch` is told, at every turn, how many steps are trained and how many groups were
+/// started.
 pub(crate) fn run(
     name: SimulatedPolicy,
     policy: Policy,
@@ -501,7 +502,8 @@ impl<'world> Driver<'world> {
         }
         let version = PolicyVersion(self.version);
         self.events.push_back(Event::Published { version });
-        // A step after the last would be closed at once where its groups are there, and be counted without its time.
+        // A step after the last would be closed at once where its groups are there, and be counted without
+        // its time.
         if self.version < self.span.steps {
             self.events.push_back(Event::BeginStep);
         }

@@ -1,8 +1,7 @@
 //! Servers with continuous batching on a virtual clock.
-//!
-//! An iteration gives each of b running samples a token and takes t₀ (1 + load b / slots + context C / capacity),
-//! C being the tokens in the cache. Between two events b does not change and C grows by b an iteration, so that time
-//! is a quadratic function of iterations and no iteration is stepped through.
+//! An iteration gives each of b running samples a token and takes t₀ (1 + load b / slots + context C /
+//! capacity), C being the tokens in the cache. Between two events b does not change and C grows by b an
+//! iteration, so that time is a quadratic function of iterations and no iteration is stepped through.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -200,8 +199,8 @@ impl Server {
         self.iterations += 2.0 * seconds / (base + (base * base + 2.0 * grows * seconds).sqrt());
     }
 
-    /// What happens at the present time: a sample that has ended, where one has. A sample is preempted where the
-    /// cache is full.
+    /// What happens at the present time: a sample that has ended, where one has. A sample is preempted where
+    /// the cache is full.
     fn settle(&mut self, settings: &FleetSettings, homes: &mut Window<Home>) -> Option<(u64, usize)> {
         let &Reverse((end, order)) = self.ends.peek()?;
         if end.0 <= self.iterations + HAIR {
@@ -254,8 +253,8 @@ impl Fleet {
         self.foresee(place);
     }
 
-    /// Gives members of a group, from the one at `first` on, to the server that has others of it, or to the one
-    /// with the fewest samples.
+    /// Gives members of a group, from the one at `first` on, to the server that has others of it, or to the
+    /// one with the fewest samples.
     pub(crate) fn submit(&mut self, now: f64, group: u64, first: usize, members: &[Completion]) {
         let load = |server: &Server| server.running.len() + server.waiting.len();
         let home = self.homes.get(group).map(|home| home.server);
@@ -370,7 +369,8 @@ impl Fleet {
         }
     }
 
-    /// Starts everything that decodes anew, in its order and before what waits: the tokens that each group loses.
+    /// Starts everything that decodes anew, in its order and before what waits: the tokens that each group
+    /// loses.
     pub(crate) fn restart(&mut self, now: f64) -> HashMap<u64, f64> {
         let mut lost = HashMap::new();
         for place in 0..self.servers.len() {
@@ -456,7 +456,8 @@ mod tests {
         let lengths = [50, 40, 60, 70, 20, 30, 10, 5];
         fleet.submit(0.0, 0, 0, &group(&lengths));
         let end = play(&mut fleet).last().unwrap().0;
-        // Each as soon as a slot is free: 50 + 30, 40 + 20, 60 + 10 and 70, then 5 where 40 + 20 = 60 ends first.
+        // Each as soon as a slot is free: 50 + 30, 40 + 20, 60 + 10 and 70, then 5 where 40 + 20 = 60 ends
+        // first.
         let longest = 80.0;
         let tokens: u32 = lengths.iter().sum();
         assert!((end - (longest + 0.5 / 4.0 * f64::from(tokens))).abs() < 1e-6, "{end}");
@@ -489,7 +490,8 @@ mod tests {
         let mut fleet = Fleet::new(settings);
         fleet.submit(0.0, 0, 0, &group(&[4, 4]));
         let ended = play(&mut fleet);
-        // 3 iterations of both, the fourth of the first; then 3 s to compute the second's tokens, and its fourth.
+        // 3 iterations of both, the fourth of the first; then 3 s to compute the second's tokens, and its
+        // fourth.
         assert_eq!(ended, [(4.0, 0, 0), (8.0, 0, 1)]);
         assert_eq!(fleet.servers[0].preempted, 1);
     }

@@ -49,8 +49,8 @@ pub struct PolicyResult {
     pub hard_share: Option<f64>,
     /// And above 0.9.
     pub easy_share: Option<f64>,
-    /// Kolmogorov-Smirnov distance of the trained completions' lengths from those of all mixed groups that were
-    /// started: 0 where none is preferred for its length.
+    /// Kolmogorov-Smirnov distance of the trained completions' lengths from those of all mixed groups that
+    /// were started: 0 where none is preferred for its length.
     pub length_ks: Option<f64>,
 }
 
@@ -137,7 +137,8 @@ impl Measure {
         self.lag_max = self.lag_max.max(report.max_lag);
     }
 
-    /// The result, after so many passes over the data: over so many seconds, of which the slots decoded so many, of so many.
+    /// The result, after so many passes over the data: over so many seconds, of which the slots decoded so
+    /// many, of so many.
     pub(crate) fn result(
         &self,
         name: SimulatedPolicy,

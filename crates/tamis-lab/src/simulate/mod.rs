@@ -7,9 +7,9 @@
 //!               trainer has a buffer of its own (machine.rs, replay_buffer.rs)
 //! both       -> a run (driver.rs), event by event, of which is measured (measure.rs) what a table and a page show
 //! ```
-//!
-//! The scheduling machine and the selector are those of a real run; only their surroundings are made up. Every
-//! random number is keyed by prompt and visit, so all policies get the same prompts and the same completions.
+//! The scheduling machine and the selector are those of a real run; only their surroundings are made up.
+//! Every random number is keyed by prompt and visit, so all policies get the same prompts and the same
+//! completions.
 
 mod bound;
 mod completion;

@@ -80,9 +80,8 @@ impl Population {
 }
 
 /// Logits of Beta(a, b) at (i + 1/2) / `count`.
-///
-/// The density of the logit x is σ(x)^a σ(-x)^b over a constant: smooth, and exponentially small on both sides,
-/// so that the trapezoidal rule converges fast and no function of the Beta distribution is needed.
+/// The density of the logit x is σ(x)^a σ(-x)^b over a constant: smooth, and exponentially small on both
+/// sides, so that the trapezoidal rule converges fast and no function of the Beta distribution is needed.
 fn beta_quantiles(a: f64, b: f64, count: usize) -> Vec<f64> {
     let softplus = |x: f64| if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() };
     let density = |x: f64| -a * softplus(-x) - b * softplus(x);

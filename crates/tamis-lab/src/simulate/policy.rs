@@ -1,6 +1,6 @@
-//! The policies that are set beside each other, by the names of the systems that do it. Each is the scheduling
-//! machine of tamis-core under the settings that make it do what that system does, but verl's default trainer, whose
-//! replay buffer no settings make.
+//! The policies that are set beside each other, by the names of the systems that do it. Each is the
+//! scheduling machine of tamis-core under the settings that make it do what that system does, but verl's
+//! default trainer, whose replay buffer no settings make.
 
 use tamis_config::{Config, ScheduleMode, SimulatedPolicy};
 use tamis_core::filter::{GroupFilter, Metric};
@@ -32,8 +32,8 @@ const FIRST_MEMBERS: usize = 4;
 const VERL_STALENESS: u64 = 7;
 /// prime-rl's `max_off_policy_steps`.
 const PRIME_RL_STALENESS: u64 = 8;
-/// prime-rl counts samples in flight, and keeps the slots full while the last members of groups end; in groups that
-/// is about so many times what the slots hold.
+/// prime-rl counts samples in flight, and keeps the slots full while the last members of groups end; in
+/// groups that is about so many times what the slots hold.
 const PRIME_RL_WAVES: usize = 4;
 
 /// A policy at the start of a run.
@@ -220,8 +220,8 @@ pub(crate) fn max_in_flight(name: SimulatedPolicy, config: &Config, world: &Worl
     }
 }
 
-/// Members with which a group is begun: as many as the run says, or [`FIRST_MEMBERS`], and one less than all of a
-/// small group. None where the first members cannot tell what the filter says of all.
+/// Members with which a group is begun: as many as the run says, or [`FIRST_MEMBERS`], and one less than all
+/// of a small group. None where the first members cannot tell what the filter says of all.
 fn first_members(config: &Config) -> Option<usize> {
     let n = config.rollout.n;
     let first = config.schedule.screen_first.unwrap_or(FIRST_MEMBERS.min(n.saturating_sub(1)));

@@ -1,5 +1,5 @@
-//! Where the prompts of a simulated run are drawn from: shuffled epoch by epoch, those in front that went back, and
-//! the selector of a run, which passes over some.
+//! Where the prompts of a simulated run are drawn from: shuffled epoch by epoch, those in front that went
+//! back, and the selector of a run, which passes over some.
 
 use std::collections::VecDeque;
 
@@ -68,8 +68,8 @@ impl PromptOrder {
         (drawn, is_over)
     }
 
-    /// Goes through the data once more in an epoch that was to go on: prompts that the machine thinks are back were
-    /// lost.
+    /// Goes through the data once more in an epoch that was to go on: prompts that the machine thinks are
+    /// back were lost.
     fn begin_again(&mut self) {
         self.laps += 1;
         self.order = self.key.with(self.epoch).with(self.laps).permutation(self.order.len());

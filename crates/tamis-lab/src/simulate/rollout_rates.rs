@@ -23,10 +23,10 @@ pub(crate) struct OfRollouts {
     pub(crate) lengths: Option<String>,
 }
 
-/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution that is
-/// fitted to all of them, so that new groups are kept as often as these were. Where the data have another number of
-/// prompts, as many are drawn, each from the posterior of one that was read. They are read, and judged right or wrong,
-/// as `tamis advise` does it.
+/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution
+/// that is fitted to all of them, so that new groups are kept as often as these were. Where the data have
+/// another number of prompts, as many are drawn, each from the posterior of one that was read. They are read,
+/// and judged right or wrong, as `tamis advise` does it.
 pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<OfRollouts, Fault> {
     let groups = read_groups(path)?;
     let Some(top) = groups.top() else {

@@ -225,8 +225,8 @@ fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Poli
     })
 }
 
-/// Plays a policy to its end. Where that comes early, the numbers are those of the steps that there are: it is played
-/// again, up to the last of them.
+/// Plays a policy to its end. Where that comes early, the numbers are those of the steps that there are: it
+/// is played again, up to the last of them.
 fn play(
     name: SimulatedPolicy,
     policy: Policy,

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Values by number. They lie side by side from the oldest that is there, so that one is found by a subtraction; those
-/// that are gone take a place until all older ones are gone too.
+/// Values by number. They lie side by side from the oldest that is there, so that one is found by a
+/// subtraction; those that are gone take a place until all older ones are gone too.
 #[derive(Debug)]
 pub(crate) struct Window<T> {
     /// The number of the first place, which is taken.

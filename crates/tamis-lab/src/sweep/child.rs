@@ -1,4 +1,5 @@
-//! The `tamis train` process of one run. It has a process group and a guard, so that nothing of it outlives the sweep.
+//! The `tamis train` process of one run. It has a process group and a guard, so that nothing of it outlives
+//! the sweep.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};

@@ -4,10 +4,10 @@
 //! SWEEP.yaml -> SweepFile -> points (grid, list, baseline first) -> SweepPlan (names, folders, configurations) -> run
 //!               file/        point.rs                               plan.rs, cost.rs                        runner.rs, child.rs
 //! ```
-//!
-//! All mistakes in the file and in the configurations of its runs are found before the first run begins. The state of
-//! the sweep is in `<results>/.sweep/` ([`state`]). The folder of a run is as `tamis train` makes it. The caller
-//! supplies what only the trainer knows: the check of a configuration, and the GPUs of this machine.
+//! All mistakes in the file and in the configurations of its runs are found before the first run begins. The
+//! state of the sweep is in `<results>/.sweep/` ([`state`]). The folder of a run is as `tamis train` makes
+//! it. The caller supplies what only the trainer knows: the check of a configuration, and the GPUs of this
+//! machine.
 
 pub mod child;
 pub mod cost;

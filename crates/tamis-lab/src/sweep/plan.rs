@@ -66,8 +66,9 @@ pub struct SweepPlan {
 }
 
 impl SweepPlan {
-    /// Plans a sweep, and loads the configuration of every run with `load`. `check` finds what the trainer refuses before a run
-    /// begins, such as missing files; it is not asked about a run that has a folder already.
+    /// Plans a sweep, and loads the configuration of every run with `load`. `check` finds what the trainer
+    /// refuses before a run begins, such as missing files; it is not asked about a run that has a folder
+    /// already.
     ///
     /// # Errors
     /// [`SweepError::Fault`] for names that the sweep does not have, [`SweepError::Configuration`] with

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use crate::fixture::{made, run};
 use crate::structure::part;
 
-/// Part of the page, title of the figure, metrics that it draws, and how its marks begin. Rollout files give those
-/// without metrics.
+/// Part of the page, title of the figure, metrics that it draws, and how its marks begin. Rollout files give
+/// those without metrics.
 const PROMISED: &[(&str, &str, &[&str], &str)] = &[
     ("learning", "Validation", &["val-core/sums/acc/mean@4"], LINE),
     ("learning", "Reward", &["all/critic/score/mean", "critic/score/mean"], LINE),

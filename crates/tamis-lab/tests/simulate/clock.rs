@@ -1,5 +1,6 @@
-//! The clock against closed forms: completions of one length, a batch that fills the slots once, every group kept. The
-//! slots decode a batch in D seconds, its rewards take R more, the learner T and the publication of weights P.
+//! The clock against closed forms: completions of one length, a batch that fills the slots once, every group
+//! kept. The slots decode a batch in D seconds, its rewards take R more, the learner T and the publication of
+//! weights P.
 //!
 //! | | seconds of a step |
 //! |---|---|
@@ -126,8 +127,8 @@ fn servers_go_on_while_the_learner_works() {
     assert_equal(found.utilisation, DECODING / (5.0 + 0.64 + 0.75), "slow learner");
 }
 
-/// Where lengths differ slots stand empty while the longest is waited for, which costs more than what an abort loses;
-/// what is kept costs nothing.
+/// Where lengths differ slots stand empty while the longest is waited for, which costs more than what an
+/// abort loses; what is kept costs nothing.
 #[test]
 fn samples_in_flight_are_best_kept_and_worst_waited_for() {
     let seconds = Seconds { rewards: 0.2, step: 1.0, token: 0.0, publication: 0.3 };

@@ -1,5 +1,5 @@
-//! The simulation against closed forms: a binary reward with pass rates of Beta(a, b), n members a group, T groups a
-//! step, G prompts a round, keep rate k.
+//! The simulation against closed forms: a binary reward with pass rates of Beta(a, b), n members a group, T
+//! groups a step, G prompts a round, keep rate k.
 //!
 //! | law | closed form |
 //! |---|---|
@@ -12,10 +12,9 @@
 //! | all of n are alike, where the first j are | B(a + n, b) / B(a + j, b), for a symmetric law |
 //! | members until the first that differs, where one does | Σ j P(J = j) / k |
 //! | mean lag of W groups in flight | k W / T (Little's law) |
-//!
 //! All within 1 %, shares of hard and easy prompts within 3 %; table E is another simulation's.
-//! `cargo test -p tamis-lab --test simulate frontier -- --nocapture --include-ignored` prints each number beside the one
-//! it is compared with.
+//! `cargo test -p tamis-lab --test simulate frontier -- --nocapture --include-ignored` prints each number
+//! beside the one it is compared with.
 
 use tamis_config::{
     BetaRates, Config, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
@@ -68,8 +67,8 @@ fn close(found: f64, expected: f64, share: f64, what: &str) {
     assert!((found / expected - 1.0).abs() < share, "{what}: {found} instead of {expected}");
 }
 
-/// Table A, T = 128: a, b, n, k; then generated for each kept with streaming, rounds of T, of 1.5 T and of 3 T, and
-/// with the best screen and its n0.
+/// Table A, T = 128: a, b, n, k; then generated for each kept with streaming, rounds of T, of 1.5 T and of 3
+/// T, and with the best screen and its n0.
 type RowA = ((f64, f64, usize, f64), [f64; 4], (f64, usize));
 
 const TABLE_A: [RowA; 9] = [
@@ -153,8 +152,9 @@ fn first_difference(group: &[bool]) -> Option<usize> {
     group.windows(2).position(|pair| pair[0] != pair[1]).map(|place| place + 2)
 }
 
-/// The best rule that gives a group up by its members so far: what it costs, and after how many members that are all
-/// right, or all wrong, it does. A kept group is worth λ members, and λ is such that what is begun is worth nothing.
+/// The best rule that gives a group up by its members so far: what it costs, and after how many members that
+/// are all right, or all wrong, it does. A kept group is worth λ members, and λ is such that what is begun is
+/// worth nothing.
 fn best_rule(a: f64, b: f64, n: usize) -> (f64, [usize; 2]) {
     // What a group whose first member is of one kind is worth, and where it is given up.
     let worth = |same: f64, other: f64, lambda: f64| {
@@ -224,7 +224,8 @@ fn assert_costs_of_screening(rows: &[RowA]) {
         let generated = first as f64 * groups.len() as f64 + (n - first) as f64 * kept;
         let screen = PassRateSpread::Beta { a, b }.keep_probability(first);
         let expected = ((n - first) as f64 + first as f64 / screen) / n as f64;
-        // Where solved and unsolved prompts are alike no rule is better than the best number of first members.
+        // Where solved and unsolved prompts are alike no rule is better than the best number of first
+        // members.
         let (least, _) = best_rule(a, b, n);
         let is_symmetric = (a - b).abs() < 1e-9;
         println!("Beta({a}, {b}), n {n}: the best rule costs {least:.3}");
@@ -243,7 +244,8 @@ fn assert_costs_of_screening(rows: &[RowA]) {
     }
 }
 
-/// With n0 first members a prompt is trained on in proportion to the probability that these differ, and not all n.
+/// With n0 first members a prompt is trained on in proportion to the probability that these differ, and not
+/// all n.
 #[test]
 fn screening_trains_on_prompts_of_which_the_first_members_differ() {
     let mut config = config(0.3, 0.3, 8, 60_000);
@@ -316,8 +318,8 @@ fn table_c_members_until_a_group_is_certain() {
     }
 }
 
-/// Table E: a policy; cost, cost of the second half, hard and easy share where they are listed, and effective share of
-/// the weights.
+/// Table E: a policy; cost, cost of the second half, hard and easy share where they are listed, and effective
+/// share of the weights.
 type RowE = (SimulatedPolicy, f64, Option<f64>, f64, Option<f64>, f64);
 
 /// Table E by prior: a, b, rows.
@@ -352,8 +354,8 @@ const TABLE_E: [(f64, f64, &[RowE]); 3] = [
     ),
 ];
 
-/// What a policy came to, as means of three seeds, in the world of table E: 6000 prompts, T = 128, n = 8, 120 steps,
-/// logits drifting by 0.006 a step with a noise of 0.03.
+/// What a policy came to, as means of three seeds, in the world of table E: 6000 prompts, T = 128, n = 8, 120
+/// steps, logits drifting by 0.006 a step with a noise of 0.03.
 struct Choice {
     cost: f64,
     late: f64,
@@ -402,7 +404,8 @@ fn assert_choices(table: &[(f64, f64, &[RowE])]) {
         for &(policy, cost, late, hard, easy, share) in rows {
             let of = |number| format!("Beta({a}, {b}), {policy}, {number}");
             let found = choose(a, b, policy);
-            // The table is of one seed, an order of prompts and, for the posterior, a prior that are not these.
+            // The table is of one seed, an order of prompts and, for the posterior, a prior that are not
+            // these.
             let (of_cost, of_shares) =
                 if policy == SimulatedPolicy::Posterior { (0.06, 0.12) } else { (0.015, 0.06) };
             close(found.cost, cost, of_cost, &of("cost"));
@@ -489,8 +492,8 @@ fn step_times_are_in_the_order_of_the_systems() {
     );
 }
 
-/// One round a step, whatever it keeps: 1 / k generated for each kept group, and copies that are spread as evenly as
-/// they can be: a group weighs 1 / k rounded down, and some of them one more.
+/// One round a step, whatever it keeps: 1 / k generated for each kept group, and copies that are spread as
+/// evenly as they can be: a group weighs 1 / k rounded down, and some of them one more.
 #[test]
 fn one_round_filled_with_copies_or_with_dropped_groups() {
     for ((a, b, n, _), ..) in SOME {
@@ -521,8 +524,8 @@ fn one_round_filled_with_copies_or_with_dropped_groups() {
     }
 }
 
-/// Where the completions of a prompt have half of the variance of their lengths in common, whole groups are short, and
-/// those are the first to end. In the order of dispatch none is preferred.
+/// Where the completions of a prompt have half of the variance of their lengths in common, whole groups are
+/// short, and those are the first to end. In the order of dispatch none is preferred.
 #[test]
 fn the_first_groups_to_end_are_short() {
     let mut config = config(0.3, 0.3, 8, 6000);

@@ -1,4 +1,5 @@
-//! Worlds at the edge: what is cut, filters of all kinds, policies that end early, sizes that cannot be simulated.
+//! Worlds at the edge: what is cut, filters of all kinds, policies that end early, sizes that cannot be
+//! simulated.
 
 use tamis_config::{
     BetaRates, Config, FilterConfig, HistogramRates, PassRates, RolloutRates, ScheduleMode, SimulateConfig,
@@ -96,8 +97,8 @@ fn the_bound_goes_by_what_is_cut() {
     assert!(simulation.bound.unwrap().generated_per_kept > 1e6 && simulation.all_ended(), "{simulation}");
 }
 
-/// At a pass rate of 0.9 a group of 8 is mixed with probability 1 - 0.9^8 - 0.1^8 = 0.5695: 1 / k is 1.756. Cuts at
-/// 300 tokens, which 34 % of the completions exceed, make nearly all groups mixed.
+/// At a pass rate of 0.9 a group of 8 is mixed with probability 1 - 0.9^8 - 0.1^8 = 0.5695: 1 / k is 1.756.
+/// Cuts at 300 tokens, which 34 % of the completions exceed, make nearly all groups mixed.
 #[test]
 fn the_bound_without_cuts_is_shown_beside_that_with_them() {
     let mut config = config(&[SimulatedPolicy::StreamingCarry]);
@@ -435,8 +436,8 @@ fn a_selector_leaves_no_epoch_empty() {
     }
 }
 
-/// In a run whose groups begin with two members prompts are chosen by the probability that these differ: at that
-/// of eight, prompts that are nearly always solved would be taken as often as others.
+/// In a run whose groups begin with two members prompts are chosen by the probability that these differ: at
+/// that of eight, prompts that are nearly always solved would be taken as often as others.
 #[test]
 fn a_screened_run_chooses_by_its_first_members() {
     let mut config = config(&[SimulatedPolicy::Configured]);

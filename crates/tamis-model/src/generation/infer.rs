@@ -390,8 +390,8 @@ fn attend(
     }
 }
 
-/// Heads that a sequence attends with at once. A query alone is a short chain or two, which several heads' fill the
-/// processor's pipes with; where queries share a key there are several, and threads come first.
+/// Heads that a sequence attends with at once. A query alone is a short chain or two, which several heads'
+/// fill the processor's pipes with; where queries share a key there are several, and threads come first.
 fn heads_at_once(shared: usize, num_parts: usize, num_threads: usize) -> usize {
     if shared == 1 && (num_threads == 1 || num_parts >= 4 * APART * num_threads) { APART } else { 1 }
 }

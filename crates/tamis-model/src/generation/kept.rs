@@ -1,8 +1,7 @@
 //! Sequences that have ended and may go on: what was computed of a turn is kept for the next one.
-//!
 //! A turn's prompt is the turn before, its answer and what was shown after that. It begins behind the tokens
-//! that it has in common with what is kept; keys and values of a position depend on the tokens up to it and on
-//! nothing else, so they are those that it would compute. The last token that was drawn has none yet.
+//! that it has in common with what is kept; keys and values of a position depend on the tokens up to it and
+//! on nothing else, so they are those that it would compute. The last token that was drawn has none yet.
 //!
 //! A sequence that is kept takes the place of one that runs: both together are no more than have ever run at
 //! once. Where there are more, the oldest are forgotten.
@@ -189,7 +188,8 @@ mod tests {
     #[test]
     fn blocks_come_back_once_nothing_reads_them() {
         let shape = CacheShape::new(&TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 256));
-        // What has most in common, up to where it has: (tokens, positions before its own, its own, free blocks).
+        // What has most in common, up to where it has: (tokens, positions before its own, its own, free
+        // blocks).
         let own = [vec![9; 100], vec![1; 40]].concat();
         let cases = [
             (own, 100, 40, 3),

@@ -1,8 +1,9 @@
-//! The register tile in AVX-512: up to 12 x 32 outputs in 24 of the 32 registers, or fewer rows by more panels.
-//!
-//! Two panels share each broadcast factor: 14 loads for 24 multiply-adds, where one panel takes 13 for 12, and A is read
-//! from the second-level cache half as often. (Sapphire Rapids, one core: training passes of a model of 0.8 M weights
-//! go from 11,977 to 15,612 tokens a second. On operands in the first-level cache both tiles reach the peak.)
+//! The register tile in AVX-512: up to 12 x 32 outputs in 24 of the 32 registers, or fewer rows by more
+//! panels.
+//! Two panels share each broadcast factor: 14 loads for 24 multiply-adds, where one panel takes 13 for 12,
+//! and A is read from the second-level cache half as often. (Sapphire Rapids, one core: training passes of a
+//! model of 0.8 M weights go from 11,977 to 15,612 tokens a second. On operands in the first-level cache both
+//! tiles reach the peak.)
 #![expect(
     clippy::needless_range_loop,
     reason = "arrays of registers are indexed by constants, which unrolls them"
@@ -175,7 +176,8 @@ pub(super) unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
     }
 }
 
-/// One row each of up to four products: row i of A by the matrix that begins `apart` values after that of row i - 1.
+/// One row each of up to four products: row i of A by the matrix that begins `apart` values after that of row
+/// i - 1.
 ///
 /// # Safety
 /// As [`super::tile_apart`].

@@ -194,8 +194,8 @@ pub(crate) fn transpose(level: SimdLevel, source: &[f32], stride: usize, out: &m
 /// Products of one row each that a call of [`tile_apart`] takes, and panels of each.
 pub(crate) const APART: usize = 4;
 
-/// Computes `panels` · 16 outputs of each of `rows` products, row i of A by the matrix that begins `apart` values after that of
-/// row i - 1: single chains as those of [`tile`].
+/// Computes `panels` · 16 outputs of each of `rows` products, row i of A by the matrix that begins `apart`
+/// values after that of row i - 1: single chains as those of [`tile`].
 ///
 /// # Safety
 /// As [`tile`], B's addresses for each of the matrices; `rows` and `panels` are 1 to [`APART`].

@@ -87,9 +87,8 @@ pub fn forward_hold(
 /// Adds the gradient of `sum_t (coef_t * logp_t + ent_coef_t * H_t)` over the tokens of a held pass to
 /// `gradients`. `model` is the one of the forward pass, unchanged. Rows that go through the layers together
 /// and whose coefficients are all 0 add nothing and cost nothing.
-///
-/// There is one coefficient for each scored token; any other number is an error. A pass that is given up leaves
-/// `gradients` incomplete.
+/// There is one coefficient for each scored token; any other number is an error. A pass that is given up
+/// leaves `gradients` incomplete.
 pub fn backward(
     threads: &Threads,
     model: &Model,
@@ -144,8 +143,8 @@ pub fn values_forward_hold(
     Ok((values.0, held))
 }
 
-/// Adds the gradient of `sum_t coef_t * value_t` over the tokens of a critic's held pass to `gradients`. Errors and
-/// passes that are given up as of [`backward`].
+/// Adds the gradient of `sum_t coef_t * value_t` over the tokens of a critic's held pass to `gradients`.
+/// Errors and passes that are given up as of [`backward`].
 pub fn values_backward(
     threads: &Threads,
     model: &Model,

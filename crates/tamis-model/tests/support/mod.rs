@@ -17,8 +17,8 @@ pub(crate) fn assert_near(a: &Gradients, b: &Gradients, tolerance: f32) {
     }
 }
 
-/// Compares a gradient with central differences along a random direction in every tensor: one number that every
-/// element of the gradient takes part in.
+/// Compares a gradient with central differences along a random direction in every tensor: one number that
+/// every element of the gradient takes part in.
 pub(crate) fn check_slopes(model: &Model, analytic: &Gradients, objective: impl Fn(&Model) -> f64) {
     let architecture = model.config().architecture;
     for (name, shape, gradient) in analytic.tensors() {

@@ -166,7 +166,8 @@ pub fn is_never(_: &Value) -> bool {
     false
 }
 
-/// The texts that end a completion: none of them empty, and not too many, for all are looked for after each token.
+/// The texts that end a completion: none of them empty, and not too many, for all are looked for after each
+/// token.
 pub fn read_stops(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
     let stops = fields.texts("stop")?;
     let wrong = |message: String| Err(ApiError::field(fields.name("stop"), message));

@@ -153,8 +153,8 @@ impl Dispatcher {
             };
             if let Some(version) = self.publishing.filter(is_to_come) {
                 // Servers that take their time are not waited for where nothing is sampled any more: a resume
-                // publishes anew. Otherwise they are, though all that is sampled is here, such as what was read
-                // back.
+                // publishes anew. Otherwise they are, though all that is sampled is here, such as what was
+                // read back.
                 if is_ending() {
                     self.inbox.of_groups.push_back(GeneratorEvent::Published { version });
                 }

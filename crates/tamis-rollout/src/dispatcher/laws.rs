@@ -174,8 +174,8 @@ struct Kill {
     is_asked: [bool; 2],
     /// The state is saved after every so many steps.
     save_every: usize,
-    /// The step in whose publication a process is asked to stop that has saved no state before it: it comes to its
-    /// end, is saved, and the process is gone.
+    /// The step in whose publication a process is asked to stop that has saved no state before it: it comes
+    /// to its end, is saved, and the process is gone.
     stop_after: usize,
 }
 
@@ -436,10 +436,10 @@ proptest! {
         }
     }
 
-    /// A run whose processes are gone after any number of looks, killed or asked to stop, goes on from the last
-    /// state that was saved: it trains on what it had trained on until then, whatever else the generator does now.
-    /// By rounds and streaming without a lag the batches that follow are the same, too, as if nothing had happened;
-    /// where everything is a function of keys they always are.
+    /// A run whose processes are gone after any number of looks, killed or asked to stop, goes on from the
+    /// last state that was saved: it trains on what it had trained on until then, whatever else the generator
+    /// does now. By rounds and streaming without a lag the batches that follow are the same, too, as if
+    /// nothing had happened; where everything is a function of keys they always are.
     #[test]
     fn a_run_goes_on_from_any_instant(
         plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, kill in kill(),

@@ -336,7 +336,8 @@ impl Dispatcher {
         of_generator.chain(&self.again).map(|id| (id.group, id.member)).collect()
     }
 
-    /// Has what is in flight asked for again in this order, as it was before; what it does not name comes last.
+    /// Has what is in flight asked for again in this order, as it was before; what it does not name comes
+    /// last.
     pub fn ask_in_order(&mut self, order: &[(u64, u32)]) {
         let places: BTreeMap<(u64, u32), usize> =
             order.iter().enumerate().map(|(place, member)| (*member, place)).collect();

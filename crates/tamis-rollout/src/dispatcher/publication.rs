@@ -1,4 +1,5 @@
-//! Weights are published between two steps: what is in flight meanwhile, and what the state after the step holds.
+//! Weights are published between two steps: what is in flight meanwhile, and what the state after the step
+//! holds.
 
 use tamis_core::group::PolicyVersion;
 use tamis_core::schedule::Event;
@@ -40,15 +41,14 @@ fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, 
 impl Dispatcher {
     /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle
     /// as ever; what the machine wants to have drawn waits for the new weights.
-    ///
-    /// The weights are those of a step that is trained, so that a checkpoint after it is one of that step, and
-    /// has whatever an untouched run has at that point. Where the run is to stop, `on_stop` says whether that is
-    /// waited for. Where the generator is lost meanwhile a resume publishes anew: whatever was heard of until then
-    /// is in the state, so that a checkpoint misses nothing that was journalled.
+    /// The weights are those of a step that is trained, so that a checkpoint after it is one of that step,
+    /// and has whatever an untouched run has at that point. Where the run is to stop, `on_stop` says whether
+    /// that is waited for. Where the generator is lost meanwhile a resume publishes anew: whatever was heard
+    /// of until then is in the state, so that a checkpoint misses nothing that was journalled.
     ///
     /// # Errors
-    /// Everything that no resume mends; and a lost generator where a recorded order is followed that says more,
-    /// and the step may be given up.
+    /// Everything that no resume mends; and a lost generator where a recorded order is followed that says
+    /// more, and the step may be given up.
     pub fn publish(
         &mut self,
         publication: &Publication,

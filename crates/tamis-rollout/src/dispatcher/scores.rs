@@ -167,8 +167,8 @@ impl Dispatcher {
         self.round_settled(with, serial)
     }
 
-    /// The first members of a group are scored, with which alone it was begun: the machine says whether it goes
-    /// on.
+    /// The first members of a group are scored, with which alone it was begun: the machine says whether it
+    /// goes on.
     pub(super) fn screen(
         &mut self,
         with: &mut Dependencies<'_>,

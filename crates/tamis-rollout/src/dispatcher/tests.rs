@@ -171,7 +171,8 @@ fn collect(
     Ok(collected.expect("nobody stops it"))
 }
 
-/// Passes requests on, and says what a function makes of the events; lost the next so many times that it is asked.
+/// Passes requests on, and says what a function makes of the events; lost the next so many times that it is
+/// asked.
 pub(crate) struct Says<F> {
     pub(crate) generator: FakeGenerator,
     says: F,

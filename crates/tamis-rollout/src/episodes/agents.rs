@@ -1,14 +1,13 @@
-//! Episodes that programs play: a program asks the policy as it asks any model, and what it was answered becomes one
-//! trajectory.
-//!
-//! A call whose conversation goes on from an earlier one grows that one's text: what stands between is appended as the
-//! template renders it, and what the policy wrote is never tokenised again. Any other call begins a text of its own in
-//! the trajectory, which shares its reward. Texts stand in the order in which the calls came.
-//!
-//! All texts together have room for so many tokens. A call that is under way has a place for the longest answer that it
-//! may get, and leaves what it did not need to those behind it. One that would get less room than it asks for waits for
-//! the answers before it, and those behind wait for it: what a call gets depends on the order of the calls alone, and
-//! not on how long answers take.
+//! Episodes that programs play: a program asks the policy as it asks any model, and what it was answered
+//! becomes one trajectory.
+//! A call whose conversation goes on from an earlier one grows that one's text: what stands between is
+//! appended as the template renders it, and what the policy wrote is never tokenised again. Any other call
+//! begins a text of its own in the trajectory, which shares its reward. Texts stand in the order in which the
+//! calls came.
+//! All texts together have room for so many tokens. A call that is under way has a place for the longest
+//! answer that it may get, and leaves what it did not need to those behind it. One that would get less room
+//! than it asks for waits for the answers before it, and those behind wait for it: what a call gets depends
+//! on the order of the calls alone, and not on how long answers take.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,8 +42,8 @@ pub trait Agents: Send + Sync {
     /// In words, where it cannot be rendered.
     fn render_chat(&self, prompt: &Prompt, messages: &[Value], tools: &[Value]) -> Result<Between, String>;
 
-    /// What stands between an answer and the next one: `conversation` ends in the answer, whose tokens are `sampled`,
-    /// and `new` comes after it.
+    /// What stands between an answer and the next one: `conversation` ends in the answer, whose tokens are
+    /// `sampled`, and `new` comes after it.
     ///
     /// # Errors
     /// In words, where it cannot be rendered.
@@ -60,7 +59,8 @@ pub trait Agents: Send + Sync {
     /// The text that each token of an answer adds.
     fn token_texts(&self, tokens: &[u32]) -> Vec<String>;
 
-    /// What the policy's text says to a program, calls of tools told apart; `index`: number of the call of its episode.
+    /// What the policy's text says to a program, calls of tools told apart; `index`: number of the call of
+    /// its episode.
     fn read_answer(&self, text: &str, index: usize, has_tools: bool) -> ChatAnswer;
 }
 
@@ -133,8 +133,8 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// What it came to, counted as of one that ends well, with what nobody heard and so much of the answer to the call
-    /// of a place that came to nothing.
+    /// What it came to, counted as of one that ends well, with what nobody heard and so much of the answer to
+    /// the call of a place that came to nothing.
     fn spent_with(&self, unanswered: Option<(usize, Spent)>) -> Spent {
         let unanswered = unanswered.filter(|(_, spent)| spent.turns > 0);
         let answer_of = |(place, asked): (usize, &Asked)| {
@@ -169,8 +169,8 @@ impl Agent {
         }
     }
 
-    /// Tokens of the trajectory when all calls are answered at their longest, and after them one that begins so.
-    /// They are no more where a call is given up instead: nothing goes on from it.
+    /// Tokens of the trajectory when all calls are answered at their longest, and after them one that begins
+    /// so. They are no more where a call is given up instead: nothing goes on from it.
     fn num_tokens_with(&self, after: Option<usize>, more: &Between, context: &[u32]) -> usize {
         let longest = |(_, asked): (usize, &Asked)| (!asked.is_abandoned).then(|| asked.num_answered());
         let (sum, last) = self.num_tokens_of(longest);
@@ -189,8 +189,8 @@ impl Agent {
         (sum, last)
     }
 
-    /// The request of the call that comes next, which is noted, or why it cannot be answered; `None` where none waits,
-    /// or the one that does waits for answers.
+    /// The request of the call that comes next, which is noted, or why it cannot be answered; `None` where
+    /// none waits, or the one that does waits for answers.
     fn ask_next(
         &mut self,
         agents: &dyn Agents,
@@ -413,8 +413,8 @@ impl Episodes<'_> {
         Ok(())
     }
 
-    /// What came of a trajectory whose program has ended, once all calls that it has left behind have: what was
-    /// generated for them is known then.
+    /// What came of a trajectory whose program has ended, once all calls that it has left behind have: what
+    /// was generated for them is known then.
     fn finish_agent(&mut self, id: SampleId) -> Option<GeneratorEvent> {
         let agent = self.plays.played.get_mut(&id)?;
         if agent.calls.iter().any(Asked::is_under_way) {

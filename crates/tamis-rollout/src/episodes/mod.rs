@@ -4,11 +4,10 @@
 //! dispatcher, validation ── one request a trajectory ──> Episodes ── one request a turn ──> generator
 //!                        <── one sample, all turns ────          <── one sample, one answer ──
 //! ```
-//!
-//! Whoever asks for a sample asks for a whole trajectory and never sees a turn go by: an answer is handed to the
-//! prompt's environment, what it shows is appended to the tokens as it is rendered, and the next answer is asked for
-//! after all of that. What the policy wrote is never tokenised again. A prompt without an environment is the episode
-//! that is over after one answer, and passes through.
+//! Whoever asks for a sample asks for a whole trajectory and never sees a turn go by: an answer is handed to
+//! the prompt's environment, what it shows is appended to the tokens as it is rendered, and the next answer
+//! is asked for after all of that. What the policy wrote is never tokenised again. A prompt without an
+//! environment is the episode that is over after one answer, and passes through.
 
 mod agents;
 mod play;
@@ -44,8 +43,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Longest time for which nothing is told while environments work and somebody waits for ever.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// Coordinate of the key by which an environment draws, and, counted down from it, of those of later turns: no token
-/// has such a number.
+/// Coordinate of the key by which an environment draws, and, counted down from it, of those of later turns:
+/// no token has such a number.
 const LUCK: u64 = u64::MAX;
 
 /// What stands between two answers.
@@ -59,15 +58,15 @@ pub struct Between {
 
 /// Environments by prompt, and how what they show is rendered.
 pub trait Worlds: Send + Sync {
-    /// The environment of a prompt at its beginning; `luck`: the key of what it draws for this member alone. `None`
-    /// where the prompt is answered once.
+    /// The environment of a prompt at its beginning; `luck`: the key of what it draws for this member alone.
+    /// `None` where the prompt is answered once.
     ///
     /// # Errors
     /// It cannot be made.
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault>;
 
-    /// What stands between an answer and the next one, in an episode of this prompt: `conversation` ends in the
-    /// answer, whose tokens are `sampled`, and `shown` comes after it.
+    /// What stands between an answer and the next one, in an episode of this prompt: `conversation` ends in
+    /// the answer, whose tokens are `sampled`, and `shown` comes after it.
     ///
     /// # Errors
     /// In words, where it cannot be rendered.
@@ -85,8 +84,8 @@ pub trait Worlds: Send + Sync {
     /// In words, where it cannot be rendered.
     fn render(&self, prompt: &Prompt, conversation: &[Message]) -> Result<Between, String>;
 
-    /// Whether a text of so many bytes may have so few tokens. What has more for sure is not rendered: its tokens would
-    /// be counted for nothing.
+    /// Whether a text of so many bytes may have so few tokens. What has more for sure is not rendered: its
+    /// tokens would be counted for nothing.
     fn may_fit(&self, _num_bytes: usize, _num_tokens: usize) -> bool {
         true
     }
@@ -111,7 +110,8 @@ pub trait Worlds: Send + Sync {
         Vec::new()
     }
 
-    /// Whether the environment of a prompt lives elsewhere, so that nothing it says is a function of keys alone.
+    /// Whether the environment of a prompt lives elsewhere, so that nothing it says is a function of keys
+    /// alone.
     fn is_elsewhere(&self, _prompt: &Prompt) -> bool {
         false
     }
@@ -210,7 +210,8 @@ pub struct Plays {
     /// Calls that nobody waits for any more, of which the generator has not said so yet.
     late: BTreeSet<SampleId>,
     stage: Stage<Worked>,
-    /// Trajectories that are not functions of their keys, which a process before this one may have come to the end of.
+    /// Trajectories that are not functions of their keys, which a process before this one may have come to
+    /// the end of.
     memory: Option<SampleMemory>,
     /// A publication that waits for what is open, and what was asked for meanwhile.
     publication: Option<(Publication, InFlight)>,
@@ -219,10 +220,10 @@ pub struct Plays {
 }
 
 impl Plays {
-    /// In these environments; `limits`: of an episode whose environment has none of its own; `finishes`: whether a
-    /// trajectory is finished by the weights that it began with whatever a publication says, as it must be where a
-    /// resumed run samples anew and finds no answers in a journal; `num_threads`: slow environments that work at the
-    /// same time.
+    /// In these environments; `limits`: of an episode whose environment has none of its own; `finishes`:
+    /// whether a trajectory is finished by the weights that it began with whatever a publication says, as it
+    /// must be where a resumed run samples anew and finds no answers in a journal; `num_threads`: slow
+    /// environments that work at the same time.
     pub fn new(worlds: Arc<dyn Worlds>, limits: TokenLimits, finishes: bool, num_threads: usize) -> Self {
         let stage = Stage::new(num_threads);
         Self { worlds: Some(worlds), limits, finishes, stage, ..Self::none() }
@@ -251,9 +252,9 @@ impl Plays {
         }
     }
 
-    /// Journals the end of every trajectory that is played elsewhere before anybody hears of it: a process that goes on
-    /// reads it back, with all that its environment said, and has that play nothing twice. One that came to no end is
-    /// played anew from its beginning: of what it was nothing was used.
+    /// Journals the end of every trajectory that is played elsewhere before anybody hears of it: a process
+    /// that goes on reads it back, with all that its environment said, and has that play nothing twice. One
+    /// that came to no end is played anew from its beginning: of what it was nothing was used.
     #[must_use]
     pub fn journalled(self, journal: Box<dyn SampleJournal>, at: Beginning) -> Self {
         Self { memory: Some(SampleMemory::new(journal, at)), ..self }
@@ -291,8 +292,8 @@ impl Plays {
         Episodes { plays: self, generator }
     }
 
-    /// The play that an event is about, where there is one and it waits for that; otherwise the id by which whoever
-    /// asked for trajectories tells that it is none of theirs.
+    /// The play that an event is about, where there is one and it waits for that; otherwise the id by which
+    /// whoever asked for trajectories tells that it is none of theirs.
     fn find(&mut self, id: SampleId) -> Result<(SampleId, &mut Slot), SampleId> {
         let whole = SampleId { turn: 0, ..id };
         match self.open.get_mut(&whole) {
@@ -485,7 +486,8 @@ impl Episodes<'_> {
         Ok(told)
     }
 
-    /// Gives weights that waited for what was open, once nothing is; then what was asked for meanwhile begins.
+    /// Gives weights that waited for what was open, once nothing is; then what was asked for meanwhile
+    /// begins.
     fn publish_held(&mut self) -> Result<(), GeneratorError> {
         if !self.plays.is_idle() {
             return Ok(());
@@ -584,7 +586,8 @@ impl Generator for Episodes<'_> {
             self.plays.told.extend(heard);
             let heard = self.hear_agents()?;
             self.plays.told.extend(heard);
-            // Who waits for a generator does not hear environments: it is asked again and again while any works.
+            // Who waits for a generator does not hear environments: it is asked again and again while any
+            // works.
             let is_staged = self.plays.stage.is_busy() || !self.plays.played.is_empty();
             let soon = Instant::now() + LOOK_EVERY;
             let of_generator = match wait {

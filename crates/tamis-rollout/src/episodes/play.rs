@@ -47,8 +47,8 @@ impl Play {
         }
     }
 
-    /// The request of the first answer: after the prompt, or after what the environment begins with instead. An
-    /// environment that says nothing of the system begins with the system message of its prompt.
+    /// The request of the first answer: after the prompt, or after what the environment begins with instead.
+    /// An environment that says nothing of the system begins with the system message of its prompt.
     pub(super) fn open(
         &mut self,
         worlds: &dyn Worlds,
@@ -122,8 +122,8 @@ impl Play {
         let end = outcome.end;
         self.note(outcome);
         if let Some(end) = end {
-            // An answer without calls of tools ends an episode, and nobody judges it: one that was cut may have come to
-            // them.
+            // An answer without calls of tools ends an episode, and nobody judges it: one that was cut may
+            // have come to them.
             let is_full = answer.finish_reason == FinishReason::Length && !self.is_scored;
             return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated || is_full, false)));
         }

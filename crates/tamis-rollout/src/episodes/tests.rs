@@ -153,8 +153,8 @@ fn sample(event: &GeneratorEvent) -> &Sample {
 }
 
 proptest! {
-    /// No token that an environment wrote bears loss, turns are where the policy's tokens are, and everything has one
-    /// entry for each token; whatever comes when.
+    /// No token that an environment wrote bears loss, turns are where the policy's tokens are, and everything
+    /// has one entry for each token; whatever comes when.
     #[test]
     fn masks_turns_and_tokens_agree(
         turns in proptest::collection::vec(proptest::option::of(1_u64..6), 1..6),
@@ -192,7 +192,8 @@ proptest! {
         }
     }
 
-    /// When answers come, and what else goes on, changes nothing; faults cost the trajectory that they are of.
+    /// When answers come, and what else goes on, changes nothing; faults cost the trajectory that they are
+    /// of.
     #[test]
     fn episodes_are_functions_of_prompt_and_key(seed in 0_u64..100) {
         let turns = [Some(3), None, Some(1), Some(4)];
@@ -208,7 +209,8 @@ proptest! {
         let calm = play(FakeSettings::faultless(0), quick, 1000, &turns);
         prop_assert_eq!(play(wild, worlds(false), 1000, &turns), calm);
         let failed = play(FakeSettings::faultless(seed), worlds(true), 1000, &[Some(3), Some(1), Some(NO_WORLD)]);
-        // It costs what the same transcript does where that is a whole trajectory, all that was shown included.
+        // It costs what the same transcript does where that is a whole trajectory, all that was shown
+        // included.
         let whole = play(FakeSettings::faultless(seed), worlds(false), 1000, &[Some(2)]);
         let of_whole = sample(&whole[&0]).spent();
         prop_assert_eq!(of_whole.turns, 2);
@@ -338,8 +340,8 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
     assert_eq!(sample(&events[0]).episode.as_ref().map(|episode| episode.turns.len()), Some(3));
 }
 
-/// A publication waits for trajectories where answers are to be finished by the old weights, or the generator is one of
-/// which a resumed run finds no answers; what is asked for meanwhile begins with the new ones.
+/// A publication waits for trajectories where answers are to be finished by the old weights, or the generator
+/// is one of which a resumed run finds no answers; what is asked for meanwhile begins with the new ones.
 #[test]
 fn weights_wait_for_the_trajectories_that_began_before() {
     for (in_flight, finishes, waits) in
@@ -418,8 +420,8 @@ fn tokens_of_what_is_given_up_are_told_as_they_were() {
     }
 }
 
-/// What no number of tokens that is left can hold is not even rendered: the episode is cut as where its tokens were
-/// counted.
+/// What no number of tokens that is left can hold is not even rendered: the episode is cut as where its
+/// tokens were counted.
 #[test]
 fn a_text_that_cannot_fit_is_not_rendered() {
     for mode in [ContextMode::Full, ContextMode::LimitedMultiTurn] {

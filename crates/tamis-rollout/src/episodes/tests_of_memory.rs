@@ -13,7 +13,8 @@ use crate::generator::SamplePurpose;
 use crate::sample_journal::tests::{Disk, Memory};
 use crate::support;
 
-/// Never says the same twice, and is over after two answers; breaks down in the second where its prompt says so.
+/// Never says the same twice, and is over after two answers; breaks down in the second where its prompt says
+/// so.
 struct Noise {
     count: Arc<AtomicU64>,
     num_turns: u64,

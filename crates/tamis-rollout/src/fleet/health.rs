@@ -142,8 +142,8 @@ impl Fleet {
                 }
             }
             let member = &mut self.members[place];
-            // Nothing that is known of the one before is true of it. Until it has sampled it counts as one that
-            // was taken out: nobody waits for it.
+            // Nothing that is known of the one before is true of it. Until it has sampled it counts as one
+            // that was taken out: nobody waits for it.
             *member = FleetMember {
                 times_out: 1,
                 last_fault: member.last_fault.take(),

@@ -185,8 +185,8 @@ pub trait Launched: Send + Sync {
     /// What became of one that ended and is not started again, with the end of its output.
     fn ended(&self) -> Option<String>;
 
-    /// What became of one that is lost, if whoever started it reports that apart from [`Self::ended`]; the report may
-    /// come a moment after the loss shows.
+    /// What became of one that is lost, if whoever started it reports that apart from [`Self::ended`]; the
+    /// report may come a moment after the loss shows.
     fn find_end(&self) -> Option<String> {
         None
     }
@@ -216,8 +216,8 @@ pub struct LaunchedServers {
 }
 
 impl LaunchedServers {
-    /// Starts servers and waits until each answers `GET /health`; `None` where the wait is given up. Those that
-    /// end later, or that a signal ends before, are started again.
+    /// Starts servers and waits until each answers `GET /health`; `None` where the wait is given up. Those
+    /// that end later, or that a signal ends before, are started again.
     ///
     /// # Errors
     /// Where one cannot be started, ends by itself, or does not answer in time. None of them is left then.

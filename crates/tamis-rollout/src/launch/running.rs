@@ -12,8 +12,8 @@ use tamis_process::ProcessGroup;
 
 use super::{LaunchError, Place, ServerProcess};
 
-/// Longest time for the answer to a health check of one that has answered before, and the pause between two such
-/// checks: they hold up the look at the others.
+/// Longest time for the answer to a health check of one that has answered before, and the pause between two
+/// such checks: they hold up the look at the others.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
 const WATCH_EVERY: Duration = Duration::from_secs(3);
 

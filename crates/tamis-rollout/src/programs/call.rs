@@ -9,11 +9,11 @@ use crate::api::field::{Fields, Refused};
 use crate::api::field::{is_empty, is_false, is_never, is_one, is_zero, read_stops};
 
 /// What a program asks.
-///
-/// Messages have one form, so that those of two calls can be compared: `{"role", "content"}` with the content as one
-/// text (empty where an assistant's message has none), `"tool_calls"` where there are some, each `{"id", "type":
-/// "function", "function": {"name", "arguments"}}` with the arguments as JSON text, `"tool_call_id"`, `"name"` and
-/// reasoning (`"reasoning_content"`, `"thinking"`, `"reasoning"`) if they are given. The role `developer` is `system`.
+/// Messages have one form, so that those of two calls can be compared: `{"role", "content"}` with the content
+/// as one text (empty where an assistant's message has none), `"tool_calls"` where there are some, each
+/// `{"id", "type": "function", "function": {"name", "arguments"}}` with the arguments as JSON text,
+/// `"tool_call_id"`, `"name"` and reasoning (`"reasoning_content"`, `"thinking"`, `"reasoning"`) if they are
+/// given. The role `developer` is `system`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatCall {
     /// Number of calls of its episode that were handed on before.
@@ -108,8 +108,8 @@ impl ChatCall {
         })
     }
 
-    /// The messages that this call has after those of an earlier one and its answer; `None` where its conversation
-    /// does not go on from there, or its tools are others.
+    /// The messages that this call has after those of an earlier one and its answer; `None` where its
+    /// conversation does not go on from there, or its tools are others.
     ///
     /// Tool calls are the same where their ids, names and arguments as JSON values are.
     pub fn after(&self, earlier: &Self, answer: &ChatAnswer) -> Option<&[Value]> {
@@ -123,8 +123,8 @@ impl ChatCall {
     }
 }
 
-/// A message as chat templates of models expect it: the arguments of tool calls as objects. Arguments that are no
-/// JSON object stay text.
+/// A message as chat templates of models expect it: the arguments of tool calls as objects. Arguments that
+/// are no JSON object stay text.
 pub fn for_template(message: &Value) -> Value {
     let mut message = message.clone();
     if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {

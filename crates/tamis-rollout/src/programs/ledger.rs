@@ -176,8 +176,8 @@ impl Ledger {
         std::mem::take(&mut self.lock().warnings)
     }
 
-    /// The episode whose URL has this token, where the key is its own; refusals are counted for the one that is to
-    /// blame, as far as that is known.
+    /// The episode whose URL has this token, where the key is its own; refusals are counted for the one that
+    /// is to blame, as far as that is known.
     pub(super) fn admit(&self, token: &str, key: &str) -> Result<EpisodeNumber, Refusal> {
         let mut open = self.lock();
         let (asked, caller) = (open.tokens.get(token).copied(), open.tokens.get(key).copied());

@@ -1,4 +1,5 @@
-//! Agents as programs: any program that speaks OpenAI's API plays an episode, and the policy answers its calls.
+//! Agents as programs: any program that speaks OpenAI's API plays an episode, and the policy answers its
+//! calls.
 //!
 //! ```text
 //! owner ── begin(task) ──> ProgramHost ── starts ──> program
@@ -6,10 +7,10 @@
 //!       ── answer ───────>              ── the completion ──>
 //!       <── Ended ────────              <── last line of its output, exit status ──
 //! ```
-//!
-//! The host is an HTTP server on 127.0.0.1 and a supervisor of processes, each a thread of its own. It knows neither
-//! tokens nor templates nor where answers come from: it tells its owner what happened ([`ProgramHost::take_events`]),
-//! and is told what to answer ([`ProgramHost::answer`]), at any time and in any order.
+//! The host is an HTTP server on 127.0.0.1 and a supervisor of processes, each a thread of its own. It knows
+//! neither tokens nor templates nor where answers come from: it tells its owner what happened
+//! ([`ProgramHost::take_events`]), and is told what to answer ([`ProgramHost::answer`]), at any time and in
+//! any order.
 //!
 //! # What a program gets
 //!
@@ -21,24 +22,22 @@
 //! | `OPENAI_API_KEY` | the same token: the key of the episode's calls, as clients send it (`Authorization: Bearer`) |
 //! | `TAMIS_MODEL` | the name of the policy; calls may name any model |
 //! | `TAMIS_TASK` | the path of a file with the task, one line of JSON |
-//!
-//! The same line is on its standard input, which then ends. Variables of tamis's own environment are passed on unless
-//! they look like secrets (`*_API_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD`, `AWS_*`, `OPENAI_*` and the like); what
-//! the settings name is set whatever it looks like. Calls to 127.0.0.1 go past proxies.
-//!
-//! `POST chat/completions` is answered in the form that OpenAI's clients read, with tools and log-probabilities, in one
-//! piece or as a stream. `POST responses` is the same for texts and tools in the form of their newer interface.
-//! `GET models` names the policy. Several calls may be under way at once. A body is read as JSON whatever its
-//! content type says.
+//! The same line is on its standard input, which then ends. Variables of tamis's own environment are passed
+//! on unless they look like secrets (`*_API_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD`, `AWS_*`, `OPENAI_*`
+//! and the like); what the settings name is set whatever it looks like. Calls to 127.0.0.1 go past proxies.
+//! `POST chat/completions` is answered in the form that OpenAI's clients read, with tools and
+//! log-probabilities, in one piece or as a stream. `POST responses` is the same for texts and tools in the
+//! form of their newer interface. `GET models` names the policy. Several calls may be under way at once. A
+//! body is read as JSON whatever its content type says.
 //!
 //! # What it answers
-//!
-//! It exits with 0, and the end of its standard output says what came of it: `{"reward": 1.0, "success": true,
-//! "info": {"steps": 3}}`, all of it optional, on a line of its own, of which the last counts; or a number as the very
-//! last line. Where there is neither, a reward function has to score the episode. An exit with another code, a signal,
-//! more than the time of an episode, a flood of output, and an end without a single call are failures, with the last
-//! lines of its standard error. Whatever is left of its process group is killed once it has ended, and on Linux what has
-//! left the group (`setsid`), which is known by `TAMIS_TASK` among the variables that it was started with.
+//! It exits with 0, and the end of its standard output says what came of it:
+//! `{"reward": 1.0, "success": true, "info": {"steps": 3}}`, all of it optional, on a line of its own, of
+//! which the last counts; or a number as the very last line. Where there is neither, a reward function has to
+//! score the episode. An exit with another code, a signal, more than the time of an episode, a flood of
+//! output, and an end without a single call are failures, with the last lines of its standard error. Whatever
+//! is left of its process group is killed once it has ended, and on Linux what has left the group (`setsid`),
+//! which is known by `TAMIS_TASK` among the variables that it was started with.
 //!
 //! # What is refused
 //!
@@ -54,12 +53,11 @@
 //! | 413 | longer than a call may be |
 //! | 429 | while as many calls of the episode as may be at once are under way: passes |
 //! | 503 | while other long calls take all the room that there is for them: passes |
-//!
-//! Where tamis itself is killed, process groups end a second later, and the folder of all episodes is removed: each has a
-//! guard that is there before it. A process that leaves its group and has a clean environment is not found by the end
-//! of its episode, nor is one that left it where tamis is killed; its calls are refused. A client
-//! that stops waiting for an answer is told of ([`ProgramEvent::Abandoned`]): OpenAI's does so after ten minutes, and
-//! then makes the call again.
+//! Where tamis itself is killed, process groups end a second later, and the folder of all episodes is
+//! removed: each has a guard that is there before it. A process that leaves its group and has a clean
+//! environment is not found by the end of its episode, nor is one that left it where tamis is killed; its
+//! calls are refused. A client that stops waiting for an answer is told of ([`ProgramEvent::Abandoned`]):
+//! OpenAI's does so after ten minutes, and then makes the call again.
 
 mod call;
 mod endpoint;
@@ -92,7 +90,8 @@ use self::ledger::Ledger;
 use self::supervisor::{Order, Supervisor};
 use crate::connections::{ConnectionLimits, Listener, accept, set_or};
 
-/// Longest time that a client may take to send a call, to read some of an answer, or to say nothing between two.
+/// Longest time that a client may take to send a call, to read some of an answer, or to say nothing between
+/// two.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 const MOST_CONNECTIONS: usize = 8192;
@@ -120,8 +119,8 @@ pub struct ProgramSettings {
     pub max_body_bytes: usize,
     /// Bytes that a program may print, at most.
     pub max_output_bytes: u64,
-    /// Folder in which the host has one of its own, with a folder for the task and the output of each episode until
-    /// it ends.
+    /// Folder in which the host has one of its own, with a folder for the task and the output of each episode
+    /// until it ends.
     pub scratch_dir: PathBuf,
 }
 
@@ -233,7 +232,8 @@ pub struct ProgramHost {
 }
 
 impl ProgramHost {
-    /// Takes a port of 127.0.0.1. `bell` is called after events were queued, from any thread; it must not wait.
+    /// Takes a port of 127.0.0.1. `bell` is called after events were queued, from any thread; it must not
+    /// wait.
     ///
     /// # Errors
     /// In words: settings that are of no use, no port, no thread.
@@ -264,8 +264,8 @@ impl ProgramHost {
         self.address
     }
 
-    /// Starts the program of an episode with its task, or has it wait where as many run as may at once. Whatever
-    /// goes wrong is the episode's end.
+    /// Starts the program of an episode with its task, or has it wait where as many run as may at once.
+    /// Whatever goes wrong is the episode's end.
     pub fn begin(&self, task: &Value) -> EpisodeNumber {
         let (episode, token) = self.ledger.open();
         self.order(Order::Begin { episode, token, task: task.to_string() });
@@ -282,15 +282,17 @@ impl ProgramHost {
         self.ledger.answer(call, answer)
     }
 
-    /// Kills the program of an episode with its process group, and refuses its calls from now on. Nothing more is told
-    /// of it, what waits to be taken included; its refused calls are returned. An episode that has ended is left alone.
+    /// Kills the program of an episode with its process group, and refuses its calls from now on. Nothing
+    /// more is told of it, what waits to be taken included; its refused calls are returned. An episode that
+    /// has ended is left alone.
     pub fn end(&self, episode: EpisodeNumber) -> RefusedCalls {
         let refused = self.ledger.forget(episode);
         self.order(Order::End(episode));
         refused
     }
 
-    /// All calls that were refused since this was asked last, also those of nobody and of episodes after their end.
+    /// All calls that were refused since this was asked last, also those of nobody and of episodes after
+    /// their end.
     pub fn take_refused(&self) -> RefusedCalls {
         self.ledger.take_refused()
     }
@@ -300,7 +302,8 @@ impl ProgramHost {
         self.ledger.take_warnings()
     }
 
-    /// Why no program gets on: the first calls of all episodes that have ended, and of at least so many, were refused.
+    /// Why no program gets on: the first calls of all episodes that have ended, and of at least so many, were
+    /// refused.
     pub fn all_refused(&self) -> Option<String> {
         self.ledger.all_refused()
     }

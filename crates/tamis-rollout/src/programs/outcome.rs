@@ -40,8 +40,8 @@ impl From<String> for ProgramFailure {
 
 const KEYS: [&str; 3] = ["reward", "success", "info"];
 
-/// Reads the end of a program's output: the last line that is an object with one of the keys, or a number as the very
-/// last line. `unnamed` hears of numbers that no metric can be named after, which are left out.
+/// Reads the end of a program's output: the last line that is an object with one of the keys, or a number as
+/// the very last line. `unnamed` hears of numbers that no metric can be named after, which are left out.
 ///
 /// # Errors
 /// In words, where a line is meant as an outcome and is none.

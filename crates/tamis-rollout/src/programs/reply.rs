@@ -17,8 +17,9 @@ pub struct ChatToolCall {
     pub arguments: String,
 }
 
-/// An id for a tool call, of the call that it answers (its place among those of its episode, [`ChatCall::index`]) and
-/// its own place in the answer: nine letters and digits, which is what Mistral's templates want.
+/// An id for a tool call, of the call that it answers (its place among those of its episode,
+/// [`ChatCall::index`]) and its own place in the answer: nine letters and digits, which is what Mistral's
+/// templates want.
 ///
 /// [`ChatCall::index`]: super::ChatCall::index
 pub fn tool_call_id(index: usize, place: usize) -> String {

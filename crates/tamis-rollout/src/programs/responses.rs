@@ -1,7 +1,7 @@
 //! `/v1/responses`: the text part of OpenAI's newer interface, as a call of a conversation and its answer.
-//!
-//! A request is turned into the body of `/v1/chat/completions` that means the same, and an answer into the items that
-//! clients of this interface read. Nothing is kept between two calls: clients send the whole conversation.
+//! A request is turned into the body of `/v1/chat/completions` that means the same, and an answer into the
+//! items that clients of this interface read. Nothing is kept between two calls: clients send the whole
+//! conversation.
 
 use serde_json::{Map, Value, json};
 

@@ -481,8 +481,8 @@ fn settings_of_no_use_are_refused_by_name() {
     }
 }
 
-/// A program with OpenAI's own Python client, which `scripts/test-openai-client` installs; OPENAI_PYTHON names
-/// the interpreter of another place.
+/// A program with OpenAI's own Python client, which `scripts/test-openai-client` installs; OPENAI_PYTHON
+/// names the interpreter of another place.
 #[test]
 fn openais_python_client_plays_an_episode() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -535,7 +535,8 @@ fn openais_python_client_plays_an_episode() {
     };
     let outcome = outcome.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((outcome.reward, outcome.success), (Some(1.0), Some(true)));
-    // In one piece, as a stream, and by the asynchronous client: what it sends back is known as what it was told.
+    // In one piece, as a stream, and by the asynchronous client: what it sends back is known as what it was
+    // told.
     assert_eq!((num_streamed, num_continued), (3, 4));
     // Each refusal was taken for good: none was tried again.
     let expected =

@@ -23,8 +23,8 @@ pub struct Probe {
     pub logprobs: Vec<f64>,
     /// Largest mean absolute difference that the server's rounding may make, in nats.
     pub tolerance: f64,
-    /// Whether the log-probabilities themselves were computed in 16 bits: a server that rounds by less than that
-    /// is then no nearer to them.
+    /// Whether the log-probabilities themselves were computed in 16 bits: a server that rounds by less than
+    /// that is then no nearer to them.
     #[serde(default)]
     pub is_rounded: bool,
 }

@@ -1,5 +1,5 @@
-//! A publication to one server: what is loaded, the stages that it goes through, and what server and learner are asked
-//! for at each of them.
+//! A publication to one server: what is loaded, the stages that it goes through, and what server and learner
+//! are asked for at each of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ pub(super) enum Stage {
     Pause,
     /// The learner writes a folder, for a server that could not be sent the weights.
     Write,
-    /// An update that broke off is begun once more and ended, by which vLLM forgets the parts that it got of it.
+    /// An update that broke off is begun once more and ended, by which vLLM forgets the parts that it got of
+    /// it.
     BeginUndo,
     EndUndo,
     CountWorkers,

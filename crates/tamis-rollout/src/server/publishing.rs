@@ -1,13 +1,11 @@
 //! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied, labelled;
 //! resumed, and shown to be held. One that sleeps wakes for it. An adapter is a model of its own beside those
 //! that are there: nothing has to stop for it.
-//!
-//! Weights that come over a communicator ([`super::sending`]) need the learner's part beside the server's. Where
-//! either fails, the communicator is given up. A server that answers is given the same weights by a folder; one
-//! that does not has workers that wait in NCCL for ever, and is started again where that can be.
-//!
-//! A server in which an update broke off is told to end it before it is given anything else: vLLM goes on with
-//! layers of which it has parts, and what is loaded then is wrong.
+//! Weights that come over a communicator ([`super::sending`]) need the learner's part beside the server's.
+//! Where either fails, the communicator is given up. A server that answers is given the same weights by a
+//! folder; one that does not has workers that wait in NCCL for ever, and is started again where that can be.
+//! A server in which an update broke off is told to end it before it is given anything else: vLLM goes on
+//! with layers of which it has parts, and what is loaded then is wrong.
 
 use std::path::Path;
 use std::time::Instant;
@@ -39,8 +37,8 @@ const ROUNDING_VARIES: f64 = 8.0;
 /// vLLM at 32 bits (docs/real-vllm.md).
 const LEAST_TOLERANCE: f64 = 1e-4;
 
-/// Whether the server has no such route, in the words of the web framework of vLLM and SGLang. What a route does not find it
-/// tells in others.
+/// Whether the server has no such route, in the words of the web framework of vLLM and SGLang. What a route
+/// does not find it tells in others.
 fn is_no_route(fault: &Fault) -> bool {
     fault.detail == "HTTP 404: Not Found"
 }

@@ -6,9 +6,8 @@
 //! join        unique id ----->  init_weight_transfer_engine      each with all of its workers, at once
 //! send     ----- NCCL ------->  update_weights
 //! ```
-//!
-//! Each server has a communicator of its own, so that one which hangs costs the others nothing. It is kept for
-//! the next version, and given up where anything goes wrong; the server is then given a folder, which the
+//! Each server has a communicator of its own, so that one which hangs costs the others nothing. It is kept
+//! for the next version, and given up where anything goes wrong; the server is then given a folder, which the
 //! learner writes of the same weights.
 
 use std::path::Path;
@@ -31,23 +30,23 @@ pub(super) const WRITTEN: &str = "weights";
 /// started again.
 const MOST_FAILURES: u32 = 3;
 
-/// Number of times that a server's workers may stand in NCCL, after which it is given folders for the rest of the
-/// run, and is not started again for that. Where they never met the learner, once is enough: they will not the
-/// next time, and each time costs the whole time-out and a start of the server.
+/// Number of times that a server's workers may stand in NCCL, after which it is given folders for the rest of
+/// the run, and is not started again for that. Where they never met the learner, once is enough: they will
+/// not the next time, and each time costs the whole time-out and a start of the server.
 const MOST_HANGS: u32 = 3;
 
 /// What has to be done with a server that is of no use any more and that the run cannot start again.
 pub(super) const START_AGAIN: &str = "start it again";
 
-/// Time that either side has beyond its own limit to say that it was too slow, and for a server to answer once
-/// its communicator is gone.
+/// Time that either side has beyond its own limit to say that it was too slow, and for a server to answer
+/// once its communicator is gone.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// Ends a server and starts it again.
 pub type Restart = Arc<dyn Fn() + Send + Sync>;
 
-/// What transfers to the server at one place have left behind: kept for the whole run, whatever process or learner
-/// is there.
+/// What transfers to the server at one place have left behind: kept for the whole run, whatever process or
+/// learner is there.
 #[derive(Debug, Clone, Default)]
 pub struct Past(Arc<Mutex<Left>>);
 
@@ -298,7 +297,8 @@ impl Sender {
         }
     }
 
-    /// What is known of why two libraries may not meet: `theirs` is the version that the server is built with.
+    /// What is known of why two libraries may not meet: `theirs` is the version that the server is built
+    /// with.
     pub(super) fn explain(snapshot: &Snapshot, theirs: Option<&str>) -> String {
         match (theirs, snapshot.library.strip_prefix("NCCL ")) {
             (Some(theirs), Some(ours)) if theirs != ours => format!(

@@ -13,8 +13,8 @@ pub struct Ask<'a> {
     pub request_id: &'a str,
     /// Prompt tokens.
     pub prompt: &'a [u32],
-    /// Paths of the images that go with the prompt. Each has one token in `prompt`, which the server makes as many
-    /// as the image needs.
+    /// Paths of the images that go with the prompt. Each has one token in `prompt`, which the server makes as
+    /// many as the image needs.
     pub images: &'a [String],
     /// The prompt as text, for servers that take no tokens.
     pub prompt_text: &'a str,

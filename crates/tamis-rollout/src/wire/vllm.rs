@@ -299,7 +299,8 @@ pub fn program() -> Call {
     Call::get("/version")
 }
 
-/// Reads the answer to [`program`]: whether it is `tamis serve`, which samples by our keys; and vLLM's release.
+/// Reads the answer to [`program`]: whether it is `tamis serve`, which samples by our keys; and vLLM's
+/// release.
 pub fn read_program(answer: &HttpAnswer) -> Result<(bool, Option<String>), Fault> {
     #[derive(Deserialize)]
     struct Version {
@@ -509,8 +510,8 @@ pub fn end_update() -> Call {
     Call::post("/finish_weight_update", &json!({}))
 }
 
-/// Frees the GPU's memory: the cache is gone, the weights go into main memory (level 1) or are gone too (level
-/// 2). Until [`wake`] nothing can be sampled.
+/// Frees the GPU's memory: the cache is gone, the weights go into main memory (level 1) or are gone too
+/// (level 2). Until [`wake`] nothing can be sampled.
 pub fn sleep(level: u8) -> Call {
     Call::post_empty(&format!("/sleep?level={level}"))
 }

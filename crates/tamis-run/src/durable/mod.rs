@@ -168,8 +168,8 @@ impl Disk {
         self.write_file_with(path, |writer| writer.write_all(bytes))
     }
 
-    /// As [`Disk::write_file`], for a file that other processes of this machine may write at the same time: it is one's whole
-    /// content or another's.
+    /// As [`Disk::write_file`], for a file that other processes of this machine may write at the same time:
+    /// it is one's whole content or another's.
     pub fn write_shared_file(&self, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
         let temporary = temporary_beside(path, &format!(".{}", std::process::id()));
         self.write_through(&temporary, path, |writer| writer.write_all(bytes))

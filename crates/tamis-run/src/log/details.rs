@@ -40,7 +40,8 @@ const NUM_BUCKETS: usize = 30;
 pub struct Histogram {
     /// Edges of the buckets, in increasing order: one more than there are buckets.
     pub edges: Vec<f64>,
-    /// Number of values in each bucket; the upper edge of the last one belongs to it, no other upper edge does.
+    /// Number of values in each bucket; the upper edge of the last one belongs to it, no other upper edge
+    /// does.
     pub counts: Vec<u64>,
     /// Smallest value.
     pub min: f64,

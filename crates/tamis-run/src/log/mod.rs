@@ -1,5 +1,5 @@
-//! Writes the metrics of each step: `metrics.jsonl`, TensorBoard's event files, the console; and hands them to
-//! Weights & Biases, MLflow, Prometheus and collectors of OpenTelemetry.
+//! Writes the metrics of each step: `metrics.jsonl`, TensorBoard's event files, the console; and hands them
+//! to Weights & Biases, MLflow, Prometheus and collectors of OpenTelemetry.
 //!
 //! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a
 //! checkpoint ([`Loggers::sync`]), so that a resumed run cuts them back there and appends. Loggers that hand
@@ -154,13 +154,14 @@ impl Loggers {
         self.loggers.iter().map(|logger| logger.num_samples()).max().unwrap_or(0)
     }
 
-    /// Hands the details of a step that was logged to every logger. All are tried; the first error is returned.
+    /// Hands the details of a step that was logged to every logger. All are tried; the first error is
+    /// returned.
     pub fn log_details(&mut self, step: u64, details: &StepDetails) -> Result<(), LoggerError> {
         self.each(|logger| logger.log_details(step, details))
     }
 
-    /// Ends every logger: waits for what is not delivered yet, for all of them together as long as the most patient
-    /// one may.
+    /// Ends every logger: waits for what is not delivered yet, for all of them together as long as the most
+    /// patient one may.
     pub fn close(&mut self, ending: RunEnding) {
         self.loggers.iter_mut().for_each(|logger| logger.begin_close(ending));
         self.loggers.iter_mut().for_each(|logger| logger.finish_close());

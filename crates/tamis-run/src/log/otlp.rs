@@ -1,9 +1,9 @@
 //! Each step and its stages as spans of OpenTelemetry: OTLP over HTTP, in JSON.
-//!
-//! A step is one trace: the span `step` with the stages below it; the spans of a stage are together as long as its
-//! `timing_s/{stage}`. Stages that run side by side in many places (`reward`) are sums, no stretches of time, and have no span. The format is
-//! OTLP's `ExportTraceServiceRequest`: ids in hexadecimal, times in nanoseconds since 1970 as texts. Requests are
-//! sent in a build with the feature `otlp` alone, which brings the client of HTTP.
+//! A step is one trace: the span `step` with the stages below it; the spans of a stage are together as long
+//! as its `timing_s/{stage}`. Stages that run side by side in many places (`reward`) are sums, no stretches
+//! of time, and have no span. The format is OTLP's `ExportTraceServiceRequest`: ids in hexadecimal, times in
+//! nanoseconds since 1970 as texts. Requests are sent in a build with the feature `otlp` alone, which brings
+//! the client of HTTP.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

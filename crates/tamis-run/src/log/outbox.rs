@@ -1,8 +1,8 @@
-//! A queue between the run and a place that may be slow, or gone: the run puts a record in and goes on at once.
-//!
-//! A thread takes records out and delivers them. The queue holds a bounded number of records and bytes; where it
-//! is full, or the place is gone, records are lost. The first trouble is told once, by the logger's name, and at the
-//! end how many of the records did not arrive.
+//! A queue between the run and a place that may be slow, or gone: the run puts a record in and goes on at
+//! once.
+//! A thread takes records out and delivers them. The queue holds a bounded number of records and bytes; where
+//! it is full, or the place is gone, records are lost. The first trouble is told once, by the logger's name,
+//! and at the end how many of the records did not arrive.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -20,7 +20,8 @@ pub(super) struct Capacity {
     pub(super) bytes: usize,
 }
 
-/// A run of a step a second outlives a pause of minutes, and completions of many tokens do not fill the memory.
+/// A run of a step a second outlives a pause of minutes, and completions of many tokens do not fill the
+/// memory.
 pub(super) const CAPACITY: Capacity = Capacity { records: 512, bytes: 64 << 20 };
 
 pub(super) trait Parcel: Send + 'static {
@@ -127,8 +128,8 @@ pub(super) struct Outbox<R: Parcel> {
 }
 
 impl<R: Parcel> Outbox<R> {
-    /// Begins to deliver by a function that notes what arrives. Without a thread, of which there may be none left,
-    /// everything is lost.
+    /// Begins to deliver by a function that notes what arrives. Without a thread, of which there may be none
+    /// left, everything is lost.
     pub(super) fn start(
         capacity: Capacity,
         deliveries: Arc<Deliveries>,
@@ -171,8 +172,8 @@ impl<R: Parcel> Outbox<R> {
         }
     }
 
-    /// Puts in what is no record of the run and counts nowhere, and takes no more: where there is no room it is
-    /// left out.
+    /// Puts in what is no record of the run and counts nowhere, and takes no more: where there is no room it
+    /// is left out.
     pub(super) fn end_with(&mut self, last: Option<R>) {
         if let (Some(queue), Some(last)) = (self.queue.take(), last) {
             let size = last.num_bytes();

@@ -1,9 +1,8 @@
-//! An HTTP endpoint that Prometheus scrapes: `/metrics` has the latest value of every metric of the run, in the
-//! text exposition format 0.0.4.
-//!
+//! An HTTP endpoint that Prometheus scrapes: `/metrics` has the latest value of every metric of the run, in
+//! the text exposition format 0.0.4.
 //! A metric's name is its pattern in the catalogue without the variable parts, which become labels:
-//! `rewards/{name}/mean` is `tamis_rewards_mean{run="tiny",name="acc"}`. HELP is the catalogue's sentence. A metric
-//! that a step does not have keeps its last value.
+//! `rewards/{name}/mean` is `tamis_rewards_mean{run="tiny",name="acc"}`. HELP is the catalogue's sentence. A
+//! metric that a step does not have keeps its last value.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -232,7 +231,8 @@ impl Drop for Server {
             };
             address.set_ip(here);
         }
-        // A connection wakes the thread, which then sees that it is to end; one that waits for a client is left.
+        // A connection wakes the thread, which then sees that it is to end; one that waits for a client is
+        // left.
         let limit = Instant::now() + PATIENCE;
         if TcpStream::connect_timeout(&address, PATIENCE).is_ok()
             && let Some(thread) = self.thread.take()

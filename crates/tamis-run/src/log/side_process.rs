@@ -11,10 +11,9 @@
 //! | `{"said": "..."}` | something for the user |
 //! | `{"arrived": 1}` | so many further records arrived |
 //! | `{"failed": "..."}` | the reason why one did not |
-//!
-//! Figures are as in `metrics.jsonl`: NaN is null, infinities are texts. The end of the standard input without
-//! `close` is a run that was killed. The process ends by itself after either; one that does not is killed
-//! `finish_timeout` after the end of the run, with all that it has started.
+//! Figures are as in `metrics.jsonl`: NaN is null, infinities are texts. The end of the standard input
+//! without `close` is a run that was killed. The process ends by itself after either; one that does not is
+//! killed `finish_timeout` after the end of the run, with all that it has started.
 
 use std::io::Write;
 use std::process::{ChildStdin, ChildStdout, Command};
@@ -86,8 +85,8 @@ pub struct SideProcessLogger {
 }
 
 impl SideProcessLogger {
-    /// Sends to the process of a command. One that cannot be started is reported, as is a lack of a command, for a
-    /// reason in words. The run continues without it.
+    /// Sends to the process of a command. One that cannot be started is reported, as is a lack of a command,
+    /// for a reason in words. The run continues without it.
     pub fn start(settings: SideProcessSettings, command: Result<Command, String>, voice: Console) -> Self {
         let deliveries = Deliveries::new(settings.name, voice);
         let is_closing = Arc::new(AtomicBool::new(false));
@@ -396,8 +395,8 @@ mod tests {
     fn what_holds_the_pipes_of_a_process_that_is_gone_is_not_waited_for() {
         let folder = tempfile::tempdir().expect("folder");
         let left = folder.path().join("left");
-        // In the background a shell gives it another input, so it has the pipe under another number. In a session of
-        // its own it is not killed.
+        // In the background a shell gives it another input, so it has the pipe under another number. In a
+        // session of its own it is not killed.
         let held = format!("setsid sh -c 'echo $$ > {}; exec sleep 1000' <&3 &", left.display());
         let script = format!("exec 3<&0 4> /dev/null; {held} {TAKE}");
         let (screen, mut logger) = start(&script, Duration::from_secs(1000));

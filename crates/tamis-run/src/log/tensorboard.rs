@@ -1,10 +1,9 @@
 //! TensorBoard event files, written by hand.
-//!
 //! A file is a sequence of TFRecords: length (`u64`), masked CRC-32C of it, the bytes of an `Event`, masked
 //! CRC-32C of them (all little endian). An `Event` is a protobuf message: wall time (field 1, double), step
 //! (2, varint) and one of file version (3), summary (5) or session log (7). A summary holds values (1) of tag
-//! (1) and number (2, float), or of a histogram (5) or a tensor (8) with the plug-in that shows it (9). The first
-//! event of a file names the version `brain.Event:2`.
+//! (1) and number (2, float), or of a histogram (5) or a tensor (8) with the plug-in that shows it (9). The
+//! first event of a file names the version `brain.Event:2`.
 //!
 //! A resumed run begins a new file that opens with a session start at its first step: a TensorBoard that is
 //! running drops what it had read from that step on, and one that starts later finds the older file cut back
@@ -189,8 +188,8 @@ fn scalars_event(wall_time: f64, step: u64, metrics: &Metrics) -> Vec<u8> {
     event.0
 }
 
-/// A value of a summary that is a histogram: smallest and largest value, number, sum and sum of squares (1 to 5,
-/// doubles), upper edges of the buckets (6) and counts (7), both packed doubles.
+/// A value of a summary that is a histogram: smallest and largest value, number, sum and sum of squares (1 to
+/// 5, doubles), upper edges of the buckets (6) and counts (7), both packed doubles.
 fn histogram_value(tag: &str, histogram: &Histogram) -> Message {
     let mut content = Message::default();
     let figures =
@@ -210,8 +209,8 @@ fn histogram_value(tag: &str, histogram: &Histogram) -> Message {
     value
 }
 
-/// A value of a summary that the plug-in `text` shows: a tensor of type string (7) and shape \[1\], with metadata
-/// that names the plug-in (1) and the class of data, tensor (4: 2).
+/// A value of a summary that the plug-in `text` shows: a tensor of type string (7) and shape \[1\], with
+/// metadata that names the plug-in (1) and the class of data, tensor (4: 2).
 fn text_value(tag: &str, markdown: &str) -> Message {
     let (mut dimension, mut shape, mut tensor) = (Message::default(), Message::default(), Message::default());
     dimension.varint(1, 1);

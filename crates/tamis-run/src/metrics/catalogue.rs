@@ -85,8 +85,8 @@ pub fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
     definitions().filter_map(|definition| Some((definition.pattern, definition.alias_of?)))
 }
 
-/// The variable parts of a name that fits a pattern, as (name in braces, text); `None` where it does not fit. Where
-/// there are several ways, the first parts are the shortest.
+/// The variable parts of a name that fits a pattern, as (name in braces, text); `None` where it does not fit.
+/// Where there are several ways, the first parts are the shortest.
 ///
 /// ```
 /// use tamis_run::metrics::catalogue::parts;

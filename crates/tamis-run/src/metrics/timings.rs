@@ -63,15 +63,15 @@ impl Timings {
         Self::default()
     }
 
-    /// Adds the time of a stage that ends now: `gen`, `ref`, `values`, `adv`, `update_critic`, `update_actor`,
-    /// `testing`, [`STEP`], ...
+    /// Adds the time of a stage that ends now: `gen`, `ref`, `values`, `adv`, `update_critic`,
+    /// `update_actor`, `testing`, [`STEP`], ...
     pub fn add(&mut self, stage: &'static str, time: Duration) {
         self.stretches.push((stage, Instant::now(), time));
         self.add_sum(stage, time);
     }
 
-    /// Adds time that is a sum over what ran side by side (`reward`) or in between (`wire`): it is no stretch of
-    /// the step.
+    /// Adds time that is a sum over what ran side by side (`reward`) or in between (`wire`): it is no stretch
+    /// of the step.
     pub fn add_sum(&mut self, stage: &'static str, time: Duration) {
         match self.stages.iter_mut().find(|(name, _)| *name == stage) {
             Some((_, sum)) => *sum += time,

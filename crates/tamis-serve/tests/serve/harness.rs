@@ -230,7 +230,8 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// The engine's own samples of a prompt by the weights of that number: tokens, log-probabilities, mean entropy.
+/// The engine's own samples of a prompt by the weights of that number: tokens, log-probabilities, mean
+/// entropy.
 pub(crate) fn alone(
     number: u64,
     prompt: &[u32],

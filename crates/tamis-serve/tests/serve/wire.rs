@@ -224,8 +224,8 @@ fn metrics_have_vllms_names() {
     }
 }
 
-/// Completions by this project's own client, which by our keys are the engine's; what a fleet asks for else is in
-/// `client.rs`.
+/// Completions by this project's own client, which by our keys are the engine's; what a fleet asks for else
+/// is in `client.rs`.
 #[test]
 fn our_own_client_understands_completions() {
     use tamis_rollout::wire::vllm::{self, Interface};

@@ -71,13 +71,10 @@ impl fmt::Display for Difference {
 }
 
 /// Finds how a template goes on after an answer, and what it would write otherwise about earlier ones.
-///
-/// `arguments` are the template's variables, as prompts are rendered with; with `tools` among them, results of
-/// tools are looked at too. `end_token_ids` are those that end an answer
-/// ([`Tokenizer::end_token_ids`]).
-///
-/// What only concerns the assistant's own earlier text is told in [`TurnTemplate::differences`]: the transcript
-/// keeps what was sampled. The rest is refused.
+/// `arguments` are the template's variables, as prompts are rendered with; with `tools` among them, results
+/// of tools are looked at too. `end_token_ids` are those that end an answer ([`Tokenizer::end_token_ids`]).
+/// What only concerns the assistant's own earlier text is told in [`TurnTemplate::differences`]: the
+/// transcript keeps what was sampled. The rest is refused.
 ///
 /// # Errors
 /// Where the template refuses a conversation of two answers, does not show the assistant's message, or
@@ -226,8 +223,8 @@ impl TurnTemplate {
         shown(result + 1) && shown(conversation.messages.len())
     }
 
-    /// For templates that show a tool's result only behind a call: how a model spells calls is not known here, so
-    /// that the way on is found is all that can be asked.
+    /// For templates that show a tool's result only behind a call: how a model spells calls is not known
+    /// here, so that the way on is found is all that can be asked.
     fn find_result_of_call(&self, mut conversation: Conversation) -> Result<(), Fault> {
         let answer = conversation.answers[0];
         let call = json!({"name": "tool", "arguments": {}});

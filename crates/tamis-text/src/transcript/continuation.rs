@@ -48,8 +48,8 @@ impl TurnTemplate {
         &self.differences
     }
 
-    /// How the template ends an assistant's message, white space after it included; empty where that could not
-    /// be told from what follows.
+    /// How the template ends an assistant's message, white space after it included; empty where that could
+    /// not be told from what follows.
     pub fn turn_end(&self) -> &str {
         &self.turn_end
     }
@@ -61,13 +61,12 @@ impl TurnTemplate {
     }
 
     /// What the policy is given after its last answer.
-    ///
     /// `messages` are those so far; the last is the assistant's, of which only its tool calls are looked at.
-    /// `new` are the messages that follow it (a user's observation, results of tools). `sampled` are the ids of
-    /// the last answer: where they end in an end token, or spell the end of the turn otherwise, the
-    /// continuation begins behind it. Else (the answer ended by length or at a stop string) the end of
-    /// the turn is part of the continuation. An end token other than the template's takes the place of
-    /// the template's.
+    /// `new` are the messages that follow it (a user's observation, results of tools). `sampled` are the ids
+    /// of the last answer: where they end in an end token, or spell the end of the turn otherwise, the
+    /// continuation begins behind it. Else (the answer ended by length or at a stop string) the end of the
+    /// turn is part of the continuation. An end token other than the template's takes the place of the
+    /// template's.
     ///
     /// Texts of messages are tokenised as in prompts: a special token that is spelled out in one becomes that
     /// token.
@@ -118,9 +117,9 @@ impl TurnTemplate {
         Ok(Tail { text, end })
     }
 
-    /// The same where the policy called tools, for templates that look in the assistant's message for the call
-    /// that a result belongs to: the end of the turn, and what the new messages add behind it. `None` where
-    /// the two cannot be told apart.
+    /// The same where the policy called tools, for templates that look in the assistant's message for the
+    /// call that a result belongs to: the end of the turn, and what the new messages add behind it. `None`
+    /// where the two cannot be told apart.
     fn tail_of_calls(&self, before: &[Value], calls: &Value, new: &[Value]) -> Option<Tail> {
         let ended = self.after_placeholder(before, Some(calls), &[], false).ok()?;
         let continued = self.after_placeholder(before, Some(calls), new, true).ok()?;

@@ -116,8 +116,8 @@ impl Model {
         shown.join("\n")
     }
 
-    /// Plays an episode: each round is what the policy samples, its message, and the messages that follow. The tokens of
-    /// the whole, and its messages.
+    /// Plays an episode: each round is what the policy samples, its message, and the messages that follow.
+    /// The tokens of the whole, and its messages.
     fn episode(
         &self,
         arguments: &Map<String, Value>,
@@ -205,7 +205,8 @@ fn read_with_tools_as_a_whole(model: &Model, two_calls: bool) {
     assert_eq!(decode(&transcript), whole);
 }
 
-/// Llama's own templates, where the user has put them: what they write after an answer is what those in their form do.
+/// Llama's own templates, where the user has put them: what they write after an answer is what those in their
+/// form do.
 #[test]
 fn released_templates_that_lie_beside() {
     let Some(folder) = tamis_golden::data("chat_templates") else { return };
@@ -227,8 +228,8 @@ fn released_templates_that_lie_beside() {
     }
 }
 
-/// What a template of this form does with what the model brings itself: a day, tools of its own, and tools in the
-/// system's message.
+/// What a template of this form does with what the model brings itself: a day, tools of its own, and tools in
+/// the system's message.
 #[test]
 fn arguments_of_a_template_with_tools() {
     let render = |more: Value, messages: &[Value]| {

@@ -474,7 +474,8 @@ impl<'c> Checker<'c> {
         self.length(key, path, Some(limit));
     }
 
-    /// Refuses what a policy that sees images cannot do, and warns where a setting of such policies has no effect.
+    /// Refuses what a policy that sees images cannot do, and warns where a setting of such policies has no
+    /// effect.
     fn vision(&mut self, folder: &Path) {
         let sees = policy::sees_images(folder);
         if let Err(AssembleError::Setting(fault)) = policy::check_sampling_of_images(self.config, sees) {

@@ -119,7 +119,8 @@ fn levels(config: &Config) -> Result<Prompts, AssembleError> {
     Ok(all)
 }
 
-/// That no two environments have one name in metrics: one that lives elsewhere may call itself as another is called.
+/// That no two environments have one name in metrics: one that lives elsewhere may call itself as another is
+/// called.
 fn check_names(all: &Prompts) -> Result<(), AssembleError> {
     let mut of_name = BTreeMap::<&str, usize>::new();
     for prompt in all.train.iter().chain(&all.validation) {
@@ -426,7 +427,8 @@ fn columns(data: &DataConfig) -> ColumnNames {
     }
 }
 
-/// `store`: the folder that images are written into which come as bytes; `None` for checks, which write nothing.
+/// `store`: the folder that images are written into which come as bytes; `None` for checks, which write
+/// nothing.
 fn read_options(data: &DataConfig, store: Option<PathBuf>) -> ReadOptions {
     ReadOptions {
         columns: columns(data),
@@ -436,8 +438,8 @@ fn read_options(data: &DataConfig, store: Option<PathBuf>) -> ReadOptions {
     }
 }
 
-/// Folder of the images that come as bytes, below that of all runs: a run that is resumed finds them at the same
-/// path, and others of the same data share them.
+/// Folder of the images that come as bytes, below that of all runs: a run that is resumed finds them at the
+/// same path, and others of the same data share them.
 const IMAGE_FOLDER: &str = ".images";
 
 fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {

@@ -121,8 +121,8 @@ impl Names {
         Ok(())
     }
 
-    /// The folder with the `config.json` of a model that is not here: of one that is, its own folder. `None` where
-    /// the hub does not tell.
+    /// The folder with the `config.json` of a model that is not here: of one that is, its own folder. `None`
+    /// where the hub does not tell.
     pub fn configuration(&self, model: &ModelSource) -> Option<PathBuf> {
         match model {
             ModelSource::Hub { name, folder: None, .. } => {

@@ -31,8 +31,8 @@ use crate::prompts::codec::Codec;
 const INCARNATION: &str = ".learner";
 
 /// The learner that goes on from a checkpoint, or begins as the configuration says: with its policy, the
-/// reference that it names where there is a divergence, and the critic that it names. A learner elsewhere finds
-/// a model of random weights in the folder of the run.
+/// reference that it names where there is a divergence, and the critic that it names. A learner elsewhere
+/// finds a model of random weights in the folder of the run.
 pub(crate) fn learner(
     startup: Startup<'_>,
     checkpoint: Option<&Path>,

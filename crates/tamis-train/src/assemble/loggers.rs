@@ -112,8 +112,8 @@ pub const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http:/
 /// Longest time for an interpreter to list its packages: from a cold network disk that takes a while.
 const LONGEST_LOOK: Duration = Duration::from_secs(180);
 
-/// Why MLflow would keep no figure; `None` where it does, or where that is not known. The small package has no
-/// database, and is asked before the run, not after its first step.
+/// Why MLflow would keep no figure; `None` where it does, or where that is not known. The small package has
+/// no database, and is asked before the run, not after its first step.
 fn no_store(settings: &MlflowSettings) -> Option<String> {
     const IS_SMALL: &str = "
 import importlib.metadata as packages

@@ -18,8 +18,8 @@ pub struct Lengths {
     pub gold: usize,
     /// Prompts of a validation.
     pub num_validation_prompts: usize,
-    /// How often one prompt may come in a batch: groups of it that follow one another go through the layers as
-    /// one. That worlds may all begin alike is not counted.
+    /// How often one prompt may come in a batch: groups of it that follow one another go through the layers
+    /// as one. That worlds may all begin alike is not counted.
     pub num_alike: usize,
 }
 

@@ -322,8 +322,8 @@ pub(super) fn shape_of_sizes(init: &InitConfig) -> TransformerConfig {
     shape_with(init, 1)
 }
 
-/// The sizes of a model from random weights before there are data: a tokenizer of characters has about those of
-/// ASCII. `None` where the policy is no such model, or its tokenizer cannot be read.
+/// The sizes of a model from random weights before there are data: a tokenizer of characters has about those
+/// of ASCII. `None` where the policy is no such model, or its tokenizer cannot be read.
 pub fn shape_before_data(config: &Config) -> Option<TransformerConfig> {
     let init = config.model.init.as_ref()?;
     let codec = unverified_codec(config, || (' '..='~').collect()).ok()?;

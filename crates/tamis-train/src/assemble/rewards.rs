@@ -49,12 +49,13 @@ pub struct RewardFolder<'a> {
     pub path: &'a Path,
     /// How.
     pub disk: &'a Disk,
-    /// Whether it is a run's, which keeps what rewards print; otherwise it goes away, and the listener gets that.
+    /// Whether it is a run's, which keeps what rewards print; otherwise it goes away, and the listener gets
+    /// that.
     pub is_run: bool,
 }
 
-/// Builds the reward functions; `listener` hears of restarts and long waits of external functions, and `rows` are the prompts whose
-/// completions will be scored.
+/// Builds the reward functions; `listener` hears of restarts and long waits of external functions, and `rows`
+/// are the prompts whose completions will be scored.
 ///
 /// # Errors
 /// Among others a Python function that cannot be called in its style, and rows of a data source without a

@@ -63,8 +63,8 @@ pub(crate) struct RewardKlFacts {
     pub(crate) coefficient: f64,
 }
 
-/// The columns that the estimator reads. `reward_kl` is the coefficient of the divergence in the reward before
-/// the step, `functions` are the reward functions.
+/// The columns that the estimator reads. `reward_kl` is the coefficient of the divergence in the reward
+/// before the step, `functions` are the reward functions.
 pub(crate) fn columns(
     recipe: &Recipe,
     reward_kl: Option<KlState>,

@@ -113,7 +113,8 @@ impl TrainedMembers {
         }
     }
 
-    /// The members left out of groups that the filter kept; what else fills a batch is counted in whole groups.
+    /// The members left out of groups that the filter kept; what else fills a batch is counted in whole
+    /// groups.
     pub(crate) fn count_left_out(&self, trained: &[Record]) -> Members {
         let mut count = Members::default();
         for (members, record) in self.members.rows().zip(trained).filter(|(_, record)| record.is_trained()) {

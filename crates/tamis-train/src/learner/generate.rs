@@ -61,8 +61,8 @@ pub struct SampleGrowth {
     pub logprobs: Vec<f32>,
     /// Entropy that each was drawn from.
     pub entropies: Vec<f32>,
-    /// Why it ended with the last of them; `None`: it is still open. Its length ends it at its longest completion, and
-    /// at the model's last position.
+    /// Why it ended with the last of them; `None`: it is still open. Its length ends it at its longest
+    /// completion, and at the model's last position.
     pub end: Option<FinishReason>,
 }
 

@@ -12,15 +12,15 @@ use crate::learner::{Learner, LearnerInfo, LearnerSequence, Network, Pass, Token
 /// depend on it beyond the order of f32 additions into the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
-    /// At most this many tokens as the learner computes them: a prompt that neighbours share counts once where
-    /// it does so, and again with each of them where it does not. A longer sequence passes alone.
+    /// At most this many tokens as the learner computes them: a prompt that neighbours share counts once
+    /// where it does so, and again with each of them where it does not. A longer sequence passes alone.
     Tokens(usize),
     /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free:
     /// whole groups shared out by Karmarkar and Karp's method.
     Balanced(usize),
-    /// As [`Self::Balanced`] for a learner with several ranks: they wait for each other in every wave, so that
-    /// it takes as long as its longest micro-batch. As [`Self::Tokens`] for one with a single rank: it would
-    /// gain nothing, and the gradient would be summed in another order, to other last bits.
+    /// As [`Self::Balanced`] for a learner with several ranks: they wait for each other in every wave, so
+    /// that it takes as long as its longest micro-batch. As [`Self::Tokens`] for one with a single rank: it
+    /// would gain nothing, and the gradient would be summed in another order, to other last bits.
     ByRanks(usize),
     /// A fixed number of sequences.
     Sequences(usize),

@@ -51,7 +51,8 @@ pub struct LearnerSequence<'a> {
     pub images: &'a [String],
     /// Completion tokens \[T\], at least one; the values asked for are those of these tokens.
     pub completion: &'a [u32],
-    /// Turns of the episode that it is, which say what the policy saw before each; empty: all that stands before.
+    /// Turns of the episode that it is, which say what the policy saw before each; empty: all that stands
+    /// before.
     pub turns: &'a [Turn],
 }
 
@@ -61,7 +62,8 @@ impl<'a> LearnerSequence<'a> {
         Self { prompt, images: &[], completion, turns: &[] }
     }
 
-    /// The texts among its tokens, where it is several; see [`Episode::parts`](tamis_core::group::Episode::parts).
+    /// The texts among its tokens, where it is several; see
+    /// [`Episode::parts`](tamis_core::group::Episode::parts).
     pub fn parts(&self) -> Vec<Part> {
         parts(self.turns, self.completion.len())
     }
@@ -414,16 +416,16 @@ pub enum CopyTo {
 /// What a learner writes into a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SaveContent {
-    /// The policy's weights with their configuration, as other programs load them; `untied`: an output head that
-    /// is the embedding is written as a tensor of its own, which servers reload.
+    /// The policy's weights with their configuration, as other programs load them; `untied`: an output head
+    /// that is the embedding is written as a tensor of its own, which servers reload.
     Weights {
         /// Write a head of its own.
         untied: bool,
         /// Their number format.
         dtype: SaveDtype,
     },
-    /// The adapter alone (LoRA) in f32, as peft saves it, for servers that put it onto their own model. Refused
-    /// where the whole policy learns.
+    /// The adapter alone (LoRA) in f32, as peft saves it, for servers that put it onto their own model.
+    /// Refused where the whole policy learns.
     Adapter,
     /// Where the policy's weights are in the memory of a GPU, for servers there that map it (CUDA IPC); they
     /// stay as they are until this is asked for again. Refused without a GPU.
@@ -431,8 +433,8 @@ pub enum SaveContent {
         /// Count a head of its own among them.
         untied: bool,
     },
-    /// What the learner holds of the policy's weights for servers to be sent over communicators (NCCL); it is held
-    /// until this is asked for again. Refused where it cannot send.
+    /// What the learner holds of the policy's weights for servers to be sent over communicators (NCCL); it is
+    /// held until this is asked for again. Refused where it cannot send.
     Transfer {
         /// Count a head of its own among them.
         untied: bool,
@@ -487,8 +489,8 @@ pub struct LearnerEndpoint {
 
 /// A learner that a run drives: it also keeps, saves and publishes what it learned.
 pub trait RunLearner: Learner {
-    /// Time since this was last asked that calls to a learner in another process took beyond what it computed:
-    /// writing, sending and reading messages. `None` of a learner in this process.
+    /// Time since this was last asked that calls to a learner in another process took beyond what it
+    /// computed: writing, sending and reading messages. `None` of a learner in this process.
     fn take_wire_time(&mut self) -> Option<Duration> {
         None
     }

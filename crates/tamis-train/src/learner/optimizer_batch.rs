@@ -126,9 +126,9 @@ impl<'a> OptimizerBatch<'a> {
         places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
     }
 
-    /// Passes over the live trajectories, wave by wave, each of a micro-batch for every rank: first those of which `teaches`
-    /// says that a gradient may come of them, and the others apart. `pass` is also given what means over the whole
-    /// optimizer batch are divided by.
+    /// Passes over the live trajectories, wave by wave, each of a micro-batch for every rank: first those of
+    /// which `teaches` says that a gradient may come of them, and the others apart. `pass` is also given what
+    /// means over the whole optimizer batch are divided by.
     pub(crate) fn for_each_wave<E: From<ObjectiveError>>(
         &self,
         cut: Cut,

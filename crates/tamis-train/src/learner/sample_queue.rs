@@ -35,8 +35,8 @@ impl SampleQueue {
         Ok(())
     }
 
-    /// Takes out what may begin, neighbours of one prompt together. Groups wait while others are sampled, begun
-    /// (`others_run`) or not: validations come first, and whole.
+    /// Takes out what may begin, neighbours of one prompt together. Groups wait while others are sampled,
+    /// begun (`others_run`) or not: validations come first, and whole.
     pub(crate) fn take(&mut self, others_run: bool) -> Vec<Vec<SampleRequest>> {
         let mut taken = std::mem::take(&mut self.waiting);
         if others_run || taken.iter().any(|request| is_other(&request.id)) {

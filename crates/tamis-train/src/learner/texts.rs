@@ -1,8 +1,8 @@
 //! Trajectories of several texts, as a learner computes them: each text is a sequence of its own.
-//!
-//! An episode whose context does not simply grow (a window of turns, an agent that speaks to the policy anew) has among
-//! its tokens what was shown before each answer. Above a learner it is one sequence whose tokens all have a place;
-//! a learner computes its parts, and the numbers of tokens that the policy did not write are 0.
+//! An episode whose context does not simply grow (a window of turns, an agent that speaks to the policy anew)
+//! has among its tokens what was shown before each answer. Above a learner it is one sequence whose tokens
+//! all have a place; a learner computes its parts, and the numbers of tokens that the policy did not write
+//! are 0.
 
 use std::ops::Range;
 
@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn each_text_is_computed_after_what_was_seen_and_its_numbers_come_back() {
-        // An episode that grows, one that begins anew after its first turn, and one that never saw the prompt.
+        // An episode that grows, one that begins anew after its first turn, and one that never saw the
+        // prompt.
         let grown = [turn(0, 2, None), turn(3, 5, None)];
         let anew = [turn(0, 2, None), turn(5, 6, Some(2)), turn(8, 9, None)];
         let apart = [turn(2, 4, Some(0)), turn(5, 7, Some(4))];

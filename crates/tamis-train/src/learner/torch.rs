@@ -85,7 +85,8 @@ impl TorchProcess {
         self.launched.ended()
     }
 
-    /// What became of one that is lost, in its launcher's words, which may come a moment after the loss shows.
+    /// What became of one that is lost, in its launcher's words, which may come a moment after the loss
+    /// shows.
     pub fn find_end(&self) -> Option<String> {
         self.launched.find_end()
     }

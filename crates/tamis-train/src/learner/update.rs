@@ -483,8 +483,9 @@ impl<'a> MiniBatch<'a> {
     ) -> Pass<tamis_core::objective::Outcome> {
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
-        // Members that score alike have advantages of 0. Nothing else in the loss, they teach nothing: where the learner
-        // passes over those that do not, they are apart from the others, and the gradient is the same sum.
+        // Members that score alike have advantages of 0. Nothing else in the loss, they teach nothing: where
+        // the learner passes over those that do not, they are apart from the others, and the gradient is the
+        // same sum.
         let takes_all =
             !learner.info().passes_over_zeros || objective.kl.is_some() || objective.entropy.is_some();
         let teaches = |place: usize| takes_all || self.has_advantage(place);

@@ -91,8 +91,8 @@ pub struct Example {
 }
 
 impl Example {
-    /// What is imitated of the prompts, of `limit` of them at most and in an order of their own: the gold answer, or,
-    /// of a level of a built-in game, an episode that a script plays.
+    /// What is imitated of the prompts, of `limit` of them at most and in an order of their own: the gold
+    /// answer, or, of a level of a built-in game, an episode that a script plays.
     ///
     /// # Errors
     /// [`WarmStartError::Example`] for the first that the tokenizer refuses, [`WarmStartError::NoExamples`]
@@ -131,8 +131,8 @@ impl Example {
         Ok(Some(Self { prompt: token_ids, images, completion, mask }))
     }
 
-    /// The episode that a script plays from a prompt: now and then it does what a perfect player would, otherwise
-    /// anything. None where the game lists no actions, or no answer has room.
+    /// The episode that a script plays from a prompt: now and then it does what a perfect player would,
+    /// otherwise anything. None where the game lists no actions, or no answer has room.
     fn play(
         codec: &Codec,
         worlds: &RunWorlds,

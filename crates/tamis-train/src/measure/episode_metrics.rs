@@ -17,15 +17,15 @@ const KNOWN: [&str; 8] = [
     "num_calls_too_long",
 ];
 
-/// Metrics of all episodes generated for the step, dropped ones too, under `train/{environment}/...`; none where no
-/// trajectory was played.
-///
-/// Means are over episodes. Of the numbers that an environment gives for turns, those called `num_...` are summed over an
-/// episode. The others are means over the turns that have them, and then over the episodes that do: one that is given
-/// once, as at the end, is what it says, whatever else the episode did.
+/// Metrics of all episodes generated for the step, dropped ones too, under `train/{environment}/...`; none
+/// where no trajectory was played.
+/// Means are over episodes. Of the numbers that an environment gives for turns, those called `num_...` are
+/// summed over an episode. The others are means over the turns that have them, and then over the episodes
+/// that do: one that is given once, as at the end, is what it says, whatever else the episode did.
 ///
 /// # Differs from
-/// RAGEN divides by the number of all turns, which is the same where every turn has the number, as in its games.
+/// RAGEN divides by the number of all turns, which is the same where every turn has the number, as in its
+/// games.
 pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metrics) {
     let of_group = |group: &&'_ Group| -> Vec<Episode> {
         group.trajectories.iter().filter_map(|one| one.episode.clone()).collect()

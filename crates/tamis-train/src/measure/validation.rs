@@ -222,7 +222,8 @@ impl ValidationGroup {
     fn row(&self) -> PromptSamples {
         let mut row = PromptSamples::of_group(self.source(), &self.record.group, self.votes.clone());
         row.is_failed = self.failure().is_some();
-        // What shaping alone gives is no measurement: a completion that no other function answered is unscored.
+        // What shaping alone gives is no measurement: a completion that no other function answered is
+        // unscored.
         for (reward, trajectory) in row.scores.get_mut(REWARD).into_iter().flatten().zip(self.trajectories())
         {
             if score_of(trajectory, "score").is_some_and(f64::is_nan) {

@@ -449,8 +449,8 @@ impl SourceResult {
         figures.chain(Quantity::COUNTS.into_iter().map(move |quantity| name(false, quantity)))
     }
 
-    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, what was logged among them, and
-    /// `val-env/{source}/...` of what was played.
+    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, what was logged among them,
+    /// and `val-env/{source}/...` of what was played.
     pub fn put(&self, metrics: &mut Metrics) {
         for name in self.names() {
             metrics.set_some(name.to_string(), self.value(&name.quantity));

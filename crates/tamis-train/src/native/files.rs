@@ -42,8 +42,8 @@ pub(crate) fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError
     Ok(TransformerConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
 }
 
-/// The format that a model is written in: f32 where the one that is asked for has no room for its weights, with
-/// the first tensor of these.
+/// The format that a model is written in: f32 where the one that is asked for has no room for its weights,
+/// with the first tensor of these.
 fn fitting(model: &Model, dtype: SaveDtype) -> (SaveDtype, Option<Overflow>) {
     match model.overflow(dtype) {
         None => (dtype, None),

@@ -92,8 +92,8 @@ impl OpenSamples {
         }
     }
 
-    /// Has samples that wait begin by the weights as they are: nothing that earlier ones computed of their prompt
-    /// is used. Samples under way go on over the keys and values that they have.
+    /// Has samples that wait begin by the weights as they are: nothing that earlier ones computed of their
+    /// prompt is used. Samples under way go on over the keys and values that they have.
     pub(super) fn begin_anew(&mut self) -> Result<(), LearnerError> {
         let running: HashSet<(RequestId, usize)> =
             self.engine.running().map(|running| (running.request, running.sample)).collect();

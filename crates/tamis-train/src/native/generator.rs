@@ -43,10 +43,9 @@ impl SharedWeights {
 
 /// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works
 /// while [`Generator::next`] waits, on the engine's threads.
-///
 /// Members of a group that are submitted one after the other share their prompt's computation, and the next
-/// turn of an episode goes on behind the keys and values of the one before. Samples in flight keep the weights
-/// they began with: a publication waits for them, or gives them up.
+/// turn of an episode goes on behind the keys and values of the one before. Samples in flight keep the
+/// weights they began with: a publication waits for them, or gives them up.
 pub(super) struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,

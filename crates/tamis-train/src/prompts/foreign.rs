@@ -32,7 +32,8 @@ pub struct StartedEnvironment {
 }
 
 impl StartedEnvironment {
-    /// Starts or finds the environment of a configuration; `listener`: who hears of what a person should look at.
+    /// Starts or finds the environment of a configuration; `listener`: who hears of what a person should look
+    /// at.
     ///
     /// # Errors
     /// It does not come up.

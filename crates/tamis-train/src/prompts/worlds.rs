@@ -45,8 +45,8 @@ enum Place {
     Program(Arc<ProgramHost>),
 }
 
-/// The environment of `environment`, whose observations are rendered by the model's chat template, or as they are
-/// where it speaks plainly.
+/// The environment of `environment`, whose observations are rendered by the model's chat template, or as they
+/// are where it speaks plainly.
 pub struct RunWorlds {
     codec: Codec,
     /// How a conversation goes on; `None`: an observation is bare text.
@@ -60,11 +60,12 @@ pub struct RunWorlds {
 }
 
 impl RunWorlds {
-    /// Of a configuration; `None` where its prompts are answered once. `listener`: who hears of what a person should
-    /// look at.
+    /// Of a configuration; `None` where its prompts are answered once. `listener`: who hears of what a person
+    /// should look at.
     ///
     /// # Errors
-    /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not come up.
+    /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not
+    /// come up.
     pub fn of(config: &Config, codec: &Codec, listener: &Arc<dyn Listener>) -> Result<Option<Self>, Fault> {
         let Some(environment) = config.played() else { return Ok(None) };
         let start = |environment: &EnvironmentConfig| -> Result<Place, Fault> {
@@ -152,7 +153,8 @@ impl RunWorlds {
         Ok(Between { token_ids, text })
     }
 
-    /// How a conversation of a prompt goes on, by the variables of its row; `None`: an observation is bare text.
+    /// How a conversation of a prompt goes on, by the variables of its row; `None`: an observation is bare
+    /// text.
     fn template_of(&self, prompt: &Prompt) -> Result<Option<Cow<'_, TurnTemplate>>, String> {
         let Some(template) = &self.template else { return Ok(None) };
         if prompt.template_columns().next().is_none() {
@@ -334,8 +336,8 @@ impl Agents for RunAgents {
         &self.host
     }
 
-    /// `{"messages", "text" where the prompt is one, "ground_truth", "data_source", "luck", ...}` with the columns of its
-    /// row.
+    /// `{"messages", "text" where the prompt is one, "ground_truth", "data_source", "luck", ...}` with the
+    /// columns of its row.
     fn task(&self, prompt: &Prompt, luck: Key) -> Value {
         let mut task = prompt.columns.clone();
         let messages: Vec<Value> = conversation_of(prompt).iter().map(Message::to_value).collect();

@@ -1,4 +1,5 @@
-//! Whom a run that stopped for want of signal has to look at, where groups failed because of their environment.
+//! Whom a run that stopped for want of signal has to look at, where groups failed because of their
+//! environment.
 
 use tamis_config::Config;
 use tamis_core::schedule::Diagnosis;
@@ -7,8 +8,8 @@ use tamis_rollout::FaultyEpisodes;
 /// The setting that a diagnosis names where groups failed: the machine knows no environments.
 const GENERATION: &str = "rollout.backend";
 
-/// Names the environment in place of generation, where it has failed at least half as many trajectories as there were
-/// groups that failed: one is enough for a group.
+/// Names the environment in place of generation, where it has failed at least half as many trajectories as
+/// there were groups that failed: one is enough for a group.
 pub(super) fn blame_environment(diagnosis: &mut Diagnosis, faults: FaultyEpisodes, config: &Config) {
     let num_faults = faults.num_timed_out + faults.num_broken;
     let blamed = diagnosis.recommendations.iter_mut().find(|change| change.setting == GENERATION);

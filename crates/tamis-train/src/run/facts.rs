@@ -56,8 +56,8 @@ pub(crate) struct StepFacts {
     pub(crate) ignored: Ignored,
     /// Agreement of the servers' log-probabilities with the learner's, where both are known.
     pub(crate) agreement: Option<Agreement>,
-    /// Number of faults at servers and of environments, and of refused calls of programs, since the step before, by
-    /// metric.
+    /// Number of faults at servers and of environments, and of refused calls of programs, since the step
+    /// before, by metric.
     pub(crate) server_faults: Vec<(String, u64)>,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,

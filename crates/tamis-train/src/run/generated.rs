@@ -1,9 +1,8 @@
 //! verl's filter-group log lines in `run.log`, which programs count: `Generated batch N`,
 //! `Filtered (std=0): n (p%)`, `Kept (std>0): n prompts`.
-//!
 //! By rounds a batch is a round. Streaming there are no rounds: the groups that settled in a step, in the
-//! order in which they were dispatched, are cut evenly into as many batches as `train/num_gen_batches` counts.
-//! The words are the same whatever the filter is. Without a filter only the first line is written.
+//! order in which they were dispatched, are cut evenly into as many batches as `train/num_gen_batches`
+//! counts. The words are the same whatever the filter is. Without a filter only the first line is written.
 
 use std::fmt::Write as _;
 

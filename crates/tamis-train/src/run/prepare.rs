@@ -95,7 +95,8 @@ impl Preparation<'_> {
     }
 
     /// Cuts the logs back to the last checkpoint and prints the first lines: the run, what was noted and
-    /// warned of before there was a log, and what it takes of the machines. Gives the place at which the logs go on.
+    /// warned of before there was a log, and what it takes of the machines. Gives the place at which the logs
+    /// go on.
     pub(super) fn begin_logs<'n>(
         &self,
         is_new: bool,
@@ -270,8 +271,8 @@ impl Preparation<'_> {
         }
     }
 
-    /// Makes room for a learner in place of one that is lost: servers on its GPU may be awake. Those of which one
-    /// is given up are ended.
+    /// Makes room for a learner in place of one that is lost: servers on its GPU may be awake. Those of which
+    /// one is given up are ended.
     pub(super) fn make_room(&self, standing: &mut Option<Arc<dyn Launched>>) -> Result<(), Halt<RunError>> {
         launcher::end_used_up(standing);
         servers::put_to_sleep(self.config, standing.as_deref(), self.interrupt, self.ui)
@@ -358,7 +359,8 @@ impl Preparation<'_> {
             || config.samples_through_learner()
             || servers::journals_native_samples(config)
             || scorer.rewards().concurrency() > 0;
-        // What an environment elsewhere failed, and what was given up because of it, is told by the order alone.
+        // What an environment elsewhere failed, and what was given up because of it, is told by the order
+        // alone.
         let is_played_elsewhere = worlds.is_some_and(Worlds::is_slow);
         if !((is_timed && dispatcher.machine().depends_on_timing()) || is_played_elsewhere) {
             return Ok(None);
@@ -383,8 +385,8 @@ impl Preparation<'_> {
         Ok(Some(order))
     }
 
-    /// The trajectories that are played; those in environments elsewhere with a memory, and with what a process
-    /// before this one had played after the checkpoint.
+    /// The trajectories that are played; those in environments elsewhere with a memory, and with what a
+    /// process before this one had played after the checkpoint.
     pub(super) fn make_plays(
         &self,
         worlds: Option<Arc<RunWorlds>>,

@@ -23,7 +23,8 @@ use crate::learner::LearnerError;
 use crate::learner::wire::calls::wait_until_it_answers;
 use crate::workers::servers::Pasts;
 
-/// Pause before the second restart in a row; it doubles with each further one. Before the first there is none.
+/// Pause before the second restart in a row; it doubles with each further one. Before the first there is
+/// none.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Interval of looks at an interrupt in a pause.
@@ -115,8 +116,8 @@ impl Losses {
         is_further
     }
 
-    /// Whether an error is only that of a launcher whose cluster is not there again yet: for a time after a loss a
-    /// node or the head may take connections and start nothing. No learner was lost by it.
+    /// Whether an error is only that of a launcher whose cluster is not there again yet: for a time after a
+    /// loss a node or the head may take connections and start nothing. No learner was lost by it.
     fn is_of_launcher(&self, error: &RunError, timeout: Duration) -> bool {
         let (RunError::Learner(LearnerError::Launch(error)) | RunError::Launch(error)) = error else {
             return false;
@@ -151,9 +152,8 @@ impl Losses {
 
 /// Opens a run and trains until it ends. Where its learner is lost, another one is started, or the one at
 /// `learner.url` waited for, `learner.max_restarts` times in a row at most.
-///
-/// `progress` makes the display, as for [`Run::open`]; `make_launcher` what starts learners and servers elsewhere.
-/// [`RunError::LostAgain`] if the learner is lost more often than that.
+/// `progress` makes the display, as for [`Run::open`]; `make_launcher` what starts learners and servers
+/// elsewhere. [`RunError::LostAgain`] if the learner is lost more often than that.
 pub fn train(
     mut begin: RunStart,
     progress: impl Fn(Option<u64>, u64) -> Console,

@@ -129,8 +129,8 @@ pub struct ScheduleState {
     pub next_group: u64,
     /// Groups kept for the next step, and those in flight with the members they have.
     pub carried: Vec<CarriedGroup>,
-    /// Group and member of what was in flight, in the order in which it was asked for, where that is not the order
-    /// of the groups: what is sampled in this process ends in an order that depends on it.
+    /// Group and member of what was in flight, in the order in which it was asked for, where that is not the
+    /// order of the groups: what is sampled in this process ends in an order that depends on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_flight: Vec<(u64, u32)>,
     /// Record of the rewards that arrived in the rounds.

@@ -175,9 +175,8 @@ fn learn(
 
 /// Has the generator sample by new weights, where there are some. Groups that end meanwhile settle as ever.
 /// Why the generator is lost, where it is.
-///
-/// An interrupt gives the step up where updates may be given up, too. Otherwise the step is finished, and so is
-/// what is in flight: a resume would sample it by other weights.
+/// An interrupt gives the step up where updates may be given up, too. Otherwise the step is finished, and so
+/// is what is in flight: a resume would sample it by other weights.
 fn publish(
     recipe: &Recipe,
     workers: &mut Workers,

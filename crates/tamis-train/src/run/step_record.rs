@@ -53,8 +53,8 @@ impl Run {
         Ok(StepRecord { found, details, timings, is_last })
     }
 
-    /// Measures the policy after a step if that is due, and takes the state after it over. Why the generator is
-    /// lost, if it is: then, and after an interruption, the validation is still to be made.
+    /// Measures the policy after a step if that is due, and takes the state after it over. Why the generator
+    /// is lost, if it is: then, and after an interruption, the validation is still to be made.
     pub(super) fn measure(
         &mut self,
         facts: &StepFacts,

@@ -70,8 +70,8 @@ impl Updating {
     }
 }
 
-/// Log-probabilities under the policy at the start of the step. They are computed if they are asked for and are
-/// not those of generation: this engine samples from the policy that it trains, so that only groups of an
+/// Log-probabilities under the policy at the start of the step. They are computed if they are asked for and
+/// are not those of generation: this engine samples from the policy that it trains, so that only groups of an
 /// earlier version differ. What servers say agrees with the learner up to rounding at best, so that it stands
 /// for the old policy only if the correction says so by name. `before` are those of the first members, which
 /// are known.

@@ -1,6 +1,7 @@
 //! The journal of samples that are no function of our keys: those of servers, and whole trajectories that are
-//! played in environments elsewhere, each in a file of its own. As that of external rewards ([`crate::workers::answers`]), it is read back where a process before this one was told
-//! something after the checkpoint.
+//! played in environments elsewhere, each in a file of its own. As that of external rewards
+//! ([`crate::workers::answers`]), it is read back where a process before this one was told something after
+//! the checkpoint.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;

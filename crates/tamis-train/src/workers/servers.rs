@@ -72,8 +72,8 @@ pub(crate) enum RunSampler {
     },
 }
 
-/// Whether samples of the native engine are journalled: PyTorch need not come to the same weights when a step is
-/// trained again, on a GPU or on other ranks, and by others the engine would sample something else.
+/// Whether samples of the native engine are journalled: PyTorch need not come to the same weights when a step
+/// is trained again, on a GPU or on other ranks, and by others the engine would sample something else.
 pub(crate) fn journals_native_samples(config: &Config) -> bool {
     config.rollout.backend == BackendKind::Native && config.learner.backend == LearnerBackend::Torch
 }
@@ -465,7 +465,8 @@ fn parse(urls: &[String]) -> Result<Vec<Address>, RunError> {
     urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(|error| refused(&error))
 }
 
-/// The key that servers are asked with: the one that the run drew for those that it started, or the one named.
+/// The key that servers are asked with: the one that the run drew for those that it started, or the one
+/// named.
 fn key_of(config: &Config, launched: Option<&dyn Launched>) -> Result<Option<String>, Fault> {
     match launched.and_then(Launched::key) {
         Some(drawn) => Ok(Some(drawn.to_owned())),
@@ -473,8 +474,8 @@ fn key_of(config: &Config, launched: Option<&dyn Launched>) -> Result<Option<Str
     }
 }
 
-/// Has servers that sleep while the policy learns free their GPU, whoever else is connected to them, and waits until
-/// they have: before a learner is loaded there. One that does not is told of.
+/// Has servers that sleep while the policy learns free their GPU, whoever else is connected to them, and
+/// waits until they have: before a learner is loaded there. One that does not is told of.
 ///
 /// # Errors
 /// Where an address or the key is wrong.

@@ -71,8 +71,8 @@ pub trait Loss: Ranged {
         false
     }
 
-    /// Whether a weight of its formula is held constant when it is differentiated, so that its derivative is not
-    /// that of its value.
+    /// Whether a weight of its formula is held constant when it is differentiated, so that its derivative is
+    /// not that of its value.
     fn is_constant_weight(&self) -> bool {
         false
     }

@@ -112,8 +112,8 @@ policy_losses! {
     /// The policy gradient weighted by the clipped ratio, a constant, so that no token loses its gradient
     /// (MiniMax-M1, arXiv 2506.13585).
     Cispo(Cispo) = "cispo", cispo::ENTRY;
-    /// A sigmoid of the ratio in place of the clip, so that updates fade as the policy leaves the old one, faster
-    /// where the advantage is negative (arXiv 2511.20347).
+    /// A sigmoid of the ratio in place of the clip, so that updates fade as the policy leaves the old one,
+    /// faster where the advantage is negative (arXiv 2511.20347).
     Sapo(Sapo) = "sapo", sapo::ENTRY;
     /// The policy gradient weighted by the truncated ratio, without tokens whose probability has moved
     /// further than a bound in the direction of their advantage (DPPO, arXiv 2602.04879).
@@ -163,8 +163,8 @@ impl PolicyLoss {
         self.loss().is_plain_gradient()
     }
 
-    /// Whether a weight of its formula is held constant when it is differentiated, so that its derivative is not
-    /// that of its value.
+    /// Whether a weight of its formula is held constant when it is differentiated, so that its derivative is
+    /// not that of its value.
     pub fn is_constant_weight(&self) -> bool {
         self.loss().is_constant_weight()
     }

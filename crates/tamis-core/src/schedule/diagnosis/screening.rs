@@ -1,5 +1,5 @@
-//! Groups that are begun with some of their members (`schedule.screen_first`): when that is worth recommending, and
-//! when another number of members, or whole groups, would cost less.
+//! Groups that are begun with some of their members (`schedule.screen_first`): when that is worth
+//! recommending, and when another number of members, or whole groups, would cost less.
 
 use super::{Advice, Diagnosis, Recommendation, ScheduleSettings, Tally, share};
 use crate::schedule::yields::{PassRateSpread, Screening, keep_probability};
@@ -13,8 +13,8 @@ fn fit_of_many(tally: &Tally) -> Option<PassRateSpread> {
 }
 
 impl Diagnosis {
-    /// Recommends to begin groups with some of their members where that would cost less: of a streaming schedule,
-    /// which alone can.
+    /// Recommends to begin groups with some of their members where that would cost less: of a streaming
+    /// schedule, which alone can.
     pub(in crate::schedule) fn recommend_first_members(&mut self, settings: &ScheduleSettings) {
         let n = settings.group_size;
         let can_tell = settings.filter.is_some_and(|filter| filter.is_certain(0.0, f64::MAX));
@@ -43,8 +43,8 @@ impl Diagnosis {
 }
 
 impl Advice<'_> {
-    /// Groups that are begun with some of their members, where that costs more than whole ones do, or than with
-    /// another number of them.
+    /// Groups that are begun with some of their members, where that costs more than whole ones do, or than
+    /// with another number of them.
     pub(super) fn screening(&mut self) {
         let n = self.settings.group_size;
         let Some(first) = self.settings.screen_first else { return };
@@ -65,8 +65,8 @@ impl Advice<'_> {
         }
     }
 
-    /// Whole groups, where none was kept and most ended with their first members: of these nothing says what the
-    /// others would have come to.
+    /// Whole groups, where none was kept and most ended with their first members: of these nothing says what
+    /// the others would have come to.
     fn whole_groups(&mut self, first: usize) {
         let (n, Tally { screened, groups, rated, correct, .. }) = (self.settings.group_size, *self.tally);
         if share(screened, groups) < 0.5 {

@@ -339,8 +339,8 @@ fn what_is_set_is_not_advised() {
     assert!(!once.iter().any(|printed| printed.starts_with("schedule.max_num_gen_batches")), "{once:?}");
 }
 
-/// Adds so many groups of n that begin with two members, of prompts of one pass rate, in proportion to what comes
-/// of them.
+/// Adds so many groups of n that begin with two members, of prompts of one pass rate, in proportion to what
+/// comes of them.
 fn add_screened(tally: &mut Tally, count: f64, n: u32, p: f64) {
     let group = |tally: &mut Tally, share: f64, verdict: Verdict, members: u32, of_first: u32| {
         let correct = if members == 2 { of_first } else { n / 2 };
@@ -418,8 +418,8 @@ fn the_pass_rate_of_a_screened_run() {
     assert!(keys(&diagnosis)[1].starts_with("data take easier prompts"), "{text}");
 }
 
-/// Of so many groups that end with two members the first ones are all right, of others all wrong, and of some they
-/// differ.
+/// Of so many groups that end with two members the first ones are all right, of others all wrong, and of some
+/// they differ.
 fn screened(correct: u64, wrong: u64, kept: u64) -> Tally {
     let mut tally = Tally::default();
     for (count, p) in [(correct, 1.0), (wrong, 0.0)] {

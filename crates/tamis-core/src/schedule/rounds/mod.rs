@@ -141,8 +141,8 @@ impl Rounds {
         run.finish(why, commands)
     }
 
-    /// Forgets finished epochs. Those that kept nothing end the run where as many groups were judged in them as
-    /// the data have prompts: of whole epochs in each.
+    /// Forgets finished epochs. Those that kept nothing end the run where as many groups were judged in them
+    /// as the data have prompts: of whole epochs in each.
     fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<Fruitless> {
         let least = run.settings.num_prompts.unwrap_or(1);
         self.barren.close_epochs(run, least)

@@ -17,7 +17,8 @@ pub enum Side {
 }
 
 impl Side {
-    /// Of a group with so many scored members, of which so many are correct; `None` of a mixed one, or of none.
+    /// Of a group with so many scored members, of which so many are correct; `None` of a mixed one, or of
+    /// none.
     pub fn of(num_correct: u32, num_scored: u32) -> Option<Self> {
         match num_correct {
             _ if num_scored == 0 => None,
@@ -55,8 +56,8 @@ impl PromptHistory {
         (self.correct * left, self.wrong * left)
     }
 
-    /// Takes in a group of which so many of the scored members were correct. Groups of which none was scored say
-    /// nothing.
+    /// Takes in a group of which so many of the scored members were correct. Groups of which none was scored
+    /// say nothing.
     pub fn observe(&mut self, num_correct: u32, num_scored: u32, version: PolicyVersion, memory: f64) {
         if num_scored == 0 {
             return;

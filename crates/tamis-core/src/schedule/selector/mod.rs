@@ -1,12 +1,10 @@
 //! Which prompts are worth generating from, by what their groups came to before.
-//!
-//! A selector looks at the prompts of an epoch in their order and passes over some of them: those whose groups
-//! were uniform again and again teach nothing. It never judges a group; what is generated is filtered as ever.
-//! The probability with which a prompt was taken is known, so that the shift which selection brings into the
-//! trained distribution can be weighted away ([`Selection::inclusion`]).
-//!
-//! Everything is a pure function of the histories, the prompt's key and the settings: a run that is killed and
-//! resumed selects as it would have.
+//! A selector looks at the prompts of an epoch in their order and passes over some of them: those whose
+//! groups were uniform again and again teach nothing. It never judges a group; what is generated is filtered
+//! as ever. The probability with which a prompt was taken is known, so that the shift which selection brings
+//! into the trained distribution can be weighted away ([`Selection::inclusion`]).
+//! Everything is a pure function of the histories, the prompt's key and the settings: a run that is killed
+//! and resumed selects as it would have.
 //!
 //! | module | what it holds |
 //! |---|---|

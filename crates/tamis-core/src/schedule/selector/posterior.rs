@@ -9,24 +9,22 @@ use crate::settings;
 
 settings! {
     /// Takes a prompt with a probability in proportion to that with which its next group is mixed.
-    ///
-    /// A prompt's pass rate is Beta(a, b): the prior over all prompts, and what its own groups came to, fading with
-    /// their age. Its next group of n is mixed with probability
+    /// A prompt's pass rate is Beta(a, b): the prior over all prompts, and what its own groups came to,
+    /// fading with their age. Its next group of n is mixed with probability
     /// `K(a, b) = 1 - B(a + n, b) / B(a, b) - B(a, b + n) / B(a, b)`, and it is taken with probability
-    /// `q = clip(K / (reference K*), floor, 1)`, where `K* = 1 - 2^(1 - n)` is the most that K can be: that of a
-    /// prompt that is solved half of the time. A prompt without history has K of the prior. Weighted by 1/q, kept
-    /// groups are distributed as without selection. Of a group that is begun with some of its members, which are
-    /// to differ, n is the number of these.
-    ///
-    /// Source: the Beta-binomial distribution; the floor and the weights are those of Horvitz and Thompson, "A
-    /// generalization of sampling without replacement from a finite universe", 1952.
+    /// `q = clip(K / (reference K*), floor, 1)`, where `K* = 1 - 2^(1 - n)` is the most that K can be: that
+    /// of a prompt that is solved half of the time. A prompt without history has K of the prior. Weighted by
+    /// 1/q, kept groups are distributed as without selection. Of a group that is begun with some of its
+    /// members, which are to differ, n is the number of these.
+    /// Source: the Beta-binomial distribution; the floor and the weights are those of Horvitz and Thompson,
+    /// "A generalization of sampling without replacement from a finite universe", 1952.
     #[derive(Copy)]
     pub struct Posterior {
-        /// Probability of a mixed group from which on a prompt is always taken, as a share of the greatest that
-        /// there is: 1 - 2^(1 - n), where the prompt is solved half of the time.
+        /// Probability of a mixed group from which on a prompt is always taken, as a share of the greatest
+        /// that there is: 1 - 2^(1 - n), where the prompt is solved half of the time.
         reference: f64 = 0.7, Between(0.001, 1.0);
-        /// Least probability with which a prompt is taken, so that none is forgotten and no weight is above its
-        /// inverse.
+        /// Least probability with which a prompt is taken, so that none is forgotten and no weight is above
+        /// its inverse.
         floor: f64 = 0.05, Between(0.001, 1.0);
         /// Share of what was seen that still counts one policy version later.
         memory: f64 = 0.995, Between(0.0, 1.0);
@@ -69,8 +67,8 @@ impl Posterior {
         Self::mixed(a, b, n)
     }
 
-    /// Whether a prompt is taken; `key` is that of the draw. For n below 2, of which no group is mixed, it is taken
-    /// with the least probability.
+    /// Whether a prompt is taken; `key` is that of the draw. For n below 2, of which no group is mixed, it is
+    /// taken with the least probability.
     pub fn select(
         &self,
         prior: &PassRatePrior,
@@ -89,9 +87,8 @@ impl Posterior {
 
 /// The Beta distribution of pass rates over prompts, fitted by its first two moments to the groups seen, each
 /// weighted by one over the probability with which it was taken.
-///
-/// With c correct of n, c/n estimates the mean and c(c - 1)/(n(n - 1)) the mean square without bias: of members
-/// that were begun whatever the others came to.
+/// With c correct of n, c/n estimates the mean and c(c - 1)/(n(n - 1)) the mean square without bias: of
+/// members that were begun whatever the others came to.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassRatePrior {
@@ -107,8 +104,8 @@ pub(super) const PRIOR_MEMORY: f64 = 0.9998;
 const UNIFORM_GROUPS: f64 = 16.0;
 
 impl PassRatePrior {
-    /// Takes in a group that was taken with a probability, by the members with which it was begun; groups before
-    /// it count `memory` times as much as they did.
+    /// Takes in a group that was taken with a probability, by the members with which it was begun; groups
+    /// before it count `memory` times as much as they did.
     pub fn observe(&mut self, num_correct: u32, num_scored: u32, inclusion: f64, memory: f64) {
         if num_scored < 2 {
             return;

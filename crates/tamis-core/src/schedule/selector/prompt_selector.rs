@@ -57,9 +57,9 @@ pub struct JudgedGroup {
     /// Members that are correct. Of a group whose members differ at least one is and one is not, whatever the
     /// scale of the metric: it teaches something.
     pub num_correct: u32,
-    /// Those with a metric of the members with which it was begun: all, unless it was begun with a part of them
-    /// ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)). Of these every group has as many,
-    /// whatever they came to.
+    /// Those with a metric of the members with which it was begun: all, unless it was begun with a part of
+    /// them ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)). Of these every group has as
+    /// many, whatever they came to.
     pub first_scored: u32,
     /// Those of them that are correct, counted likewise.
     pub first_correct: u32,
@@ -126,8 +126,8 @@ pub struct PromptSelector {
 }
 
 impl PromptSelector {
-    /// A selector of a run that has learnt this much; `None` where every prompt is taken. A group is kept where
-    /// its first `group_size` members differ: n, or those with which it is begun.
+    /// A selector of a run that has learnt this much; `None` where every prompt is taken. A group is kept
+    /// where its first `group_size` members differ: n, or those with which it is begun.
     pub fn new(
         settings: Selector,
         seed: u64,
@@ -171,12 +171,11 @@ impl PromptSelector {
         }
     }
 
-    /// Decides on the candidates of an epoch, in their order, until `n` of them are taken or none is left; whether
-    /// none is left. It goes on to the last of them where nothing more would be taken, so that an epoch ends with
-    /// its last taken prompt. Without a selector every candidate is taken.
-    ///
-    /// Of a whole epoch of which nothing would be taken the likeliest candidate is taken: it would look like data
-    /// without a prompt.
+    /// Decides on the candidates of an epoch, in their order, until `n` of them are taken or none is left;
+    /// whether none is left. It goes on to the last of them where nothing more would be taken, so that an
+    /// epoch ends with its last taken prompt. Without a selector every candidate is taken.
+    /// Of a whole epoch of which nothing would be taken the likeliest candidate is taken: it would look like
+    /// data without a prompt.
     pub fn decide_next(
         selector: Option<&Self>,
         candidates: impl Iterator<Item = Candidate>,
@@ -247,8 +246,8 @@ impl PromptSelector {
         let (mut num_easy, mut num_hard) = (0, 0);
         for group in groups {
             let JudgedGroup { prompt, version, inclusion, num_scored, num_correct, .. } = *group;
-            // What a posterior says does not depend on why there are as many members as there are. A fit of the
-            // prior by moments does.
+            // What a posterior says does not depend on why there are as many members as there are. A fit of
+            // the prior by moments does.
             state.histories.observe(prompt, num_correct, num_scored, version, memory);
             state.prior.observe(group.first_correct, group.first_scored, inclusion, PRIOR_MEMORY);
             match Side::of(num_correct, num_scored) {

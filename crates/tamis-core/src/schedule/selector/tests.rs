@@ -123,9 +123,9 @@ fn the_prior_is_found_from_groups_whatever_was_selected() {
     assert!((a - 1.0).abs() < 1e-9 && (b - 1.0).abs() < 1e-9, "uniform before anything was seen");
 }
 
-/// Groups that are begun with some of their members have the others only where these differ. All members together
-/// say that hard prompts are less hard; those that a group begins with say it as it is, whatever the posterior of a
-/// prompt takes of the others.
+/// Groups that are begun with some of their members have the others only where these differ. All members
+/// together say that hard prompts are less hard; those that a group begins with say it as it is, whatever the
+/// posterior of a prompt takes of the others.
 #[test]
 fn the_prior_is_found_from_the_members_that_groups_begin_with() {
     const PROMPTS: u64 = 400;
@@ -178,8 +178,8 @@ fn rates_of_skipping_follow_what_is_uniform() {
     assert_eq!(inclusion(Some(&often)), 0.01);
 }
 
-/// Of two members no more than half can be expected to differ: nevertheless a prompt that is solved half of the
-/// time is taken for certain, whatever the number of members.
+/// Of two members no more than half can be expected to differ: nevertheless a prompt that is solved half of
+/// the time is taken for certain, whatever the number of members.
 #[test]
 fn few_members_do_not_make_every_prompt_unlikely() {
     let posterior = Posterior::default();

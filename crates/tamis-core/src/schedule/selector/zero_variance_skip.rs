@@ -8,17 +8,15 @@ use crate::settings;
 
 settings! {
     /// Skips a prompt whose last z groups were uniform on one side with probability `1 - max(p^z, floor)`.
-    ///
-    /// p begins at a half on each side and follows the share of generated groups that are uniform there: one step
-    /// down where it is at least its target, else one up, within bounds. Easy and hard prompts have targets of their
-    /// own: twice as much may be spent on hard ones.
-    ///
-    /// Source: Zheng et al., "Act Only When It Pays" (GRESO), arXiv 2506.02177, with the constants of the authors'
-    /// code.
+    /// p begins at a half on each side and follows the share of generated groups that are uniform there: one
+    /// step down where it is at least its target, else one up, within bounds. Easy and hard prompts have
+    /// targets of their own: twice as much may be spent on hard ones.
+    /// Source: Zheng et al., "Act Only When It Pays" (GRESO), arXiv 2506.02177, with the constants of the
+    /// authors' code.
     ///
     /// # Differs from
-    /// The authors' code takes a group for uniform where the mean of its scores is at least 0.98 or at most 0.11;
-    /// here where all or none of its scored members are correct.
+    /// The authors' code takes a group for uniform where the mean of its scores is at least 0.98 or at most
+    /// 0.11; here where all or none of its scored members are correct.
     #[derive(Copy)]
     pub struct ZeroVarianceSkip {
         /// Target share of generated groups that are all correct.
@@ -74,8 +72,8 @@ impl SkipRates {
 }
 
 impl ZeroVarianceSkip {
-    /// Whether a prompt is taken; `key` is that of the draw. A prompt without history, or whose last group was mixed,
-    /// always is.
+    /// Whether a prompt is taken; `key` is that of the draw. A prompt without history, or whose last group
+    /// was mixed, always is.
     pub fn select(&self, rates: &SkipRates, history: Option<&PromptHistory>, key: Key) -> Selection {
         let Some((side, times)) = history.and_then(|history| history.uniform) else {
             return Selection::CERTAIN;

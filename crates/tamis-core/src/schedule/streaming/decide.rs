@@ -101,8 +101,8 @@ impl Streaming {
         usize::try_from(room.min(free).min(left)).unwrap_or(usize::MAX)
     }
 
-    /// Forgets epochs whose groups are all settled. Those that kept nothing end the run where as many groups were
-    /// judged in them as the data have prompts; where that is not known, a round's worth.
+    /// Forgets epochs whose groups are all settled. Those that kept nothing end the run where as many groups
+    /// were judged in them as the data have prompts; where that is not known, a round's worth.
     fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<Fruitless> {
         let a_round = run.settings.gen_batch_size as u64;
         let least = run.settings.num_prompts.unwrap_or(a_round);

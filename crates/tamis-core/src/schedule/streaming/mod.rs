@@ -53,9 +53,9 @@ pub enum Admission {
     /// As many as the batch probably lacks, over the keep rate seen so far.
     #[default]
     KeepRate,
-    /// Another `chunk` whenever fewer groups are in flight, kept or handed out than the steps within the bound on
-    /// lag want, as if all were kept: OpenRLHF and the asynchronous systems with a chunk of 1, slime with its
-    /// `over_sampling_batch_size`.
+    /// Another `chunk` whenever fewer groups are in flight, kept or handed out than the steps within the
+    /// bound on lag want, as if all were kept: OpenRLHF and the asynchronous systems with a chunk of 1, slime
+    /// with its `over_sampling_batch_size`.
     Replace {
         /// Groups started at once.
         chunk: usize,

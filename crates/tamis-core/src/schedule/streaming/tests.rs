@@ -452,8 +452,8 @@ fn a_run_that_never_kept_a_group_has_a_diagnosis() {
     }
 }
 
-/// Groups that go on have four members and those that end have two: how often prompts are solved is told by the
-/// first two of each alone.
+/// Groups that go on have four members and those that end have two: how often prompts are solved is told by
+/// the first two of each alone.
 #[test]
 fn pass_rates_are_those_of_the_members_that_groups_begin_with() {
     let mut run = screening(Surplus::Discard);

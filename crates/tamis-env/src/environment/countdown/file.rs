@@ -15,8 +15,8 @@ type Key = (PathBuf, Vec<CountdownOperator>);
 
 static READ: LazyLock<Mutex<HashMap<Key, Arc<Vec<CountdownRow>>>>> = LazyLock::new(Mutex::default);
 
-/// The tasks of a file (JSONL or Parquet, `target` and `nums`) that have a solution with these operators, as RAGEN's
-/// filter keeps them.
+/// The tasks of a file (JSONL or Parquet, `target` and `nums`) that have a solution with these operators, as
+/// RAGEN's filter keeps them.
 pub(super) fn rows(path: &Path, operators: &[CountdownOperator]) -> Result<Arc<Vec<CountdownRow>>, Fault> {
     let key = (path.to_owned(), operators.to_vec());
     let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);

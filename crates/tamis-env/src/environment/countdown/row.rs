@@ -38,7 +38,8 @@ impl CountdownRow {
         Ok(Self { target, numbers })
     }
 
-    /// The task of a row of the published data: `{"target": 98, "nums": [44, 19, 35]}`, other columns left alone.
+    /// The task of a row of the published data: `{"target": 98, "nums": [44, 19, 35]}`, other columns left
+    /// alone.
     ///
     /// # Errors
     /// A field that is missing or not of whole numbers, too many numbers.
@@ -73,7 +74,8 @@ impl CountdownRow {
         &self.numbers
     }
 
-    /// Whether an expression that uses each number once makes the target with these operators ([`has_solution`]).
+    /// Whether an expression that uses each number once makes the target with these operators
+    /// ([`has_solution`]).
     pub fn has_solution(&self, operators: &[CountdownOperator]) -> bool {
         let numbers: Vec<Rational> =
             self.numbers.iter().map(|&number| Rational::integer(number.into())).collect();
@@ -105,8 +107,8 @@ impl CountdownRow {
     }
 }
 
-/// An answer without its white space, and its numbers; `None` where it has other characters than whole numbers,
-/// `+ - * / ( )` and white space, or white space between two numbers.
+/// An answer without its white space, and its numbers; `None` where it has other characters than whole
+/// numbers, `+ - * / ( )` and white space, or white space between two numbers.
 fn read(answer: &str) -> Option<(String, Vec<u64>)> {
     let mut expression = String::with_capacity(answer.len());
     let mut numbers = Vec::new();

@@ -1,8 +1,7 @@
 //! What a script answers to a task of countdown, for a policy that imitates it before it learns.
-//!
-//! It writes the numbers in the order in which they are shown, with an operator between two of them (`3*5-2`) and,
-//! where `+` and `-` are among the operators, a `-` in front of the first or none. A right answer is such a chain where
-//! one makes the target, and what the solver finds where none does.
+//! It writes the numbers in the order in which they are shown, with an operator between two of them (`3*5-2`)
+//! and, where `+` and `-` are among the operators, a `-` in front of the first or none. A right answer is
+//! such a chain where one makes the target, and what the solver finds where none does.
 
 use tamis_core::random::Key;
 

@@ -5,11 +5,10 @@ use std::collections::HashSet;
 use super::CountdownOperator;
 use crate::rational::Rational;
 
-/// Whether some expression that uses each of the numbers exactly once has this value: every pair of parts is joined
-/// by every operator, on exact numbers. Where `-` is among the operators, so are signs: `-2+3` counts.
-///
-/// Where there is none, four numbers and four operators take less than a millisecond, five a tenth of a second and
-/// six some seconds. Without numbers there is none.
+/// Whether some expression that uses each of the numbers exactly once has this value: every pair of parts is
+/// joined by every operator, on exact numbers. Where `-` is among the operators, so are signs: `-2+3` counts.
+/// Where there is none, four numbers and four operators take less than a millisecond, five a tenth of a
+/// second and six some seconds. Without numbers there is none.
 ///
 /// ```
 /// use tamis_env::environment::countdown::{CountdownOperator::*, has_solution};
@@ -60,8 +59,8 @@ fn joins(numbers: &[Rational], target: Rational, operators: &[CountdownOperator]
     join_all(numbers.to_vec(), operators, &is_target, &mut HashSet::new())
 }
 
-/// Joins two of the parts in every way, and goes on with the rest. `seen` holds sorted lists of parts that lead
-/// nowhere.
+/// Joins two of the parts in every way, and goes on with the rest. `seen` holds sorted lists of parts that
+/// lead nowhere.
 fn join_all(
     mut parts: Vec<Rational>,
     operators: &[CountdownOperator],

@@ -1,8 +1,7 @@
-//! Environments that live elsewhere, behind the protocol `tamis-environment/1`: in worker processes that speak it in
-//! JSON lines, or behind an HTTP server.
-//!
-//! The protocol is written down in the Python package (`tamis.environments`), which hosts those of Gymnasium, of
-//! verifiers and of a user's own class; anything else that speaks it is used in the same way.
+//! Environments that live elsewhere, behind the protocol `tamis-environment/1`: in worker processes that
+//! speak it in JSON lines, or behind an HTTP server.
+//! The protocol is written down in the Python package (`tamis.environments`), which hosts those of Gymnasium,
+//! of verifiers and of a user's own class; anything else that speaks it is used in the same way.
 
 pub mod process;
 pub mod settings;
@@ -36,7 +35,8 @@ pub type Body = Map<String, Value>;
 
 /// A way to environments elsewhere.
 pub trait EnvironmentLine: Send + Sync {
-    /// Asks and waits for the answer, at most as long as the limit. Calls of one `place` reach the same process.
+    /// Asks and waits for the answer, at most as long as the limit. Calls of one `place` reach the same
+    /// process.
     ///
     /// # Errors
     /// No answer in time, an answer that is an error, or nobody there any more.
@@ -191,9 +191,9 @@ impl Unnamed {
 }
 
 impl Foreign {
-    /// Over a line whose other end has introduced itself; `named`: its name in metrics; `limit`: longest time of an
-    /// answer; `max_turns`: most turns of an episode, whatever the environment says; `listener`: who hears of what a
-    /// person should look at.
+    /// Over a line whose other end has introduced itself; `named`: its name in metrics; `limit`: longest time
+    /// of an answer; `max_turns`: most turns of an episode, whatever the environment says; `listener`: who
+    /// hears of what a person should look at.
     pub fn new(
         line: Arc<dyn EnvironmentLine>,
         introduction: Introduction,

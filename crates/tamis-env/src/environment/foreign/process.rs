@@ -174,7 +174,8 @@ fn hear(
     }
 }
 
-/// The id in a line that is to be an answer and cannot be read, as one with `NaN`, which Python's `json` writes and JSON has not.
+/// The id in a line that is to be an answer and cannot be read, as one with `NaN`, which Python's `json`
+/// writes and JSON has not.
 fn id_of(line: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(line).ok()?.trim_ascii();
     let (_, rest) = text.strip_prefix('{')?.split_once("\"id\":")?;
@@ -296,7 +297,8 @@ impl EnvironmentWorkers {
         &self.slots[(place % self.slots.len() as u64) as usize]
     }
 
-    /// A worker's place, once nobody starts one there, which is no time of an answer: it has a limit of its own.
+    /// A worker's place, once nobody starts one there, which is no time of an answer: it has a limit of its
+    /// own.
     fn await_slot(&self, place: u64) -> Result<MutexGuard<'_, Slot>, EnvironmentFault> {
         let (began, limit) = (Instant::now(), self.command.startup_timeout);
         loop {

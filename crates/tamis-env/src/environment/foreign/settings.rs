@@ -48,10 +48,11 @@ tamis_core::settings! {
         timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
         /// Longest time until a fresh process has introduced itself (imports, data).
         startup_timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
-        /// Most restarts of lost processes, with no episode in between that came to its end. Then the run stops.
+        /// Most restarts of lost processes, with no episode in between that came to its end. Then the run
+        /// stops.
         max_restarts: usize = 10, Any, Free;
-        /// Working directory of the processes, from which relative paths are taken. Null: the folder of the configuration
-        /// file that names the environment, or the current one for the command line.
+        /// Working directory of the processes, from which relative paths are taken. Null: the folder of the
+        /// configuration file that names the environment, or the current one for the command line.
         working_dir: Option<PathBuf> = None, NotEmpty, Free;
     }
 }
@@ -63,15 +64,15 @@ tamis_core::settings! {
         id: String = String::new(), NotEmpty;
         /// Keyword arguments of `gymnasium.make`.
         make_args: Map<String, Value> = Map::new();
-        /// Function that makes further ones of a level's seed, `FILE.py:NAME` or `MODULE:NAME` (another map for each level,
-        /// say). Null: none.
+        /// Function that makes further ones of a level's seed, `FILE.py:NAME` or `MODULE:NAME` (another map
+        /// for each level, say). Null: none.
         level_args: Option<String> = None, NotEmpty;
         /// Module that registers it, imported first. Null: none.
         import: Option<String> = None, NotEmpty;
         /// Names of its actions, in their order. Empty: those that are known, or numbers.
         actions: Vec<String> = Vec::new();
-        /// Function that shows an observation, `MODULE:FUNCTION`; `ansi` for the environment's own drawing, `space` for
-        /// the numbers. Null: the drawing where there is one.
+        /// Function that shows an observation, `MODULE:FUNCTION`; `ansi` for the environment's own drawing,
+        /// `space` for the numbers. Null: the drawing where there is one.
         observation: Option<String> = None, NotEmpty;
         /// System message. Null: one that names environment and actions.
         instruction: Option<String> = None;
@@ -86,8 +87,8 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// An environment of the package verifiers, as the Environments Hub has them.
     pub struct VerifiersSettings {
-        /// Its id, as `verifiers.load_environment` takes it, or `FILE.py:NAME` of a function that makes one; from
-        /// verifiers 0.4 on the id of a taskset.
+        /// Its id, as `verifiers.load_environment` takes it, or `FILE.py:NAME` of a function that makes one;
+        /// from verifiers 0.4 on the id of a taskset.
         id: String = String::new(), NotEmpty;
         /// Keyword arguments for it; from verifiers 0.4 on the keys of its configuration `[env]`.
         args: Map<String, Value> = Map::new();

@@ -6,7 +6,8 @@ use super::*;
 use crate::reward::listener::Heard;
 use crate::reward::{Nobody, test_prompt};
 
-/// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say something else.
+/// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say
+/// something else.
 const COUNTER: &str = r#"
 import json, sys, time, os
 print("ready", file=sys.stderr)

@@ -3,8 +3,9 @@ use proptest::prelude::*;
 use super::super::game::Played;
 use super::*;
 
-/// A place on a line from 0: `Right` earns 0.5, `Left` costs 0.1 and does nothing at 0; won at the goal, which
-/// earns 1 more. What was carried out stands in the state. Where `is_listed` is off it keeps its names to itself.
+/// A place on a line from 0: `Right` earns 0.5, `Left` costs 0.1 and does nothing at 0; won at the goal,
+/// which earns 1 more. What was carried out stands in the state. Where `is_listed` is off it keeps its names
+/// to itself.
 #[derive(Clone)]
 struct Walk {
     place: usize,

@@ -1,7 +1,6 @@
 //! Sokoban: push every box onto a target. Boxes can be pushed, one at a time, and never pulled.
-//!
-//! A room is drawn from a key by playing backwards from its solution ([`Room::generate`]), so that every room can
-//! be solved. Rules, rewards and symbols are those of `gym-sokoban` 0.0.6 as RAGEN wraps it:
+//! A room is drawn from a key by playing backwards from its solution ([`Room::generate`]), so that every room
+//! can be solved. Rules, rewards and symbols are those of `gym-sokoban` 0.0.6 as RAGEN wraps it:
 //!
 //! | event of an action | reward |
 //! |---|---|
@@ -9,9 +8,8 @@
 //! | more boxes stand on targets than before | +1 |
 //! | fewer boxes stand on targets than before | -1 |
 //! | all boxes stand on targets | +10 |
-//!
-//! A room of one box that is solved in `n` actions is worth `11 - 0.1 n`. The game is over when it is solved, or
-//! after `max_steps` actions.
+//! A room of one box that is solved in `n` actions is worth `11 - 0.1 n`. The game is over when it is solved,
+//! or after `max_steps` actions.
 
 mod observation;
 mod room;
@@ -62,8 +60,8 @@ choice! {
 }
 
 settings! {
-    /// A room of Sokoban. The defaults are those of RAGEN's `SimpleSokoban`, which leaves `search_depth` at the
-    /// 300 of its environment.
+    /// A room of Sokoban. The defaults are those of RAGEN's `SimpleSokoban`, which leaves `search_depth` at
+    /// the 300 of its environment.
     pub struct SokobanSettings {
         /// Rows of the room, the walls at its border included.
         rows: usize = 6, Between(3.0, 100.0);
@@ -73,8 +71,8 @@ settings! {
         boxes: usize = 1, Between(1.0, 100.0);
         /// Actions after which the game is over, solved or not.
         max_steps: u32 = 100, Between(1.0, 1e6);
-        /// Moves that the search for a room goes back from its solution, at most; two of them are spent on its
-        /// ends, as in RAGEN. A small number makes easy rooms.
+        /// Moves that the search for a room goes back from its solution, at most; two of them are spent on
+        /// its ends, as in RAGEN. A small number makes easy rooms.
         search_depth: usize = 300, Between(3.0, 1e6);
         /// Content of an observation.
         observation: SokobanObservation = SokobanObservation::Grid;
@@ -206,7 +204,8 @@ impl Game for Sokoban {
         Some(self.step(Direction::ALL[direction]))
     }
 
-    /// The first step of a shortest solution; `None` where the search does not show one in its 100,000 states.
+    /// The first step of a shortest solution; `None` where the search does not show one in its 100,000
+    /// states.
     fn expert(&self) -> Option<String> {
         let mut seen = HashSet::from([self.room.clone()]);
         let mut open: VecDeque<(Room, Option<Direction>)> = VecDeque::from([(self.room.clone(), None)]);

@@ -56,7 +56,8 @@ fn write_grid(text: &mut String, room: &Room, symbols: SokobanSymbols) {
     }
 }
 
-/// The size of the room, then a line for each thing that there is, places in reading order. Walls have no line.
+/// The size of the room, then a line for each thing that there is, places in reading order. Walls have no
+/// line.
 fn write_coordinates(text: &mut String, room: &Room) {
     // Writing to a text does not fail.
     let _ = write!(text, "Board size: {} rows x {} cols (zero-indexed).", room.rows(), room.columns());

@@ -1,10 +1,9 @@
 //! Rooms: their cells, a step in them, and how one is drawn.
-//!
-//! A room is drawn in three stages. A walk of random turns stamps small patches of floor into solid wall. Player
-//! and targets are put on floor at random, a box on every target: this is the solved room. Then the game is played
-//! backwards, where a player pulls the box behind as it steps away: a depth-first search over what can be reached
-//! keeps the room whose boxes are farthest from their targets, weighted by how often the pulling changed from one box
-//! to another. Played forwards, the same moves solve it.
+//! A room is drawn in three stages. A walk of random turns stamps small patches of floor into solid wall.
+//! Player and targets are put on floor at random, a box on every target: this is the solved room. Then the
+//! game is played backwards, where a player pulls the box behind as it steps away: a depth-first search over
+//! what can be reached keeps the room whose boxes are farthest from their targets, weighted by how often the
+//! pulling changed from one box to another. Played forwards, the same moves solve it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,7 +23,8 @@ const TURN_PROB: f64 = 0.35;
 /// Steps of that walk for each row and column.
 const STEPS_PER_SIDE: f64 = 1.7;
 
-/// Patches of floor that the walk stamps around itself: three rows of three cells, the highest bit at the left.
+/// Patches of floor that the walk stamps around itself: three rows of three cells, the highest bit at the
+/// left.
 const PATCHES: [[u8; 3]; 5] = [
     [0b000, 0b111, 0b000],
     [0b010, 0b010, 0b010],
@@ -165,7 +165,8 @@ impl Room {
         }
     }
 
-    /// Moves the player, and the box in front where there is one that can be pushed; says whether the player moved.
+    /// Moves the player, and the box in front where there is one that can be pushed; says whether the player
+    /// moved.
     pub fn step(&mut self, direction: Direction) -> bool {
         let offset = direction.offset(self.columns);
         let to = self.player.wrapping_add_signed(offset);
@@ -187,9 +188,8 @@ impl Room {
     }
 
     /// The room of a key: the same settings and key give the same room in every process.
-    ///
-    /// A try that leaves too little floor, or no way to move every box off its target, is followed by the next, which
-    /// draws from the key narrowed by its number. Too many of them are an error.
+    /// A try that leaves too little floor, or no way to move every box off its target, is followed by the
+    /// next, which draws from the key narrowed by its number. Too many of them are an error.
     pub fn generate(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         settings.validate()?;
         let mut search = Search::new(settings);
@@ -289,8 +289,8 @@ fn carve(rows: usize, columns: usize, draws: &mut Draws) -> Vec<u8> {
     cells
 }
 
-/// Where the player stands after up to three steps over free cells, none of them twice. Otherwise it would always
-/// stand beside the box that it pulled last.
+/// Where the player stands after up to three steps over free cells, none of them twice. Otherwise it would
+/// always stand beside the box that it pulled last.
 fn stroll(cells: &[u8], columns: usize, start: &Start, draws: &mut Draws) -> usize {
     let mut path = vec![start.player];
     let mut goes_on = draws.happens(if start.displacement == 1 { 0.8 } else { 0.5 });
@@ -353,9 +353,8 @@ impl Hasher for Unmixed {
 }
 
 /// The search backwards from a solved room.
-///
-/// A state (places of player and boxes) is known by the exclusive or of one random number for each place and kind;
-/// two states of one such sum would cost a state, and nothing else.
+/// A state (places of player and boxes) is known by the exclusive or of one random number for each place and
+/// kind; two states of one such sum would cost a state, and nothing else.
 struct Search {
     columns: usize,
     depth: usize,
@@ -383,11 +382,11 @@ impl Search {
         }
     }
 
-    /// The best room from which the solved one can be reached; `None` where not every box can leave its target.
-    ///
-    /// Depth first, directions in their order; a state that was seen is not entered again. The score is the sum of
-    /// the boxes' distances from their own targets times the changes from box to box, and 0 as long as a target is
-    /// covered by a box or the player; of equal ones the first counts.
+    /// The best room from which the solved one can be reached; `None` where not every box can leave its
+    /// target.
+    /// Depth first, directions in their order; a state that was seen is not entered again. The score is the
+    /// sum of the boxes' distances from their own targets times the changes from box to box, and 0 as long as
+    /// a target is covered by a box or the player; of equal ones the first counts.
     fn play_backwards(&mut self, cells: &[u8], targets: &[usize], mut player: usize) -> Option<Start> {
         let (columns, is_target) = (self.columns, |place: usize| cells[place] & TARGET != 0);
         let distance =

@@ -284,7 +284,8 @@ fn rooms_are_spread_out() {
 }
 
 /// Rooms are as hard as those of the Python package searched as RAGEN does: of 1,500 of them with one box
-/// 27.7 % had the box one step from its target, 42.6 % two, 23.3 % three, 6.3 % four, on 10.61 cells of floor.
+/// 27.7 % had the box one step from its target, 42.6 % two, 23.3 % three, 6.3 % four, on 10.61 cells of
+/// floor.
 #[test]
 fn rooms_are_as_hard_as_those_of_the_python_package() {
     let num_rooms = 2_000;

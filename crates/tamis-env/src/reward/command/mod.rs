@@ -1,18 +1,17 @@
 //! `command`: an external program scores completions, over JSON lines.
-//!
 //! A pool of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of
 //! `batch_size` completions in order; idle processes take the next chunk. To a process a chunk is that many
 //! lines on its standard input; it answers each with one line on its standard output, in any order. What the
-//! lines hold: [`protocol`]. Standard error is free: it is kept in a file of the run or passed on, and its end is
-//! shown if the process fails.
-//!
+//! lines hold: [`protocol`]. Standard error is free: it is kept in a file of the run or passed on, and its
+//! end is shown if the process fails.
 //! **When a process misbehaves** (it ends, does not answer in time, answers a line that is too long or that
 //! does not say whose answer it is) it is killed with its process group and started again, and the
 //! completions of the chunk that it still owed are sent one at a time: the one that fails alone is reported
 //! as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts
-//! without an answer between them the function has broken down ([`RewardFailure::RestartLimit`]); before that if
-//! it has never answered and two restarts for each process changed nothing ([`RewardFailure::NeverAnswered`]): a
-//! program that cannot work is not started over and over, and a few completions that hang do not end a run.
+//! without an answer between them the function has broken down ([`RewardFailure::RestartLimit`]); before that
+//! if it has never answered and two restarts for each process changed nothing
+//! ([`RewardFailure::NeverAnswered`]): a program that cannot work is not started over and over, and a few
+//! completions that hang do not end a run.
 //!
 //! **Nothing hangs in silence.** The listener of [`CommandReward::heard_by`] hears of every restart, and of
 //! an answer that is waited for longer than a few seconds; it may give up the wait.

@@ -24,8 +24,8 @@ enum Kept {
     Failed,
 }
 
-/// Takes what the processes of one reward print to their standard error, which for a Python function is all that it
-/// prints. The processes of a pool share it.
+/// Takes what the processes of one reward print to their standard error, which for a Python function is all
+/// that it prints. The processes of a pool share it.
 pub(in crate::reward) struct Printed {
     name: String,
     listener: Arc<dyn Listener>,

@@ -55,8 +55,8 @@ fn built_in_verifiers_accept_their_gold() {
     assert_eq!(report.functions.len(), 6, "shaping has no notion of a right answer");
 }
 
-/// A gold is tried as a model would write it: one that is a whole number with a fraction of zeros in the data never
-/// equals an answer as text.
+/// A gold is tried as a model would write it: one that is a whole number with a fraction of zeros in the data
+/// never equals an answer as text.
 #[test]
 fn golds_are_written_as_a_model_would() {
     let prompts = [test_prompt("72.0")];

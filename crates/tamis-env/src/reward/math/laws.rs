@@ -206,7 +206,8 @@ fn terms(value: &Polynomial, point: [Complex; 2]) -> Vec<Complex> {
         .collect()
 }
 
-/// Whether the terms cancel so far that rounding blurs what is left, as in a high power that was multiplied out.
+/// Whether the terms cancel so far that rounding blurs what is left, as in a high power that was multiplied
+/// out.
 fn is_blurred(value: &Quotient, point: [Complex; 2]) -> bool {
     let (numerator, denominator) = value.parts();
     [numerator, denominator].into_iter().any(|part| {

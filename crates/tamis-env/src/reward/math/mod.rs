@@ -24,8 +24,8 @@ pub use value::{Value, is_equal};
 
 tamis_core::settings! {
     /// `score` and `acc` are 1 if the last `\boxed{}` of the completion equals the ground truth, otherwise 0
-    /// (also without a box, or with one that does not close). No answer if the ground truth is missing, empty,
-    /// or several words of prose.
+    /// (also without a box, or with one that does not close). No answer if the ground truth is missing,
+    /// empty, or several words of prose.
     ///
     /// The ground truth may be an answer or a solution that ends in a box of its own.
     #[derive(Copy)]

@@ -186,8 +186,8 @@ print(two.recv(1))
     assert!(listener.accept().is_err());
 }
 
-/// A namespace of the network does not hold every family of sockets: without seccomp, `no network` is claimed only
-/// where no other can be opened.
+/// A namespace of the network does not hold every family of sockets: without seccomp, `no network` is claimed
+/// only where no other can be opened.
 #[test]
 fn no_network_is_not_claimed_with_sockets_of_other_families() {
     let Ok(sandbox) = Sandbox::without(&settings(), &["seccomp"]) else { return };

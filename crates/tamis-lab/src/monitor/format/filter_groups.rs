@@ -1,6 +1,6 @@
 //! verl's filter-group log lines: `Generated batch 1, 1024 prompts, 8192 trajectories`, then
-//! `Filtered: 600 prompts with std=0 (58.6%)` or `Filtered (std=0): 620 (60.5%)`, then `Kept: 424 prompts with
-//! std>0`, `Kept (std>0): 404 (39.5%)` or `Kept (std>0): 404 prompts`.
+//! `Filtered: 600 prompts with std=0 (58.6%)` or `Filtered (std=0): 620 (60.5%)`, then
+//! `Kept: 424 prompts with std>0`, `Kept (std>0): 404 (39.5%)` or `Kept (std>0): 404 prompts`.
 
 use crate::monitor::fact::{Batch, Fact};
 use crate::monitor::line::{Line, number, number_after, python_number, share};

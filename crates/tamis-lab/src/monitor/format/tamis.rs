@@ -1,5 +1,6 @@
-//! Lines of `run.log`: `TIME KIND TEXT`. verl's filter-group log lines are read as such; beside them `step 3 round 1: ...`
-//! has the reasons of the filter, and `step 3/100  reward 0.435 ...` the figures of the step.
+//! Lines of `run.log`: `TIME KIND TEXT`. verl's filter-group log lines are read as such; beside them
+//! `step 3 round 1: ...` has the reasons of the filter, and `step 3/100  reward 0.435 ...` the figures of the
+//! step.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +38,8 @@ pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
     filter_groups::read(line)
 }
 
-/// `384 prompts, 1536 trajectories; dropped 136 (35.4%): 15 all correct, 121 all wrong; kept 248 (64.6%); mean
-/// std 0.293; accumulated 248/256`.
+/// `384 prompts, 1536 trajectories; dropped 136 (35.4%): 15 all correct, 121 all wrong; kept 248 (64.6%);
+/// mean std 0.293; accumulated 248/256`.
 fn of_round(step: u64, round: u64, text: &str) -> Vec<Fact> {
     let mut batch = Batch { groups: number(text).map(|(groups, _)| groups), ..Batch::default() };
     let mut facts = Vec::new();
@@ -63,7 +64,7 @@ fn of_round(step: u64, round: u64, text: &str) -> Vec<Fact> {
     facts
 }
 
-/// `/100  reward 0.435 (std 0.496)  of all generated: reward 0.307, accuracy 30.7%  rounds 2  dropped 34.5% ...`.
+/// `/100  reward 0.435 (std 0.496)  of all generated: reward 0.307, accuracy 30.7%  rounds 2  ...`.
 fn of_step(step: u64, rest: &str) -> Vec<Fact> {
     let (total, rest) = match rest.strip_prefix('/').and_then(number) {
         Some((total, rest)) => (Some(total), rest),

@@ -22,7 +22,8 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// An override as it is written in a sweep's file: a relative path in it is taken from that file's folder.
+    /// An override as it is written in a sweep's file: a relative path in it is taken from that file's
+    /// folder.
     fn written(text: &str, origin: &Origin, folder: &Path) -> Self {
         Self { text: take_argument_from(folder, text), origin: Some(origin.clone()) }
     }

@@ -410,7 +410,8 @@ impl FileParser<'_> {
         Some(Explicit { at, labels, set, origin: node.origin.clone() })
     }
 
-    /// An axis that depends on what the baseline names is set at the baseline as in the grid: not by its `set`, too.
+    /// An axis that depends on what the baseline names is set at the baseline as in the grid: not by its
+    /// `set`, too.
     fn check_set(&mut self, baseline: &Explicit, axes: &[Axis]) {
         let named: Vec<_> = baseline.at.iter().chain(&baseline.labels).collect();
         let of = |axis: &str| {

@@ -10,8 +10,8 @@ use crate::generator::Weights;
 
 const N: usize = 8;
 
-/// A run of some steps: the samples asked for, the machine at its end, and the text of each member of every group that
-/// came to something, by prompt.
+/// A run of some steps: the samples asked for, the machine at its end, and the text of each member of every
+/// group that came to something, by prompt.
 fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64, Vec<String>>) {
     let run = ScheduleSettings {
         surplus: Surplus::Carry { max_lag: 1 },
@@ -44,8 +44,8 @@ fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64
     (generator.num_submitted(), dispatcher.machine().clone(), texts)
 }
 
-/// As many samples are asked for as are counted, as many as the law says, and each is what it is in a group that is
-/// begun whole.
+/// As many samples are asked for as are counted, as many as the law says, and each is what it is in a group
+/// that is begun whole.
 #[test]
 fn no_more_is_generated_than_counted_and_a_member_is_what_it_is_anyway() {
     let steps = 60;

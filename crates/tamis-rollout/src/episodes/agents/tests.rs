@@ -282,7 +282,8 @@ fn trajectories_that_are_given_up_end_their_programs() {
     assert_eq!(agents.0.num_open(), 0);
 }
 
-/// What a policy answers to a request: a length that is a function of the request's key, within what it may have.
+/// What a policy answers to a request: a length that is a function of the request's key, within what it may
+/// have.
 fn answer_to(request: &SampleRequest) -> Sample {
     let most = request.sampling.max_response_length;
     let length = 1 + request.key.below(0, most as u64) as usize;
@@ -301,7 +302,8 @@ fn answer_to(request: &SampleRequest) -> Sample {
     }
 }
 
-/// A call of a random tree: the beginning of a conversation, the prompt's own, or what goes on from any answer.
+/// A call of a random tree: the beginning of a conversation, the prompt's own, or what goes on from any
+/// answer.
 fn call_of_tree(agent: &Agent, key: Key, number: u64) -> ChatCall {
     let user = |length: u64| json!({"role": "user", "content": "x".repeat(length as usize)});
     let answered: Vec<&Asked> = agent.calls.iter().filter(|asked| asked.answer.is_some()).collect();
@@ -322,7 +324,8 @@ fn call_of_tree(agent: &Agent, key: Key, number: u64) -> ChatCall {
 /// Calls under way: their place, their request and their answer.
 type UnderWay = Vec<(usize, SampleRequest)>;
 
-/// Plays what a program asks by random, answering and giving up by `timing`; the trajectory and what each call got.
+/// Plays what a program asks by random, answering and giving up by `timing`; the trajectory and what each
+/// call got.
 fn play_tree(agents: &TestAgents, tree: Key, timing: Key, whole: usize) -> (Option<Sample>, Vec<String>) {
     let limits = TokenLimits { whole, text: 60 };
     let mut agent = Agent::new(request(0, "user:hello;"), EpisodeNumber(0));
@@ -345,8 +348,8 @@ fn play_tree(agents: &TestAgents, tree: Key, timing: Key, whole: usize) -> (Opti
         agent.is_queue_known = false;
     };
     for batch in 0..6 {
-        // The calls of a batch come one after the other, and answers to them between; the next batch begins when all
-        // are answered.
+        // The calls of a batch come one after the other, and answers to them between; the next batch begins
+        // when all are answered.
         let chats = (0..tree.with(batch).below(0, 5))
             .map(|number| (number, call_of_tree(&agent, tree.with(batch).with(number), number)));
         let mut chats: VecDeque<(u64, ChatCall)> = chats.collect();
@@ -393,8 +396,8 @@ fn an_episode_keeps_its_limit_of_tokens_whatever_is_asked_at_once_or_branches() 
     assert!(num_full > 50 && num_refused > 50, "{num_full} {num_refused}: the limit was hardly met");
 }
 
-/// Answers the second call of a trajectory, and no other one before it is given up: of those three tokens were
-/// sampled.
+/// Answers the second call of a trajectory, and no other one before it is given up: of those three tokens
+/// were sampled.
 struct SecondAlone {
     asked: Arc<Mutex<Vec<u32>>>,
     events: Vec<GeneratorEvent>,

@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn what_outlives_a_program_is_killed_or_refused() {
-    // All children let go of what they have inherited and call until they are refused; one stays in the group, and
-    // the others leave it, one of them without the variables that it was started with.
+    // All children let go of what they have inherited and call until they are refused; one stays in the
+    // group, and the others leave it, one of them without the variables that it was started with.
     let mut owner = Owner::of(
         r#"
 daemon = """

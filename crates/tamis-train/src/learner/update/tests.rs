@@ -152,8 +152,8 @@ fn groups_weigh_in_the_loss_by_their_weights() {
     }
 }
 
-/// The backward pass of what has no advantage costs nothing where the learner passes over it: it is in waves of its own then,
-/// unless something else of the loss has a gradient there.
+/// The backward pass of what has no advantage costs nothing where the learner passes over it: it is in waves
+/// of its own then, unless something else of the loss has a gradient there.
 #[test]
 fn members_without_an_advantage_pass_apart() {
     let groups = [pair(0), pair(1), pair(2)];

@@ -36,8 +36,8 @@ const MAX_ANSWER_BYTES: usize = 1 << 30;
 /// Status of an answer to a controller whose learner is another one now.
 const GONE: u16 = 410;
 
-/// Waits until something answers health checks at a learner's address; whether it does within the time. An address that is
-/// none is an error.
+/// Waits until something answers health checks at a learner's address; whether it does within the time. An
+/// address that is none is an error.
 pub fn wait_until_it_answers(
     url: &str,
     timeout: Duration,

@@ -114,7 +114,8 @@ impl WireLearner {
         Ok(Self { calls, codec, interrupt, info, progress, held, held_texts, balance, opened, signs_of_life })
     }
 
-    /// The name of the state in its memory, by which a later process of the run may [adopt](OpenRequest::adopt) it.
+    /// The name of the state in its memory, by which a later process of the run may
+    /// [adopt](OpenRequest::adopt) it.
     pub fn incarnation(&self) -> &str {
         &self.opened.incarnation
     }

@@ -263,8 +263,8 @@ impl WireMessage {
         })
     }
 
-    /// With a wave. Neighbours with the same prompt share one. Where any has images, the settings name those of
-    /// each prompt.
+    /// With a wave. Neighbours with the same prompt share one. Where any has images, the settings name those
+    /// of each prompt.
     #[must_use]
     pub(crate) fn with_wave(mut self, wave: &Wave<'_>) -> Self {
         let (mut prompt_tokens, mut prompt_offsets, mut prompt_of) = (Vec::new(), vec![0], Vec::new());

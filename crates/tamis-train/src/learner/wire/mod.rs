@@ -129,8 +129,8 @@ pub struct OpenRequest {
     /// How it generates; `None`: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<WireGeneration>,
-    /// The incarnation that an earlier process of this run had of the learner: one that still is it may keep what
-    /// it has loaded.
+    /// The incarnation that an earlier process of this run had of the learner: one that still is it may keep
+    /// what it has loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopt: Option<String>,
     /// Settings of one implementation alone.

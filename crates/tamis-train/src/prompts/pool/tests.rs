@@ -103,7 +103,8 @@ proptest! {
             prop_assert_eq!(step(&mut other, version as u64, 7, at_once), expected);
         }
         prop_assert_eq!(one_by_one.selector(), other.selector());
-        // What was given back is looked at anew: the candidates that come next are the same, wherever they stand.
+        // What was given back is looked at anew: the candidates that come next are the same, wherever they
+        // stand.
         let next = |pool: &PromptPool| -> Vec<(u64, PromptId)> {
             let epoch = pool.position().epoch;
             let own = pool.sampler.rest().map(|prompt| (epoch, prompt));
