@@ -346,7 +346,9 @@ class RewardModelTest(Case):
         settings.write_text(json.dumps({"folder": str(self.folder / "nowhere")}))
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, "error: failed to read .*nowhere/config.json")
+        ending = json.loads(done.stderr.splitlines()[-1])
+        self.assertRegex(ending["error"], "^failed to read .*nowhere/config.json")
+        self.assertIn("hint", ending)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend};
+use tamis_core::fault::Fault;
 use tamis_rollout::launch::{LaunchError, Launched, Say};
 use tamis_train::api_key::random_key;
-use tamis_train::fault::Fault;
 use tamis_train::interrupt::{Halt, Interrupt};
 use tamis_train::launcher::{Launcher, PlanInput, RunPlan, ServersToStart};
 use tamis_train::python_program::{default_interpreter, interpreter};

@@ -168,17 +168,13 @@ pub enum Problem {
         /// Whether something is missing that nobody has said yet, such as the model.
         is_missing: bool,
     },
-    /// The value of an argument, in the form of YAML's lists and mappings, that is none.
-    #[error("invalid YAML: {message}")]
-    ValueSyntax {
-        /// The parser's message.
-        message: String,
-    },
     /// Text that is no YAML.
     #[error("invalid YAML: {message}")]
     Syntax {
         /// The parser's message.
         message: String,
+        /// The fix, if one is known.
+        hint: Option<&'static str>,
     },
     /// A key that was given twice.
     #[error("`{key}` is given twice, first on line {first_line}")]
@@ -259,17 +255,7 @@ impl Problem {
             | Self::Missing { key, .. } => {
                 Some(format!("`tamis config explain {}` says more", explained(key)))
             }
-            Self::Syntax { message } if message.contains("tabs") => Some("indent with spaces".to_owned()),
-            Self::Syntax { message } | Self::ValueSyntax { message } if message.contains("escape") => {
-                Some("in single quotes a backslash stands for itself, such as '\\d+'".to_owned())
-            }
-            Self::ValueSyntax { .. } => Some(
-                "inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single \
-                 quotes, as in \
-                 \"reward=[{kind: format, pattern: '[0-9]+'}]\""
-                    .to_owned(),
-            ),
-            Self::Syntax { .. } => None,
+            Self::Syntax { hint, .. } => hint.map(str::to_owned),
         }
     }
 }

@@ -137,12 +137,16 @@ pub(crate) fn parse_value(text: &str, source: &Arc<Source>, column: usize) -> Re
         return Ok(Node::plain(trimmed, origin));
     }
     let parsed = yaml::parse(&Source::new(source.kind.clone(), text)).map_err(|diagnostics| {
-        let message = match diagnostics.into_iter().next().map(|first| *first.problem) {
-            Some(Problem::Syntax { message }) => message,
-            Some(problem) => problem.to_string(),
-            None => String::new(),
+        let (message, hint) = match diagnostics.into_iter().next().map(|first| *first.problem) {
+            Some(Problem::Syntax { message, hint }) => (message, hint),
+            Some(problem) => (problem.to_string(), None),
+            None => (String::new(), None),
         };
-        Diagnostic::error(Problem::ValueSyntax { message }, Some(origin.clone()))
+        let hint = hint.or(Some(
+            "inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in \
+             \"reward=[{kind: format, pattern: '[0-9]+'}]\"",
+        ));
+        Diagnostic::error(Problem::Syntax { message, hint }, Some(origin.clone()))
     })?;
     if let Value::Scalar { text: inner, plain: false } = &parsed.value {
         let list =

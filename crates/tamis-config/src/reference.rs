@@ -25,12 +25,12 @@ Whole small configurations for common wishes are in [recipes.md](recipes.md). Th
   from the defaults of the new kind: `preset: dapo` and `objective.loss.kind=cispo` train with the `clip_high`
   of `cispo`, not with DAPO's. What every kind has stays: a filter's `metric`, a reward's `name` and `weight`.
 - **Overrides** on the command line are `a.b=v` (set), `+a.b=v` (append to a list) and `~a.b` (back to the
-  default). Items of a list are numbered from 0: `reward[0].weight=2`. Keys of verl, EasyR1, RAGEN and TRL are
-  understood too: see [Keys of other systems](#keys-of-other-systems).
+  default). Items of a list are numbered from 0: `reward[0].weight=2`. Keys of other
+  systems are understood too: see [Keys of other systems](#keys-of-other-systems).
 - **Resume.** A key marked *may change* may differ when a run is resumed; every other key must stay as it was.
 - **Paths.** A relative path in a file is taken from the folder of that file. One on the command line, in a
-  file of verl, EasyR1, RAGEN or TRL (as those systems have it), and the default of `run.dir`, is taken from
-  the folder in which tamis is started. `~/` is your home folder. A run's `config.yaml`, `tamis config show`
+  file of another system (as that system has it), and the default of `run.dir`, is taken from the folder in
+  which tamis is started. `~/` is your home folder. A run's `config.yaml`, `tamis config show`
   and `tamis config import` write absolute paths, so that a run can be resumed and evaluated from anywhere.
 ";
 

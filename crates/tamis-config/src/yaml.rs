@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span, options};
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, options};
 
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::source::{Origin, Source};
@@ -61,6 +61,21 @@ struct Builder<'s> {
     root: Option<Node>,
 }
 
+fn hint(kind: &ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::TabNotAllowed
+        | ErrorKind::TabInBlockIndentation
+        | ErrorKind::TabAtBlockScalarStart
+        | ErrorKind::TabInIndentation => Some("indent with spaces"),
+        ErrorKind::UnknownQuotedScalarEscape
+        | ErrorKind::InvalidQuotedScalarHexEscape
+        | ErrorKind::InvalidLowSurrogateHexEscape => {
+            Some("in single quotes a backslash stands for itself, such as '\\d+'")
+        }
+        _ => None,
+    }
+}
+
 impl Builder<'_> {
     fn run(&mut self) {
         let source = Arc::clone(self.source);
@@ -72,8 +87,8 @@ impl Builder<'_> {
                 Err(error) => {
                     let marker = error.marker();
                     let origin = self.origin_at(marker.line(), marker.col(), 1);
-                    self.diagnostics
-                        .push(Diagnostic::error(Problem::Syntax { message: error.info() }, Some(origin)));
+                    let problem = Problem::Syntax { message: error.info(), hint: hint(error.kind()) };
+                    self.diagnostics.push(Diagnostic::error(problem, Some(origin)));
                     return;
                 }
             };
@@ -158,7 +173,7 @@ impl Builder<'_> {
                     }
                     Value::List(_) | Value::Map(_) => {
                         let message = "a key is a text, not a list or a mapping".to_owned();
-                        let problem = Problem::Syntax { message };
+                        let problem = Problem::Syntax { message, hint: None };
                         self.diagnostics.push(Diagnostic::error(problem, Some(node.origin.clone())));
                         *key = Some((String::new(), node.origin));
                     }
@@ -175,8 +190,8 @@ impl Builder<'_> {
 
     fn syntax(&mut self, message: &str, span: Span) {
         let origin = self.origin(span);
-        self.diagnostics
-            .push(Diagnostic::error(Problem::Syntax { message: message.to_owned() }, Some(origin)));
+        let problem = Problem::Syntax { message: message.to_owned(), hint: None };
+        self.diagnostics.push(Diagnostic::error(problem, Some(origin)));
     }
 
     fn origin(&self, span: Span) -> Origin {

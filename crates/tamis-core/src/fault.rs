@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::setting::OutOfRange;
 
-/// A message, and the error below it. Two are equal if they have the same message.
+/// A message, the fix if one is known, and the error below it. Two are equal if they have the same message.
 ///
 /// ```
 /// use tamis_core::fault;
@@ -19,6 +19,7 @@ use crate::setting::OutOfRange;
 #[derive(Debug, Clone)]
 pub struct Fault {
     message: String,
+    hint: Option<String>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -31,7 +32,23 @@ macro_rules! fault {
 impl Fault {
     /// A message without an error below it.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None }
+        Self { message: message.into(), hint: None, source: None }
+    }
+
+    /// With an error's own message.
+    pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::new(error.to_string()).with_source(error)
+    }
+
+    /// With the fix.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The fix, if one is known.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
     }
 
     /// With the error that it comes from.

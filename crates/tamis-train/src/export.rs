@@ -7,7 +7,7 @@ use tamis_model::SaveDtype;
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
-use crate::checkpoint::{self, ChecksumError, Coverage, SaveError, SummedFolder};
+use crate::checkpoint::{self, Coverage, SaveError, SummedFolder};
 use crate::native;
 use tamis_run::durable::{Disk, DiskError};
 
@@ -16,7 +16,7 @@ use tamis_run::durable::{Disk, DiskError};
 pub enum ExportError {
     /// The source is not what was saved.
     #[error(transparent)]
-    Checksum(#[from] ChecksumError),
+    Checksum(Fault),
     /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] SaveError),
@@ -48,7 +48,7 @@ impl ExportError {
     /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Checksum(error) => error.hint(),
+            Self::Checksum(error) => error.hint().map(str::to_owned),
             Self::Weights(error) if error.is_other_architecture() => Some(
                 "this is no fault of the files: the native engine, which would write them anew, knows these architectures \
                  alone; other programs load the folder as it is"

@@ -11,8 +11,8 @@ use tamis_config::{Config, LaunchConfig, ServerCommand};
 use tamis_model::TransformerConfig;
 use tamis_rollout::launch::{LaunchError, Launched, Say};
 
-use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
+use tamis_core::fault::Fault;
 
 /// The command that a [`LaunchError::Ended`] names if the launcher itself ended, and nothing that it started.
 pub const COMMAND: &str = "python -m tamis.cluster";

@@ -7,7 +7,7 @@
 //! begin or continue; [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner
 //! and as generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`]
 //! become tokens and are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use
-//! [`python_program`], [`fault`] and [`interrupt`]. [`launcher`] is the contract of what starts learners and
+//! [`python_program`] and [`interrupt`]. [`launcher`] is the contract of what starts learners and
 //! servers elsewhere.
 
 pub mod api_key;
@@ -18,7 +18,6 @@ pub mod credit;
 pub mod error;
 pub mod evaluate;
 pub mod export;
-pub mod fault;
 pub mod interrupt;
 pub mod launcher;
 pub mod learner;

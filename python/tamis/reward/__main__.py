@@ -1,8 +1,14 @@
 """`python -m tamis.reward`: a reward model on a socket."""
 
 import argparse
+import json
 import pathlib
 import sys
+
+
+def fail(message, hint=None):
+    """Ends the process. Whoever started it reads the reason in the last line."""
+    sys.exit(json.dumps({"error": message, "hint": hint}))
 
 
 def main():
@@ -24,14 +30,13 @@ def main():
         from ..learner.protocol import LearnerError
         from .server import serve
     except ImportError as error:
-        sys.exit(f"error: a reward model needs {error.name}, which is not installed\nhint: scripts/install-torch")
+        fail(f"a reward model needs {error.name}, which is not installed", "scripts/install-torch")
     try:
         serve(arguments.listen, text)
     except LearnerError as error:
-        hint = f"\nhint: {error.hint}" if error.hint else ""
-        sys.exit(f"error: {error.message}{hint}")
+        fail(error.message, error.hint)
     except (DeviceLost, ListenError) as error:
-        sys.exit(f"error: {error}")
+        fail(str(error))
 
 
 main()

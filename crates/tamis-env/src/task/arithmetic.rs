@@ -14,9 +14,10 @@ use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::{Map, json};
+use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use tamis_core::random::{Key, Purpose};
-use tamis_core::{choice, settings};
+use tamis_core::{choice, fault, settings};
 use tamis_data::prompt::{Prompt, PromptContent};
 
 use super::{Split, Task, TaskError, TaskPrompts, TaskSource};
@@ -160,6 +161,16 @@ impl fmt::Display for Expression {
     }
 }
 
+fn no_expression(number: usize, level: &ArithmeticLevel, split: Split) -> Fault {
+    let side = match split {
+        Split::Train => "training",
+        Split::HeldOut => "held-out",
+    };
+    fault!(
+        "difficulty level {number} ({level}) has no expression on the {side} side; use more digits or terms"
+    )
+}
+
 impl Arithmetic {
     /// Each turn goes to the level that is furthest behind its share (the first of equals), as long as it has
     /// expressions left.
@@ -167,13 +178,14 @@ impl Arithmetic {
     /// # Errors
     /// No level, or one with a key outside its range or `digits * terms` above 36: its answers would not be
     /// exact.
-    pub fn new(seed: u64, levels: Vec<ArithmeticLevel>) -> Result<Self, TaskError> {
+    pub fn new(seed: u64, levels: Vec<ArithmeticLevel>) -> Result<Self, Fault> {
         if levels.is_empty() {
-            return Err(TaskError::NoLevel);
+            return Err(fault!("a task needs at least one difficulty level"));
         }
         for (i, level) in levels.iter().enumerate() {
             let ArithmeticLevel { digits, ref operators, terms, weight } = *level;
-            let fail = |what, actual: String| Err(TaskError::Difficulty { level: i + 1, what, actual });
+            let fail =
+                |what, actual: String| Err(fault!("difficulty level {} needs {what}, got {actual}", i + 1));
             if !(1..=9).contains(&digits) {
                 return fail("1 to 9 digits", digits.to_string());
             }
@@ -210,21 +222,14 @@ impl Arithmetic {
     /// share gives them all. Columns: `level` (from 1), `digits`, `operations`, `prompt`, `answer`.
     ///
     /// Fails where a level has no expression on that side at all.
-    pub fn prompts(&self, split: Split, size: usize) -> Result<Vec<Prompt>, TaskError> {
+    pub fn prompts(&self, split: Split, size: usize) -> Result<Vec<Prompt>, Fault> {
         let turns: Vec<usize> = self.turns().take(size).collect();
         let mut rows = Vec::with_capacity(self.levels.len());
         for (index, level) in self.levels.iter().enumerate() {
             let share = turns.iter().filter(|&&turn| turn == index).count();
             let found = self.distinct(index, split, share);
             if found.is_empty() && share > 0 {
-                return Err(TaskError::NoExpression {
-                    level: index + 1,
-                    description: level.to_string(),
-                    split: match split {
-                        Split::Train => "training",
-                        Split::HeldOut => "held-out",
-                    },
-                });
+                return Err(no_expression(index + 1, level, split));
             }
             rows.push(found.into_iter());
         }
@@ -389,8 +394,7 @@ mod tests {
         let mut weighted = levels();
         weighted[1].weight = f64::NAN;
         insta::assert_snapshot!(refused(weighted), @"difficulty level 2 needs a finite weight above 0, got NaN");
-        let none =
-            TaskError::NoExpression { level: 1, description: levels()[0].to_string(), split: "held-out" };
+        let none = no_expression(1, &levels()[0], Split::HeldOut);
         insta::assert_snapshot!(none, @"difficulty level 1 (2 digits, operators +-, 2 terms) has no expression on the held-out side; use more digits or terms");
     }
 

@@ -6,6 +6,7 @@
 //! **Determinism.** Level n of a side is a function of (seed, settings, side, n).
 
 use serde_json::{Map, Value};
+use tamis_core::fault;
 use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use tamis_core::random::{Key, Purpose};
@@ -172,7 +173,10 @@ impl Task for EnvironmentTask {
     }
 
     fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError> {
-        let levels = source.environment.as_ref().ok_or(TaskError::NoEnvironment)?;
+        let levels = source
+            .environment
+            .as_ref()
+            .ok_or_else(|| fault!("data.task is environment, and `environment` does not say which"))?;
         if levels.maker.foreign().is_some() {
             // They are asked for where it runs.
             let (train, held_out, notes) = (Vec::new(), Vec::new(), Vec::new());

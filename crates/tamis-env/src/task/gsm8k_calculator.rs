@@ -14,6 +14,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_data::records::{DataRecord, FileFormat, RecordError, Records};
@@ -157,8 +159,13 @@ fn read_side(paths: &[PathBuf], train: &Places) -> Result<(Vec<Entry>, Places, C
         }
     }
     if entries.is_empty() {
-        let path = paths.first().map_or_else(|| Path::new("(no file)").to_owned(), Clone::clone);
-        return Err(TaskError::NoAnnotation { path, in_train: counts.occurs_in_train });
+        let path = paths.first().map_or_else(|| PathBuf::from("(no file)"), Clone::clone);
+        let beside = match counts.occurs_in_train {
+            0 => String::new(),
+            count => format!(" that is not in the training files, too ({count} are)"),
+        };
+        let fault = fault!("no usable calculator annotation like <<48/2=24>> in {}{beside}", path.display());
+        return Err(TaskError { fault, path: Some(path) });
     }
     counts.kept = entries.len();
     counts.inexact = entries.iter().filter(|entry| !entry.is_exact).count();
@@ -167,17 +174,22 @@ fn read_side(paths: &[PathBuf], train: &Places) -> Result<(Vec<Entry>, Places, C
 
 /// The answers of a file, row by row.
 fn answers(path: &Path) -> Result<Vec<String>, TaskError> {
-    let refused = |line, reason| TaskError::Row { path: path.to_owned(), line, reason };
+    let of_file = |fault| TaskError { fault, path: Some(path.to_owned()) };
+    let refused = |line: usize, reason: String| {
+        let path = path.display();
+        of_file(fault!("{path}, line {line}: expected a JSON object with a text field `answer`: {reason}"))
+    };
     // Of a file that is not there the reader of text says so.
     if matches!(FileFormat::of(path), Ok(FileFormat::Parquet)) {
-        let rows = Records::open(path)?.enumerate();
+        let rows = Records::open(path).map_err(Fault::of)?.enumerate();
         let answer = |(index, row): (usize, Result<DataRecord, RecordError>)| {
-            answer_of(&Value::Object(row?.values)).map_err(|reason| refused(index + 1, reason))
+            answer_of(&Value::Object(row.map_err(Fault::of)?.values))
+                .map_err(|reason| refused(index + 1, reason))
         };
         return rows.map(answer).collect();
     }
     let text = tamis_file::read_text(path, tamis_file::MAX_TASK)
-        .map_err(|source| TaskError::Read { path: path.to_owned(), source })?;
+        .map_err(|source| of_file(fault!("failed to read {}", path.display()).with_source(source)))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let answer = |(index, line): (usize, &str)| {
         let row = serde_json::from_str(line).map_err(|error| error.to_string());
@@ -320,7 +332,7 @@ mod tests {
                 CalculatorTask::load(files, files)
             }
             .unwrap_err();
-            error.to_string().replace(&path.display().to_string(), "rows.jsonl")
+            error.fault.to_string().replace(&path.display().to_string(), "rows.jsonl")
         };
         insta::assert_snapshot!(message(None), @"failed to read rows.jsonl");
         insta::assert_snapshot!(message(Some("{\"answer\": \"<<1+1=2>>\"}\n{\"answer\": 3}")), @"rows.jsonl, line 2: expected a JSON object with a text field `answer`: `answer` is not text");

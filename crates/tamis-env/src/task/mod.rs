@@ -7,13 +7,11 @@ pub mod expression;
 pub mod gsm8k_calculator;
 
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tamis_core::choice;
 use tamis_core::fault::Fault;
 use tamis_data::prompt::Prompt;
-use tamis_data::records::RecordError;
-use thiserror::Error;
 
 choice! {
     /// A built-in task.
@@ -86,6 +84,21 @@ pub struct TaskPrompts {
     pub alphabet: String,
 }
 
+/// A task could not be made.
+#[derive(Debug)]
+pub struct TaskError {
+    /// What failed.
+    pub fault: Fault,
+    /// The file that is at fault, if one is.
+    pub path: Option<PathBuf>,
+}
+
+impl From<Fault> for TaskError {
+    fn from(fault: Fault) -> Self {
+        Self { fault, path: None }
+    }
+}
+
 /// Sides of a task's partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {
@@ -93,89 +106,4 @@ pub enum Split {
     Train,
     /// Held-out prompts, for evaluation alone.
     HeldOut,
-}
-
-/// A task could not be made.
-#[derive(Debug, Error)]
-pub enum TaskError {
-    /// The task is an environment, and none is described.
-    #[error("data.task is environment, and `environment` does not say which")]
-    NoEnvironment,
-    /// The environment cannot be made.
-    #[error("the environment cannot be made: {0}")]
-    Environment(#[from] Fault),
-    /// No difficulty level was given.
-    #[error("a task needs at least one difficulty level")]
-    NoLevel,
-    /// A level cannot be built.
-    #[error("difficulty level {level} needs {what}, got {actual}")]
-    Difficulty {
-        /// Place in the list of levels, from 1.
-        level: usize,
-        /// The value expected.
-        what: &'static str,
-        /// The value found.
-        actual: String,
-    },
-    /// A level has no expression on a side.
-    #[error(
-        "difficulty level {level} ({description}) has no expression on the {split} side; use more digits or terms"
-    )]
-    NoExpression {
-        /// Place in the list of levels, from 1.
-        level: usize,
-        /// The level in words.
-        description: String,
-        /// The side.
-        split: &'static str,
-    },
-    /// A file cannot be read.
-    #[error("failed to read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A Parquet file cannot be read.
-    #[error(transparent)]
-    Parquet(#[from] RecordError),
-    /// A line of a file is no GSM8K row.
-    #[error("{}, line {line}: expected a JSON object with a text field `answer`: {reason}", path.display())]
-    Row {
-        /// The file.
-        path: PathBuf,
-        /// Line, or row of a Parquet file, from 1.
-        line: usize,
-        /// The fault.
-        reason: String,
-    },
-    /// A file holds no usable annotation.
-    #[error("no usable calculator annotation like <<48/2=24>> in {}{}", path.display(), but_in_train(*.in_train))]
-    NoAnnotation {
-        /// The file (the first of a list).
-        path: PathBuf,
-        /// Annotations that it has, all of which the training files have, too.
-        in_train: usize,
-    },
-}
-
-impl TaskError {
-    /// The file that is at fault; `None` where none is.
-    pub fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Read { path, .. } | Self::Row { path, .. } | Self::NoAnnotation { path, .. } => Some(path),
-            Self::NoEnvironment
-            | Self::Environment(_)
-            | Self::Parquet(_)
-            | Self::NoLevel
-            | Self::Difficulty { .. }
-            | Self::NoExpression { .. } => None,
-        }
-    }
-}
-
-fn but_in_train(count: usize) -> String {
-    if count == 0 { String::new() } else { format!(" that is not in the training files, too ({count} are)") }
 }

@@ -145,7 +145,7 @@ impl<'c> Checker<'c> {
             task.prompts(&data::task_source(self.config, &data::TaskFiles::of(&self.config.data)), 0)
         {
             let keys: Vec<String> = task.keys().iter().map(|&key| key.to_owned()).collect();
-            self.refuse(&keys, &error.to_string(), None);
+            self.refuse(&keys, &error.fault.to_string(), None);
         }
     }
 
@@ -236,7 +236,7 @@ impl<'c> Checker<'c> {
         if let Err(AssembleError::Schedule(error)) = schedule::scheduler(self.config, &sieve) {
             self.refuse(&["schedule".to_owned()], &error.to_string(), None);
         }
-        if let Err(error @ AssembleError::Setting(_)) = schedule::trains_early(self.config, &sieve) {
+        if let Err(error @ AssembleError::Fault(_)) = schedule::trains_early(self.config, &sieve) {
             self.refuse(&["schedule.early_updates".to_owned()], &error.to_string(), error.hint().as_deref());
         }
     }
@@ -478,11 +478,11 @@ impl<'c> Checker<'c> {
     /// effect.
     fn vision(&mut self, folder: &Path) {
         let sees = policy::sees_images(folder);
-        if let Err(AssembleError::Setting(fault)) = policy::check_sampling_of_images(self.config, sees) {
+        if let Err(AssembleError::Fault(fault)) = policy::check_sampling_of_images(self.config, sees) {
             self.refuse(
                 &["rollout.backend", "model.path"].map(str::to_owned),
-                &fault.message,
-                fault.hint.as_deref(),
+                &fault.to_string(),
+                fault.hint(),
             );
         }
         let learner = &self.config.learner;

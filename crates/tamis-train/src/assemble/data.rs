@@ -324,9 +324,7 @@ fn first_of_task(
     let made = task.prompts(&task_source(config, &files), FIRST_DRAWN).map_err(|error| {
         let mut keys: Vec<String> = task.keys().iter().map(|&key| key.to_owned()).collect();
         let names = |DataSources(sources): &DataSources| {
-            sources
-                .iter()
-                .any(|source| source.files().iter().any(|file| Some(file.as_path()) == error.path()))
+            sources.iter().any(|source| source.files().iter().any(|file| Some(file) == error.path.as_ref()))
         };
         if names(&data.val) && !names(&data.train) {
             keys.sort_by_key(|key| key != "data.val");

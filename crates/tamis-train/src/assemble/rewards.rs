@@ -225,11 +225,16 @@ impl Host<'_> {
 
 /// What is wrong with a reward model's process. Where it says so itself, its words are enough.
 fn unlaunched(error: &LaunchError, context: &RewardContext<'_>) -> BuildError {
+    /// The last line of a process that says itself what is wrong.
+    #[derive(serde::Deserialize)]
+    struct Ending {
+        error: String,
+        hint: Option<String>,
+    }
     if let LaunchError::Ended { output, .. } = error
-        && let Some((_, told)) = output.rsplit_once("error: ")
+        && let Some(ending) = output.lines().rev().find_map(|line| serde_json::from_str::<Ending>(line).ok())
     {
-        let (message, hint) = told.split_once("\nhint: ").unwrap_or((told, "its `path` names the model"));
-        return context.fail(message.trim(), hint.trim());
+        return context.fail(&ending.error, ending.hint.as_deref().unwrap_or("its `path` names the model"));
     }
     let cause = std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
     context.fail(

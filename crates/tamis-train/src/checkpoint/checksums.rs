@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 use super::layout::{CRITIC, MASTER, OPTIMIZER, STATE};
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint as step_of};
@@ -30,77 +31,37 @@ pub enum Coverage {
     ForUse,
 }
 
-/// A checkpoint is not as it was written.
-#[derive(Debug, Error)]
-pub enum ChecksumError {
-    /// A file has changed.
-    #[error("`{}` of the checkpoint {} is damaged: its CRC-32 is {found:08x}, and was {expected:08x} when it \
-         was saved", file.display(), checkpoint.display())]
-    Damaged {
-        /// The file, as a path in the checkpoint.
-        file: PathBuf,
-        /// The checkpoint's folder.
-        checkpoint: PathBuf,
-        /// Checksum when it was saved.
-        expected: u32,
-        /// Checksum now.
-        found: u32,
-        /// The checkpoint before it, where there is one.
-        before: Option<PathBuf>,
-    },
-    /// A file is gone.
-    #[error("`{}` of the checkpoint {} is missing", file.display(), checkpoint.display())]
-    Missing {
-        /// The file, as a path in the checkpoint.
-        file: PathBuf,
-        /// The checkpoint's folder.
-        checkpoint: PathBuf,
-        /// The checkpoint before it, where there is one.
-        before: Option<PathBuf>,
-    },
-    /// The checksums themselves cannot be understood.
-    #[error("`{CHECKSUMS}` of the checkpoint {} is damaged", checkpoint.display())]
-    Unreadable {
-        /// The checkpoint's folder.
-        checkpoint: PathBuf,
-        /// The checkpoint before it, where there is one.
-        before: Option<PathBuf>,
-        /// The underlying error.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// A file cannot be read.
-    #[error("failed to {0}")]
-    Disk(#[from] DiskError),
+/// A file of a checkpoint is not as it was written. The hint names the checkpoint before it, if there is one.
+fn damaged(checkpoint: &Path, what: String, is_missing: bool) -> Fault {
+    let otherwise = match checkpoint_before(checkpoint) {
+        Some(before) => format!(
+            ", or move {} elsewhere: the checkpoint before it, {}, is then the last one, and the run is resumed from it",
+            checkpoint.display(),
+            before.display()
+        ),
+        None if step_of(checkpoint).is_some() => {
+            ", or begin a new run: there is no checkpoint before it".to_owned()
+        }
+        None => String::new(),
+    };
+    let meant = if is_missing {
+        String::new()
+    } else {
+        format!(". Where the change was meant, remove {}", checkpoint.join(CHECKSUMS).display())
+    };
+    Fault::new(what).with_hint(format!("put back a copy of the file{otherwise}{meant}"))
 }
 
-impl ChecksumError {
-    /// The fix, where one is known.
-    pub fn hint(&self) -> Option<String> {
-        let (checkpoint, before, is_missing) = match self {
-            Self::Damaged { checkpoint, before, .. } | Self::Unreadable { checkpoint, before, .. } => {
-                (checkpoint, before, false)
-            }
-            Self::Missing { checkpoint, before, .. } => (checkpoint, before, true),
-            Self::Disk(error) => return error.hint().map(str::to_owned),
-        };
-        let is_of_run = step_of(checkpoint).is_some();
-        let otherwise = match before {
-            Some(before) => format!(
-                ", or move {} elsewhere: the checkpoint before it, {}, is then the last one, and the run is resumed from it",
-                checkpoint.display(),
-                before.display()
-            ),
-            None if is_of_run => ", or begin a new run: there is no checkpoint before it".to_owned(),
-            None => String::new(),
-        };
-        let meant = if is_missing {
-            String::new()
-        } else {
-            format!(". Where the change was meant, remove {}", checkpoint.join(CHECKSUMS).display())
-        };
-        Some(format!("put back a copy of the file{otherwise}{meant}"))
-    }
+fn unreadable(error: DiskError) -> Fault {
+    let fault = fault!("failed to {error}");
+    let hint = error.hint().map(str::to_owned);
+    Fault::with_source(
+        match hint {
+            Some(hint) => fault.with_hint(hint),
+            None => fault,
+        },
+        error,
+    )
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -225,13 +186,12 @@ fn find_checksums(folder: &Path) -> Option<(&Path, String)> {
 ///
 /// # Errors
 /// The first file by name that has changed, or (where the whole counts) is gone.
-pub fn verify(folder: &Path, extent: Coverage) -> Result<(), ChecksumError> {
+pub fn verify(folder: &Path, extent: Coverage) -> Result<(), Fault> {
     let Some((folder, prefix)) = find_checksums(folder) else { return Ok(()) };
-    let bytes = Disk::new().read_file(&folder.join(CHECKSUMS))?;
-    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|source| ChecksumError::Unreadable {
-        checkpoint: folder.to_owned(),
-        before: checkpoint_before(folder),
-        source,
+    let bytes = Disk::new().read_file(&folder.join(CHECKSUMS)).map_err(unreadable)?;
+    let place = |file: &str| format!("`{file}` of the checkpoint {}", folder.display());
+    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|source| {
+        damaged(folder, format!("{} is damaged", place(CHECKSUMS)), false).with_source(source)
     })?;
     for (name, &Hexadecimal(expected)) in &manifest.crc32 {
         let Some(own) = name.strip_prefix(&prefix) else { continue };
@@ -244,21 +204,16 @@ pub fn verify(folder: &Path, extent: Coverage) -> Result<(), ChecksumError> {
             continue;
         }
         if !path.exists() {
-            return Err(ChecksumError::Missing {
-                file: name.into(),
-                checkpoint: folder.to_owned(),
-                before: checkpoint_before(folder),
-            });
+            return Err(damaged(folder, format!("{} is missing", place(name)), true));
         }
-        let found = of_file(&path).map_err(|cause| DiskError::new(DiskOperation::Read, &path, cause))?;
+        let found =
+            of_file(&path).map_err(|cause| unreadable(DiskError::new(DiskOperation::Read, &path, cause)))?;
         if found != expected {
-            return Err(ChecksumError::Damaged {
-                file: name.into(),
-                checkpoint: folder.to_owned(),
-                expected,
-                found,
-                before: checkpoint_before(folder),
-            });
+            let what = format!(
+                "{} is damaged: its CRC-32 is {found:08x}, and was {expected:08x} when it was saved",
+                place(name)
+            );
+            return Err(damaged(folder, what, false));
         }
     }
     Ok(())

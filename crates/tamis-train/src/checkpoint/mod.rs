@@ -17,12 +17,11 @@ use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 pub(crate) use checksums::SummedFolder;
-pub use checksums::{
-    CHECKSUMS, ChecksumError, Coverage, Hexadecimal, SavedFile, covers, sum_of_model, verify,
-};
+pub use checksums::{CHECKSUMS, Coverage, Hexadecimal, SavedFile, covers, sum_of_model, verify};
 use layout::STATE;
 pub(crate) use layout::{CRITIC, MASTER, OPTIMIZER};
 
+use tamis_core::fault::Fault;
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint};
 use tamis_run::durable::{Disk, DiskError, UNFINISHED};
 
@@ -34,7 +33,7 @@ pub enum SaveError {
     Disk(#[from] DiskError),
     /// The file is not the one that was written.
     #[error(transparent)]
-    Checksum(#[from] ChecksumError),
+    Checksum(#[from] Fault),
     /// Weights or moments cannot be read.
     #[error(transparent)]
     Weights(#[from] CheckpointError),
@@ -108,7 +107,7 @@ impl SaveError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Disk(error) => error.hint().map(str::to_owned),
-            Self::Checksum(error) => error.hint(),
+            Self::Checksum(error) => error.hint().map(str::to_owned),
             Self::Format { .. } => {
                 Some("continue the run with the version of tamis that began it".to_owned())
             }
@@ -235,7 +234,7 @@ pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, 
     let path = folder.join(STATE);
     let bytes = Disk::new().read_file(&path)?;
     let failed = |source| SaveError::State { path: path.clone(), source };
-    let mut state: serde_json::Value = serde_json::from_slice(&bytes).map_err(failed)?;
+    let state: serde_json::Value = serde_json::from_slice(&bytes).map_err(failed)?;
     let found = state["format"].as_u64().unwrap_or(0) as u32;
     if found != format {
         return Err(SaveError::Format { path, found, format });
@@ -249,37 +248,13 @@ pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, 
     let mut note = |key: serde_ignored::Path<'_>| {
         unknown.get_or_insert_with(|| key.to_string());
     };
-    let filter = state.pointer_mut("/schedule/machine/run/settings/filter");
-    let read = if filter.is_some_and(renew_filter) {
-        serde_ignored::deserialize(state, &mut note)
-    } else {
-        // Of the text, in which numbers have all their digits.
-        let mut text = serde_json::Deserializer::from_slice(&bytes);
-        serde_ignored::deserialize(&mut text, &mut note)
-    };
-    let read = read.map_err(failed)?;
+    // Of the text, in which numbers have all their digits.
+    let mut text = serde_json::Deserializer::from_slice(&bytes);
+    let read = serde_ignored::deserialize(&mut text, &mut note).map_err(failed)?;
     match unknown {
         Some(key) => Err(SaveError::UnknownKey { path, key }),
         None => Ok(read),
     }
-}
-
-/// Gives the filter of a state of before the keys of today: those of its pool stood in a section of their
-/// own, `bounds` were called `ends`, and `k` held a count or a fraction. Gives whether it was one.
-fn renew_filter(filter: &mut serde_json::Value) -> bool {
-    use serde_json::{Map, Value};
-    let Value::Object(keys) = filter else { return false };
-    let pool = keys.remove("pool");
-    let ends = keys.remove("ends");
-    let quota = keys.get("k").filter(|quota| quota.is_object()).cloned();
-    let is_older = pool.is_some() || ends.is_some() || quota.is_some();
-    keys.extend(pool.and_then(|pool| pool.as_object().cloned()).unwrap_or_default());
-    keys.extend(ends.map(|ends| ("bounds".to_owned(), ends)));
-    if let Some(quota) = quota {
-        let of = |name: &str| quota.get(name).cloned().unwrap_or_default();
-        keys.extend(Map::from_iter([("k".to_owned(), of("count")), ("fraction".to_owned(), of("fraction"))]));
-    }
-    is_older
 }
 
 #[cfg(test)]
@@ -331,34 +306,5 @@ mod states {
         std::fs::create_dir(run.path().join("checkpoints/step_9")).expect("made");
         let error = shown(r#"{"format": 6, "step": 9, "inner": []}"#);
         assert!(error.ends_with("the file was changed or damaged: put back a copy"), "{error}");
-    }
-}
-
-#[cfg(test)]
-mod states_of_before {
-    use tamis_core::filter::{Bounds, GroupFilter, MeanRange, Pool, PoolScore, TopK};
-
-    /// Filters in the forms that earlier builds wrote get today's keys.
-    #[test]
-    fn filters_are_given_the_keys_of_today() {
-        let read = |text: &str| {
-            let mut filter: serde_json::Value = serde_json::from_str(text).expect("json");
-            let is_older = super::renew_filter(&mut filter);
-            (is_older, serde_json::from_value::<GroupFilter>(filter).expect("a filter"))
-        };
-        let pool = Pool { score: PoolScore::Mean, ..Pool::default() };
-        let old = r#"{"kind": "top_k", "k": {"fraction": 0.5}, "pool": {"score": "mean", "ddof": 0, "prefer": "largest", "include_zero": true}}"#;
-        assert_eq!(read(old), (true, GroupFilter::TopK(TopK { k: None, fraction: Some(0.5), pool })));
-        let old = r#"{"kind": "mean_range", "low": 0.1, "high": 0.9, "ends": "closed"}"#;
-        let range = MeanRange { low: 0.1, high: 0.9, bounds: Bounds::Closed };
-        assert_eq!(read(old), (true, GroupFilter::MeanRange(range)));
-        let of_today = r#"{"kind": "variance", "tolerance": 0.0, "singleton": "keep"}"#;
-        assert!(!read(of_today).0);
-        let misspelt = of_today.replace("tolerance", "tolerence");
-        let error = serde_json::from_str::<GroupFilter>(&misspelt).expect_err("no such key").to_string();
-        assert!(
-            error.contains("`variance`: there is no key `tolerence`: there are tolerance, singleton"),
-            "{error}"
-        );
     }
 }

@@ -14,18 +14,18 @@ use tamis_rollout::GeneratorError;
 use tamis_run::durable::DiskError;
 use thiserror::Error;
 
-use crate::checkpoint::{ChecksumError, OTHER_ARCHITECTURE, is_other_architecture};
-use crate::fault::Fault;
+use crate::checkpoint::{OTHER_ARCHITECTURE, is_other_architecture};
 use crate::interrupt::Halt;
 use crate::prompts::codec::CodecError;
+use tamis_core::fault::Fault;
 
 /// A part of the run cannot be built.
 #[derive(Debug, Error)]
 pub enum AssembleError {
-    /// A setting lacks what another one needs, found out only with data and model at hand.
+    /// A setting lacks what another one needs, or the task cannot be made.
     #[error(transparent)]
-    Setting(#[from] Fault),
-    /// The same of a setting that is known by its key.
+    Fault(#[from] Fault),
+    /// A setting, known by its key, lacks what another one needs.
     #[error("{key}: {fault}")]
     At {
         /// The key.
@@ -33,9 +33,6 @@ pub enum AssembleError {
         /// What is wrong with it.
         fault: Fault,
     },
-    /// The task cannot be made.
-    #[error(transparent)]
-    Task(#[from] TaskError),
     /// A dataset cannot be read.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
@@ -59,7 +56,7 @@ pub enum AssembleError {
     Checkpoint(#[from] CheckpointError),
     /// The model is not what was saved.
     #[error(transparent)]
-    Checksum(#[from] ChecksumError),
+    Checksum(Fault),
     /// The filter's metric does not exist.
     #[error(transparent)]
     Metric(#[from] MetricError),
@@ -87,13 +84,19 @@ pub enum AssembleError {
     Schedule(#[from] ScheduleError),
 }
 
+impl From<TaskError> for AssembleError {
+    fn from(error: TaskError) -> Self {
+        Self::Fault(error.fault)
+    }
+}
+
 impl AssembleError {
     pub(crate) fn setting(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Setting(Fault::new(message, hint))
+        Self::Fault(Fault::new(message).with_hint(hint))
     }
 
     pub(crate) fn at(key: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::At { key, fault: Fault::new(message, hint) }
+        Self::At { key, fault: Fault::new(message).with_hint(hint) }
     }
 
     /// Tells an interruption from a failure: a reward function that does not wait for its program any more
@@ -118,8 +121,7 @@ impl AssembleError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),
-            Self::Checksum(error) => return error.hint(),
-            Self::Setting(fault) | Self::At { fault, .. } => fault.hint.as_deref(),
+            Self::Fault(fault) | Self::Checksum(fault) | Self::At { fault, .. } => fault.hint(),
             Self::RewardRunner(error) => error.hint(),
             Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),
             Self::Codec(CodecError::TemplateFile { .. }) => {

@@ -14,12 +14,12 @@ use thiserror::Error;
 
 use super::AssembleError;
 use crate::checkpoint::SaveError;
-use crate::fault::Fault;
 use crate::interrupt::Halt;
 use crate::learner::LearnerError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::logits_hint;
 use crate::learner::warm_start::WarmStartError;
+use tamis_core::fault::Fault;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::journal::JournalError;
 use tamis_run::log::LoggerError;

@@ -18,8 +18,8 @@ use tamis_env::task::TaskPrompts;
 use tamis_process::GuardedFolder;
 use tamis_rollout::environment_server::EnvironmentServer;
 
-use crate::fault::Fault;
 use crate::python_program::{interpreter, module_environment, write_program};
+use tamis_core::fault::Fault;
 
 /// Variable with the key of an environment's server, where it wants one.
 const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
@@ -44,7 +44,7 @@ impl StartedEnvironment {
     ) -> Result<Self, Fault> {
         let kind = environment.kind.as_str();
         let failed = |error: &dyn std::fmt::Display, hint: &str| {
-            Fault::new(format!("the environment `{kind}` does not come up: {error}"), hint)
+            Fault::new(format!("the environment `{kind}` does not come up: {error}")).with_hint(hint)
         };
         let hint = match spec.reach {
             Reach::Module { .. } => {
@@ -196,7 +196,7 @@ pub fn levels(
 ) -> Result<TaskPrompts, Fault> {
     let refused = |error: EnvironmentFault| {
         let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
-        Fault::new(message, "`train_size` and `val_size` say how many are asked for")
+        Fault::new(message).with_hint("`train_size` and `val_size` say how many are asked for")
     };
     // What is said while levels are made, is said again when they are played.
     let nobody: Arc<dyn Listener> = Arc::new(Nobody);

@@ -25,7 +25,7 @@ use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
 use super::codec::Codec;
 use super::foreign::StartedEnvironment;
-use crate::fault::Fault;
+use tamis_core::fault::Fault;
 
 /// Slow environments that work at the same time.
 const ENVIRONMENT_THREADS: usize = 64;
@@ -84,8 +84,8 @@ impl RunWorlds {
         if places.len() > 1 && !schemas.is_empty() {
             return Err(Fault::new(
                 "an environment with tools stands alone, and there are `more_environments`",
-                "its tools would stand in the prompts of all: play it in a run of its own",
-            ));
+            )
+            .with_hint("its tools would stand in the prompts of all: play it in a run of its own"));
         }
         let codec = codec.clone().with_tools(&schemas);
         // Bare text goes on as bare text.
@@ -100,7 +100,7 @@ impl RunWorlds {
                     codec.end_token_ids(),
                 )
                 .map_err(|error| {
-                    Fault::caused_by("the model's chat template cannot be used turn by turn", error)
+                    Fault::new("the model's chat template cannot be used turn by turn").with_source(error)
                 })?,
             ),
             None => None,
@@ -114,13 +114,10 @@ impl RunWorlds {
             .collect();
         let worlds = Self { codec, template, is_plain, context: environment.context(), places, limits };
         if worlds.template.is_none() && (!schemas.is_empty() || worlds.speaks_in_chat()) {
-            return Err(Fault::new(
-                format!(
+            return Err(Fault::new(format!(
                     "`environment.kind` {} speaks in conversations, and the model has no chat template, or prompts are bare text",
                     environment.kind
-                ),
-                "name a chat model in `model.path` or a template in `model.chat_template`; `environment.style: plain` speaks in bare text where there are no tools",
-            ));
+                )).with_hint("name a chat model in `model.path` or a template in `model.chat_template`; `environment.style: plain` speaks in bare text where there are no tools"));
         }
         Ok(Some(worlds))
     }
@@ -230,10 +227,7 @@ fn start_tools(
     let started = settings.spec().map(start).transpose()?;
     let elsewhere = started.as_ref().map(StartedEnvironment::foreign);
     let tools = Toolbox::new(settings, elsewhere, environment.prompting.max_turns).map_err(|error| {
-        Fault::new(
-            format!("the tools of `environment` cannot be used: {error}"),
-            "`environment.functions` and `environment.interpreter` say which there are, `environment.sandbox` what protects",
-        )
+        Fault::new(format!("the tools of `environment` cannot be used: {error}")).with_hint("`environment.functions` and `environment.interpreter` say which there are, `environment.sandbox` what protects")
     })?;
     Ok(Place::Tools { toolbox: Arc::new(tools), _workers: started })
 }
@@ -251,10 +245,8 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, F
     };
     // Whoever waits looks by itself.
     ProgramHost::start(settings, || ()).map_err(|error| {
-        Fault::new(
-            format!("the programs of `environment` cannot be run: {error}"),
-            "mend the setting that it names",
-        )
+        Fault::new(format!("the programs of `environment` cannot be run: {error}"))
+            .with_hint("mend the setting that it names")
     })
 }
 

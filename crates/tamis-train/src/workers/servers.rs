@@ -33,10 +33,10 @@ use crate::assemble::settings::sampling;
 use crate::assemble::startup::Startup;
 use crate::error::AssembleError;
 use crate::error::RunError;
-use crate::fault::Fault;
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::ServersToStart;
 use crate::learner::{LearnerEndpoint, RunLearner};
+use tamis_core::fault::Fault;
 use tamis_run::log::progress::Console;
 
 /// Longest time of a health check, which computes nothing.
