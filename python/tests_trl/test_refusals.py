@@ -35,6 +35,8 @@ class RefusalTests(Case):
             ("refill", False, "batches of one size"),
             ("rounds_in_flight", 2, "one batch at a time"),
             ("screen_first", 2, "at once"),
+            ("order", "completion", "whole rounds"),
+            ("early_updates", False, "before it trains"),
             ("selector", {"kind": "posterior"}, "TRL's own order"),
             ("train_batch_size", 4, "`generation_batch_size`"),
             ("n", 4, "`num_generations`"),
@@ -62,6 +64,7 @@ class RefusalTests(Case):
                 "refill": True,
                 "rounds_in_flight": 1,
                 "screen_first": None,
+                "order": "dispatch",
                 "selector": {"kind": "shuffle"},
             },
         )
@@ -71,7 +74,6 @@ class RefusalTests(Case):
         for arguments, keywords, reason in [
             (("nope",), {}, "`filter`: "),
             (({"kind": "variance", "tolerances": 1},), {}, "`filter`: "),
-            ((3,), {}, "`filter`: "),
             ((), {"metric": "nope"}, "there is no reward function 'nope'; there are digit, length"),
             (({"kind": "variance", "metric": "digit"},), {"metric": "length"}, "give one of them"),
         ]:
@@ -87,9 +89,28 @@ class RefusalTests(Case):
     def test_other_arguments(self):
         for keywords, reason in [
             ({"record": ""}, "`record` is empty: name a folder"),
+            ({"record": 3}, "`record` is of type int: give the path of a folder"),
+            ({"schedule": "deficit"}, "`schedule` is of type str: give a dictionary of its keys"),
+            ({"schedule": ["deficit"]}, "`schedule` is of type list: give a dictionary of its keys"),
+            ({"seed": "x"}, "`seed` is of type str: give a whole number from 0 on"),
+            ({"seed": 1.5}, "`seed` is of type float: give a whole number from 0 on"),
+            ({"seed": True}, "`seed` is of type bool: give a whole number from 0 on"),
+            ({"seed": -1}, "`seed` is -1: give a whole number from 0 to 18446744073709551615"),
+            ({"seed": 2**64}, "`seed` is 18446744073709551616: give a whole number from 0 to 18446744073709551615"),
+            ({"metric": ["digit"]}, "`metric` is of type list: give the name of a reward function, or `length`"),
+            (
+                {"filter": len},
+                "`filter` is of type builtin_function_or_method: give a kind by its name, a dictionary of its keys, or a "
+                "`tamis.Filter`",
+            ),
+            (
+                {"filter": ["variance"]},
+                "`filter` is of type list: give a kind by its name, a dictionary of its keys, or a `tamis.Filter`",
+            ),
         ]:
             with self.subTest(**keywords):
                 self.assertEqual(self.reasons(self.trainer(), **keywords), [reason])
+        self.assertEqual(len(self.reasons(self.trainer(rows=data(3)), seed="x", record=3)), 3)
 
     def test_trainers(self):
         def rollout(prompts, trainer):

@@ -29,7 +29,7 @@ except ImportError as missing:
 from .._native import Filter
 from .errors import AttachError, NothingKept
 from .record import Record
-from .refusals import make_filter, make_scheduler, obstacles
+from .refusals import make_filter, make_scheduler, obstacles, wrong_types
 from .resume import make_callback
 from .sieve import Sieve, Sieved
 
@@ -90,10 +90,16 @@ def attach(
         )
         raise AttachError(f"{name}: {why}")
     reasons = obstacles(owner)
+    given = {"filter": filter, "metric": metric, "schedule": schedule, "record": record, "seed": seed}
+    if wrong := wrong_types(given):
+        # What the rest would come to depends on them.
+        raise AttachError("\n".join([*reasons, *wrong]))
     if record is not None and not os.fspath(record):
         reasons.append("`record` is empty: name a folder")
     elif record is not None and Path(record).exists() and not Path(record).is_dir():
         reasons.append(f"`record`: {record} is a file, and a folder is written")
+    if seed is not None and not 0 <= seed < 2**64:
+        reasons.append(f"`seed` is {seed}: give a whole number from 0 to {2**64 - 1}")
     judge, metric = make_filter(owner, filter, metric, reasons)
     scheduler = make_scheduler(owner, judge, metric, dict(schedule or {}), reasons)
     if reasons or scheduler is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,11 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "refill": (lambda value: value is False, "a batch would stay short, and TRL trains on batches of one size only"),
     "rounds_in_flight": (lambda value: value not in (None, 1), "TRL generates one batch at a time"),
     "screen_first": (lambda value: value is not None, "TRL generates all completions of a prompt at once"),
+    "order": (
+        lambda value: value != "dispatch",
+        "TRL generates whole rounds, so no group is complete before another: use `dispatch`",
+    ),
+    "early_updates": (lambda value: True, "TRL generates the whole batch before it trains"),
     "selector": (
         lambda value: value != {"kind": "shuffle"} and value != "shuffle",
         "prompts come in TRL's own order, so that a run without dropped groups is TRL's",
@@ -66,6 +72,22 @@ _OTHERWISE = {
     "MiniLLMTrainer": "learns from a teacher, whether rewards differ or not",
 }
 """Trainers of trl.experimental that rewards do not decide about."""
+
+
+def wrong_types(arguments: Mapping[str, Any]) -> list[str]:
+    """Which arguments of `attach` are of a type that it does not take."""
+    takes: dict[str, tuple[Any, str]] = {
+        "filter": ((Filter, str, Mapping), "a kind by its name, a dictionary of its keys, or a `tamis.Filter`"),
+        "metric": (str, "the name of a reward function, or `length`"),
+        "schedule": (Mapping, "a dictionary of its keys"),
+        "record": ((str, os.PathLike), "the path of a folder"),
+        "seed": (int, "a whole number from 0 on"),
+    }
+    return [
+        f"`{name}` is of type {type(value).__name__}: give {what}"
+        for name, (types, what) in takes.items()
+        if (value := arguments[name]) is not None and (isinstance(value, bool) or not isinstance(value, types))
+    ]
 
 
 def moved_methods(cls: type) -> list[str]:
