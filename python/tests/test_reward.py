@@ -17,7 +17,7 @@ import transformers
 from support import Case
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from tamis.learner.device import DeviceLost
+from tamis.learner.connections import DeviceLost
 from tamis.learner.protocol import Refused, RequestError, Settings
 from tamis.reward.scoring import RewardModel
 from tamis.reward.server import ScoringSession

@@ -23,7 +23,7 @@ from unittest import mock
 from support import ROOT, Case, golden_folder, open_settings, random_columns
 
 import torch
-from tamis.learner import connections, protocol, server
+from tamis.learner import connections, protocol, server, session
 from tamis.learner.device import is_device_lost
 from tamis.learner.learner import Learner
 
@@ -379,7 +379,7 @@ class OnceAndOnlyOnce(Served):
         self.assert_error(client.open(orphan_timeout=0), 400, "request")
         # A clock that a busy machine cannot move.
         now = [0.0]
-        self.enterContext(mock.patch.object(server, "time", types.SimpleNamespace(monotonic=lambda: now[0])))
+        self.enterContext(mock.patch.object(session, "time", types.SimpleNamespace(monotonic=lambda: now[0])))
         self.assertEqual(client.open(orphan_timeout=60.0)[0], 200)
         run = [thread for thread in threading.enumerate() if thread._target == self.run_session]
         for _ in range(3):

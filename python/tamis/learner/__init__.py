@@ -6,8 +6,10 @@ The controller (tamis) computes objectives and sends one derivative per token; t
 transformers forward and backward and steps its optimizer. As data flows through it:
 
     connections HTTP on a socket, keys, ending on a signal; a reward model's, too
-    server      incarnations and sequence numbers: each call carried out once
-    protocol    bodies to settings and waves, answers to bodies, errors as exceptions
+    session     incarnations and sequence numbers: each call carried out once
+    messages    bodies to settings and columns, answers to bodies, errors as exceptions
+    server      a session of tensors
+    protocol    columns to tensors and waves
     learner     the calls of the page
     ranks       several processes as one learner: calls to all, signs of life
     sharding    weights shared out over ranks (FSDP2)

@@ -4,6 +4,9 @@ import argparse
 import pathlib
 import sys
 
+from . import connections
+from .connections import DeviceLost, ListenError
+
 
 def main():
     """Parses arguments, then imports what is heavy."""
@@ -27,17 +30,11 @@ def main():
     arguments = parser.parse_args()
     if not min(arguments.heartbeat, arguments.startup_timeout, arguments.call_timeout) > 0.0:
         parser.error("--heartbeat, --startup-timeout and --call-timeout must be above 0")
-    key = None
-    if arguments.api_key_file is not None:
-        try:
-            key = arguments.api_key_file.read_text().strip()
-        except OSError as error:
-            parser.error(f"failed to read {arguments.api_key_file}: {error.strerror}")
-        if not key or not key.isascii() or not key.isprintable():
-            parser.error(f"{arguments.api_key_file} holds no key: one line of printable ASCII")
     try:
-        from .connections import ListenError
-        from .device import DeviceLost
+        key = connections.read_key(arguments.api_key_file)
+    except ListenError as error:
+        parser.error(str(error))
+    try:
         from .ranks import GangError, Ranks, follow, number_of_ranks
         from .server import Learner, serve
     except ImportError as error:

@@ -28,9 +28,8 @@ import time
 import traceback
 from dataclasses import dataclass
 
-from . import protocol
-from .device import DeviceLost
-from .protocol import (
+from . import messages
+from .messages import (
     SAFETENSORS,
     LearnerError,
     MethodError,
@@ -64,13 +63,13 @@ class Answer:
 
     @classmethod
     def of(cls, values, columns=None):
-        """Of a call that went well."""
-        return cls(200, *protocol.encode(values, columns))
+        """Of a call that went well; `columns` as bytes."""
+        return cls(200, *messages.encode(values, columns))
 
     @classmethod
     def of_error(cls, error):
         """Of one that did not."""
-        return cls(error.status, *protocol.encode(error.body()))
+        return cls(error.status, *messages.encode(error.body()))
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -313,6 +312,10 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             traceback.print_exc()
 
 
+class DeviceLost(Exception):
+    """The device computes nothing more for this process, which ends so that another one is started."""
+
+
 class ListenError(Exception):
     """It is not possible to listen where it is told to."""
 
@@ -371,6 +374,19 @@ def _end(*_):
     raise _Ended
 
 
+def read_key(path):
+    """The key in a file, which every caller must send; `None` without a file. Raises `ListenError`."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text().strip()
+    except OSError as error:
+        raise ListenError(f"failed to read {path}: {error.strerror}") from None
+    if not key or not key.isascii() or not key.isprintable():
+        raise ListenError(f"{path} holds no key: one line of printable ASCII")
+    return key
+
+
 def serve(where, session, key=None):
     """Listens, and has the session compute in this thread until it is done or a signal comes.
 
@@ -397,4 +413,4 @@ def serve(where, session, key=None):
             os.unlink(where.removeprefix("unix:"))
 
 
-__all__ = ["Answer", "ListenError", "listen", "serve"]
+__all__ = ["Answer", "DeviceLost", "ListenError", "listen", "read_key", "serve"]

@@ -14,10 +14,6 @@ from .protocol import Refused, RequestError
 _OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-class DeviceLost(Exception):
-    """The device computes nothing more for this process, which ends so that another one is started."""
-
-
 def take_device(name, key="learner.device"):
     """The device of a name, which this process computes on from now: `auto` (a GPU where there is one), `cpu`, `cuda`,
     `cuda:N`. Errors call it `key`.

@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from .head import VocabularyHead
-from .model import Network, first_line
+from .messages import first_line
+from .model import Network
 from .parts import Plan, Whole
 from .protocol import FilesError, Refused, RequestError
 from .sharding import shard

@@ -17,7 +17,6 @@ Dropout is off: the decoder is never put in training mode, and its configuration
 """
 
 import copy
-import textwrap
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,6 +28,7 @@ from . import attention, rotary, sharding
 from .device import is_device_lost, is_out_of_memory
 from .head import VocabularyHead, is_close, tolerance
 from .packing import Branch, Layout, Pack, pack, pack_one_by_one, take_rows
+from .messages import first_line
 from .protocol import Refused, Wave
 from .vision import Vision
 from .weights import TrainedWeights
@@ -560,9 +560,3 @@ def pass_on(error):
     """Raises again what is no matter of the attention: a device that is lost, or too little memory."""
     if is_device_lost(error) or is_out_of_memory(error):
         raise error
-
-
-def first_line(error):
-    """What an exception says, in one line."""
-    text = str(error).strip().splitlines()
-    return textwrap.shorten(text[0], 300, placeholder=" ...") if text else type(error).__name__

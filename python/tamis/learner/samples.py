@@ -21,7 +21,8 @@ from . import attention, rotary
 from .device import free_memory
 from .drawing import Drawing, Drawings, draw
 from .logprob import logits
-from .model import first_line, pass_on
+from .messages import first_line
+from .model import pass_on
 from .packing import Pack
 from .protocol import Refused, RequestError, refuse_columns, take_column
 from .random_keys import uniform

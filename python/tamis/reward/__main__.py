@@ -25,8 +25,7 @@ def main():
     except OSError as error:
         parser.error(f"failed to read {arguments.settings}: {error.strerror}")
     try:
-        from ..learner.connections import ListenError
-        from ..learner.device import DeviceLost
+        from ..learner.connections import DeviceLost, ListenError
         from ..learner.protocol import LearnerError
         from .server import serve
     except ImportError as error:

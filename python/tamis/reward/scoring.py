@@ -14,7 +14,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from ..learner.device import is_out_of_memory, take_device
-from ..learner.model import first_line
+from ..learner.messages import first_line
 from ..learner.protocol import Refused, RequestError
 from ..learner.weights import first_not_finite
 

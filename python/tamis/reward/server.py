@@ -12,9 +12,9 @@ import traceback
 from dataclasses import dataclass, field
 
 from ..learner import connections
-from ..learner.connections import Answer
-from ..learner.device import DeviceLost, is_device_lost, is_out_of_memory
-from ..learner.model import first_line
+from ..learner.connections import Answer, DeviceLost
+from ..learner.device import is_device_lost, is_out_of_memory
+from ..learner.messages import first_line
 from ..learner.protocol import Failed, LearnerError, PathError, RequestError, Settings, decode, parse_json
 from .scoring import RewardModel, read_texts
 

@@ -1,0 +1,16 @@
+"""A learner whose model is held by a server of Tinker's API (docs/tinker.md), of Python's standard library alone.
+
+    python -m tamis.tinker --base-model Qwen/Qwen3-8B --url http://127.0.0.1:8000
+
+One side speaks `tamis-learner/1` (docs/learner-protocol.md), the other Tinker's API. As data flows through it:
+
+    learner     the calls of the page
+    columns     columns and waves of the page, as arrays
+    training    one model at the server: passes, steps, weights
+    reduction   what a server divides derivatives by, and its inverse
+    probe       which of these it is, measured at the start on a scratch model
+    sampling    samples that are open
+    checkpoint  the folder of a checkpoint whose weights stay at the server
+    api         requests, retries, futures that are polled, the session's sign of life
+    protobuf    the bodies that are not JSON
+"""

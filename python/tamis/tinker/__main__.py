@@ -1,0 +1,81 @@
+"""`python -m tamis.tinker`: a learner on a socket whose model is held by a server of Tinker's API."""
+
+import argparse
+import os
+import pathlib
+import signal
+import sys
+
+from ..learner import connections, messages
+from . import api
+from .learner import Learner, Session
+from .probe import probe
+
+
+def _log(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def main():
+    """Probes the server, then listens."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tamis.tinker",
+        description="Learns at a server of Tinker's API what a controller asks for over tamis-learner/1 (docs/tinker.md).",
+    )
+    parser.add_argument(
+        "--base-model", required=True, metavar="NAME", help="the model to train, as the server names it"
+    )
+    parser.add_argument(
+        "--url", required=True, help="address of the server; its key is TINKER_API_KEY of the environment"
+    )
+    parser.add_argument(
+        "--listen", default="127.0.0.1:8700", metavar="HOST:PORT|unix:/PATH", help="port 0 takes any free one"
+    )
+    parser.add_argument("--rank", type=int, default=32, help="rank of the adapter (LoRA)")
+    parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights")
+    parser.add_argument(
+        "--api-key-file", type=pathlib.Path, help="file with the key that every caller must send as its bearer token"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=300.0, metavar="SECONDS", help="how long a server that is gone is asked again"
+    )
+    parser.add_argument(
+        "--call-timeout", type=float, default=7200.0, metavar="SECONDS", help="longest time of one call"
+    )
+    arguments = parser.parse_args()
+    if arguments.rank < 1 or not 0 <= arguments.seed < 1 << 31:
+        parser.error("--rank must be at least 1, and --seed from 0 to 2147483647")
+    if not min(arguments.patience, arguments.call_timeout) > 0.0:
+        parser.error("--patience and --call-timeout must be above 0")
+    learner = None
+    # What is begun at the server is ended there, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        key = connections.read_key(arguments.api_key_file)
+        server = api.Api(
+            arguments.url, os.environ.get("TINKER_API_KEY"), arguments.patience, arguments.call_timeout, _log
+        )
+        model = arguments.base_model, arguments.rank, arguments.seed
+        api.begin(server, arguments.base_model)
+        scratch = api.Session(server)
+        try:
+            findings = probe(scratch, *model)
+        finally:
+            scratch.close()
+        for line in findings.describe():
+            _log(line)
+        learner = Learner(server, *model, findings)
+        connections.serve(arguments.listen, Session(learner, log=_log), key)
+    except connections.ListenError as error:
+        parser.error(str(error))
+    except messages.LearnerError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        sys.exit(f"error: {error.message}{hint}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        if learner is not None:
+            learner.close()
+
+
+main()

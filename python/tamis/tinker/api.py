@@ -1,0 +1,247 @@
+"""Requests to a server of Tinker's API: retries, futures that are polled, what a status means, the session.
+
+A call that changes something is answered at once with the id of its future, whose result is asked for until it is
+there. A training call bears a number: the server carries it out once, however often it is sent.
+"""
+
+import http.client
+import json
+import math
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from ..learner.connections import is_own
+from ..learner.messages import Failed, Lost, Refused, first_line
+from . import protobuf
+
+# The version of the SDK whose wire is written here: servers go by it.
+SDK_VERSION = "0.25.0"
+# Seconds that a future is waited for before it is asked for again.
+POLL_SECONDS = 45.0
+# Seconds between two signs of life; servers end a session that has given none for minutes.
+HEARTBEAT_SECONDS = 10.0
+# Statuses of a server that will answer later.
+_LATER = (408, 425, 429, 502, 503, 504)
+# Times that a request is sent again which the server itself failed on.
+_AGAIN = 3
+# What a server says of a model, session or future that it does not have any more, as after a restart.
+_GONE = ("model not found", "session not found", "future not found", "not loaded", "session finished")
+_JSON = "application/json"
+
+
+class ServerRefused(Refused):
+    """The server answered with a status of 400 to 499."""
+
+    def __init__(self, answered, message, hint=None):
+        super().__init__(message, hint)
+        self.answered = answered
+
+
+class Api:
+    """Calls to the server at `url`.
+
+    `patience`: seconds for which a server that cannot be reached is asked again; `timeout`: longest time of one call.
+    """
+
+    def __init__(self, url, key=None, patience=300.0, timeout=7200.0, log=lambda line: None):
+        self.url = url.rstrip("/").removesuffix("/api/v1")
+        self.patience, self.timeout, self.log = patience, timeout, log
+        parts = urllib.parse.urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Refused(f"`{url}` is no address of a server", "name one as http://127.0.0.1:8000")
+        self._headers = {"User-Agent": "tamis", **({} if key is None else {"X-API-Key": key})}
+        # No proxy stands between two processes of one machine.
+        handlers = [urllib.request.ProxyHandler({})] if is_own(parts.netloc) else []
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def call(self, path, values):
+        """The JSON that a call answers."""
+        return self._json(path, *self._send(path, json.dumps(values).encode(), _JSON, _JSON))
+
+    def ask(self, path):
+        """The JSON that a `GET` answers."""
+        return self._json(path, *self._send(path, None, None, _JSON))
+
+    def submit(self, path, body, patience=None):
+        """The id of the future of a call, whose body is a JSON object or protobuf as bytes."""
+        content_type = protobuf.CONTENT_TYPE if isinstance(body, bytes) else _JSON
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = self._json(path, *self._send(path, data, content_type, _JSON, patience=patience))
+        if not isinstance(answer.get("request_id"), str):
+            raise Failed(f"{self.url} answered {path} without a `request_id`: {_shown(answer)}")
+        return answer["request_id"]
+
+    def result(self, future, what):
+        """The result of a future, in JSON."""
+        content_type, body = self._poll(future, what, _JSON)
+        return self._json(what, content_type, body)
+
+    def protobuf_result(self, future, what, decode):
+        """The result of a future, decoded."""
+        content_type, body = self._poll(future, what, protobuf.CONTENT_TYPE)
+        if content_type != protobuf.CONTENT_TYPE:
+            hint = "the wire is that of the SDK 0.25: docs/tinker.md has the servers that speak it"
+            raise Failed(f"{self.url} answered {what} as {content_type}, and protobuf is expected", hint)
+        try:
+            return decode(body)
+        except protobuf.ProtobufError as error:
+            raise Failed(f"the answer of {self.url} to {what} cannot be read: {error}") from None
+
+    def _poll(self, future, what, accept):
+        body = json.dumps({"request_id": future, "allow_metadata_only": False}).encode()
+        end = time.monotonic() + self.timeout
+        while True:
+            answered = self._send("retrieve_future", body, _JSON, accept, of=what, is_poll=True)
+            if answered is not None:
+                content_type, found = answered
+                waits = False
+                if content_type == _JSON:
+                    answer = self._json(what, content_type, found)
+                    waits = answer.get("type") == "try_again" or answer.get("status") == "complete_metadata"
+                    if "error" in answer and "category" in answer:
+                        raise Failed(f"{what} failed at {self.url}: {answer['error']}")
+                if not waits:
+                    return content_type, found
+                time.sleep(min(1.0, self.patience / 100))
+            if time.monotonic() > end:
+                raise Lost(f"{self.url} has not answered {what} within {self.timeout:.0f} s")
+
+    def _send(self, path, body, content_type, accept, of=None, is_poll=False, patience=None):
+        """Content type and body of an answer of 200. `None` of a poll whose future is not there yet."""
+        what = of or path
+        url = f"{self.url}/api/v1/{path}"
+        headers = {**self._headers, "Accept": accept, **({"Content-Type": content_type} if content_type else {})}
+        patience = self.patience if patience is None else min(patience, self.patience)
+        end, pause, num_failed = time.monotonic() + patience, 0.05, 0
+        while True:
+            try:
+                request = urllib.request.Request(url, body, headers, method="GET" if body is None else "POST")
+                with self._opener.open(request, timeout=POLL_SECONDS) as answer:
+                    found = answer.headers.get("Content-Type", "").split(";")[0].strip().lower()
+                    return found, answer.read()
+            except urllib.error.HTTPError as error:
+                with error:
+                    status, detail = error.code, _detail(error.read())
+                if is_poll and status == 408:
+                    return None
+                num_failed += status == 500
+                if status not in _LATER and not (status == 500 and num_failed <= _AGAIN):
+                    raise self._error(what, status, detail) from None
+                reason = f"status {status}: {detail}"
+            except OSError as error:
+                cause = getattr(error, "reason", error)
+                if is_poll and isinstance(cause, TimeoutError):
+                    return None
+                reason = first_line(cause)
+            except http.client.HTTPException as error:
+                # What is no HTTP, as at a port of another program, or an answer that is cut off.
+                reason = f"{type(error).__name__}: {first_line(error)}"
+            if time.monotonic() + pause > end:
+                message = f"{self.url} has not answered {what} for {patience:.0f} s: {reason}"
+                raise Lost(message, "is the server of --url up?")
+            time.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    def _json(self, what, content_type, body):
+        try:
+            answer = json.loads(body) if content_type == _JSON else None
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            hint = "is it a server of Tinker's API? docs/tinker.md has those that are known to work"
+            raise Failed(f"{self.url} answered {what} with no JSON object ({content_type or 'no content type'})", hint)
+        return answer
+
+    def _error(self, what, status, detail):
+        message = f"{self.url} refused {what} (status {status}): {detail}"
+        if status == 410 or any(text in detail.lower() for text in _GONE):
+            return Lost(message, "the server was started again, or ended the session")
+        if status >= 500:
+            return Failed(
+                message, "the server's log may say more; docs/tinker.md has the servers that are known to work"
+            )
+        hint = None
+        if status in (401, 403):
+            hint = "name the server's key in TINKER_API_KEY"
+        elif "maximum number of lora adapters" in detail.lower():
+            hint = "another client holds them: end it, wait until the server forgets it, or start the server with more"
+        elif status == 415:
+            hint = "the server speaks an earlier wire: docs/tinker.md has the versions that fit"
+        return ServerRefused(status, message, hint)
+
+
+def _shown(answer):
+    text = json.dumps(answer)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _detail(body):
+    """What an answer says is wrong."""
+    try:
+        detail = json.loads(body)["detail"]
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace").strip()[:300] or "nothing is said"
+    if isinstance(detail, list):
+        parts = [
+            f"{'.'.join(map(str, item.get('loc', ())))}: {item.get('msg')}" for item in detail if isinstance(item, dict)
+        ]
+        return "; ".join(parts)
+    return str(detail)
+
+
+class Session:
+    """A session at the server, with its sign of life until `close`. Models are its own."""
+
+    def __init__(self, api):
+        self.api = api
+        values = {"tags": ["tamis"], "user_metadata": {}, "sdk_version": SDK_VERSION, "type": "create_session"}
+        self.id = api.call("create_session", values).get("session_id")
+        if not isinstance(self.id, str):
+            raise Failed(f"{api.url} began a session without a `session_id`")
+        self._num_models = self._num_samplers = 0
+        self._ended = threading.Event()
+        threading.Thread(target=self._live, daemon=True).start()
+
+    def _live(self):
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            try:
+                self.api.call("session_heartbeat", {"session_id": self.id, "type": "session_heartbeat"})
+            except Exception as error:
+                # The next call fails with the reason.
+                self.api.log(f"no sign of life reaches the session: {first_line(error)}")
+
+    def next_model(self):
+        """The number of the session's next model, from 0."""
+        self._num_models += 1
+        return self._num_models - 1
+
+    def next_sampler(self):
+        """The number of the session's next sampler, from 0."""
+        self._num_samplers += 1
+        return self._num_samplers - 1
+
+    def close(self):
+        """Ends the sign of life."""
+        self._ended.set()
+
+
+def begin(api, base_model):
+    """Checks that the server is one that can be spoken to, and that it has the base model."""
+    flags = api.call("client/config", {"sdk_version": SDK_VERSION})
+    if flags.get("pjwt_auth_enabled"):
+        hint = "servers that take the key itself (X-API-Key) can be used"
+        raise Refused(f"{api.url} asks for a token in exchange for the key, which is not implemented", hint)
+    models = api.ask("get_server_capabilities").get("supported_models")
+    names = [model.get("model_name") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    if base_model not in names:
+        # Some servers train the model that they have, whatever name they are given.
+        have = ", ".join(map(str, names)) or "none"
+        raise Refused(f"{api.url} has no base model `{base_model}`", f"it has {have}: name one with --base-model")
+
+
+def is_norm(value):
+    """Whether a metric is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,498 @@
+"""The calls of docs/learner-protocol.md over a model at a server of Tinker's API.
+
+`backward` is kept here until `optim_step`, which sends all derivatives and the step together: servers divide by what is
+in a step, and a step costs one turn of theirs.
+"""
+
+import math
+import pathlib
+import types
+from dataclasses import dataclass
+
+from ..learner import session
+from ..learner.messages import Failed, FilesError, LearnerError, Refused, RequestError, StateError, refuse_columns
+from . import api, checkpoint
+from .api import ServerRefused
+from .columns import Limits, column, take, take_places, take_rows, take_wave
+from .probe import SAME_LOGPROBS
+from .sampling import Samples
+from .training import Adam, Derivatives, Model, cut, grad_norm
+
+# Largest whole number that every server takes as a seed.
+_SEEDS = 1 << 31
+_STOP, _LENGTH = 1, 2
+_NO_CRITIC = "a model behind Tinker's API has no critic"
+
+
+@dataclass
+class _Held:
+    """A pass whose derivatives are waited for."""
+
+    wave: list
+    logprobs: list
+
+
+class Session(session.Session):
+    """The session of `tamis-learner/1` with the controller; that with the server is an `api.Session`."""
+
+    implementation = "tamis tinker"
+
+
+class Learner:
+    """Holds one model at the server, and one more that never learns once the base model is asked for."""
+
+    num_ranks = 1
+
+    def __init__(self, server, base_model, rank, seed, findings):
+        self._api, self._base_model, self._rank, self._seed = server, base_model, rank, seed
+        self._findings = findings
+        self.transfer = types.SimpleNamespace(calls={})
+        self.calls = {
+            "/v1/open": self.open,
+            "/v1/forward": self.forward,
+            "/v1/forward_hold": self.forward_hold,
+            "/v1/backward": self.backward,
+            "/v1/optim_step": self.optim_step,
+            "/v1/grad_norm": self.grad_norm,
+            "/v1/keep": self.keep,
+            "/v1/restore": self.restore,
+            "/v1/copy": self.copy,
+            "/v1/reset_optimizer": self.reset_optimizer,
+            "/v1/check": self.check,
+            "/v1/publish": self.publish,
+            "/v1/save": self.save,
+            "/v1/load": self.load,
+            "/v1/generate": self.generate,
+        }
+        self._session = self._samples = None
+        self._forget()
+
+    def _forget(self):
+        self._policy = self._base = self._held = self._limits = self._sampler = self._samples = None
+        self._pending = []
+        self._num_steps = self._num_parameters = 0
+
+    @property
+    def is_holding(self):
+        """Whether derivatives of a pass are waited for."""
+        return self._held is not None
+
+    def device(self):
+        """Where the model is, for people."""
+        return f"{self._base_model} at {self._api.url}"
+
+    def wait(self):
+        """Every call has its result when it is answered."""
+
+    def describe(self):
+        """What it holds, in lines for a log."""
+        return [f"a new adapter of rank {self._rank} on {self._base_model}: {self._policy.id}"]
+
+    def capabilities(self):
+        """What `info` says this learner can do."""
+        return {
+            "critic": False,
+            "lora": False,
+            "publish": [],
+            "generate": True,
+            "dtypes": [self._dtype()],
+            "entropy": False,
+            "weights": False,
+        }
+
+    def _dtype(self):
+        return "f32" if self._findings.difference <= SAME_LOGPROBS else "bf16"
+
+    def close(self):
+        """Frees what it holds at the server."""
+        if self._samples is not None:
+            self._samples.close()
+        for model in (self._policy, self._base):
+            if model is not None:
+                model.leave()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        self._forget()
+
+    # Opening
+
+    def open(self, settings, columns, may_adopt=False):
+        """Begins a model as the base model is."""
+        refuse_columns(columns)
+        folder = settings.text("policy")
+        temperature = settings.number("temperature", above=0.0)
+        adam = _read_optimizer(settings.object("optimizer"))
+        critic = settings.object("critic", None)
+        reference = settings.text("reference", None)
+        generation = settings.object("generation", None)
+        max_sequences = None
+        if generation is not None:
+            max_sequences = generation.count("max_sequences", least=1)
+            generation.finish()
+        if settings.flag("recompute_activations", False):
+            self._api.log("`model.recompute_activations` has no effect: the server decides what it keeps")
+        options = settings.object("options", None)
+        settings.finish()
+        for path in (folder, reference):
+            if path is not None and not path.startswith("/"):
+                raise RequestError(f"the path {path} is not absolute")
+        if options is not None and options.others_than():
+            name = next(iter(options.others_than()))
+            hint = "set `learner.backend: native`: there are no options here"
+            raise RequestError(f"`options` has the unknown key `{name}`", hint)
+        self._refuse(temperature, adam, critic, reference)
+        config = checkpoint.read_json(pathlib.Path(folder) / checkpoint.CONFIG)
+        limits = _read_limits(folder, config)
+        self.close()
+        self._session = api.Session(self._api)
+        try:
+            self._policy = Model(self._session, self._base_model, self._rank, self._seed)
+        except BaseException:
+            self.close()
+            raise
+        self._adam, self._limits, self._folder = adam, limits, pathlib.Path(folder)
+        self._num_parameters = checkpoint.num_parameters(self._folder)
+        if max_sequences is not None:
+            self._samples = Samples(self._api, max_sequences)
+        return {"dtype": self._dtype(), "adopted": False, **self._networks()}, {}
+
+    def _refuse(self, temperature, adam, critic, reference):
+        url = self._api.url
+        if temperature != 1.0:
+            message = f"log-probabilities at {url} are those of temperature 1, and {temperature} is asked for"
+            raise Refused(message, "set `rollout.temperature: 1`")
+        if adam.max_grad_norm is not None and not self._findings.clips:
+            message = f"{url} does not clip gradients, and a norm of at most {adam.max_grad_norm} is asked for"
+            raise Refused(message, "set `train.optimizer.max_grad_norm: null`")
+        if critic is not None:
+            raise Refused(_NO_CRITIC, "choose an advantage without a critic, such as `grpo`")
+        if reference is not None:
+            raise Refused("the reference can only be the base model", "set `model.reference: null`")
+
+    def _networks(self):
+        limits = self._limits
+        sizes = {"num_parameters": self._num_parameters, "num_trained": 0, "vocab_size": limits.vocab_size}
+        policy = {**sizes, "max_positions": limits.max_positions}
+        return {"policy": policy, "critic": None, "num_steps": self._num_steps, "shares_prompts": False}
+
+    def _opened(self):
+        if self._policy is None:
+            raise StateError("the learner holds no model", "open it")
+        return self._policy
+
+    def _refuse_critic(self, settings):
+        if settings.choice("network", ["policy", "critic"]) == "critic":
+            raise Refused(_NO_CRITIC, "choose an advantage without a critic, such as `grpo`")
+
+    # Passes
+
+    def forward(self, settings, columns):
+        """Log-probabilities of a wave under the policy, or under the base model."""
+        name = settings.choice("network", ["policy", "before", "reference", "base", "critic"])
+        sharpness = settings.number("sharpness", 1.0, above=0.0)
+        wave = self._wave(settings, columns)
+        if name == "critic":
+            raise Refused(_NO_CRITIC, "choose an advantage without a critic, such as `grpo`")
+        if sharpness != 1.0:
+            raise Refused("passes at the server are at temperature 1 alone", "choose an advantage that needs no other")
+        if name == "reference":
+            raise StateError("the learner has no reference", "the network `base` is the one that there is")
+        if name == "base" and self._base is None:
+            self._base = Model(self._session, self._base_model, self._rank, self._seed)
+        model = self._base if name == "base" else self._opened()
+        return {}, _logprob_column(model.forward(wave))
+
+    def _wave(self, settings, columns):
+        images = settings.lists_of_texts("images", None)
+        settings.finish()
+        self._opened()
+        if images is not None and any(images):
+            raise Refused("images are not sent to Tinker's API", "take a learner in PyTorch (`learner.backend: torch`)")
+        return take_wave(columns, self._limits)
+
+    def forward_hold(self, settings, columns):
+        """Log-probabilities of a wave, whose derivatives are to come."""
+        self._refuse_critic(settings)
+        wave = self._wave(settings, columns)
+        self._held = None
+        logprobs = self._opened().forward(wave)
+        self._held = _Held(wave, logprobs)
+        return {}, _logprob_column(logprobs)
+
+    def backward(self, settings, columns):
+        """Keeps the derivatives of the held pass for the step."""
+        discard = settings.flag("discard", False)
+        settings.finish()
+        if discard:
+            refuse_columns(columns)
+            self._held = None
+            return {}, {}
+        held = self._held
+        if held is None:
+            raise StateError("no pass is held")
+        if "entropy" in columns:
+            hint = "take the entropy bonus out: `objective.entropy: null`"
+            raise Refused("the server gives no entropies, and takes no derivatives by them", hint)
+        derivatives = take(columns, "logprob", "F32")
+        refuse_columns(columns)
+        num_tokens = sum(map(len, held.logprobs))
+        if len(derivatives) != num_tokens:
+            message = f"column `logprob` has {len(derivatives)} numbers, and the held pass {num_tokens} tokens"
+            raise RequestError(message)
+        self._held, begin = None, 0
+        for sequence, logprobs in zip(held.wave, held.logprobs, strict=True):
+            end = begin + len(logprobs)
+            self._pending.append(Derivatives(sequence, logprobs, derivatives[begin:end]))
+            begin = end
+        return {}, {}
+
+    # Steps
+
+    def optim_step(self, settings, columns):
+        """Sends the derivatives and the step."""
+        refuse_columns(columns)
+        learning_rate = settings.number("learning_rate", least=0.0)
+        self._refuse_critic(settings)
+        settings.finish()
+        model = self._opened()
+        if self._held is not None:
+            raise StateError("a pass of this network is held", "send its derivatives, or discard it")
+        pending, self._pending = self._pending, []
+        if not all(one.is_finite for one in pending):
+            # A server would take such a step, and have no finite weight left.
+            return {"skipped": True, "num_steps": self._num_steps}, {"grad_norm": column("F64", [math.nan])}
+        # What has no gradient costs a pass; of a step without any a server may divide by nothing.
+        taught = [one for one in pending if not one.is_zero] or pending[:1]
+        if not taught:
+            raise StateError("there are no derivatives to step by", "send some with `backward`")
+        self._sampler = None
+        calls = cut(taught, lambda one: one.sequence)
+        metrics = model.step(calls, self._adam, learning_rate, self._findings.reduction.divisor)
+        norm = grad_norm(metrics)
+        if norm is None or not math.isfinite(norm):
+            message = f"{self._api.url} took a step by a gradient that is not finite: the weights there are lost"
+            raise Failed(
+                message, "go on from the last checkpoint (--resume), with a lower train.optimizer.learning_rate"
+            )
+        self._num_steps += 1
+        if self._samples is not None:
+            self._samples.begin_anew()
+        return {"skipped": False, "num_steps": self._num_steps}, {"grad_norm": column("F64", [norm])}
+
+    def grad_norm(self, settings, columns):
+        """A gradient that no step is taken with cannot be looked at."""
+        raise Refused("the norm of a gradient is known after its step alone", "set `train.gradient_analysis: null`")
+
+    def keep(self, settings, columns):
+        """Weights cannot be set aside."""
+        raise Refused("weights at the server cannot be set aside", "set `schedule.early_updates: false`")
+
+    def restore(self, settings, columns):
+        """Nothing was set aside."""
+        _finish(settings, columns)
+        return self._networks(), {}
+
+    def copy(self, settings, columns):
+        """There is neither a critic, nor a reference but the base model."""
+        raise Refused("weights at the server cannot be copied", "the network `base` is the reference that there is")
+
+    def reset_optimizer(self, settings, columns):
+        """Takes the weights once more without their moments."""
+        refuse_columns(columns)
+        self._refuse_critic(settings)
+        settings.finish()
+        if self._num_steps > 0:
+            self._take(self._opened().save(), has_optimizer=False)
+        self._num_steps = 0
+        return {}, {}
+
+    def check(self, settings, columns):
+        """What is not finite is found by the step: nothing of the weights is here."""
+        _finish(settings, columns)
+        return {"not_finite": None}, {}
+
+    # Weights out and in
+
+    def publish(self, settings, columns):
+        """Nothing is known here of versions: samples are of the weights as they are."""
+        refuse_columns(columns)
+        settings.count("version")
+        settings.finish()
+        return {}, {}
+
+    def save(self, settings, columns):
+        """Has the server save weights and moments, and writes where."""
+        refuse_columns(columns)
+        folder = settings.text("folder")
+        content = settings.choice("content", ["weights", "adapter", "handles", "transfer", "checkpoint"])
+        settings.choice("dtype", ["f32", "bf16", "f16"], "f32")
+        settings.flag("untied", False)
+        settings.finish()
+        if not folder.startswith("/"):
+            raise RequestError(f"the path {folder} is not absolute")
+        if content != "checkpoint":
+            raise Refused("weights stay at the server", "sample in the learner (`rollout.backend: learner`)")
+        model = self._opened()
+        place = checkpoint.Place(
+            path=model.save(),
+            adapter=model.save_adapter(),
+            url=self._api.url,
+            base_model=self._base_model,
+            rank=self._rank,
+            num_steps=self._num_steps,
+            num_parameters=self._num_parameters,
+        )
+        return {"files": checkpoint.write(pathlib.Path(folder), self._folder, place), "overflow": None}, {}
+
+    def load(self, settings, columns):
+        """Takes the weights and moments that a checkpoint names."""
+        refuse_columns(columns)
+        folder = settings.text("folder")
+        content = settings.choice("content", ["checkpoint", "reference"])
+        settings.finish()
+        if content == "reference":
+            raise Refused("the reference can only be the base model", "set `model.reference: null`")
+        self._opened()
+        place = checkpoint.read(folder)
+        file = f"{folder}/{checkpoint.ELSEWHERE}"
+        if (place.base_model, place.rank) != (self._base_model, self._rank):
+            hint = f"start it with --base-model {place.base_model} --rank {place.rank}"
+            message = (
+                f"the checkpoint is an adapter of rank {place.rank} on {place.base_model}, and the learner has rank "
+            )
+            raise FilesError(f"{message}{self._rank} on {self._base_model}", file, hint)
+        try:
+            self._api.call("weights_info", {"tinker_path": place.path})
+        except ServerRefused as error:
+            hint = f"weights are kept for as long as the server says; the run was at {place.url}"
+            raise FilesError(f"{self._api.url} has no {place.path}: {error.message}", file, hint) from None
+        self._take(place.path)
+        self._held, self._pending = None, []
+        self._num_steps = place.num_steps
+        self._num_parameters = self._num_parameters or place.num_parameters
+        return self._networks(), {}
+
+    def _take(self, path, has_optimizer=True):
+        """The policy with the weights of a path: servers load them into a new model alone."""
+        if not self._policy.is_fresh:
+            # First, for there may be no place for another.
+            self._policy.unload()
+            self._policy = Model(self._session, self._base_model, self._rank, self._seed)
+        self._policy.load(path, has_optimizer)
+        self._sampler = None
+        if self._samples is not None:
+            self._samples.begin_anew()
+
+    # Generation
+
+    def generate(self, settings, columns):
+        """Begins samples, gives some up, and waits for the first that ends."""
+        seconds = settings.number("seconds", least=0.0)
+        drawings = [_read_drawing(drawing) for drawing in settings.objects("drawing", [])]
+        settings.finish()
+        model = self._opened()
+        if self._samples is None:
+            raise Refused("the learner was not opened to generate", "open it with `generation`")
+        prompts = take_rows(columns, "prompt")
+        numbers, keys = take(columns, "sample", "I64"), take(columns, "key", "I64")
+        drawn_by = take_places(columns, "prompt_drawing", len(prompts), len(drawings))
+        prompt_of = take_places(columns, "prompt_of", len(numbers), len(prompts))
+        aborted = take(columns, "abort", "I64")
+        refuse_columns(columns)
+        if len(keys) != len(numbers):
+            raise RequestError(f"`key` has {len(keys)} numbers, and there are {len(numbers)} samples")
+        if len(set(numbers)) < len(numbers):
+            raise RequestError("a sample stands twice")
+        for at, prompt in enumerate(prompts):
+            Limits(self._limits.vocab_size, None).check(prompt, f"prompt {at}")
+        for number in aborted:
+            self._samples.abort(number)
+        for number in numbers:
+            if number in self._samples:
+                raise RequestError(f"sample {number} is open already")
+        for number, key, place in zip(numbers, keys, prompt_of, strict=True):
+            prompt = prompts[place]
+            drawing = drawings[drawn_by[place]]
+            self._samples.begin(number, prompt, {**drawing, "seed": key % _SEEDS})
+        if self._sampler is None and self._samples.num_open:
+            self._sampler = model.sampler()
+        return self._generated(self._samples.wait(self._sampler, seconds))
+
+    def _generated(self, ended):
+        grown, refused = [], []
+        for number, found in ended:
+            if isinstance(found, LearnerError):
+                refused.append({"sample": number, "reason": found.message})
+            elif not found.tokens:
+                refused.append({"sample": number, "reason": f"{self._api.url} gave no token"})
+            else:
+                grown.append((number, found))
+        offsets = [0]
+        for _, found in grown:
+            offsets.append(offsets[-1] + len(found.tokens))
+        answer = {
+            "sample": column("I64", [number for number, _ in grown]),
+            "end": column("I32", [_STOP if found.is_stopped else _LENGTH for _, found in grown]),
+            "token": column("I32", [token for _, found in grown for token in found.tokens]),
+            "token_offset": column("I64", offsets),
+            "logprob": column("F32", [number for _, found in grown for number in found.logprobs]),
+        }
+        return {"num_open": self._samples.num_open, "refused": refused}, answer
+
+
+def _logprob_column(rows):
+    return {"logprob": column("F32", [number for row in rows for number in row])}
+
+
+def _read_limits(folder, config):
+    """Sizes that the configuration of a model says, of text."""
+    text = config.get("text_config")
+    text = text if isinstance(text, dict) else {}
+
+    def of(name):
+        found = text.get(name, config.get(name))
+        return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+
+    if of("vocab_size") is None:
+        path = f"{folder}/{checkpoint.CONFIG}"
+        raise FilesError(f"{path} has no `vocab_size`", path)
+    return Limits(of("vocab_size"), of("max_position_embeddings"))
+
+
+def _read_optimizer(settings):
+    adam = Adam(
+        settings.number("beta1", least=0.0, below=1.0),
+        settings.number("beta2", least=0.0, below=1.0),
+        settings.number("epsilon", least=0.0),
+        settings.number("weight_decay", least=0.0),
+        settings.number("max_grad_norm", None, above=0.0),
+    )
+    # An adapter has neither norms nor biases.
+    settings.flag("decay_norms_and_biases")
+    settings.finish()
+    return adam
+
+
+def _read_drawing(settings):
+    """Parameters of the API for how samples are drawn."""
+    temperature = settings.number("temperature", least=0.0)
+    top_k = settings.count("top_k")
+    top_p = settings.number("top_p", above=0.0)
+    min_p = settings.number("min_p", least=0.0)
+    penalty = settings.number("repetition_penalty", above=0.0)
+    max_tokens = settings.count("max_tokens", least=1)
+    ends = settings.counts("end_tokens")
+    settings.finish()
+    if top_p > 1.0:
+        raise RequestError(f"`top_p` must be at most 1, and is {top_p}")
+    for name, value, plain in (("min_p", min_p, 0.0), ("repetition_penalty", penalty, 1.0)):
+        if value != plain:
+            raise Refused(f"Tinker's API samples without `{name}`", f"set `rollout.{name}: {plain:g}`")
+    stop = {"stop": ends} if ends else {}
+    return {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k or -1, "top_p": top_p, **stop}
+
+
+def _finish(settings, columns):
+    refuse_columns(columns)
+    settings.finish()

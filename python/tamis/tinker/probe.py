@@ -1,0 +1,164 @@
+"""What a server does that it does not say, measured at the start on a scratch model of a few made-up sequences.
+
+Four things, in about ten calls: whether `grad_clip_norm` is honoured, by a step with a tiny one; what derivatives are
+divided by, from the norms of gradients at learning rate 0; whether one derivative a token gives the gradient that
+it should, in one sequence or in two; how far log-probabilities of samples are from those of passes.
+"""
+
+import contextlib
+from array import array
+from dataclasses import dataclass
+
+from ..learner.messages import LearnerError, Refused
+from . import reduction
+from .columns import Sequence
+from .reduction import Reduction
+from .sampling import sample
+from .training import Adam, Derivatives, Model, grad_norm
+
+# Ids that every vocabulary has. Targets: 4, 10 and 16.
+_SHORT = Sequence(array("i", [1, 2, 3]), array("i", [4, 5]))
+_PADDED = Sequence(_SHORT.prompt, array("i", [4, 5, 6, 7, 8, 9, 1, 2]))
+_BESIDE = Sequence(array("i", [9]), array("i", [8, 7, 6, 5, 4, 3, 2, 1, 9, 8, 7, 6, 5, 4, 3, 2]))
+_DERIVATIVES = (-1.5, 0.5)
+_ADAM = Adam(0.9, 0.95, 1e-8, 0.0)
+# A step that is seen: AdamW moves each weight by about so much, whatever the gradient.
+_LEARNING_RATE = 0.02
+# A gradient of this norm is nothing beside AdamW's epsilon.
+_TINY_NORM = 1e-18
+# Least change of a log-probability, in nats, that a step makes.
+_MOVED = 1e-3
+# Log-probabilities that differ by more were computed in 16 bits.
+SAME_LOGPROBS = 1e-4
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was measured; `difference`: between log-probabilities of samples and of passes, in nats."""
+
+    reduction: Reduction
+    clips: bool
+    difference: float
+
+    def describe(self):
+        """Lines for a log."""
+        return [
+            f"probe: the server takes {self.reduction.name}, and derivatives are multiplied by that divisor",
+            f"probe: the server {'clips' if self.clips else 'does not clip'} gradients (grad_clip_norm)",
+            f"probe: log-probabilities of samples and of passes differ by {self.difference:.1e} at most",
+        ]
+
+
+def probe(session, base_model, rank, seed):
+    """`Findings` about the session's server. Raises `Refused` where the gradient is not what can be corrected."""
+    model = Model(session, base_model, rank, seed)
+    try:
+        return _probe(session, model, base_model)
+    finally:
+        # What failed before is the better message.
+        with contextlib.suppress(LearnerError):
+            model.unload()
+
+
+def _probe(session, model, base_model):
+    difference = _difference(session, model, base_model)
+    clips = _clips(model)
+    measure = _Measure(model)
+    once = [[measure.real(_SHORT)]]
+    steps = [
+        once,
+        [[measure.real(_SHORT), measure.real(_SHORT)]],
+        [[measure.real(_PADDED)]],
+        [[measure.real(_SHORT), measure.other(_BESIDE)]],
+        [[measure.real(_SHORT)], [measure.real(_SHORT)]],
+    ]
+    norms = [measure.norm(step) for step in steps]
+    unit = norms[0]
+    found = reduction.find([
+        ([[(one.sequence.num_targets, not one.is_zero) for one in call] for call in step], norm)
+        for step, norm in zip(steps, norms, strict=True)
+    ])  # fmt: skip
+    names = "twice in a call", "with targets without an advantage", "beside a sequence without any", "in two calls"
+    measured = ", ".join(f"{name} {norm / unit:.3f}" for name, norm in zip(names, norms[1:], strict=True))
+    refusal = f"{session.api.url} divides derivatives by what is not known"
+    if found is None:
+        hint = "such a server would train by another gradient than the loss's: docs/tinker.md has those that are known"
+        raise Refused(f"{refusal}: a sequence's gradient is, in multiples of one alone, {measured}", hint)
+    # One derivative a token: thrice of each is thrice the gradient, and in two sequences they are what they are in one.
+    thrice = measure.norm([[measure.real(_SHORT, 3.0)]]) / unit
+    parts = [measure.real(_SHORT, keep=place) for place in range(len(_DERIVATIVES))]
+    split = measure.norm([parts], found.divisor) / measure.norm(once, found.divisor)
+    if not reduction.is_near(thrice, 3.0) or not reduction.is_near(split, 1.0):
+        message = f"{refusal}: the gradient of three times the derivatives is {thrice:.3f} of theirs, "
+        raise Refused(f"{message}and of the derivatives in two sequences {split:.3f} of those in one", None)
+    return Findings(found, clips, difference)
+
+
+def _difference(session, model, base_model):
+    """How far log-probabilities of a sample are from those of a pass: a new adapter changes nothing."""
+    prompt = _SHORT.prompt
+    values = {"session_id": session.id, "sampling_session_seq_id": session.next_sampler(), "base_model": base_model}
+    answer = session.api.call("create_sampling_session", {**values, "type": "create_sampling_session"})
+    sampled = sample(
+        session.api, answer.get("sampling_session_id"), 0, prompt, {"max_tokens": 8, "seed": 1, "temperature": 1.0}
+    )
+    if not sampled.tokens:
+        return 0.0
+    (logprobs,) = model.forward([Sequence(prompt, sampled.tokens)])
+    return _largest(logprobs, sampled.logprobs)
+
+
+def _largest(some, others):
+    return max(abs(one - other) for one, other in zip(some, others, strict=True))
+
+
+def _clips(model):
+    """Whether a step whose gradient may have next to no norm moves nothing."""
+
+    def moves(largest):
+        """Whether a step moves log-probabilities, by more than a pass differs from the same once more."""
+        before, again = model.forward([_SHORT, _SHORT])
+        adam = Adam(_ADAM.beta1, _ADAM.beta2, _ADAM.epsilon, 0.0, largest)
+        derivatives = Derivatives(_SHORT, before, array("f", _DERIVATIVES))
+        model.step([[derivatives]], adam, _LEARNING_RATE, lambda own, call, step: 1.0)
+        (after,) = model.forward([_SHORT])
+        return _largest(after, before) > max(_MOVED, 4.0 * _largest(again, before))
+
+    if moves(_TINY_NORM):
+        return False
+    if not moves(None):
+        message = f"a step at learning rate {_LEARNING_RATE} changes no log-probability at {model.api.url}"
+        raise Refused(message, "does the server train adapters of the base model?")
+    return True
+
+
+class _Measure:
+    """Norms of gradients at learning rate 0."""
+
+    def __init__(self, model):
+        self.model = model
+        sequences = _SHORT, _PADDED, _BESIDE
+        self.logprobs = dict(zip(map(id, sequences), model.forward(sequences), strict=True))
+
+    def real(self, sequence, factor=1.0, keep=None):
+        """A sequence with derivatives, or with the one at the place `keep`; what is beyond them has 0."""
+        own = [factor * one * (keep in (None, place)) for place, one in enumerate(_DERIVATIVES)]
+        return self._derivatives(sequence, own)
+
+    def other(self, sequence):
+        """A sequence without a derivative."""
+        return self._derivatives(sequence, [])
+
+    def _derivatives(self, sequence, own):
+        padded = array("f", own + [0.0] * (len(sequence.completion) - len(own)))
+        return Derivatives(sequence, self.logprobs[id(sequence)], padded)
+
+    def norm(self, calls, divisor=lambda own, call, step: 1.0):
+        """The norm of a step's gradient."""
+        norm = grad_norm(self.model.step(calls, _ADAM, 0.0, divisor))
+        if norm is None:
+            hint = "without it neither the server's reduction nor a run's gradients can be looked at"
+            raise Refused(f"{self.model.api.url} gives no `grad_norm` of an optimizer step", hint)
+        if not norm > 0.0:
+            raise Refused(f"{self.model.api.url} gives {norm} as the norm of a gradient that is not 0", None)
+        return norm

@@ -1,0 +1,217 @@
+"""One model at the server: passes over sequences, optimizer steps, weights saved and loaded.
+
+Derivatives are sent as `importance_sampling` and never as `cross_entropy`, whose divisor is negative or zero for some
+weights on some servers.
+"""
+
+import contextlib
+import math
+import secrets
+from array import array
+from dataclasses import dataclass
+
+from ..learner.messages import Failed, LearnerError
+from . import protobuf
+from .api import ServerRefused, is_norm
+from .columns import Sequence
+from .protobuf import Datum
+
+# Most sequences and bytes of one pass: what the SDK sends at once.
+MAX_SEQUENCES = 1024
+MAX_BYTES = 5_000_000
+# Seconds that a server is asked for to let go of a model which nobody needs any more.
+LAST_SECONDS = 5.0
+# Bytes of a target: token, target, log-probability, advantage.
+_TARGET_BYTES = 4 + 8 + 4 + 4
+# Names that are tried for something to be saved, before an answer that it is there already is an error.
+_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Adam:
+    """All numbers of an AdamW step. What a server would take for one that is not sent is another for each."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    # Largest norm of the gradient; `None`: any.
+    max_grad_norm: float | None = None
+
+    def parameters(self, learning_rate):
+        """As the API has them."""
+        return {
+            "learning_rate": learning_rate,
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+            "eps": self.epsilon,
+            "weight_decay": self.weight_decay,
+            "grad_clip_norm": self.max_grad_norm or 0.0,
+        }
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """The loss's derivative by each completion token's log-probability, and these as the pass just before gave them."""
+
+    sequence: Sequence
+    logprobs: array
+    derivatives: array
+
+    @property
+    def is_zero(self):
+        """Whether it has no gradient."""
+        return not any(self.derivatives)
+
+    @property
+    def is_finite(self):
+        """Whether all of its numbers are finite."""
+        return all(map(math.isfinite, self.derivatives)) and all(map(math.isfinite, self.logprobs))
+
+    def datum(self, divisor):
+        """As a datum of `importance_sampling` whose gradient, divided by `divisor`, is that of the derivatives."""
+        before = [0.0] * (len(self.sequence.prompt) - 1)
+        advantages = [*before, *(-derivative * divisor for derivative in self.derivatives)]
+        return _datum(self.sequence, {"advantages": advantages, "logprobs": [*before, *self.logprobs]})
+
+
+def _datum(sequence, inputs):
+    tokens = sequence.tokens()
+    return Datum(tokens[:-1], tokens[1:], inputs)
+
+
+def cut(items, sequence_of):
+    """Cuts items into calls; `sequence_of` gives the sequence of one."""
+    calls, size = [], 0
+    for item in items:
+        own = sequence_of(item).num_targets * _TARGET_BYTES
+        if not calls or len(calls[-1]) >= MAX_SEQUENCES or size + own > MAX_BYTES:
+            calls.append([])
+            size = 0
+        calls[-1].append(item)
+        size += own
+    return calls
+
+
+class Model:
+    """A model with an adapter of its own at the server."""
+
+    def __init__(self, session, base_model, rank, seed):
+        self.session, self.api = session, session.api
+        config = {"rank": rank, "seed": seed, "train_unembed": False, "train_mlp": True, "train_attn": True}
+        values = {"session_id": session.id, "model_seq_id": session.next_model(), "base_model": base_model}
+        future = self.api.submit("create_model", {**values, "lora_config": config, "type": "create_model"})
+        self.id = self.api.result(future, "create_model").get("model_id")
+        if not isinstance(self.id, str):
+            raise Failed(f"{self.api.url} made a model without a `model_id`")
+        self._number = 0
+
+    @property
+    def is_fresh(self):
+        """Whether nothing was asked of it yet: only then it may take the weights of a checkpoint."""
+        return self._number == 0
+
+    def _submit(self, path, values):
+        self._number += 1
+        return self.api.submit(path, {"model_id": self.id, "seq_id": self._number, **values, "type": path})
+
+    def _submit_pass(self, data, loss, forward_only=False):
+        self._number += 1
+        encoded = [protobuf.encode_datum(datum) for datum in data]
+        body = protobuf.encode_pass(self.id, self._number, encoded, loss, forward_only)
+        return self.api.submit("forward_backward", body)
+
+    def _pass_result(self, future, data):
+        rows, _ = self.api.protobuf_result(future, "forward_backward", protobuf.decode_pass)
+        expected = [len(datum.targets) for datum in data]
+        if [len(row) for row in rows] != expected:
+            found = [len(row) for row in rows]
+            raise Failed(f"a pass over sequences of {expected} targets gave {found} log-probabilities")
+        return rows
+
+    def forward(self, sequences):
+        """The log-probability of each completion token of each sequence."""
+        calls = []
+        for part in cut(sequences, lambda sequence: sequence):
+            # The weights are those of a loss that is not computed.
+            data = [_datum(one, {"weights": [1.0] * one.num_targets}) for one in part]
+            calls.append((self._submit_pass(data, "cross_entropy", forward_only=True), data, part))
+        found = []
+        for future, data, part in calls:
+            rows = self._pass_result(future, data)
+            found += [row[len(one.prompt) - 1 :] for row, one in zip(rows, part, strict=True)]
+        return found
+
+    def step(self, calls, adam, learning_rate, divisor):
+        """Sends passes and an optimizer step together; gives the step's metrics.
+
+        `calls`: lists of `Derivatives`; `divisor`: that of a `Reduction`.
+        """
+        step = [one.sequence.num_targets for call in calls for one in call]
+        futures = []
+        for call in calls:
+            own = [one.sequence.num_targets for one in call]
+            data = [one.datum(divisor(num_targets, own, step)) for one, num_targets in zip(call, own, strict=True)]
+            futures.append((self._submit_pass(data, "importance_sampling"), data))
+        future = self._submit("optim_step", {"adam_params": adam.parameters(learning_rate)})
+        for passed, data in futures:
+            self._pass_result(passed, data)
+        metrics = self.api.result(future, "optim_step").get("metrics")
+        return metrics if isinstance(metrics, dict) else {}
+
+    def _save(self, call):
+        """Saves by a call under a name that is new: the name, and the path that the server gives."""
+        for attempt in range(_NAMES):
+            name = f"tamis-{secrets.token_hex(6)}"
+            try:
+                path = self.api.result(self._submit(call, {"path": name}), call).get("path")
+            except ServerRefused as error:
+                # The answer to an earlier request of this name may have gone astray.
+                if error.answered != 409 or attempt + 1 == _NAMES:
+                    raise
+                continue
+            if not isinstance(path, str):
+                raise Failed(f"{self.api.url} saved weights and gave no path")
+            return name, path
+
+    def save(self):
+        """Saves weights and moments; gives the path at the server."""
+        return self._save("save_weights")[1]
+
+    def save_adapter(self):
+        """Saves the weights as others load them; gives the address of their archive."""
+        # Those that can be loaded for training are not handed out.
+        name, _ = self._save("save_weights_for_sampler")
+        return f"{self.api.url}/api/v1/training_runs/{self.id}/checkpoints/{name}/archive"
+
+    def load(self, path, has_optimizer=True):
+        """Takes the weights of a path, and the moments, before anything else is asked of it."""
+        future = self._submit("load_weights", {"path": path, "optimizer": has_optimizer})
+        self.api.result(future, "load_weights")
+
+    def sampler(self):
+        """The id of a sampler of the weights as they are."""
+        number = self.session.next_sampler()
+        future = self._submit("save_weights_for_sampler", {"sampling_session_seq_id": number})
+        sampler = self.api.result(future, "save_weights_for_sampler").get("sampling_session_id")
+        if not isinstance(sampler, str):
+            raise Failed(f"{self.api.url} saved weights for sampling and gave no `sampling_session_id`")
+        return sampler
+
+    def leave(self):
+        """Asks the server to free its place, and does not wait for it. A server that is gone has none of it."""
+        with contextlib.suppress(LearnerError):
+            self.api.submit("unload_model", {"model_id": self.id, "type": "unload_model"}, patience=LAST_SECONDS)
+
+    def unload(self):
+        """Frees its place at the server."""
+        future = self.api.submit("unload_model", {"model_id": self.id, "type": "unload_model"})
+        self.api.result(future, "unload_model")
+
+
+def grad_norm(metrics):
+    """The norm of a step's gradient: NaN where it was none that is finite, `None` where the server gives none."""
+    for name, value in metrics.items():
+        if name.replace(".", "/").split("/")[-1] == "grad_norm":
+            return float(value) if is_norm(value) else math.nan
+    return None
