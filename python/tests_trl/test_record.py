@@ -9,7 +9,7 @@ import unittest
 from collections import Counter
 
 import pyarrow.parquet
-from toy import Case, Judge, Killed, Killing, data, noise
+from toy import Case, Judge, Killed, Killing, data, digit, noise
 from transformers import TrainerCallback
 
 from tamis.trl import AttachError
@@ -96,6 +96,15 @@ class RecordTests(Case):
             own = [row["reward"] for row in rows if row["step"] == ours["step"]]
             self.assertAlmostEqual(ours["all/reward/mean"], sum(own) / len(own))
             self.assertAlmostEqual(ours["all/pass_rate"], sum(map(bool, own)) / len(own))
+
+    def test_functions_of_one_name(self):
+        def zero(completions, **_):
+            return [0.0] * len(completions)
+
+        zero.__name__ = "digit"
+        self.fit(self.recorded(rewards=[zero, digit, zero], max_steps=1))
+        for row in self.rows():
+            self.assertEqual((row["digit"], row["digit_2"], row["digit_3"]), (0, row["reward"], 0))
 
     def test_several_steps_of_a_batch(self):
         for name, iterations, per_generation in (("steps", 1, 4), ("iterations", 2, 2)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trl
 from packaging.version import Version
-from toy import TRL, Case, data
+from toy import TRL, Case, data, digit
 
 import tamis.trl
 from tamis.trl import AttachError
@@ -85,6 +85,18 @@ class RefusalTests(Case):
         told = self.reasons(self.trainer(), {"kind": "within_group", "k": 2})
         self.assertEqual(len(told), 1)
         self.assertIn("`filter: within_group` needs TRL 1.6", told[0])
+
+    def test_metrics_of_two_meanings(self):
+        def length(completions, **_):
+            return [0.0] * len(completions)
+
+        for rewards, metric, reason in (
+            (length, "length", "`metric`: 'length' is a reward function, and the number of tokens: rename the function"),
+            ([digit, digit], "digit", "`metric`: there are 2 reward functions 'digit': rename them"),
+        ):
+            with self.subTest(metric):
+                self.assertEqual(self.reasons(self.trainer(rewards=rewards), metric=metric), [reason])
+                tamis.trl.attach(self.trainer(rewards=rewards))
 
     def test_other_arguments(self):
         for keywords, reason in [

@@ -153,6 +153,10 @@ def make_filter(
     metrics = [*trainer.reward_func_names, "length"]
     if metric in ("reward", "score", "seq_reward") and metric not in metrics:
         return judge, None
+    if metric == "length" and metric in trainer.reward_func_names:
+        reasons.append("`metric`: 'length' is a reward function, and the number of tokens: rename the function")
+    elif metrics.count(metric) > 1:
+        reasons.append(f"`metric`: there are {metrics.count(metric)} reward functions {metric!r}: rename them")
     if metric is not None and metric not in metrics:
         reasons.append(f"`metric`: there is no reward function {metric!r}; there are {', '.join(metrics)}")
     return judge, metric

@@ -94,6 +94,11 @@ def take_extra(trainer: Any, num_rows: int) -> list[dict[str, Any]]:
     return extra
 
 
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names, with the number of each after the first that has the name of another."""
+    return [f"{name}_{names[:i].count(name) + 1}" if name in names[:i] else name for i, name in enumerate(names)]
+
+
 def rounded(value: float) -> float:
     """The number that a float of 32 bits was made from, if that has seven digits at most."""
     return value if value.is_integer() else float(f"{value:.7g}")

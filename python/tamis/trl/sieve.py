@@ -41,6 +41,7 @@ from .rows import (
     is_cut,
     join_rows,
     normalized_sums,
+    numbered,
     rounded,
     split_rows,
     take_extra,
@@ -507,8 +508,9 @@ class Sieve:
         failed: list[str] = []
         if trainer.accelerator.is_main_process:
             try:
-                rows = self._told_rows(groups, told, idle, advantage)
-                self._record.step(self._steps, rows, list(trainer.reward_func_names), close.report["metrics"])
+                names = numbered(trainer.reward_func_names)
+                rows = self._told_rows(groups, told, names, idle, advantage)
+                self._record.step(self._steps, rows, names, close.report["metrics"])
             except Exception as error:
                 failed.append(f"`record`: step {self._steps} cannot be written: {error}")
         if failed := gather_object(failed):
@@ -518,11 +520,11 @@ class Sieve:
         self,
         groups: list[Group],
         told: Mapping[tuple[int, int], Mapping[str, Any]],
+        names: list[str],
         idle: Mapping[tuple[int, int], str],
         advantage: Mapping[tuple[int, int], float],
     ) -> list[dict[str, Any]]:
         trainer = self._trainer
-        names = list(trainer.reward_func_names)
         weights = trainer.reward_weights.cpu()
         rows = []
         for group in groups:
