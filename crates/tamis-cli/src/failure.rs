@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use tamis_core::fault::causes;
 use tamis_core::printable::lines;
 use tamis_lab::{Fault, FaultKind};
 
@@ -33,18 +34,7 @@ impl Failure {
 
     /// An error with its causes and a hint.
     pub(crate) fn of(code: u8, error: &dyn Error, hint: Option<String>) -> Self {
-        let mut text = format!("error: {error}");
-        let mut last = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            let shown = cause.to_string();
-            // A wrapper that says what it wraps need not say it twice.
-            if !last.ends_with(&shown) {
-                let _ = write!(text, "\n  caused by: {shown}");
-            }
-            last = shown;
-            source = cause.source();
-        }
+        let mut text = format!("error: {}", causes(error).join("\n  caused by: "));
         if let Some(hint) = hint {
             let _ = write!(text, "\n  hint: {hint}");
         }

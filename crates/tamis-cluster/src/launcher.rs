@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tamis_process::{
-    ChildHandle, ChildSettings, Errors, GuardedFolder, LONGEST_LINE, Line, LineChild, Lines, Reach,
+    ChildHandle, ChildSettings, Errors, GuardedFolder, LONGEST_LINE, Line, LineChild, Lines, Reach, ending,
 };
 use tamis_rollout::launch::{LaunchError, Say, last_lines};
 use tamis_train::launcher::COMMAND;
@@ -98,11 +98,7 @@ impl Death {
     }
 
     fn describe(&self) -> String {
-        let mut tail = self.log_tail.clone();
-        if !tail.is_empty() {
-            tail.insert_str(0, "; its output ends:\n");
-        }
-        format!("{} ended ({}){tail}", self.who(), self.exit)
+        format!("{} ended ({}){}", self.who(), self.exit, ending("output", &self.log_tail))
     }
 }
 
@@ -202,7 +198,7 @@ struct State {
 
 impl State {
     /// What an event is about; `None` where something else was asked for meanwhile.
-    fn group(&mut self, (role, index): (&str, usize), generation: u64) -> Option<(&mut Group, Say)> {
+    fn group(&mut self, role: &str, index: usize, generation: u64) -> Option<(&mut Group, Say)> {
         let role = self.roles.get_mut(role).filter(|role| role.generation == generation)?;
         Some((role.groups.get_mut(index)?, role.say.clone()))
     }
@@ -215,11 +211,11 @@ impl State {
                 None
             }
             Event::Ready { role, index, generation, url } => {
-                self.group((&role, index), generation)?.0.url = Some(url);
+                self.group(&role, index, generation)?.0.url = Some(url);
                 None
             }
             Event::Died(death) => {
-                let (group, say) = self.group((&death.role, death.index), death.generation)?;
+                let (group, say) = self.group(&death.role, death.index, death.generation)?;
                 let (message, is_rank) = (death.describe(), death.rank.is_some());
                 if death.is_last && group.end(Failure::Died(Box::new(death))) {
                     return None;
@@ -228,7 +224,7 @@ impl State {
                 (!is_rank).then_some((say, message))
             }
             Event::Again { role, index, generation, pause, number, most } => {
-                let (_, say) = self.group((&role, index), generation)?;
+                let (_, say) = self.group(&role, index, generation)?;
                 let message = format!(
                     "{role} {} is started again in {pause} s, restart {number} of at most {most}",
                     index + 1
@@ -237,7 +233,7 @@ impl State {
             }
             Event::Down { role, index, generation } => {
                 let is_unwanted = self.roles.get(&role).is_some_and(|role| role.is_unwanted);
-                let (group, _) = self.group((&role, index), generation)?;
+                let (group, _) = self.group(&role, index, generation)?;
                 group.is_down = true;
                 if !is_unwanted {
                     let message = format!("the launcher let go of {role} {}, unasked", index + 1);
@@ -247,7 +243,7 @@ impl State {
                 None
             }
             Event::Log { role: Some(role), index, generation, message } => {
-                let (_, say) = self.group((&role, index?), generation?)?;
+                let (_, say) = self.group(&role, index?, generation?)?;
                 Some((say, message))
             }
             // Whoever asked for something waits for it.
@@ -259,7 +255,7 @@ impl State {
                 None
             }
             Event::Error { role: Some(role), index, generation, message, hint, is_last } => {
-                let (group, say) = self.group((&role, index?), generation?)?;
+                let (group, say) = self.group(&role, index?, generation?)?;
                 let failure = Failure::Refused { message: message.clone(), hint };
                 if is_last.unwrap_or(true) && group.end(failure) {
                     return None;

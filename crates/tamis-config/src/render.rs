@@ -110,7 +110,7 @@ pub fn flow(value: &Json) -> String {
         Json::Null => "null".to_owned(),
         Json::Bool(value) => value.to_string(),
         Json::Number(number) => number_text(number),
-        Json::String(text) => scalar_text(text),
+        Json::String(text) => scalar(text),
         Json::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
         Json::Object(entries) => {
             let entries: Vec<String> =
@@ -134,11 +134,11 @@ fn key_text(key: &str) -> String {
     let is_name = key.starts_with(|c: char| c.is_ascii_alphabetic())
         && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     // `n` is a key here, whatever YAML 1.1 takes it for.
-    if is_name && !matches!(key, "null" | "true" | "false") { key.to_owned() } else { scalar_text(key) }
+    if is_name && !matches!(key, "null" | "true" | "false") { key.to_owned() } else { scalar(key) }
 }
 
 /// A text as a scalar, quoted where it would be taken for something else.
-fn scalar_text(text: &str) -> String {
+pub fn scalar(text: &str) -> String {
     let plain_start = text.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '_' | '.' | '~'));
     let plain = plain_start
         && text

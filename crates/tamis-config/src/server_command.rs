@@ -40,7 +40,7 @@ impl ServerCommand {
     /// The command that starts one server of a run's weights at a host's port, as `rollout.launch`
     /// says; without that as its defaults do. Empty where the backend needs no server, or where nobody knows
     /// its program.
-    pub fn new(rollout: &RolloutConfig, intake: Intake, model: &Path, (host, port): (&str, &str)) -> Self {
+    pub fn new(rollout: &RolloutConfig, intake: Intake, model: &Path, host: &str, port: &str) -> Self {
         let model = model.display().to_string();
         let launch = rollout.launch.as_ref();
         let own = launch.filter(|launch| !launch.command.is_empty());
@@ -51,8 +51,8 @@ impl ServerCommand {
                 };
                 launch.command.iter().map(fill).collect()
             }
-            (None, BackendKind::Vllm) => vllm(rollout, launch, intake, &model, (host, port)),
-            (None, BackendKind::Sglang) => sglang(rollout, launch, &model, (host, port)),
+            (None, BackendKind::Vllm) => vllm(rollout, launch, intake, &model, host, port),
+            (None, BackendKind::Sglang) => sglang(rollout, launch, &model, host, port),
             (None, BackendKind::Native | BackendKind::Learner | BackendKind::OpenAi) => Vec::new(),
         };
         let mut environment = Vec::new();
@@ -99,7 +99,7 @@ impl ServerCommand {
             LauncherKind::Ray => ("HOST", "on the nodes of the cluster"),
             LauncherKind::None | LauncherKind::Local => (LOOPBACK, "here"),
         };
-        let command = Self::new(rollout, intake, &weights, (host, "PORT"));
+        let command = Self::new(rollout, intake, &weights, host, "PORT");
         let num = launch.replicas;
         let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };
         Some(format!(
@@ -118,7 +118,8 @@ fn vllm(
     launch: Option<&LaunchConfig>,
     intake: Intake,
     model: &str,
-    (host, port): (&str, &str),
+    host: &str,
+    port: &str,
 ) -> Vec<String> {
     // Of ours, each mode gives what the other does not: the whole distribution, or the one at a temperature.
     let truncates = rollout.top_k > 0
@@ -156,7 +157,8 @@ fn sglang(
     rollout: &RolloutConfig,
     launch: Option<&LaunchConfig>,
     model: &str,
-    (host, port): (&str, &str),
+    host: &str,
+    port: &str,
 ) -> Vec<String> {
     let mut all = words(&["python3", "-m", "sglang.launch_server", "--model-path", model]);
     all.extend(words(&["--host", host, "--port", port]));
@@ -195,19 +197,21 @@ pub fn without_secrets(words: &[String]) -> Vec<String> {
     shown.collect()
 }
 
+/// A word as it is typed into a shell, in quotes if the shell would change it.
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 /// As it is typed into a shell, secrets left out.
 impl fmt::Display for ServerCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
-        let quoted = |word: &str| {
-            if !word.is_empty() && word.chars().all(is_plain) {
-                word.to_owned()
-            } else {
-                format!("'{}'", word.replace('\'', r"'\''"))
-            }
-        };
-        let words = without_secrets(&self.words).into_iter().map(|word| quoted(&word));
-        let variables = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+        let words = without_secrets(&self.words).into_iter().map(|word| shell_word(&word));
+        let variables = self.environment.iter().map(|(name, value)| format!("{name}={}", shell_word(value)));
         let all: Vec<String> = variables.chain(words).collect();
         f.write_str(&all.join(" "))
     }
@@ -227,7 +231,7 @@ mod tests {
         let mut rollout = Config::default().rollout;
         rollout.backend = BackendKind::Vllm;
         change(&mut rollout);
-        ServerCommand::new(&rollout, intake, Path::new("my model"), (LOOPBACK, "8001")).to_string()
+        ServerCommand::new(&rollout, intake, Path::new("my model"), LOOPBACK, "8001").to_string()
     }
 
     fn launch() -> LaunchConfig {
@@ -302,8 +306,8 @@ mod tests {
             let own = own.iter().map(|&word| word.to_owned()).collect();
             rollout.launch =
                 Some(LaunchConfig { tensor_parallel: 1, args: vec![], command: own, ..launch() });
-            let place = ("{host}", "{port}");
-            let mut command = ServerCommand::new(&rollout, Intake::Folders, Path::new("m"), place);
+            let mut command =
+                ServerCommand::new(&rollout, Intake::Folders, Path::new("m"), "{host}", "{port}");
             command.ask_for_key(&rollout);
             command.to_string()
         };

@@ -8,6 +8,32 @@ use std::sync::Arc;
 
 use crate::setting::OutOfRange;
 
+/// An error and its sources, the outermost first. A source that an earlier text ends with or contains is
+/// left out: a wrapper that shows what it wraps need not show it twice.
+pub fn causes(error: &dyn Error) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !texts.iter().any(|earlier| earlier.contains(&text)) {
+            texts.push(text);
+        }
+        next = cause.source();
+    }
+    texts
+}
+
+/// An error and its sources in one text: [`causes`] with colons between them.
+///
+/// ```
+/// use tamis_core::fault::{self, Fault};
+/// let fault = Fault::new("failed to read a.json").with_source(std::io::Error::other("no such disk"));
+/// assert_eq!(fault::chain(&fault), "failed to read a.json: no such disk");
+/// ```
+pub fn chain(error: &dyn Error) -> String {
+    causes(error).join(": ")
+}
+
 /// A message, the fix if one is known, and the error below it. Two are equal if they have the same message.
 ///
 /// ```
@@ -81,5 +107,31 @@ impl Eq for Fault {}
 impl From<OutOfRange> for Fault {
     fn from(error: OutOfRange) -> Self {
         Self::new(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_was_shown_is_not_shown_again() {
+        let of = |texts: [&str; 3]| {
+            let [outer, middle, inner] = texts.map(Fault::new);
+            chain(&outer.with_source(middle.with_source(inner)))
+        };
+        assert_eq!(of(["read", "open", "no such disk"]), "read: open: no such disk");
+        // The text before it ends with it, contains it, or contained it further up.
+        assert_eq!(
+            of(["read: no such disk", "no such disk", "os error 2"]),
+            "read: no such disk: os error 2"
+        );
+        assert_eq!(
+            of(["no such disk (while reading)", "no such disk", "disk"]),
+            "no such disk (while reading)"
+        );
+        assert_eq!(of(["read: no such disk", "open", "no such disk"]), "read: no such disk: open");
+        // A wrapper that shows less than its source hides nothing.
+        assert_eq!(of(["read", "read a.json", ""]), "read: read a.json");
     }
 }

@@ -24,15 +24,49 @@ pub fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// A share in percent with one digit, or three below 0.1%; `-` for a share of nothing (NaN).
+/// A share in percent with one digit, two below 1%, or three below 0.1%; `-` for a share of nothing (NaN).
 ///
 /// ```
 /// use tamis_core::figure::percent;
-/// assert_eq!([0.646, 1.0, 0.0, 0.000_51, f64::NAN].map(percent), ["64.6%", "100.0%", "0.0%", "0.051%", "-"]);
+/// assert_eq!([0.646, 1.0, 0.0, f64::NAN].map(percent), ["64.6%", "100.0%", "0.0%", "-"]);
+/// assert_eq!([0.002_6, 0.000_51].map(percent), ["0.26%", "0.051%"]);
 /// ```
 pub fn percent(share: f64) -> String {
-    let digits = if share > 0.0 && share < 0.001 { 3 } else { 1 };
+    let digits = match share {
+        0.0 => 1,
+        0.0..0.001 => 3,
+        0.001..0.01 => 2,
+        _ => 1,
+    };
     if share.is_nan() { "-".to_owned() } else { format!("{}%", fixed(100.0 * share, digits)) }
+}
+
+/// A share that a configuration sets, in percent with every digit, without the rounding of the product:
+/// 0.07 is 7%.
+///
+/// ```
+/// use tamis_core::figure::exact_percent;
+/// assert_eq!([0.07, 0.5, 0.001_25].map(exact_percent), ["7%", "50%", "0.125%"]);
+/// ```
+pub fn exact_percent(share: f64) -> String {
+    format!("{}%", shortest((1e12 * share).round() / 1e10))
+}
+
+/// Bytes with one decimal of the largest unit that they fill.
+///
+/// ```
+/// use tamis_core::figure::bytes;
+/// assert_eq!([512, 1536, 3 << 30].map(bytes), ["512 B", "1.5 KiB", "3.0 GiB"]);
+/// ```
+pub fn bytes(bytes: u64) -> String {
+    let (unit, name) = byte_unit(bytes);
+    if unit == 1 { format!("{bytes} B") } else { format!("{:.1} {name}", bytes as f64 / unit as f64) }
+}
+
+/// The largest unit that so many bytes fill, in bytes, and its name.
+pub fn byte_unit(bytes: u64) -> (u64, &'static str) {
+    let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1, "B"))
 }
 
 /// With all the digits that tell it from every other number, and no more; from 1e9 on and below 1e-7 in

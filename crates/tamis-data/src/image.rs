@@ -13,6 +13,7 @@ use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tamis_core::figure;
 
 use crate::data_record::kind;
 use crate::whole_file::WholeFile;
@@ -159,7 +160,7 @@ impl ImagePlaces {
         let file = tamis_file::open(&path).map_err(unreadable)?;
         let size = file.metadata().map_err(unreadable)?.len();
         if size > MAX_BYTES {
-            let detail = format!("it has more than {}", tamis_file::human(MAX_BYTES));
+            let detail = format!("it has more than {}", figure::bytes(MAX_BYTES));
             return Err(fault!(
                 "{shown} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out"
             ));

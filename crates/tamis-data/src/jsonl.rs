@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tamis_core::fault;
+use tamis_core::figure;
 
 use crate::data_record::{DataRecord, RowPlace, kind};
 use crate::file_format::{open, read_error};
@@ -60,7 +61,7 @@ impl JsonLines {
                 let place = RowPlace { file: self.path.clone(), row: self.line + 1, is_line: true };
                 return Err(fault!(
                     "{place}: the line has more than {}; write one object per line",
-                    tamis_file::human(tamis_file::MAX_LINE)
+                    figure::bytes(tamis_file::MAX_LINE)
                 )
                 .into());
             }

@@ -9,6 +9,8 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use tamis_core::figure;
+
 /// Bytes of a configuration, at most.
 pub const MAX_CONFIGURATION: u64 = 16 << 20;
 /// Bytes of a chat template, at most.
@@ -134,18 +136,11 @@ pub fn suggest(path: &Path) -> Option<String> {
     near.map(|near| format!("did you mean `{}`?", near.display()))
 }
 
-/// A number of bytes with its unit, rounded down.
-pub fn human(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let unit = units.into_iter().find(|&(_, shift)| bytes >> shift > 0);
-    unit.map_or_else(|| format!("{bytes} bytes"), |(name, shift)| format!("{} {name}", bytes >> shift))
-}
-
 fn too_large(limit: u64, length: Option<u64>) -> Error {
-    let has = length.map_or_else(|| "more".to_owned(), human);
+    let has = length.map_or_else(|| "more".to_owned(), figure::bytes);
     Error::new(
         ErrorKind::FileTooLarge,
-        format!("it has {has}, and {} is the most that is read", human(limit)),
+        format!("it has {has}, and {} is the most that is read", figure::bytes(limit)),
     )
 }
 
@@ -188,8 +183,7 @@ mod tests {
         assert_eq!(read(&path, 5).unwrap(), b"12345");
         let error = read(&path, 4).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
-        assert_eq!(error.to_string(), "it has 5 bytes, and 4 bytes is the most that is read");
-        assert_eq!(human(3 << 20), "3 MiB");
+        assert_eq!(error.to_string(), "it has 5 B, and 4 B is the most that is read");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use tamis_core::figure;
 use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
@@ -90,7 +91,7 @@ impl Client {
             };
             each(bytes.get(..count).unwrap_or_default())?;
             if pace.is_too_slow(count) {
-                let least = tamis_file::human(LEAST_BYTES);
+                let least = figure::bytes(LEAST_BYTES);
                 let reason = format!("it sends less than {least} in {} s", (2 * self.silence).as_secs());
                 return Err(HubError::unreachable(origin(address), &reason, true).into());
             }

@@ -1,5 +1,7 @@
 //! Options as TRL's command line has them, `--key value ...`, as `key=value`.
 
+use tamis_config::render::scalar;
+
 use super::owner::Owner;
 use super::trl::{LISTS, SWITCHES};
 use super::{entry, is_foreign_name};
@@ -110,7 +112,7 @@ fn as_flag(text: &str) -> &'static str {
 fn quote_item(item: &str) -> String {
     let is_plain =
         !item.is_empty() && item.chars().all(|c| c.is_ascii_alphanumeric() || "_./-+@".contains(c));
-    if is_plain { item.to_owned() } else { serde_json::Value::String(item.to_owned()).to_string() }
+    if is_plain { item.to_owned() } else { scalar(item) }
 }
 
 #[cfg(test)]

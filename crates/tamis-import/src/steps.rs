@@ -49,7 +49,8 @@ use crate::owner::Owner;
 use crate::ragen::sections;
 use crate::shared::learner::{layers, of_torch};
 use crate::table::columns;
-use crate::translator::{Translator, limit_text, quote};
+use crate::translator::{Translator, limit_text};
+use tamis_config::render::scalar;
 use tamis_config::tree::{Value, parse_float};
 
 /// Applies a rule of a system's table.
@@ -123,7 +124,9 @@ fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut
         }
         "stop" => {}
         _ => {
-            let sets = if matches!(verb, "add" | "torch") { rest } else { becomes };
+            let is_verb = matches!(verb, "add" | "torch");
+            assert!(is_verb || verb.contains('='), "no verb `{verb}` in a step of {owner}");
+            let sets = if is_verb { rest } else { becomes };
             for (ours, value) in filled_pairs(sets, first, default, t) {
                 match verb {
                     "add" => t.append(&keys, &ours, &value),
@@ -144,7 +147,9 @@ fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut
 /// `a=1 & b=2` as pairs, without those that have no value; `environment*` is each environment.
 fn filled_pairs(text: &str, first: &str, default: &str, t: &mut Translator) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
-    for (ours, value) in text.split(" & ").filter_map(|pair| pair.split_once('=')) {
+    for pair in text.split(" & ") {
+        let (ours, value) =
+            pair.split_once('=').unwrap_or_else(|| unreachable!("no `=` in `{pair}` of a step"));
         let Some(value) = fill(value, first, default, t) else { continue };
         match ours.strip_prefix("environment*") {
             Some(name) => {
@@ -185,17 +190,17 @@ fn stand_in(form: &str, key: &str, default: &str, t: &mut Translator) -> Option<
         "cut" => number(t)?.max(0.0).to_string(),
         "limit" => limit_text(number(t)?),
         "flag" => t.flag(key, default == "true").to_string(),
-        "quote" => quote(&t.text(key)?),
-        "trim" => quote(t.text(key)?.trim()),
+        "quote" => scalar(&t.text(key)?),
+        "trim" => scalar(t.text(key)?.trim()),
         "lower" => text(t)?.to_lowercase(),
         "left" => text(t)?.split_once('_')?.0.to_owned(),
         "right" => text(t)?.split_once('_')?.1.to_owned(),
         "parent" => {
             let parent = part(std::path::Path::new(&t.text(key)?).parent().map(std::path::Path::as_os_str));
-            quote(parent.as_deref().filter(|parent| !parent.is_empty()).unwrap_or("."))
+            scalar(parent.as_deref().filter(|parent| !parent.is_empty()).unwrap_or("."))
         }
         "name" => {
-            quote(&part(std::path::Path::new(&t.text(key)?).file_name()).unwrap_or_else(|| "run".to_owned()))
+            scalar(&part(std::path::Path::new(&t.text(key)?).file_name()).unwrap_or_else(|| "run".to_owned()))
         }
         "layers" => layers(key, default, t)?,
         "ours" => t.value_of(key).unwrap_or_else(|| default.to_owned()),
@@ -288,7 +293,7 @@ fn holds(term: &str, owner: Owner, t: &mut Translator) -> bool {
 mod tests {
     use super::*;
 
-    /// A name of a condition or of a rule that there is not would panic.
+    /// A verb, and a name of a condition or of a rule, that there is not would panic.
     #[test]
     fn every_step_names_what_there_is() {
         for owner in Owner::ALL {
@@ -319,5 +324,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "no verb `prat` in a step of verl")]
+    fn a_misspelt_verb_panics() {
+        step(Owner::Verl, ["a", "", "prat of b", ""], &mut Translator::default());
     }
 }

@@ -48,7 +48,10 @@ pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
             } else {
                 beginnings.split('|').map(for_each).collect::<Vec<_>>().join("\n").leak()
             };
-            Rule { owner, stage: stage.parse().unwrap_or(u8::MAX), name, steps }
+            // One without a stage is only taken by others.
+            let stage = if stage.is_empty() { Ok(u8::MAX) } else { stage.parse() };
+            let stage = stage.unwrap_or_else(|_| unreachable!("the stage of the rule `{name}` is no number"));
+            Rule { owner, stage, name, steps }
         })
         .collect();
     let (notes, rows): (Vec<_>, Vec<_>) =

@@ -371,8 +371,3 @@ pub(super) fn point(node: &mut Node, origin: &Origin) {
 pub(super) fn limit_text(limit: f64) -> String {
     if limit > 0.0 { limit.to_string() } else { "null".to_owned() }
 }
-
-/// A text that YAML takes for nothing else.
-pub(super) fn quote(text: &str) -> String {
-    serde_json::Value::String(text.to_owned()).to_string()
-}

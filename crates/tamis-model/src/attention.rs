@@ -217,7 +217,8 @@ pub(crate) fn score_heads(
         level,
         shape,
         &Left::rows(queries, strides.0),
-        (&Right::panels(span.first.keys, head.dim), span.apart),
+        &Right::panels(span.first.keys, head.dim),
+        span.apart,
         &mut Out::rows(scores, strides.1),
         ChainStart::Zero,
     );
@@ -241,7 +242,8 @@ pub(crate) fn mix_heads(
         level,
         shape,
         &Left::rows(weights, strides.0),
-        (&Right::rows(span.first.values, head.stride), span.apart),
+        &Right::rows(span.first.values, head.stride),
+        span.apart,
         &mut Out::rows(out, strides.1),
         begin,
     );

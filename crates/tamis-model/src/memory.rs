@@ -1,6 +1,7 @@
 //! Estimates the memory of training or generation, before it is allocated.
 
 use std::fmt;
+use tamis_core::figure;
 
 use crate::attention::Head;
 use crate::config::{OutputHead, TransformerConfig};
@@ -227,9 +228,8 @@ impl fmt::Display for MemoryEstimate {
     /// `1.2 GiB (weights 0.3, gradients 0.3, ...)`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.total();
-        let (unit, name) =
-            if total >= 1 << 30 { (f64::from(1 << 30), "GiB") } else { (f64::from(1 << 20), "MiB") };
-        write!(formatter, "{:.1} {name} (", total as f64 / unit)?;
+        let unit = figure::byte_unit(total).0 as f64;
+        write!(formatter, "{} (", figure::bytes(total))?;
         let parts = [
             ("weights", self.weights),
             ("gradients", self.gradients),
@@ -240,8 +240,8 @@ impl fmt::Display for MemoryEstimate {
             ("generation", self.generation),
             ("critic", self.critic),
         ];
-        for (i, (part, bytes)) in parts.into_iter().filter(|part| part.1 > 0).enumerate() {
-            write!(formatter, "{}{part} {:.1}", if i > 0 { ", " } else { "" }, bytes as f64 / unit)?;
+        for (i, (part, taken)) in parts.into_iter().filter(|part| part.1 > 0).enumerate() {
+            write!(formatter, "{}{part} {:.1}", if i > 0 { ", " } else { "" }, taken as f64 / unit)?;
         }
         write!(formatter, ")")
     }
@@ -322,7 +322,7 @@ mod tests {
             (MemoryEstimate::new(&config, &plan).generation / 4 - others as u64) / 32
         };
         assert_eq!([16, 17, 65, 66, 5000].map(cached), [0, 512, 512, 1024, 2048]);
-        insta::assert_snapshot!(estimate, @"0.2 MiB (weights 0.0, gradients 0.0, optimizer moments 0.0, reference 0.0, generation 0.1)");
+        insta::assert_snapshot!(estimate, @"159.2 KiB (weights 12.2, gradients 12.2, optimizer moments 24.4, reference 12.2, generation 98.2)");
     }
 
     #[test]

@@ -204,7 +204,8 @@ pub(crate) fn product_apart(
     level: SimdLevel,
     shape: ProductShape,
     left: &Left,
-    (right, apart): (&Right, usize),
+    right: &Right,
+    apart: usize,
     out: &mut Out,
     begin: ChainStart,
 ) {

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tamis_core::fault;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, ConfigError, Llama3Scaling, Model, SaveDtype, TransformerConfig};
 
@@ -34,13 +35,7 @@ fn tiny(architecture: Architecture) -> Model {
 
 /// The chain of an error's messages, without the temporary folder's name.
 fn message(error: &dyn Error, folder: &Path) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text.replace(&folder.display().to_string(), "DIR")
+    fault::chain(error).replace(&folder.display().to_string(), "DIR")
 }
 
 fn load_error(folder: &Path) -> String {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use tamis_core::fault;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
@@ -219,13 +220,7 @@ fn it_learns_a_value_and_goes_on_from_its_files() {
 
 /// The chain of an error's messages, without the temporary folder's name.
 fn message(error: &dyn Error, folder: &Path) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text.replace(&folder.display().to_string(), "DIR")
+    fault::chain(error).replace(&folder.display().to_string(), "DIR")
 }
 
 #[test]

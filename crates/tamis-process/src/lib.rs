@@ -20,3 +20,4 @@ pub use line_child::{ChildHandle, ChildSettings, Copy, Errors, LineChild, comman
 pub use lines::{LONGEST_LINE, Line, Lines};
 pub use marked::kill_marked;
 pub use run::{ProgramError, Ran, ask, run};
+pub use tail::{ending, last_lines};

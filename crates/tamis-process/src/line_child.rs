@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::group::{ProcessGroup, Reach};
-use crate::tail::Tail;
+use crate::tail::{Tail, last_lines};
 
 /// Interval at which a wait looks whether a process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -219,9 +219,7 @@ impl LineChild {
     /// The last lines of its standard error, if that is kept. What a grandchild may still write is not waited
     /// for.
     pub fn last_words(&self, most_lines: usize) -> String {
-        let text = self.handle.tail.text(self.grace);
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        lines[lines.len().saturating_sub(most_lines)..].join("\n")
+        last_lines(&self.handle.tail.text(self.grace), most_lines, |_| true)
     }
 
     /// Kills it and what is in its reach, at once.

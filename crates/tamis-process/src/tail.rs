@@ -1,8 +1,19 @@
-//! What a child writes to a pipe: all of it, or the end of it for messages.
+//! What a child writes: all of it, or the end of it for messages.
 
 use std::io::Read;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// The last lines of an output, so many at most, of those that are to be shown.
+pub fn last_lines(output: &str, most: usize, is_shown: impl Fn(&str) -> bool) -> String {
+    let lines: Vec<&str> = output.trim_end().lines().filter(|line| is_shown(line)).collect();
+    lines[lines.len().saturating_sub(most)..].join("\n")
+}
+
+/// The last lines of an output as the end of a message; nothing if there are none.
+pub fn ending(output: &str, lines: &str) -> String {
+    if lines.is_empty() { String::new() } else { format!("; its {output} ends:\n{lines}") }
+}
 
 #[derive(Debug, Default)]
 struct Kept {

@@ -7,7 +7,7 @@ use tamis_core::objective::{self as core, Aggregation};
 use tamis_core::ragged::Ragged;
 
 use crate::error::{column_error, refused};
-use crate::rows::{flat, lengths_of, read};
+use crate::rows::{Rows, flat, lengths_of, read};
 
 /// What the means of a loss divide by: tokens, trajectories and groups with an unmasked token, counted over
 /// the whole optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are
@@ -34,9 +34,10 @@ pub(crate) struct Cuts {
 
 impl Cuts {
     /// From the first column's own rows, otherwise from offsets.
-    pub(crate) fn of(
+    pub(crate) fn of<T>(
         py: Python<'_>,
-        (name, num_values, rows): (&str, usize, Option<&[usize]>),
+        name: &str,
+        first: &Rows<T>,
         offsets: Option<&Bound<'_, PyAny>>,
         mask: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
@@ -44,7 +45,8 @@ impl Cuts {
             None => None,
             Some(offsets) => Some(lengths_of(&flat::<usize>(offsets, "offsets")?, "offsets", py)?),
         };
-        let Some(lengths) = given.or_else(|| rows.map(<[usize]>::to_vec)) else {
+        let num_values = first.values.len();
+        let Some(lengths) = given.or_else(|| first.lengths.clone()) else {
             let message = format!("column `{name}` has no rows: pass one row per trajectory, or `offsets`");
             return Err(column_error(py, &message));
         };
@@ -80,7 +82,8 @@ impl Counts {
         aggregations: &[Aggregation],
         group_sizes: Option<&Bound<'_, PyAny>>,
         normalisers: Option<&Normalisers>,
-        (group_tokens, group_sequences): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+        group_tokens: Option<&Bound<'_, PyAny>>,
+        group_sequences: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let sizes = group_sizes.map(|sizes| flat::<usize>(sizes, "group_sizes")).transpose()?;
         let needs_groups = aggregations

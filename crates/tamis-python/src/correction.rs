@@ -106,7 +106,7 @@ impl Correction {
         mask: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Corrected> {
         let old = read::<f64>(old, "old")?;
-        let cuts = Cuts::of(py, ("old", old.values.len(), old.lengths.as_deref()), offsets, mask)?;
+        let cuts = Cuts::of(py, "old", &old, offsets, mask)?;
         let behaviour = read::<f64>(behaviour, "behaviour")?;
         let columns = SamplerColumns {
             offsets: &cuts.offsets,

@@ -131,8 +131,7 @@ impl<T: Cell + Real> Batch<T> {
         passed: &Passed<'_, '_>,
         objective: &core::Objective,
     ) -> PyResult<Self> {
-        let first = ("logprob", logprob.values.len(), logprob.lengths.as_deref());
-        let cuts = Cuts::of(py, first, passed.offsets, passed.mask)?;
+        let cuts = Cuts::of(py, "logprob", &logprob, passed.offsets, passed.mask)?;
         let advantage = read::<f64>(passed.advantage, "advantage")?;
         let (num_sequences, num_tokens) = (cuts.lengths.len(), logprob.values.len());
         let has_rows = advantage.lengths.is_some();
@@ -149,7 +148,8 @@ impl<T: Cell + Real> Batch<T> {
             &aggregations,
             passed.group_sizes,
             passed.normalisers,
-            (passed.group_tokens, passed.group_sequences),
+            passed.group_tokens,
+            passed.group_sequences,
         )?;
         let column = |column: Option<&Bound<'_, PyAny>>, name| {
             column.map(|column| Ok::<_, PyErr>(read::<T>(column, name)?.values)).transpose()

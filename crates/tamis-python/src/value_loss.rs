@@ -98,10 +98,10 @@ impl ValueLoss {
         normalisers: Option<&Normalisers>,
     ) -> PyResult<ValueEvaluation> {
         let values = read::<f64>(values, "values")?;
-        let first = ("values", values.values.len(), values.lengths.as_deref());
-        let cuts = Cuts::of(py, first, offsets, mask)?;
-        let of_groups = (group_tokens, group_sequences);
-        let counts = Counts::of(py, &cuts, &[self.term.aggregation], group_sizes, normalisers, of_groups)?;
+        let cuts = Cuts::of(py, "values", &values, offsets, mask)?;
+        let aggregations = [self.term.aggregation];
+        let counts =
+            Counts::of(py, &cuts, &aggregations, group_sizes, normalisers, group_tokens, group_sequences)?;
         let (old, returns) = (read::<f64>(old, "old")?, read::<f64>(returns, "returns")?);
         let columns = CriticColumns {
             offsets: &cuts.offsets,

@@ -96,7 +96,7 @@ impl Fleet {
         interrupted: Arc<AtomicBool>,
         say: Box<dyn FnMut(FleetMessage) + Send>,
     ) -> Result<Self, GeneratorError> {
-        Self::connect_moving((servers, None), settings, clock, bell, interrupted, say)
+        Self::connect_moving(servers, None, settings, clock, bell, interrupted, say)
     }
 
     /// The same of servers that may move. One that has moved is taken for a server that was started again:
@@ -105,7 +105,8 @@ impl Fleet {
     /// # Errors
     /// As [`Self::connect`].
     pub fn connect_moving(
-        (servers, moves): (Vec<Box<dyn Server>>, Option<Moves>),
+        servers: Vec<Box<dyn Server>>,
+        moves: Option<Moves>,
         settings: FleetSettings,
         clock: Box<dyn Clock>,
         bell: Bell,

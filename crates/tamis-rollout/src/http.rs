@@ -22,6 +22,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tamis_core::fault;
+use tamis_core::fault::chain;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Bell;
@@ -399,7 +400,7 @@ async fn ask(connections: Connections, sending: Sending, limit: usize) -> Exchan
     };
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            let detail = format!("after {} bytes of an answer: {}", answer.body.len(), causes(&error));
+            let detail = format!("after {} bytes of an answer: {}", answer.body.len(), chain(&error));
             Fault::new(FaultClass::HalfBody, detail)
         })?;
         if let Some(data) = frame.data_ref() {
@@ -414,20 +415,5 @@ async fn ask(connections: Connections, sending: Sending, limit: usize) -> Exchan
 
 fn before_an_answer(error: &ClientError) -> Fault {
     let class = if error.is_connect() { FaultClass::Connect } else { FaultClass::Reset };
-    Fault::new(class, causes(error))
-}
-
-/// An error with what caused it, on one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    text
+    Fault::new(class, chain(error))
 }

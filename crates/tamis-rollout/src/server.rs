@@ -26,7 +26,7 @@ use tamis_text::tokenizer::Tokenizer;
 pub use probe::{FILE as PROBE_FILE, Probe};
 pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
 pub use publication::HANDLES;
-pub use sending::{GRACE, Past, Restart, Sender, TRANSFER};
+pub use sending::{GRACE, Past, Restart, SendTimes, Sender, TRANSFER};
 pub use settings::{OtherLogprobs, ServerSettings};
 
 use checking::Checking;

@@ -626,17 +626,6 @@ mod tests {
         }
     }
 
-    /// The error and its causes.
-    fn chain(error: &JournalError) -> String {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        text
-    }
-
     #[test]
     fn messages() {
         let folder = tempfile::tempdir().expect("folder");
@@ -665,7 +654,7 @@ mod tests {
         insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and \
              continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on \
              another disk (`run.dir`); files written before are whole");
-        insta::assert_snapshot!(chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
+        insta::assert_snapshot!(tamis_core::fault::chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
         let removed = JournalError::Removed { path: "journal".into(), first: 900, from: 80 };
         insta::assert_snapshot!(shown(removed), @"read `journal`: it begins at byte 900, and the checkpoint needs it from byte 80 on");
         let damaged = JournalError::Damaged { path: "journal".into(), at: 80 };

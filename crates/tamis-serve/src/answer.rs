@@ -73,17 +73,15 @@ pub(crate) trait RouteFormat: Send {
 }
 
 impl OpenRequest {
-    /// From the fields that all routes have; `alternatives` as in
-    /// [`num_alternatives`](tamis_model::SamplingParams::num_alternatives).
+    /// From the fields that all routes have.
     pub(crate) fn read(
         app: &Arc<App>,
         fields: Fields<'_>,
         id: String,
-        mut how: HowSampled,
+        how: HowSampled,
         prompts: Vec<Vec<u32>>,
-        (logprobs, alternatives): (Option<usize>, Option<usize>),
+        logprobs: Option<usize>,
     ) -> Result<Self, ApiError> {
-        how.params.num_alternatives = alternatives;
         let options = fields.object("stream_options", "stream_options.")?;
         let is_streamed = fields.flag("stream")?;
         if is_streamed && how.scores_prompt {

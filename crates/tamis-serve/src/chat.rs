@@ -42,9 +42,10 @@ pub(crate) async fn answer(
         Some(count) => Some(count),
         None => fields.count("max_tokens", 1, i64::MAX)?,
     };
-    let how = app.how_sampled(fields, fields, max_tokens, app.max_model_len()).await?;
+    let mut how = app.how_sampled(fields, fields, max_tokens, app.max_model_len()).await?;
     let id = format!("chatcmpl-{}", app.request_id(fields, request_id)?);
-    let logprobs = (wants_logprobs.then(|| top.unwrap_or(0)), top.filter(|&count| count > 0));
+    how.params.num_alternatives = top.filter(|&count| count > 0);
+    let logprobs = wants_logprobs.then(|| top.unwrap_or(0));
     let asked = OpenRequest::read(app, fields, id, how, vec![prompt], logprobs)?;
     drop(body);
     asked.answer(Chat, false).await

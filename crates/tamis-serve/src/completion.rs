@@ -34,9 +34,9 @@ pub(crate) async fn answer(
     let prompts = prompts(app, fields).await?;
     let logprobs = fields.count("logprobs", 0, MOST_ALTERNATIVES)?;
     let max_tokens = fields.count("max_tokens", 1, i64::MAX)?;
-    let how = app.how_sampled(fields, fields, max_tokens, MAX_TOKENS).await?;
+    let mut how = app.how_sampled(fields, fields, max_tokens, MAX_TOKENS).await?;
     let id = format!("cmpl-{}", app.request_id(fields, request_id)?);
-    let logprobs = (logprobs, logprobs.filter(|&count| count > 0));
+    how.params.num_alternatives = logprobs.filter(|&count| count > 0);
     let asked = OpenRequest::read(app, fields, id, how, prompts, logprobs)?;
     drop(body);
     asked.answer(Completion, true).await

@@ -41,9 +41,10 @@ pub(crate) async fn answer(
     };
     let logprobs = sampling.count("logprobs", 0, MOST_ALTERNATIVES)?;
     let max_tokens = sampling.count("max_tokens", 1, i64::MAX)?;
-    let how = app.how_sampled(sampling, fields, max_tokens, MAX_TOKENS).await?;
+    let mut how = app.how_sampled(sampling, fields, max_tokens, MAX_TOKENS).await?;
     let id = format!("generate-tokens-{}", app.request_id(fields, request_id)?);
-    let asked = OpenRequest::read(app, fields, id, how, vec![prompt], (logprobs, logprobs))?;
+    how.params.num_alternatives = logprobs;
+    let asked = OpenRequest::read(app, fields, id, how, vec![prompt], logprobs)?;
     drop(body);
     asked.answer(Generate { is_text }, false).await
 }

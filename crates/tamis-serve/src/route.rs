@@ -112,9 +112,9 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
         "/reset_prefix_cache" => control::reset_prefix_cache(app, query).await,
         _ => {
             let (most, patience) = (app.settings.max_body_bytes, app.settings.idle_timeout);
-            let limits = (&app.room, BodyLimits { most, patience });
+            let limits = BodyLimits { most, patience };
             let form = JsonForm { takes_any_form: false, too_large: ApiError::too_large };
-            let body = Document::read(&parts.headers, body, limits, form).await?;
+            let body = Document::read(&parts.headers, body, &app.room, limits, form).await?;
             match path {
                 "/abort_requests" => control::abort(app, &body.value, true).await,
                 "/inference/v1/abort_requests" => control::abort(app, &body.value, false).await,

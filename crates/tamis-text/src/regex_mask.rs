@@ -9,7 +9,7 @@ use regex_automata::util::primitives::StateID;
 use regex_automata::util::start::Config as Start;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, MatchKind};
-use tamis_core::fault::Fault;
+use tamis_core::fault::{Fault, causes};
 use thiserror::Error;
 
 use crate::tokenizer::Tokenizer;
@@ -275,8 +275,7 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(|error| in_one_line(&error.to_string())).collect::<Vec<_>>().join(": ")
+    causes(error).iter().map(|cause| in_one_line(cause)).collect::<Vec<_>>().join(": ")
 }
 
 /// An error that shows the expression with a mark under the place and says behind it what is wrong there.

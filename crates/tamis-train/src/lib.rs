@@ -12,7 +12,6 @@
 
 pub mod api_key;
 pub mod assemble;
-pub mod bytes;
 pub mod checkpoint;
 pub mod credit;
 pub mod error;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use tamis_core::figure;
 use tamis_lab::report::{PageOptions, StepRange, page};
 use tamis_run::directory::REPORT;
 use tamis_run::durable::Disk;
@@ -35,11 +36,11 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
     let plural =
         |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
     show(&format!(
-        "{}: {}, {}, {:.1} MB\n",
+        "{}: {}, {}, {}\n",
         out.display(),
         plural(made.num_steps as u64, "step", "steps"),
         plural(made.num_trajectories, "trajectory", "trajectories"),
-        made.html.len() as f64 / 1e6
+        figure::bytes(made.html.len() as u64)
     ))?;
     Ok(0)
 }

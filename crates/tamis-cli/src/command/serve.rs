@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tamis_core::fault;
 use tamis_import::load_for_evaluation;
 use tamis_run::log::progress::Console;
 use tamis_serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
@@ -108,7 +109,7 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
         template_arguments: codec.template_arguments().clone(),
         end_token_ids: codec.end_token_ids().to_vec(),
         load: Box::new(|path| {
-            let model = policy::load(path).map_err(|error| format_chain(&error))?;
+            let model = policy::load(path).map_err(|error| fault::chain(&error))?;
             warn_of_head(path);
             Ok(model)
         }),
@@ -126,20 +127,6 @@ fn warn_of_head(folder: &Path) {
 /// Tokenizer and template as they lie in a folder.
 fn own_codec(folder: &Path) -> Result<Codec, CodecError> {
     Codec::new(Tokenizer::load(folder)?, None, serde_json::Map::new(), Some(folder))
-}
-
-/// An error with its causes in one line.
-fn format_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 fn settings(arguments: &ServeArguments) -> Result<ServeSettings, Failure> {

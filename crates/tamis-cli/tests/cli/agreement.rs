@@ -26,7 +26,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["model.init.tokenizer=folder"], "`model.init.tokenizer`: there is no file folder/tokenizer.json"),
     (&["model.chat_template=none.jinja"], "`model.chat_template`: failed to read the template none.jinja"),
     (&["model.chat_template=bad.jinja"], "the chat template does not parse"),
-    (&["model.chat_template=long.jinja"], "it has 1 MiB, and 1 MiB is the most that is read"),
+    (&["model.chat_template=long.jinja"], "it has 1.0 MiB, and 1.0 MiB is the most that is read"),
     (&["reward=[{kind: python, path: none.py}]"], "`reward[0].path`: there is no file none.py"),
     (
         &["reward=[{kind: python, path: rows.jsonl, python: no-such-python}]"],
@@ -398,7 +398,7 @@ error: the file is UTF-16, not UTF-8
     insta::assert_snapshot!(message("large.yaml"), @"
 exit code 2
 ----- stderr
-error: failed to read large.yaml: it has 16 MiB, and 16 MiB is the most that is read
+error: failed to read large.yaml: it has 16.0 MiB, and 16.0 MiB is the most that is read
 
 1 error in the configuration
 ");

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use tamis_core::figure;
 use tamis_model::SimdLevel;
-use tamis_train::bytes::human;
 
 use super::{Finding, Topic};
 use crate::plan::machines::{Machine, find_gpus};
@@ -34,7 +34,8 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
     found.push(Finding::good(format!(
         "{}, {}; {}",
         here.cores.map_or("processor cores unknown".to_owned(), |cores| format!("{cores} processor cores")),
-        here.memory.map_or("memory unknown".to_owned(), |bytes| format!("{} of memory free", human(bytes))),
+        here.memory
+            .map_or("memory unknown".to_owned(), |bytes| format!("{} of memory free", figure::bytes(bytes))),
         engine()
     )));
     let gpus = find_gpus();
@@ -47,10 +48,10 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
             found.push(Finding::good(format!("NVIDIA driver {}", driver().unwrap_or("unknown".to_owned()))));
             found.extend(other_order(std::env::var("CUDA_DEVICE_ORDER").ok().as_deref()));
             found.extend(gpus.iter().map(|gpu| {
-                let text = format!("GPU {}: {}, {}", gpu.id, gpu.name, human(gpu.memory));
+                let text = format!("GPU {}: {}, {}", gpu.id, gpu.name, figure::bytes(gpu.memory));
                 if gpu.used > 1 << 29 {
                     Finding::bad(
-                        format!("{text}, of which other processes have {}", human(gpu.used)),
+                        format!("{text}, of which other processes have {}", figure::bytes(gpu.used)),
                         "end them (`nvidia-smi` lists them), or leave it out by `CUDA_VISIBLE_DEVICES`",
                     )
                 } else {
@@ -68,14 +69,14 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
     }
     found.push(match free_disk(run_dir) {
         Some(bytes) => {
-            Finding::good(format!("run directories ({}): {} free", run_dir.display(), human(bytes)))
+            Finding::good(format!("run directories ({}): {} free", run_dir.display(), figure::bytes(bytes)))
         }
         None => {
             Finding::note(format!("run directories ({}): nobody knows how much is free", run_dir.display()))
         }
     });
     if let Some(bytes) = free_disk(Path::new("/dev/shm")) {
-        let text = format!("shared memory (/dev/shm): {} free", human(bytes));
+        let text = format!("shared memory (/dev/shm): {} free", figure::bytes(bytes));
         found.push(if bytes >= LEAST_SHARED {
             Finding::good(text)
         } else {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tamis_config::locate::{Extent, Locate};
 use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
+use tamis_core::figure;
 use tamis_rollout::launch::LaunchError;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::loggers::{SET_URI, is_place_open};
 use tamis_train::assemble::policy::shape_before_data;
-use tamis_train::bytes::human;
 use tamis_train::interrupt::{Halt, Interrupt};
 use tamis_train::python_program::interpreter;
 
@@ -159,7 +159,7 @@ fn programs(config: &Config, there: &There, found: &mut Vec<Finding>) {
     if !config.launches_servers() {
         return;
     }
-    let command = ServerCommand::new(&config.rollout, config.intake(), Path::new("MODEL"), ("HOST", "PORT"));
+    let command = ServerCommand::new(&config.rollout, config.intake(), Path::new("MODEL"), "HOST", "PORT");
     let Some(program) = command.words.first() else { return };
     let is_on_ray = config.cluster.launcher == LauncherKind::Ray;
     let where_ = if is_on_ray { ", on every node that a server may be on" } else { "" };
@@ -250,8 +250,12 @@ fn disks(config: &Config, sizes: &ModelSizes, found: &mut Vec<Finding>) {
     let kept = config.checkpoint.keep_last.unwrap_or(1) as u64 + 1;
     let mut room = |what: String, folder: &Path, needed: u64| {
         let Some(free) = super::machine::free_disk(folder) else { return };
-        let text =
-            format!("{what}: {} in {}, where {} are free", human(needed), folder.display(), human(free));
+        let text = format!(
+            "{what}: {} in {}, where {} are free",
+            figure::bytes(needed),
+            folder.display(),
+            figure::bytes(free)
+        );
         found.push(if free >= needed {
             Finding::good(text)
         } else {
@@ -261,7 +265,7 @@ fn disks(config: &Config, sizes: &ModelSizes, found: &mut Vec<Finding>) {
             )
         });
     };
-    room(format!("{kept} checkpoints of {}", human(each)), &config.run.dir, each * kept);
+    room(format!("{kept} checkpoints of {}", figure::bytes(each)), &config.run.dir, each * kept);
     if config.samples_at_servers() {
         let number = if config.learner.backend == LearnerBackend::Torch && config.learner.device != "cpu" {
             2
@@ -271,7 +275,7 @@ fn disks(config: &Config, sizes: &ModelSizes, found: &mut Vec<Finding>) {
         let versions = config.publish.keep as u64 + 1;
         let folder = config.publish.dir.as_deref().unwrap_or(&config.run.dir);
         room(
-            format!("{versions} versions of published weights of {}", human(number * n)),
+            format!("{versions} versions of published weights of {}", figure::bytes(number * n)),
             folder,
             number * n * versions,
         );

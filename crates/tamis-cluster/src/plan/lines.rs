@@ -1,6 +1,6 @@
 //! The plan in words.
 
-use tamis_train::bytes::human;
+use tamis_core::figure;
 
 use super::machines::{Machine, Machines};
 use super::{Device, LearnerPlan, Plan, ServersPlan, parts};
@@ -27,12 +27,13 @@ impl Plan {
             Machines::Known(machines) | Machines::Named(machines) => machines,
         };
         let describe = |machine: &Machine| {
-            let memory =
-                machine.memory.map_or_else(String::new, |bytes| format!(", {} of memory free", human(bytes)));
+            let memory = machine
+                .memory
+                .map_or_else(String::new, |bytes| format!(", {} of memory free", figure::bytes(bytes)));
             let Some(first) = machine.gpus.first() else { return format!("no GPU{memory}") };
             let least = machine.gpus.iter().map(|gpu| gpu.memory).min().unwrap_or(0);
             let name = if first.name == "GPU" { String::new() } else { format!(" ({})", first.name) };
-            format!("{} with {}{name}{memory}", counted(machine.gpus.len(), "GPU"), human(least))
+            format!("{} with {}{name}{memory}", counted(machine.gpus.len(), "GPU"), figure::bytes(least))
         };
         let Some((first, others)) = machines.split_first() else { return "no machine is there".to_owned() };
         let same = others.iter().all(|other| describe(other) == describe(first));
@@ -92,17 +93,17 @@ impl LearnerPlan {
                 };
                 let of = self.capacity.map_or_else(String::new, |bytes| match (self.device, self.ranks_per_machine) {
                     (Device::Cpu, Some(ranks)) if ranks > 1 => {
-                        format!(" ({ranks} of them have {})", human(bytes))
+                        format!(" ({ranks} of them have {})", figure::bytes(bytes))
                     }
-                    _ => format!(" of {}", human(bytes)),
+                    _ => format!(" of {}", figure::bytes(bytes)),
                 });
                 lines.push(format!(
                     "    {each}: {}{of} before a token is computed: {}",
-                    human(memory.total()),
+                    figure::bytes(memory.total()),
                     parts(&memory.parts)
                 ));
                 if memory.host > 0 {
-                    lines.push(format!("    main memory of all machines: {}", human(memory.host)));
+                    lines.push(format!("    main memory of all machines: {}", figure::bytes(memory.host)));
                 }
             }
         }
@@ -125,9 +126,9 @@ impl ServersPlan {
         {
             let each = if self.on_cpu { "each" } else { "each GPU" };
             let of = self.capacity.map_or_else(String::new, |capacity| {
-                format!(" of the {} that it takes", human(memory.taken(capacity)))
+                format!(" of the {} that it takes", figure::bytes(memory.taken(capacity)))
             });
-            lines.push(format!("    {each}: weights {}{of}", human(weights)));
+            lines.push(format!("    {each}: weights {}{of}", figure::bytes(weights)));
         }
         lines
     }

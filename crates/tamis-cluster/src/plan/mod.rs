@@ -22,13 +22,13 @@ use tamis_config::{
     BackendKind, Config, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, ModelSource, PublishMode,
 };
 
+use tamis_core::figure;
 use tamis_model::TransformerConfig;
 use tamis_train::launcher::RunPlan;
 
 use machines::{Gpu, Machine, Machines};
 use memory::{Kept, MemoryPart, Options, RankMemory, ServerMemory};
 use model_sizes::ModelSizes;
-use tamis_train::bytes::human;
 
 /// A GPU with less is one that PyTorch may leave alone: a display's, where its build is one for CPUs.
 const LEAST_TO_TRAIN_ON: u64 = 16 << 30;
@@ -430,8 +430,8 @@ impl Plan {
                 keys: vec!["learner.gpus_per_node".to_owned(), "model.path".to_owned()],
                 message: format!(
                     "the learner needs {} on each {whose} before a token is computed, and has {}: {}",
-                    human(least),
-                    human(capacity),
+                    figure::bytes(least),
+                    figure::bytes(capacity),
                     parts(&memory.parts)
                 ),
                 hint: format!("what takes less: {}", ways.join(", ")),
@@ -442,7 +442,7 @@ impl Plan {
             .flat_map(|machine| machine.gpus.iter().map(move |gpu| (machine, gpu)))
             .filter(|(_, gpu)| gpu.used > UNNOTICED)
             .map(|(machine, gpu)| {
-                format!("GPU {} of {} has {} in use", gpu.id, machine.name, human(gpu.used))
+                format!("GPU {} of {} has {} in use", gpu.id, machine.name, figure::bytes(gpu.used))
             })
             .collect();
         if !others.is_empty() {
@@ -479,8 +479,8 @@ impl Plan {
                 keys: keys(),
                 message: format!(
                     "a server needs {} on each of its GPUs for its weights, and has {} ({option} {})",
-                    human(weights),
-                    human(taken),
+                    figure::bytes(weights),
+                    figure::bytes(taken),
                     memory.share
                 ),
                 hint: "raise `rollout.launch.tensor_parallel`, or take a smaller model".to_owned(),
@@ -504,10 +504,10 @@ impl Plan {
                 message: format!(
                     "servers share the learner's GPUs: each takes {} ({option} {}), the learner holds {} all the time, \
                      and a GPU has {}",
-                    human(taken),
+                    figure::bytes(taken),
                     memory.share,
-                    human(held),
-                    human(capacity)
+                    figure::bytes(held),
+                    figure::bytes(capacity)
                 ),
                 hint: format!(
                     "give them `{option} {share}` (`rollout.launch.args`){}, or GPUs of their own",
@@ -521,9 +521,9 @@ impl Plan {
                 keys: vec!["rollout.sleep_level".to_owned(), "cluster.colocate".to_owned()],
                 message: format!(
                     "the learner needs {} beside the {} of a server that stays awake, and a GPU has {}",
-                    human(resident.total()),
-                    human(taken),
-                    human(capacity)
+                    figure::bytes(resident.total()),
+                    figure::bytes(taken),
+                    figure::bytes(capacity)
                 ),
                 hint: "set `rollout.sleep_level: 1` (vLLM), or give them GPUs of their own".to_owned(),
             });
@@ -541,7 +541,11 @@ fn computes_in_bf16(config: &Config, device: Device) -> bool {
 
 /// `weights 1.0 GiB, gradients 512.0 MiB`.
 fn parts(parts: &[MemoryPart]) -> String {
-    parts.iter().map(|part| format!("{} {}", part.name, human(part.bytes))).collect::<Vec<_>>().join(", ")
+    parts
+        .iter()
+        .map(|part| format!("{} {}", part.name, figure::bytes(part.bytes)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn ids<'a>(gpus: impl Iterator<Item = &'a Gpu>) -> Vec<String> {

@@ -229,7 +229,7 @@ impl Checker<'_> {
         let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
             let model =
                 self.config.model.path.as_ref().map_or_else(|| "MODEL".into(), ModelSource::for_server);
-            let command = ServerCommand::new(rollout, self.config.intake(), &model, (LOOPBACK, "8000"));
+            let command = ServerCommand::new(rollout, self.config.intake(), &model, LOOPBACK, "8000");
             let hint = if command.words.is_empty() {
                 "set `rollout.servers: [http://HOST:PORT]`".to_owned()
             } else {

@@ -23,7 +23,7 @@ pub use low_success::{LowSuccess, LowSuccessState};
 pub use reward_collapse::{Attempt, CollapseForm, RewardCollapse, RewardCollapseState};
 
 use crate::entry::Entry;
-use crate::figure::{fixed, shortest};
+use crate::figure::{exact_percent, fixed, shortest};
 use crate::settings;
 
 /// The catalogue's entries of this module.
@@ -106,9 +106,9 @@ impl fmt::Display for StopReason {
             Self::RewardCollapse { window, largest, baseline, share } => write!(
                 formatter,
                 "the reward's deviation within groups has collapsed: at most {} in each of the last {window} rounds, \
-                 below {}% of the {} it began with",
+                 below {} of the {} it began with",
                 fixed(*largest, 4),
-                shortest(100.0 * share),
+                exact_percent(*share),
                 fixed(*baseline, 4)
             ),
             Self::LowSuccess { validations, lowest, floor } => write!(

@@ -1,8 +1,9 @@
 //! `min_p`: groups not far behind the best.
 
 use super::pool::SLACK;
-use super::{Filter, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict, percent};
+use super::{Filter, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::figure::exact_percent;
 use crate::settings;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -58,7 +59,7 @@ impl Filter for MinP {
     fn rule(&self) -> String {
         format!(
             "the groups of each round that reach {} of the best, by the {}",
-            percent(self.p),
+            exact_percent(self.p),
             self.pool.describe_ranking()
         )
     }

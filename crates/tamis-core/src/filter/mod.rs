@@ -225,11 +225,6 @@ impl FilterError {
     }
 }
 
-/// A share in percent, without the rounding of the product: 0.07 is 7%.
-fn percent(share: f64) -> String {
-    format!("{}%", shortest((1e12 * share).round() / 1e10))
-}
-
 /// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and
 /// \[P + 1\]).
 ///

@@ -1,7 +1,8 @@
 //! `percentile`: a band of the ranking.
 
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict, percent};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::figure::exact_percent;
 use crate::setting::Ranged as _;
 use crate::settings;
 
@@ -62,8 +63,8 @@ impl Filter for Percentile {
         let Self { low, high, pool } = self;
         format!(
             "the groups of each round from {} to {} of the ranking, by the {}",
-            percent(*low),
-            percent(*high),
+            exact_percent(*low),
+            exact_percent(*high),
             pool.describe_ranking()
         )
     }

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::pool::SLACK;
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict, percent};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::figure::exact_percent;
 use crate::setting::Ranged as _;
 use crate::settings;
 
@@ -40,7 +41,7 @@ impl fmt::Display for Quota {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count(count) => write!(formatter, "{count}"),
-            Self::Fraction(fraction) => formatter.write_str(&percent(*fraction)),
+            Self::Fraction(fraction) => formatter.write_str(&exact_percent(*fraction)),
         }
     }
 }

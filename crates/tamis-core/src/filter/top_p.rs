@@ -1,10 +1,9 @@
 //! `top_p`: the best groups that together hold a share of the mass.
 
 use super::pool::SLACK;
-use super::{
-    Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict, percent,
-};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::figure::exact_percent;
 use crate::setting::Ranged as _;
 use crate::{choice, settings};
 
@@ -150,7 +149,7 @@ impl Filter for TopP {
         let Self { p, mass, pool, .. } = self;
         format!(
             "the groups of each round that hold {} of the {mass} mass, by the {}",
-            percent(*p),
+            exact_percent(*p),
             pool.describe_ranking()
         )
     }

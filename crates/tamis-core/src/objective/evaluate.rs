@@ -21,10 +21,11 @@ impl Objective {
     /// Derivatives and sums of some trajectories of an optimizer batch: one micro-batch, or all of it.
     ///
     /// `normalisers` count the *whole* optimizer batch. Linear in N; reuses the memory of `into`, whose
-    /// contents are overwritten.
+    /// contents are overwritten. The settings are not checked for each micro-batch: [`Self::check`] does
+    /// it once.
     ///
     /// # Errors
-    /// Columns that do not fit together or are missing, settings out of range. NaN in an unmasked value is
+    /// Columns that do not fit together or are missing. NaN in an unmasked value is
     /// not an error: loss and derivatives are NaN then, where the learner's check of the gradient finds it.
     pub fn evaluate<T: Real>(
         &self,
@@ -33,7 +34,6 @@ impl Objective {
         state: &ObjectiveState,
         into: &mut Evaluation<T>,
     ) -> Result<(), ObjectiveError> {
-        self.check()?;
         columns.check()?;
         self.check_columns(columns)?;
         let Evaluation { derivatives, sequences } = into;
@@ -54,13 +54,14 @@ impl Objective {
     }
 
     /// The whole optimizer batch in one call: value, metrics, next state and derivatives. Refuses what
-    /// [`Self::evaluate`] refuses.
+    /// [`Self::check`] and [`Self::evaluate`] refuse.
     pub fn value_and_gradient<T: Real>(
         &self,
         columns: &Columns<'_, T>,
         normalisers: &Normalisers,
         state: &ObjectiveState,
     ) -> Result<(Outcome, Derivatives<T>), ObjectiveError> {
+        self.check()?;
         let mut evaluation = Evaluation::default();
         self.evaluate(columns, normalisers, state, &mut evaluation)?;
         Ok((Outcome::of(&evaluation.sequences, self, state), evaluation.derivatives))

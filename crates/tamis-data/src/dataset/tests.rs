@@ -318,7 +318,10 @@ fn a_line_without_end_is_refused_at_once() {
     let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
     file.as_file().set_len(tamis_file::MAX_LINE + 10).unwrap();
     let error = Dataset::read(&[file.path()], &ReadOptions::default()).unwrap_err().to_string();
-    assert!(error.ends_with(", line 1: the line has more than 64 MiB; write one object per line"), "{error}");
+    assert!(
+        error.ends_with(", line 1: the line has more than 64.0 MiB; write one object per line"),
+        "{error}"
+    );
 }
 
 fn seeing() -> ReadOptions {

@@ -16,6 +16,7 @@ use parquet::record::Field;
 use parquet::schema::types::{ColumnDescPtr, Type};
 use serde_json::{Map, Value};
 use tamis_core::fault;
+use tamis_core::figure;
 
 use super::leaf::{Leaf, Place, Scalar, leaf};
 use super::pages::{Decoded, VALUE_BYTES, general};
@@ -297,7 +298,7 @@ impl RowReader<'_> {
     fn count(&mut self, bytes: u64) -> Result<()> {
         self.num_bytes = self.num_bytes.saturating_add(bytes);
         if self.num_bytes > MAX_ROW {
-            return Err(general(format!("the next row takes more than {}", tamis_file::human(MAX_ROW))));
+            return Err(general(format!("the next row takes more than {}", figure::bytes(MAX_ROW))));
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use parquet::column::reader::{ColumnReader, get_column_reader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescPtr;
+use tamis_core::figure;
 
 use super::compact::Compact;
 use super::delta;
@@ -54,8 +55,8 @@ impl Decoded {
         general(format!(
             "its {} unpack to more than {} of {what}, which no data does; write the rows as JSON lines if they \
              are meant",
-            tamis_file::human(self.file_length),
-            tamis_file::human(limit)
+            figure::bytes(self.file_length),
+            figure::bytes(limit)
         ))
     }
 
@@ -79,7 +80,7 @@ impl Decoded {
             return Err(general(format!(
                 "it claims {num_rows} rows in {}, which no data has; write the rows as JSON lines if they are \
                  meant",
-                tamis_file::human(self.file_length)
+                figure::bytes(self.file_length)
             )));
         }
         Ok(())

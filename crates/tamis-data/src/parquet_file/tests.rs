@@ -157,13 +157,13 @@ fn a_row_has_the_limit_of_a_line() {
     // A text that a dictionary holds once.
     let wide = one_list::<ByteArrayType>(TEXTS, &texts((0..120).map(|_| "x".repeat(600_000))));
     assert!(std::fs::metadata(wide.path()).unwrap().len() < 4 << 20, "the input is small");
-    insta::assert_snapshot!(error(wide.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64 MiB");
+    insta::assert_snapshot!(error(wide.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64.0 MiB");
     // JSON of so many values, though its text is no longer than a row may be.
     let values = format!("[{}0]", "0,".repeat(8_000_000));
     let schema = "message m { required binary x (JSON); }";
     let json =
         write::<ByteArrayType>(schema, WriterProperties::builder(), &texts([values].into_iter()), None);
-    insta::assert_snapshot!(error(json.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64 MiB");
+    insta::assert_snapshot!(error(json.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64.0 MiB");
     // Without its long column the row is a short one.
     let mut without = Records::open_with(wide.path(), |_| false).unwrap();
     assert!(without.next().unwrap().unwrap().values.is_empty());

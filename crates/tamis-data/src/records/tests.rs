@@ -1,8 +1,8 @@
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::json;
+use tamis_core::fault;
 
 use super::*;
 
@@ -24,13 +24,7 @@ fn error(path: &Path) -> String {
 }
 
 fn describe(error: &dyn std::error::Error, folder: &Path) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        write!(text, ": {inner}").unwrap();
-        source = inner.source();
-    }
-    text.replace(&folder.display().to_string(), "FOLDER")
+    fault::chain(error).replace(&folder.display().to_string(), "FOLDER")
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
+use tamis_process::ending;
 use thiserror::Error;
 
 /// Largest magnitude of a score, of its parts, and of their weighted sum: squares, and sums of squares over
@@ -23,7 +24,7 @@ pub enum RewardFailure {
         reason: String,
     },
     /// The process ended, or closed its output, before it had answered.
-    #[error("the process ended ({status}) before it answered{}", tail(stderr))]
+    #[error("the process ended ({status}) before it answered{}", ending("standard error", stderr))]
     Ended {
         /// Exit status in words.
         status: String,
@@ -31,7 +32,7 @@ pub enum RewardFailure {
         stderr: String,
     },
     /// No answer within the time-out; the process was killed.
-    #[error("no answer within {} s; the process was killed{}", timeout.as_secs_f64(), tail(stderr))]
+    #[error("no answer within {} s; the process was killed{}", timeout.as_secs_f64(), ending("standard error", stderr))]
     TimedOut {
         /// The time-out.
         timeout: Duration,
@@ -91,8 +92,4 @@ impl RewardFailure {
             Self::Start { .. } | Self::RestartLimit { .. } | Self::NeverAnswered { .. } | Self::Interrupted
         )
     }
-}
-
-fn tail(stderr: &str) -> String {
-    if stderr.is_empty() { String::new() } else { format!("; its standard error ends:\n{stderr}") }
 }

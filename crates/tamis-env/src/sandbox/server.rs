@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value as Json, json};
-use tamis_process::{ChildSettings, Errors, LineChild, ProgramError, Reach};
+use tamis_process::{ChildSettings, Errors, GuardedFolder, LineChild, ProgramError, Reach};
 
 use super::protection::Protection;
 use super::settings::SandboxSettings;
@@ -90,33 +89,26 @@ impl Warnings {
     }
 }
 
+/// The folder of a harness, with a warning if it cannot be removed: a job may have locked a part of it.
 #[derive(Debug)]
-struct Folder(PathBuf, Warnings);
+struct Folder(GuardedFolder, Warnings);
 
 impl Folder {
     fn make(warnings: &Warnings) -> Result<Self, SandboxError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let parent = std::env::temp_dir();
-        loop {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = parent.join(format!("tamis-sandbox-{}-{number}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Ok(Self(path, warnings.clone())),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    let reason = format!("no folder {}: {error}", path.display());
-                    return Err(SandboxError::Start { python: String::new(), reason });
-                }
-            }
-        }
+        let folder = GuardedFolder::create_in(&parent, "tamis-sandbox-").map_err(|error| {
+            let reason = format!("no folder in {}: {error}", parent.display());
+            SandboxError::Start { python: String::new(), reason }
+        })?;
+        Ok(Self(folder, warnings.clone()))
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        match std::fs::remove_dir_all(&self.0) {
+        match std::fs::remove_dir_all(self.0.path()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                self.1.push(format!("{} cannot be removed ({error})", self.0.display()));
+                self.1.push(format!("{} cannot be removed ({error})", self.0.path().display()));
             }
             _ => {}
         }
@@ -148,7 +140,7 @@ impl Server {
             "folder_mb": settings.folder_mb,
             "max_processes": settings.max_processes,
             "readable": readable,
-            "folder": folder.0,
+            "folder": folder.0.path(),
             "without": place.without,
         });
         let mut command = Command::new(&place.executable);

@@ -82,12 +82,7 @@ fn is_held_out(opening: &str) -> bool {
 
 impl EnvironmentLevels {
     /// The level of a number on a side, and whether it opens as that side's do.
-    fn level(
-        &self,
-        seed: u64,
-        split: Split,
-        (number, most_draws): (u64, u64),
-    ) -> Result<(Prompt, bool), Fault> {
+    fn level(&self, seed: u64, split: Split, number: u64, most_draws: u64) -> Result<(Prompt, bool), Fault> {
         let side = Key::new(seed, Purpose::Environment).with(u64::from(split == Split::HeldOut));
         let side = if self.number > 0 { side.with(u64::MAX).with(self.number as u64) } else { side };
         let mut draw = 0;
@@ -151,7 +146,7 @@ impl EnvironmentLevels {
             // A game that opens in one way does so for ever.
             let is_one = num_wrong > 3 && num_wrong == prompts.len();
             let most_draws = if is_one { 1 } else { MOST_DRAWS };
-            let (prompt, is_right) = self.level(seed, split, (number, most_draws))?;
+            let (prompt, is_right) = self.level(seed, split, number, most_draws)?;
             num_wrong += usize::from(!is_right);
             prompts.push(prompt);
         }

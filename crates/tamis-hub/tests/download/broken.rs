@@ -164,7 +164,7 @@ fn a_hub_that_drips_is_given_up() {
         place.hub.fault(part, 99, Fault::Drip(Duration::from_millis(5)));
         let error = place.model_with(settings, None, Extent::Files).unwrap_err();
         let text = printed(&error);
-        assert!(text.contains("it sends less than 64 KiB in 1 s"), "{text}");
+        assert!(text.contains("it sends less than 64.0 KiB in 1 s"), "{text}");
         assert_eq!(error.kind(), Kind::Unreachable);
     }
 }

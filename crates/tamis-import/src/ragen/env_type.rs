@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 
 use super::symbols;
 use crate::table::columns;
-use crate::translator::quote;
+use tamis_config::render::scalar;
 
 pub(super) struct Environments {
     pub(super) kinds: Vec<EnvType>,
@@ -172,7 +172,7 @@ impl EnvType {
                 None => Outcome::Refused(one_of(&words)),
             },
             "file" if value == "null" => Outcome::NoEffect("null leaves the default".to_owned()),
-            "file" => set(&quote(value)),
+            "file" => set(&scalar(value)),
             "complement" => match value.parse::<f64>() {
                 // Without the rounding 1 - 0.9 is 0.09999999999999998.
                 Ok(prob) => set(&(((1.0 - prob) * 1e12).round() / 1e12).to_string()),

@@ -4,8 +4,9 @@ use super::env_type::{EnvType, OTHER_NAMES, Outcome, Setting, Tag, environments}
 use super::played::{CUSTOM, FILES, MORE, Place, Played, TRAIN_TAGS, VAL_TAGS, num_more_below, places};
 use super::shares::{self, sizes};
 use crate::owner::Owner;
-use crate::translator::{Translator, quote, show};
+use crate::translator::{Translator, show};
 use tamis_config::diagnostic::{Diagnostic, Problem};
+use tamis_config::render::scalar;
 use tamis_config::suggest;
 use tamis_config::table;
 
@@ -76,7 +77,7 @@ pub(crate) fn environment(t: &mut Translator) {
 /// Lists the environments beside the first, of which keys are set then.
 fn list_more(places: &[Place], found: &[Known], t: &mut Translator) {
     let of_kind = |(place, known): (&Place, &Known)| {
-        format!("{{kind: {}, name: {}}}", known.env_type.kind, quote(&place.tag))
+        format!("{{kind: {}, name: {}}}", known.env_type.kind, scalar(&place.tag))
     };
     let more: Vec<String> = places.iter().zip(found).skip(1).map(of_kind).collect();
     let from = places.get(1).map_or(TRAIN_TAGS, |place| place.named_by);
@@ -119,7 +120,7 @@ fn one(place: &Place, known: &Known, t: &mut Translator) {
         let mut push = |ours: &str, value: &str| pairs.push((ours.to_owned(), value.to_owned()));
         push("data.task", "environment");
         push("environment.kind", known.env_type.kind);
-        push("environment.name", &quote(&place.tag));
+        push("environment.name", &scalar(&place.tag));
     }
     let limit = settings(known, place, &mut pairs, t);
     actions(known, place, limit, &mut pairs, t);
@@ -352,7 +353,7 @@ fn words(place: &Place, pairs: &mut Pairs, t: &mut Translator) {
     let key = format!("{custom}env_instruction");
     match t.text(&key) {
         Some(text) if !text.trim().is_empty() => {
-            t.set(&[&key], &format!("{}.prompting.instruction", place.ours), &quote(text.trim()));
+            t.set(&[&key], &format!("{}.prompting.instruction", place.ours), &scalar(text.trim()));
         }
         _ => t.no_effect(&key, "the environment has words of its own here"),
     }

@@ -1,6 +1,7 @@
 //! Keys of what learns. Those systems learn in PyTorch; here PyTorch is one of two.
 
-use crate::translator::{Translator, quote};
+use crate::translator::Translator;
+use tamis_config::render::scalar;
 use tamis_config::tree::Value;
 
 const BACKEND: &str = "learner.backend";
@@ -19,7 +20,7 @@ pub(crate) fn layers(key: &str, default: &str, t: &Translator) -> Option<String>
     match words.as_slice() {
         [all] if all == "all-linear" => Some("null".to_owned()),
         names if !names.is_empty() && names.iter().all(|name| is_name(name)) => {
-            Some(format!("[{}]", names.iter().map(|name| quote(name)).collect::<Vec<_>>().join(", ")))
+            Some(format!("[{}]", names.iter().map(|name| scalar(name)).collect::<Vec<_>>().join(", ")))
         }
         _ => None,
     }

@@ -1,6 +1,7 @@
 //! Loggers.
 
-use crate::translator::{Translator, quote};
+use crate::translator::Translator;
+use tamis_config::render::scalar;
 
 /// The loggers; `always` are added to those that are named.
 pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
@@ -15,7 +16,7 @@ pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
     // The loggers of other systems sort runs by the project, which is a folder here.
     let project = t.text("trainer.project_name");
     let in_project = |kind: &str, place: &str| match &project {
-        Some(project) => format!("{{kind: {kind}, {place}: {}}}", quote(project)),
+        Some(project) => format!("{{kind: {kind}, {place}: {}}}", scalar(project)),
         None => kind.to_owned(),
     };
     // The journal of metrics is always written: resume and reports read it.

@@ -1,6 +1,7 @@
 //! Engines of other systems as servers: those that they start, which the run starts here.
 
-use crate::translator::{Translator, quote, show};
+use crate::translator::{Translator, show};
+use tamis_config::render::scalar;
 
 /// Options of an engine, with the flags of vLLM and of SGLang that they become; a flag that is empty is none.
 struct Flag {
@@ -72,7 +73,7 @@ pub(crate) fn launch(t: &mut Translator, from: &str, arguments: &[(String, Strin
     // A list that is not there cannot be appended to.
     t.set(&[from], "rollout.launch", if arguments.is_empty() { "{}" } else { "{args: []}" });
     for (key, argument) in arguments {
-        t.append(&[key], "rollout.launch.args", &quote(argument));
+        t.append(&[key], "rollout.launch.args", &scalar(argument));
     }
 }
 

@@ -1,6 +1,7 @@
 //! TRL's reward functions.
 
-use crate::translator::{Translator, quote};
+use crate::translator::Translator;
+use tamis_config::render::scalar;
 
 /// Names in TRL's registry by our reward functions; sizes as its script has them.
 fn find_registered(name: &str) -> Option<&'static str> {
@@ -19,7 +20,7 @@ fn find_registered(name: &str) -> Option<&'static str> {
 /// The reward that a model is, named by the last part of its name, as TRL names it.
 fn reward_model(name: &str) -> String {
     let tail = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
-    format!("name: {}, kind: model, path: {}", quote(tail), quote(name))
+    format!("name: {}, kind: model, path: {}", scalar(tail), scalar(name))
 }
 
 /// Reward functions and their weights.
@@ -99,14 +100,14 @@ pub(crate) fn rewards(t: &mut Translator) {
             remarks.push("a module is looked for as a file from the folder that the command is started in");
             format!(
                 "name: {}, kind: python, path: {}, function: {}, style: trl",
-                quote(function),
-                quote(&path),
-                quote(function)
+                scalar(function),
+                scalar(&path),
+                scalar(function)
             )
         } else {
             let reason = format!(
                 "{} is no function of TRL's script, which has {REGISTRY}, or takes a dotted path such as my_module.my_reward",
-                quote(name)
+                scalar(name)
             );
             t.refuse(FUNCTIONS, reason);
             return;

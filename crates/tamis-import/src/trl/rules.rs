@@ -1,8 +1,9 @@
 //! TRL's data, model, validation and options of the generator.
 
 use crate::owner::Owner;
-use crate::translator::{Translator, quote};
+use crate::translator::Translator;
 use tamis_config::hub_name::{HubName, SplitName};
+use tamis_config::render::scalar;
 
 /// Data of a run: a data set on a hub with its configuration and splits, or a file.
 pub(crate) fn data(t: &mut Translator) {
@@ -28,7 +29,7 @@ pub(crate) fn data(t: &mut Translator) {
         _ => Vec::new(),
     };
     if !paths.is_empty() {
-        let list: Vec<String> = paths.iter().map(|path| quote(path)).collect();
+        let list: Vec<String> = paths.iter().map(|path| scalar(path)).collect();
         t.set(&[MIXTURE], "data.train", &format!("[{}]", list.join(", ")));
         t.no_effect(NAME, "datasets are given, and go before it");
     }
@@ -42,11 +43,11 @@ pub(crate) fn data(t: &mut Translator) {
     };
     match (&name, split(TRAIN, "train", t)) {
         (Some(_), Some(split)) => {
-            t.set(&[NAME], "data.train", &quote(&split));
+            t.set(&[NAME], "data.train", &scalar(&split));
             t.part_of(TRAIN, "data.train");
             t.part_of(CONFIGURATION, "data.train");
         }
-        (Some(name), None) => t.set(&[NAME], "data.train", &quote(name)),
+        (Some(name), None) => t.set(&[NAME], "data.train", &scalar(name)),
         (None, _) => t.no_effect(NAME, "null leaves the default"),
     }
     match &configuration {
@@ -65,7 +66,7 @@ pub(crate) fn data(t: &mut Translator) {
         Some(_) => t.refuse(TRAIN, format!("{SPLIT} in dataset_name")),
     }
     if validates(t) && t.whole && !t.has_set("data.val") {
-        let held_out = split(TEST, "test", t).map(|split| quote(&split));
+        let held_out = split(TEST, "test", t).map(|split| scalar(&split));
         let is_file = held_out.is_none();
         let held_out = held_out.unwrap_or_else(|| {
             let split = t.text(TEST).unwrap_or_else(|| "test".to_owned());
@@ -124,10 +125,10 @@ pub(crate) fn model(t: &mut Translator) {
         (Some(name), Some(revision))
             if HubName::parse(&name).is_some() && !std::path::Path::new(&name).exists() =>
         {
-            t.set(&[NAME], "model.path", &quote(&format!("{name}@{revision}")));
+            t.set(&[NAME], "model.path", &scalar(&format!("{name}@{revision}")));
             t.part_of(REVISION, "model.path");
         }
-        (Some(name), _) => t.set(&[NAME], "model.path", &quote(&name)),
+        (Some(name), _) => t.set(&[NAME], "model.path", &scalar(&name)),
         (None, _) => t.no_effect(NAME, "null leaves the default"),
     }
     match revision {
@@ -177,7 +178,7 @@ pub(crate) fn generation(t: &mut Translator) {
             }
         };
         let text = match value {
-            serde_json::Value::String(text) if ours == "stop" => format!("[{}]", quote(text)),
+            serde_json::Value::String(text) if ours == "stop" => format!("[{}]", scalar(text)),
             other => other.to_string(),
         };
         t.set(&[KEY], &format!("rollout.{ours}"), &text);

@@ -7,7 +7,7 @@ use crate::{converted, loaded};
 
 fn command(words: &[&str]) -> String {
     let rollout = loaded(&converted(words)).rollout;
-    ServerCommand::new(&rollout, Intake::Folders, std::path::Path::new("m"), (LOOPBACK, "8000")).to_string()
+    ServerCommand::new(&rollout, Intake::Folders, std::path::Path::new("m"), LOOPBACK, "8000").to_string()
 }
 
 #[test]

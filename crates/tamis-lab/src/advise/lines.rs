@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tamis_config::ScheduleMode;
+use tamis_config::render::scalar;
 use tamis_core::figure::shortest;
 
 use super::cost::Costs;
@@ -52,12 +53,11 @@ fn metric(outcome: &str) -> [&str; 3] {
     }
 }
 
-/// A name as YAML and Hydra read it: in quotes where it is more than letters, digits and marks without a
-/// meaning.
-fn quoted(name: &str, quote: &str) -> String {
+/// A name as Hydra reads it: in quotes where it is more than letters, digits and marks without a meaning.
+fn quoted(name: &str) -> String {
     let is_plain = name.starts_with(char::is_alphabetic)
         && name.chars().all(|of| of.is_alphanumeric() || "_./-".contains(of));
-    if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', quote)) }
+    if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', r"\'")) }
 }
 
 impl Values<'_> {
@@ -125,7 +125,7 @@ impl Values<'_> {
             if self.plan.is_batch_known { format!("max_num_gen_batches: {limit}, ") } else { String::new() };
         lines.extend([
             rollout,
-            format!("filter: {{kind: variance, metric: {}}}", quoted(metric, "''")),
+            format!("filter: {{kind: variance, metric: {}}}", scalar(metric)),
             format!("schedule: {{mode: {mode}, {limit}on_limit: use_partial}}"),
         ]);
         lines
@@ -145,7 +145,7 @@ impl Values<'_> {
         if self.filters {
             let [_, metric, _] = metric(self.outcome);
             lines.push("algorithm.filter_groups.enable=True".to_owned());
-            lines.push(format!("algorithm.filter_groups.metric={}", quoted(metric, r"\'")));
+            lines.push(format!("algorithm.filter_groups.metric={}", quoted(metric)));
             let limit = self.limit().unwrap_or(0);
             lines.extend(is_known.then(|| format!("algorithm.filter_groups.max_num_gen_batches={limit}")));
         }
@@ -178,7 +178,7 @@ impl Values<'_> {
             lines.extend(is_known.then(|| format!("algorithm.dynamic_sample_max_gen_batches={limit}")));
         } else if let Some((low, high)) = window {
             let [.., metric] = metric(self.outcome);
-            lines.push(format!("algorithm.filter_key={}", quoted(metric, r"\'")));
+            lines.push(format!("algorithm.filter_key={}", quoted(metric)));
             lines.extend([format!("algorithm.filter_low={low}"), format!("algorithm.filter_high={high}")]);
             let limit = self.limit().unwrap_or(0);
             lines.extend(is_known.then(|| format!("trainer.max_try_make_batch={limit}")));

@@ -194,8 +194,9 @@ pub struct Advice {
     pub lines: Vec<ConfigLines>,
 }
 
-/// What is computed alike of rollouts and logs.
-struct Rates {
+/// What is found in rollouts or in a log, before it is weighed for a plan.
+struct Found {
+    sample: Sample,
     keep_rates: Vec<KeepRate>,
     /// Those by which costs go, of members that groups may begin with too.
     cost_rates: Vec<KeepRate>,
@@ -206,6 +207,11 @@ struct Rates {
     values: Option<(f64, f64)>,
     /// Whether the groups are those that a filter kept.
     is_kept_alone: bool,
+    histogram: Vec<Bin>,
+    metrics: Vec<MetricAdvice>,
+    findings: Vec<Finding>,
+    changes: finding::Changes,
+    unknown: Vec<String>,
 }
 
 /// The sizes at which keep rates are told.
@@ -249,21 +255,10 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     // Of whole groups a bound is no rate to count costs by.
     let is_bound =
         at_plan.is_some_and(|rate| groups.first_members.is_some() && rate.source == KeepRateSource::AtLeast);
-    let rates = Rates {
-        keep_rates: told,
-        cost_rates,
-        keep: at_plan.map(|rate| rate.rate).filter(|_| !is_bound),
-        pass_rate: found.pass_rate.filter(|_| top.is_some()),
-        spread: found.spread.filter(|_| top.is_some() && !is_kept_alone),
-        values: match groups.scale(groups.outcome) {
-            Scale::Binary { low, top } => Some((low, top)),
-            Scale::Constant(_) | Scale::Many | Scale::None => None,
-        },
-        is_kept_alone,
-    };
+    let keep = at_plan.map(|rate| rate.rate).filter(|_| !is_bound);
     let (mut findings, changes) = of_groups(groups, &plan);
     if groups.are_chosen() {
-        findings.push(of_choice(rates.keep.filter(|_| goes_on_choosing)));
+        findings.push(of_choice(keep.filter(|_| goes_on_choosing)));
     }
     let tokens = unbiased.mean_tokens();
     let sample = Sample {
@@ -301,8 +296,25 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
         ));
     }
     unknown.push("entropy: rollouts do not hold it; texts that repeat stand in for it".to_owned());
-    let histogram = if top.is_some() { histogram::bins(&counted) } else { Vec::new() };
-    finish(source, sample, plan, rates, histogram, metrics(&unbiased), (findings, changes), unknown)
+    let facts = Found {
+        sample,
+        keep_rates: told,
+        cost_rates,
+        keep,
+        pass_rate: found.pass_rate.filter(|_| top.is_some()),
+        spread: found.spread.filter(|_| top.is_some() && !is_kept_alone),
+        values: match groups.scale(groups.outcome) {
+            Scale::Binary { low, top } => Some((low, top)),
+            Scale::Constant(_) | Scale::Many | Scale::None => None,
+        },
+        is_kept_alone,
+        histogram: if top.is_some() { histogram::bins(&counted) } else { Vec::new() },
+        metrics: metrics(&unbiased),
+        findings,
+        changes,
+        unknown,
+    };
+    finish(source, plan, facts)
 }
 
 fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
@@ -395,7 +407,9 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         mean_tokens: None,
         mean_tokens_kept: None,
     };
-    let rates = Rates {
+    let (findings, changes) = of_counts(counts, &plan);
+    let facts = Found {
+        sample,
         cost_rates: keep_rates.clone(),
         keep_rates,
         keep,
@@ -403,22 +417,18 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         spread,
         values: Some((0.0, 1.0)),
         is_kept_alone: false,
+        histogram: Vec::new(),
+        metrics: Vec::new(),
+        findings,
+        changes,
+        unknown,
     };
-    finish(source, sample, plan.clone(), rates, Vec::new(), Vec::new(), of_counts(counts, &plan), unknown)
+    finish(source, plan, facts)
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of one page")]
-fn finish(
-    source: &str,
-    sample: Sample,
-    plan: Plan,
-    rates: Rates,
-    histogram: Vec<Bin>,
-    metrics: Vec<MetricAdvice>,
-    (findings, changes): (Vec<Finding>, finding::Changes),
-    mut unknown: Vec<String>,
-) -> Advice {
-    let Rates { keep_rates, cost_rates, keep, pass_rate, spread, values, is_kept_alone } = rates;
+fn finish(source: &str, plan: Plan, found: Found) -> Advice {
+    let Found { sample, keep_rates, cost_rates, keep, pass_rate, spread, values, is_kept_alone, .. } = found;
+    let Found { histogram, metrics, findings, changes, mut unknown, .. } = found;
     if !plan.is_batch_known {
         unknown.push(format!(
             "the size of a batch: {} groups are an example, which lines leave out (`data.train_batch_size=N` behind the file says it)",

@@ -8,6 +8,7 @@ use crate::Fault;
 use crate::filter::{GroupLayout, Repeats, split_prompts};
 use crate::report::StepRange;
 use serde_json::{Map, Value};
+use tamis_core::fault::chain;
 use tamis_data::columns::Columns;
 use tamis_data::records::{Column, FileFormat, RecordError, Records, lookup};
 
@@ -139,7 +140,7 @@ impl Reader {
                 Ok(record) => record.values,
                 Err(error @ RecordError::Row { .. }) => {
                     self.groups.num_unread += 1;
-                    self.first_fault.get_or_insert_with(|| one_line(&error));
+                    self.first_fault.get_or_insert_with(|| chain(&error));
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -385,16 +386,6 @@ fn first_members(groups: &[Group]) -> Option<usize> {
     }
     let all: u64 = sizes.values().sum();
     sizes.into_iter().find(|(_, number)| number * FEW >= all).map(|(size, _)| size)
-}
-
-fn one_line(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 fn hash(text: &str) -> u64 {

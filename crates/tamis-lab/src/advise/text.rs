@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use tamis_config::shell_word;
 use tamis_core::figure::{fixed, percent};
 use tamis_core::schedule::yields::Screening;
 
@@ -53,11 +54,6 @@ fn between(estimate: Estimate, shown: impl Fn(f64) -> String) -> String {
 
 fn thousands(value: f64) -> String {
     in_thousands(&fixed(value.round(), 0))
-}
-
-/// One word of a shell.
-fn quoted(argument: &str) -> String {
-    format!("'{}'", argument.replace('\'', r"'\''"))
 }
 
 fn named(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
@@ -410,9 +406,8 @@ impl fmt::Display for Advice {
         for lines in &self.lines {
             writeln!(f, "\n{}:", lines.title)?;
             for line in &lines.lines {
-                // What a shell would take apart; tamis gets a file.
-                let is_plain = lines.system == "tamis" || !line.contains([' ', '\'', '"', '$', '`', '\\']);
-                let line = if is_plain { line.clone() } else { quoted(line) };
+                // The others are given in a shell; tamis gets a file.
+                let line = if lines.system == "tamis" { line.clone() } else { shell_word(line) };
                 writeln!(f, "  {line}")?;
             }
         }

@@ -1,5 +1,7 @@
 //! A line without what other programs put around it: colours, the mark of a Ray process, time and level.
 
+use chrono::NaiveDateTime;
+
 /// A line of a log, taken apart.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line<'a> {
@@ -72,22 +74,9 @@ fn level_of(word: &str) -> Option<&'static str> {
 
 /// Seconds of `2024-01-01 10:00:15` and of the like with fractions; `between` stands between day and hour.
 fn seconds_of(text: &str, between: char) -> Option<f64> {
-    let (day, hour) = text.split_once(between)?;
-    let mut day = day.splitn(3, '-').map(str::parse::<u32>);
-    let (year, month, day) = (day.next()?.ok()?, day.next()?.ok()?, day.next()?.ok()?);
-    let mut hour = hour.trim_end_matches('Z').splitn(3, ':');
-    let (hours, minutes) = (hour.next()?.parse::<u32>().ok()?, hour.next()?.parse::<u32>().ok()?);
-    let seconds: f64 = hour.next()?.replace(',', ".").parse().ok()?;
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hours > 23 || minutes > 59 {
-        return None;
-    }
-    // Differences are all that is looked at. Years begin in March, so that a leap day ends one.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
-    let days = f64::from(year) * 365.0 + f64::from(year / 4) - f64::from(year / 100)
-        + f64::from(year / 400)
-        + f64::from((153 * month + 2) / 5 + day);
-    (seconds.is_finite() && (0.0..61.0).contains(&seconds))
-        .then(|| days * 86_400.0 + f64::from(hours * 3600 + minutes * 60) + seconds)
+    let text = text.trim_end_matches('Z').replace(',', ".");
+    let time = NaiveDateTime::parse_from_str(&text, &format!("%Y-%m-%d{between}%H:%M:%S%.f")).ok()?;
+    Some(time.and_utc().timestamp_micros() as f64 / 1e6)
 }
 
 /// The number at the start of a text (`1024`, `1,024`), and what follows it.

@@ -24,6 +24,7 @@ pub fn batch_lines(figures: &BatchFigures) -> [String; 4] {
         format!("Total batches generated: {}", figures.total_batches),
         format!(
             "Average filter rate: {}",
+            // With the digits of verl's summary of filter-group lines.
             figures.average_filter_rate.map_or_else(unknown, |rate| format!("{:.2}%", 100.0 * rate))
         ),
         format!("Total kept prompts: {kept}"),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use tamis_core::fault::chain;
 use tamis_data::columns::{Columns, Ragged};
 use tamis_data::records::RecordError;
 use tamis_run::directory::step_files;
@@ -65,7 +66,7 @@ impl Groups {
         for (step, path) in files.into_iter().filter(|(step, _)| range.contains(*step)) {
             match read(step, &path) {
                 Ok(groups) => found.steps.push(groups),
-                Err(error) => found.unreadable.push((path, describe(&error))),
+                Err(error) => found.unreadable.push((path, chain(&error))),
             }
         }
         found
@@ -101,17 +102,6 @@ impl Groups {
     pub(crate) fn score(&self, group: &GroupFacts) -> f64 {
         if self.score_name() == "reward" || group.metric.is_nan() { group.reward } else { group.metric }
     }
-}
-
-/// An error with its causes, on one line.
-pub(crate) fn describe(error: &RecordError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 fn single(column: Option<Ragged<f64>>, num_rows: usize) -> Vec<f64> {

@@ -5,6 +5,7 @@
 //! is the same in every run, so that runs of the same prompts show the same ones where they can. Of large
 //! groups the members are taken evenly by reward.
 
+use tamis_core::fault::chain;
 use tamis_data::columns::Columns;
 use tamis_data::records::RecordError;
 use tamis_data::rollouts::fixed_columns;
@@ -126,7 +127,7 @@ pub(crate) fn read(
         let share = most / chosen.len() + usize::from(number < most % chosen.len());
         match read_step(groups, step, share) {
             Ok(step) => steps.push(step),
-            Err(error) => failed.push(super::groups::describe(&error)),
+            Err(error) => failed.push(chain(&error)),
         }
     }
     (steps, failed)
@@ -210,7 +211,7 @@ fn read_step(all: &Groups, step: &StepGroups, most: usize) -> Result<SampledStep
         let of_rows: Vec<usize> = shown.iter().map(|(_, row)| *row).collect();
         let scores: Vec<f64> = shown.iter().map(|(place, _)| score_of(*place)).collect();
         let verdict = facts.map_or("", |facts| step.verdict_of(facts));
-        groups.push(read_group(&columns, &of_rows, &scores, (id, verdict, members.len()))?);
+        groups.push(read_group(&columns, &of_rows, &scores, id, verdict, members.len())?);
     }
     Ok(SampledStep {
         step: step.step,
@@ -246,7 +247,9 @@ fn read_group(
     columns: &Columns,
     rows: &[usize],
     score: &[f64],
-    (id, verdict, num_members): (u64, &str, usize),
+    id: u64,
+    verdict: &str,
+    num_members: usize,
 ) -> Result<SampledGroup, RecordError> {
     let number = |name: &str| numbers(columns, name, Some(rows));
     let list = |name: &str| number_lists(columns, name, rows);

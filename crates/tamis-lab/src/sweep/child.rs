@@ -86,8 +86,8 @@ impl Drop for RunChild {
     }
 }
 
-/// The last lines of a log that say something, from a place in it on.
-pub fn last_lines(log: &Path, from: u64, most: usize) -> Vec<String> {
+/// What a log says last, from a place in it on: its last error with all of its lines, or its last lines.
+pub fn last_words(log: &Path, from: u64, most: usize) -> Vec<String> {
     let bytes = tamis_file::read(log, u64::MAX).unwrap_or_default();
     let part = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
     let text = String::from_utf8_lossy(part);
@@ -150,8 +150,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         std::fs::write(&log, "old\nerror: old\none\n\ntwo\nerror: failed\n  hint: mend it\n").unwrap();
-        assert_eq!(last_lines(&log, 0, 5), ["error: failed", "  hint: mend it"]);
+        assert_eq!(last_words(&log, 0, 5), ["error: failed", "  hint: mend it"]);
         std::fs::write(&log, "old\none\ntwo\nthree\n").unwrap();
-        assert_eq!(last_lines(&log, 4, 2), ["two", "three"]);
+        assert_eq!(last_words(&log, 4, 2), ["two", "three"]);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tamis_config::{load_of_run, resume_differences};
 use tamis_run::durable::{DiskError, DiskOperation};
 
-use super::child::{RunChild, Share, is_unbegun, last_lines};
+use super::child::{RunChild, Share, is_unbegun, last_words};
 use super::plan::{PlannedRun, SweepPlan};
 use super::progress;
 use super::state::{LastEnd, StateFolder};
@@ -303,7 +303,7 @@ impl<'p> Runner<'p> {
         self.state.keep_run(&done.run.name, &LastEnd::Failed { code })?;
         let how = code.map_or_else(|| "killed".to_owned(), |code| format!("exit code {code}"));
         self.tell(done.place, &format!("failed ({how}), {reached}"));
-        let lines = last_lines(&self.state.log(&done.run.name), done.log_from, LAST_LINES);
+        let lines = last_words(&self.state.log(&done.run.name), done.log_from, LAST_LINES);
         for line in &lines {
             (self.say)(&format!("    {line}"));
         }

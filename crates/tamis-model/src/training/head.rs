@@ -108,7 +108,15 @@ fn logits(context: &LayerContext, normed: &[f32], out: &mut [f32], vocab: usize)
     linear::forward(threads, model, model.layout().head, None, normed, out, vocab, ChainStart::Zero);
 }
 
-/// Outputs for a chunk's targets, in the order of its sequences: log-probabilities and entropies, or values.
+/// Outputs for a chunk's targets, in the order of its sequences.
+pub(super) struct Outputs<'a> {
+    /// Log-probabilities; the values of a critic.
+    pub(super) logprobs: &'a mut [f32],
+    /// Empty for a critic.
+    pub(super) entropies: &'a mut [f32],
+}
+
+/// Computes the outputs of a chunk.
 pub(super) fn forward(
     context: &LayerContext,
     stream: &[f32],
@@ -116,7 +124,7 @@ pub(super) fn forward(
     keep: bool,
     kept: &mut KeptRows,
     scratch: &mut HeadScratch,
-    (out_logprobs, out_entropies): (&mut [f32], &mut [f32]),
+    out: Outputs<'_>,
 ) {
     let LayerContext { threads, model, batch, .. } = *context;
     let config = model.config();
@@ -131,7 +139,7 @@ pub(super) fn forward(
     }
     norm::forward(threads, rows, model.weight(model.layout().norm), config.rms_norm_eps as f32, normed);
     if config.head == OutputHead::Value {
-        return value_head::forward(context, normed, out_logprobs);
+        return value_head::forward(context, normed, out.logprobs);
     }
     let block = block_rows(vocab).min(scored.len().max(1));
     let values = if keep { values } else { &mut scratch.logits };
@@ -177,8 +185,8 @@ pub(super) fn forward(
     for (i, row) in statistics.iter().enumerate() {
         let entropy = row.entropy();
         for (target, logprob) in batch.targets_of(i).iter().zip(&mut logprobs) {
-            out_logprobs[target.flat as usize] = logprob;
-            out_entropies[target.flat as usize] = entropy;
+            out.logprobs[target.flat as usize] = logprob;
+            out.entropies[target.flat as usize] = entropy;
         }
     }
 }

@@ -315,7 +315,7 @@ fn forward_pass<O: HeadOutput>(
                 flipped: None,
                 watch: &watch,
             };
-            let out = (parts.1.take(task), parts.2.take(task));
+            let out = head::Outputs { logprobs: parts.1.take(task), entropies: parts.2.take(task) };
             pool.with(|work| {
                 let mut own = std::mem::take(&mut work.chunk);
                 let chunk = if keep { &mut parts.0.take(task)[0] } else { &mut own };
@@ -422,7 +422,7 @@ fn forward(
     keep_logits: bool,
     chunk: &mut Chunk,
     work: &mut Work,
-    out: (&mut [f32], &mut [f32]),
+    out: head::Outputs<'_>,
 ) {
     let num_layers = context.model.config().num_layers;
     let keep_layers = keep && !options.recompute;

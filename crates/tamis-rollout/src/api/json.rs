@@ -31,7 +31,8 @@ impl Document {
     pub async fn read(
         headers: &HeaderMap,
         body: Incoming,
-        (room, limits): (&BodyRoom, BodyLimits),
+        room: &BodyRoom,
+        limits: BodyLimits,
         form: JsonForm,
     ) -> Result<Self, ApiError> {
         let held = room.read(body, limits).await.map_err(|fault| match fault {

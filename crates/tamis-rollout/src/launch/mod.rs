@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tamis_process::ending;
 use thiserror::Error;
 
 use self::running::{Running, answers};
@@ -95,7 +96,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The process ended before it answered.
-    #[error("`{command}` ended ({status}) before it answered{}", tail(output))]
+    #[error("`{command}` ended ({status}) before it answered{}", ending("output", output))]
     Ended {
         /// The command.
         command: String,
@@ -115,7 +116,7 @@ pub enum LaunchError {
         hint: Option<String>,
     },
     /// The process did not answer in time.
-    #[error("`{command}` did not answer within {} s{}", timeout.as_secs(), tail(output))]
+    #[error("`{command}` did not answer within {} s{}", timeout.as_secs(), ending("output", output))]
     Late {
         /// The command.
         command: String,
@@ -124,10 +125,6 @@ pub enum LaunchError {
         /// The last lines of its output.
         output: String,
     },
-}
-
-fn tail(output: &str) -> String {
-    if output.is_empty() { String::new() } else { format!("; its output ends:\n{output}") }
 }
 
 /// Returns `count` different ports of 127.0.0.1 on which nothing listens now.
@@ -240,7 +237,7 @@ impl LaunchedServers {
         let to_restart = servers.0.iter().map(|server| Arc::clone(&server.is_to_restart)).collect();
         let watch = {
             let (is_over, ended) = (is_over.clone(), ended.clone());
-            let watch = move || servers.watch((limits, restarts), &is_over, &ended, &say);
+            let watch = move || servers.watch(limits, restarts, &is_over, &ended, &say);
             std::thread::Builder::new().name("launched".to_owned()).spawn(watch)
         };
         let watch = watch.map_err(|source| LaunchError::Surroundings {
@@ -342,7 +339,8 @@ impl Servers {
     /// restarts were made before.
     fn watch(
         mut self,
-        (limits, mut restarts): (LaunchLimits, u32),
+        limits: LaunchLimits,
+        mut restarts: u32,
         is_over: &AtomicBool,
         ended: &Ended,
         say: &Say,
@@ -366,7 +364,7 @@ impl Servers {
                     server.end_group();
                 }
                 if let Some(status) = server.poll_end() {
-                    let output = tail(&last_lines(&server.process.log));
+                    let output = ending("output", &last_lines(&server.process.log));
                     let ServerProcess { what, shown, .. } = &server.process;
                     let what = format!("the {what} `{shown}` ended ({status}){output}");
                     if server.started_at.elapsed() >= limits.healthy {
@@ -424,9 +422,7 @@ impl Drop for Servers {
 /// The end of a file of output; empty where there is none.
 pub fn last_lines(log: &Path) -> String {
     let (bytes, _) = tamis_file::read_end(log, LAST_BYTES).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.trim_end().lines().filter(|line| !line.starts_with("$ ")).collect();
-    lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    tamis_process::last_lines(&String::from_utf8_lossy(&bytes), LAST_LINES, |line| !line.starts_with("$ "))
 }
 
 #[cfg(all(test, unix))]

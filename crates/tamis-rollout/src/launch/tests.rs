@@ -125,7 +125,8 @@ fn workers_of_a_server_that_ended_end_with_it() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 Servers(vec![running]).watch(
-                    (LaunchLimits { restarts: most_restarts, ..limits(0) }, 0),
+                    LaunchLimits { restarts: most_restarts, ..limits(0) },
+                    0,
                     &is_over,
                     &Ended::default(),
                     &say,

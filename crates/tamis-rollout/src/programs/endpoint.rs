@@ -81,8 +81,8 @@ async fn route(
     let episode = ledger.admit(token, key.strip_prefix("Bearer ").unwrap_or(key).trim())?;
     match (route.trim_end_matches('/'), &head.method) {
         ("v1/models", &Method::GET) => Ok(Ok(Reply::Json(models(&ledger.settings.model)))),
-        ("v1/chat/completions", &Method::POST) => chat(ledger, episode, head, (body, false), patience).await,
-        ("v1/responses", &Method::POST) => chat(ledger, episode, head, (body, true), patience).await,
+        ("v1/chat/completions", &Method::POST) => chat(ledger, episode, head, body, false, patience).await,
+        ("v1/responses", &Method::POST) => chat(ledger, episode, head, body, true, patience).await,
         ("v1/models" | "v1/chat/completions" | "v1/responses", _) => {
             refuse(ledger, episode, ApiError::wrong_method())
         }
@@ -112,7 +112,8 @@ async fn chat(
     ledger: &Arc<Ledger>,
     episode: EpisodeNumber,
     head: &Parts,
-    (body, is_response): (Incoming, bool),
+    body: Incoming,
+    is_response: bool,
     patience: Duration,
 ) -> Result<Result<Reply, ApiError>, Refusal> {
     let limits = BodyLimits { most: ledger.settings.max_body_bytes, patience };
@@ -124,7 +125,7 @@ async fn chat(
             ApiError::new(413, "RequestTooLargeError", message)
         },
     };
-    let read = Document::read(&head.headers, body, (&ledger.room, limits), form).await;
+    let read = Document::read(&head.headers, body, &ledger.room, limits, form).await;
     let read = read.and_then(|body| {
         if is_response {
             return ChatCall::read(&chat_body(&body.value)?);

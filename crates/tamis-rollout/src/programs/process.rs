@@ -70,7 +70,8 @@ impl Process {
         settings: &ProgramSettings,
         folder: &str,
         task: &str,
-        (address, token): (SocketAddr, &str),
+        address: SocketAddr,
+        token: &str,
     ) -> Result<Self, String> {
         let path = settings.scratch_dir.join(folder);
         let failed = |error: io::Error| format!("its folder {} cannot be made: {error}", path.display());

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use tamis_process::ending;
+
 use super::ledger::{Calls, Ledger};
 use super::outcome::{self, ProgramFailure, ProgramOutcome};
 use super::process::{Process, ProcessEnd};
@@ -105,7 +107,7 @@ impl Supervisor {
             && let Some(WaitingEpisode { episode, token, task }) = self.waiting.pop_front()
         {
             let folder = format!("episode-{}", self.ledger.random_word("folder", episode.0));
-            match Process::start(&settings, &folder, &task, (self.address, &token)) {
+            match Process::start(&settings, &folder, &task, self.address, &token) {
                 Ok(process) => {
                     self.running.insert(episode, process);
                 }
@@ -165,7 +167,7 @@ fn read_end(
     let reason = if last_words.is_empty() {
         format!("{reason}; it wrote nothing to its standard error")
     } else {
-        format!("{reason}; its standard error ends:\n{last_words}")
+        reason + &ending("standard error", &last_words)
     };
     Err(ProgramFailure { reason, is_late: matches!(end, ProcessEnd::Late) })
 }

@@ -118,12 +118,20 @@ pub(super) struct Joined {
     init_info: Value,
 }
 
+/// How long sending takes at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendTimes {
+    /// Of a communicator to be made, and of what is sent through it.
+    pub timeout: Duration,
+    /// That either side has beyond it ([`GRACE`]).
+    pub grace: Duration,
+}
+
 /// The learner that sends, as one server's client asks it.
 pub struct Sender {
     transport: Box<dyn Transport>,
     incarnation: String,
-    timeout: Duration,
-    grace: Duration,
+    times: SendTimes,
     restart: Option<Restart>,
     past: Past,
     communicator: Option<String>,
@@ -137,40 +145,27 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// The learner at the other end of a transport, in the state that `incarnation` names. `timeout`: longest
-    /// time for a communicator, and for sending through it; `grace`: the time that either side has beyond it
-    /// ([`GRACE`]); `restart`: where the server can be started again; `past`: what its place has seen.
+    /// The learner at the other end of a transport, in the state that `incarnation` names. `restart`: where
+    /// the server can be started again; `past`: what its place has seen.
     pub fn new(
         transport: Box<dyn Transport>,
         incarnation: String,
-        (timeout, grace): (Duration, Duration),
+        times: SendTimes,
         restart: Option<Restart>,
         past: Past,
     ) -> Self {
         let (communicator, asked, next, failures, said) = (None, None, 0, 0, false);
-        Self {
-            transport,
-            incarnation,
-            timeout,
-            grace,
-            restart,
-            past,
-            communicator,
-            asked,
-            next,
-            failures,
-            said,
-        }
+        Self { transport, incarnation, times, restart, past, communicator, asked, next, failures, said }
     }
 
     /// Time in which a server may answer once its communicator is gone.
     pub(super) fn grace(&self) -> Duration {
-        self.grace
+        self.times.grace
     }
 
     /// Longest time of a server's part.
     pub(super) fn limit(&self) -> Duration {
-        self.timeout + self.grace
+        self.times.timeout + self.times.grace
     }
 
     pub(super) fn has_communicator(&self) -> bool {
@@ -191,7 +186,7 @@ impl Sender {
 
     /// Asks; `limit` is that of what has none of its own.
     pub(super) fn ask(&mut self, ask: Ask<'_>, limit: Duration) {
-        let seconds = self.timeout.as_secs_f64();
+        let seconds = self.times.timeout.as_secs_f64();
         let communicator = self.communicator.clone().unwrap_or_default();
         let (name, body, limit) = match ask {
             Ask::Join(workers) => ("join", json!({"workers": workers, "timeout": seconds}), self.limit()),
@@ -231,7 +226,7 @@ impl Sender {
         }
         if let Some(communicator) = self.communicator.take() {
             // Where nobody hears it, the learner's own time is over soon.
-            self.post("abort", &json!({"communicator": communicator}), self.grace);
+            self.post("abort", &json!({"communicator": communicator}), self.times.grace);
         }
     }
 

@@ -61,7 +61,8 @@ fn connect_moving(
     let interrupted = Arc::new(AtomicBool::new(false));
     let servers: Vec<_> = servers.iter().enumerate().map(fake).collect();
     let fleet = Fleet::connect_moving(
-        (servers, moves(&clock)),
+        servers,
+        moves(&clock),
         settings,
         Box::new(clock.clone()),
         Bell::default(),

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::JoinHandle;
 
 use support::fake_vllm::{Play, Plays};
-use tamis_rollout::server::{Past, Restart, Sender, TRANSFER};
+use tamis_rollout::server::{Past, Restart, SendTimes, Sender, TRANSFER};
 
 use super::*;
 
 /// Longest time of a transfer, and what either side has beyond it.
-const TIMES: (Duration, Duration) = (Duration::from_millis(600), Duration::from_millis(400));
+const TIMES: SendTimes = SendTimes { timeout: Duration::from_millis(600), grace: Duration::from_millis(400) };
 
 /// What a learner says to the calls of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

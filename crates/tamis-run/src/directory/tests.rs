@@ -1,3 +1,5 @@
+use tamis_core::fault;
+
 use super::*;
 use crate::durable::DiskFault;
 
@@ -8,13 +10,7 @@ fn new_run(disk: &Disk, parent: &Path) -> RunDirectory {
 }
 
 fn shown(error: &RunDirectoryError, folder: &Path) -> String {
-    use std::error::Error;
-    let mut text = format!("failed to {error}");
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
+    let mut text = format!("failed to {}", fault::chain(error));
     if let Some(hint) = error.hint() {
         text = format!("{text}\nhint: {hint}");
     }

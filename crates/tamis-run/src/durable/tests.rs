@@ -1,3 +1,5 @@
+use tamis_core::fault;
+
 use super::*;
 
 const FAULTS: [DiskFault; 6] = [
@@ -133,13 +135,7 @@ fn a_folder_is_renamed_whole_or_not_at_all() {
 
 /// The message, its causes and its hint, as a person sees them, with the temporary folder left out.
 fn shown(error: &DiskError, folder: &Path) -> String {
-    use std::error::Error;
-    let mut text = format!("failed to {error}");
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
+    let mut text = format!("failed to {}", fault::chain(error));
     if let Some(hint) = error.hint() {
         text = format!("{text}\nhint: {hint}");
     }

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use tamis_core::fault;
 
 use super::*;
 use crate::decode::IncrementalDecoder;
@@ -16,13 +17,7 @@ fn ids(value: &Value) -> Vec<u32> {
 
 /// The error's whole chain without the temporary folder's name.
 fn chain(error: &dyn std::error::Error, folder: &Path) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text.replace(&folder.display().to_string(), "FOLDER")
+    fault::chain(error).replace(&folder.display().to_string(), "FOLDER")
 }
 
 fn write(folder: &Path, name: &str, value: &Value) {

@@ -18,6 +18,7 @@ use tamis_config::{
 };
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
+use tamis_core::fault::chain;
 use tamis_core::figure::shortest;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
@@ -297,13 +298,7 @@ impl<'c> Checker<'c> {
             return;
         };
         let file = file.map_or_else(String::new, |file| format!("{}: ", file.display()));
-        let mut message = format!("{file}{error}");
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            message += ": ";
-            message += &cause.to_string();
-            source = cause.source();
-        }
+        let message = format!("{file}{}", chain(&error));
         self.refuse(&keys, &message, error.hint().as_deref());
     }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use tamis_core::fault::causes;
 use tamis_core::schedule::{Accounting, Diagnosis, PassedOver, RunEnd};
 use tamis_rollout::Collected;
 
@@ -81,13 +82,8 @@ impl Run {
 
     /// Writes an error into the run log; the command line prints it.
     pub(super) fn note_failure(&self, error: &dyn std::error::Error) {
-        let mut text = format!("the run ends with an error: {error}");
-        let mut source = error.source();
-        while let Some(cause) = source {
-            let _ = write!(text, "\n  caused by: {cause}");
-            source = cause.source();
-        }
-        self.recorder.progress.note(LineKind::Error, &text);
+        let causes = causes(error).join("\n  caused by: ");
+        self.recorder.progress.note(LineKind::Error, &format!("the run ends with an error: {causes}"));
     }
 
     /// Ends a run that has all of its steps, or whose data ended.

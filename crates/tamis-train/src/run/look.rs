@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tamis_config::{Config, GoldCheck, LauncherKind, ModelSource, ResumeDifference, resume_differences};
+use tamis_core::figure;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::gold::check_gold_heard;
 use tamis_env::reward::{Listener, Rewards};
@@ -329,7 +330,6 @@ fn memory(
     free: Option<u64>,
 ) -> Result<(String, Option<String>), RunError> {
     use crate::assemble::memory::PROGRAM;
-    use crate::bytes::human;
     let estimate = crate::assemble::memory::estimate(config, model, critic, lengths);
     let trajectories = crate::assemble::memory::trajectories(config, lengths.num_validation_prompts);
     let at_most = estimate.total().saturating_add(trajectories).saturating_add(PROGRAM);
@@ -339,15 +339,15 @@ fn memory(
     };
     let parts = format!(
         "{estimate}, the trajectories held at once {}, the program {}",
-        human(trajectories),
-        human(PROGRAM)
+        figure::bytes(trajectories),
+        figure::bytes(PROGRAM)
     );
     if let Some(limit) = limit
         && needed > limit
     {
         return Err(RunError::Memory {
-            needed: human(needed),
-            limit: human(limit),
+            needed: figure::bytes(needed),
+            limit: figure::bytes(limit),
             breakdown: parts,
             remedy: remedy(config),
         });
@@ -355,11 +355,11 @@ fn memory(
     let warning = limit.filter(|&limit| at_most > limit).map(|limit| {
         format!(
             "{} of memory is free: the run goes on, but will not fit if completions reach rollout.max_response_length\n  hint: {}",
-            human(limit),
+            figure::bytes(limit),
             remedy(config)
         )
     });
-    Ok((format!("memory: at most {}: {parts}", human(at_most)), warning))
+    Ok((format!("memory: at most {}: {parts}", figure::bytes(at_most)), warning))
 }
 
 /// Settings that would lower the memory and are not set so already.

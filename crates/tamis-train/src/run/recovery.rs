@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_config::Config;
+use tamis_core::fault::chain;
 use tamis_rollout::launch::{LaunchError, Launched};
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
@@ -180,7 +181,7 @@ pub fn train(
         let is_begun = !is_new || run.is_dir();
         let directory = if is_begun { Some(RunDirectory::open(&disk, run)?) } else { None };
         let step = directory.as_ref().and_then(RunDirectory::last_logged_step).unwrap_or(0);
-        let reason = one_line(&error);
+        let reason = chain(&error);
         let is_further = !is_launchers && losses.add(step, reason.clone());
         if losses.num() > most {
             return Err(losses.into_error(error));
@@ -278,12 +279,6 @@ fn wait(
     }
 }
 
-fn one_line(error: &RunError) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    let causes = causes.map(ToString::to_string);
-    std::iter::once(error.to_string()).chain(causes).collect::<Vec<_>>().join(": ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,7 +331,7 @@ mod tests {
         let other = "ended; its output ends:\nKilled";
         let mut losses = Losses::default();
         for reason in ["one", other, other] {
-            losses.add(2, one_line(&lost(reason)));
+            losses.add(2, chain(&lost(reason)));
         }
         let error = losses.into_error(lost(other));
         insta::assert_snapshot!(error, @r"
@@ -349,7 +344,7 @@ mod tests {
         insta::assert_snapshot!(error.hint().unwrap_or_default(), @"learner.max_restarts is how often it is tried; its output is in learner.log in the run folder; a run that had begun goes on with --resume, which starts another");
         // With `learner.max_restarts: 0` there was one.
         let mut first = Losses::default();
-        first.add(2, one_line(&lost("one")));
+        first.add(2, chain(&lost("one")));
         assert_eq!(first.into_error(lost("one")).to_string(), lost("one").to_string());
     }
 

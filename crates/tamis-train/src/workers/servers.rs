@@ -16,8 +16,8 @@ use tamis_rollout::launch::{
     LaunchError, LaunchLimits, Launched, LaunchedServers, Place, Say, ServerProcess, free_ports,
 };
 use tamis_rollout::server::{
-    GRACE, OpenAi, OpenAiServer, OtherLogprobs, Past, Protocol as _, Restart, Sender, Server, ServerSettings,
-    Sglang, SglangServer, Vllm, VllmServer,
+    GRACE, OpenAi, OpenAiServer, OtherLogprobs, Past, Protocol as _, Restart, SendTimes, Sender, Server,
+    ServerSettings, Sglang, SglangServer, Vllm, VllmServer,
 };
 use tamis_rollout::wire::vllm::sleep;
 use tamis_rollout::{
@@ -178,7 +178,7 @@ pub(crate) fn launch(
         if config.cluster.launcher == LauncherKind::None {
             return launch_here(startup, launch, folders.intake, model, &logs, say);
         }
-        let mut command = ServerCommand::new(rollout, folders.intake, model, ("{host}", "{port}"));
+        let mut command = ServerCommand::new(rollout, folders.intake, model, "{host}", "{port}");
         command.ask_for_key(rollout);
         let key = match named_key(config).map_err(RunError::from)? {
             Some(key) => key,
@@ -219,7 +219,7 @@ fn launch_here(
         RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
-        let command = ServerCommand::new(&config.rollout, intake, model, (LOOPBACK, &port.to_string()));
+        let command = ServerCommand::new(&config.rollout, intake, model, LOOPBACK, &port.to_string());
         let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
         processes.push(ServerProcess {
@@ -285,7 +285,12 @@ pub(crate) fn connect(
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
     let sends = learner.endpoint().filter(|_| folders.intake == Intake::Transfer).map(|learner| {
         let launched = launched.as_ref().map(Arc::downgrade);
-        Sends { learner, launched, times: (config.publish.timeout.0, GRACE), past }
+        Sends {
+            learner,
+            launched,
+            times: SendTimes { timeout: config.publish.timeout.0, grace: GRACE },
+            past,
+        }
     });
     let sampling = &sampling(config);
     let how = How { sampling, other_logprobs, sends };
@@ -326,8 +331,7 @@ pub(super) struct Sends {
     learner: LearnerEndpoint,
     /// Servers that can be started again.
     launched: Option<Weak<dyn Launched>>,
-    /// Longest time of a publication, and for a server to take itself back from one.
-    times: (Duration, Duration),
+    times: SendTimes,
     /// By the place of the server, which another may come to take.
     past: Pasts,
 }
@@ -454,7 +458,7 @@ pub(super) fn connect_fleet(
         Box::new(move |message: tamis_rollout::fleet::FleetMessage| ui.warn(&message.to_string()))
     };
     let clock = Box::new(SystemClock);
-    Ok(Fleet::connect_moving((servers, moves), settings, clock, bell, interrupt.flag(), say)?)
+    Ok(Fleet::connect_moving(servers, moves, settings, clock, bell, interrupt.flag(), say)?)
 }
 
 fn refused(error: &HttpError) -> RunError {

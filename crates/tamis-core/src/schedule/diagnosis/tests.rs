@@ -61,7 +61,7 @@ fn a_limit_that_is_reached() {
     stopped in step 7: 900 of 1024 groups kept after 15 rounds (max_num_gen_batches = 15)
       by `acc`, of 15360 groups (122880 trajectories) generated:
             900    5.9%  kept
-            100    0.7%  all correct
+            100   0.65%  all correct
           14360   93.5%  all wrong
               0    0.0%  other uniform
               0    0.0%  unscored

@@ -76,7 +76,7 @@ impl Worker {
             let (waiting, is_over, num_silent) = (waiting.clone(), is_over.clone(), num_silent.clone());
             let strays = Arc::clone(strays);
             move |stdout: ChildStdout, child: &ChildHandle| {
-                hear(stdout, &waiting, (child, &strays), &num_silent);
+                hear(stdout, &waiting, child, &strays, &num_silent);
                 is_over.store(true, Ordering::SeqCst);
                 // Whoever waits learns that nobody answers any more.
                 lock(&waiting).clear();
@@ -129,12 +129,7 @@ impl Strays {
 }
 
 /// Gives each answer to whoever waits for it, until the output ends or has too much in it that is no answer.
-fn hear(
-    stdout: ChildStdout,
-    waiting: &Waiting,
-    (child, strays): (&ChildHandle, &Strays),
-    silent: &AtomicU64,
-) {
+fn hear(stdout: ChildStdout, waiting: &Waiting, child: &ChildHandle, strays: &Strays, silent: &AtomicU64) {
     let mut lines = Lines::new(stdout, LONGEST_LINE);
     let mut num_stray = 0;
     while let Some(Line::Ended(line)) = lines.next_line() {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::json;
+use tamis_core::fault::chain;
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::call_server::{self, Answer, AnswerAtOnce, Question};
 use tamis_rollout::wire::HttpMethod;
@@ -82,7 +83,7 @@ impl From<LearnerError> for Refusal {
 
 impl From<SaveError> for Refusal {
     fn from(error: SaveError) -> Self {
-        let (message, hint) = (with_causes(&error), error.hint());
+        let (message, hint) = (chain(&error), error.hint());
         let SaveError::Disk(DiskError { operation, path, cause }) = error else {
             let mut refusal = Self::new(422, "files", message);
             refusal.error.hint = hint;
@@ -474,19 +475,6 @@ impl<'a> LearnerService<'a> {
             path => return Err(unknown_path(path)),
         })
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let shown = cause.to_string();
-        if !text.contains(&shown) {
-            text = format!("{text}: {shown}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 fn check_tokens(wave: &Wave<'_>, info: &LearnerInfo) -> Result<(), Refusal> {
