@@ -4,7 +4,6 @@
 //! Each has a process group of its own, which is ended with it: an engine has workers. Its output goes to a
 //! file, whose last lines a message shows. Where this process is killed, a guard ends the group.
 
-use std::error::Error as _;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tamis_core::fault::chain;
 use tamis_process::ending;
 use thiserror::Error;
 
@@ -390,9 +390,9 @@ impl Servers {
                 {
                     let pause = pause_after(server.restarts);
                     server.again_at = Some(Instant::now() + pause);
-                    let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
                     say(&format!(
-                        "the server cannot be started again: {error}{cause}; next attempt in {} s",
+                        "the server cannot be started again: {}; next attempt in {} s",
+                        chain(&error),
                         pause.as_secs()
                     ));
                 }
