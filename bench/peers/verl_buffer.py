@@ -97,7 +97,13 @@ def pass_rate(keep):
     return low
 
 
-def run(wheel, mode, keep, given):
+def builtin(module, mode, common):
+    if mode == "sync":
+        return module.ReplayBuffer(**common, filter_groups_metric="acc", train_batch_size=BATCH, gen_batch_size=1)
+    return module.ReplayBufferAsync(**common, filter_groups_metric="acc")
+
+
+def run(wheel, mode, keep, given, make=builtin):
     queue, draw, uids = Queue(), random.Random(given.seed), itertools.count()
     module = load(wheel, queue)
     rate, step, generated = pass_rate(keep), 1, 0
@@ -112,12 +118,10 @@ def run(wheel, mode, keep, given):
 
     common = dict(
         trainer_mode=mode, trainer_config={}, max_off_policy_threshold=THRESHOLD, max_off_policy_strategy="drop",
-        sampler_kwargs={}, refill_fn=add, filter_groups_metric="acc",
+        sampler_kwargs={}, refill_fn=add,
     )
-    if mode == "sync":
-        buffer = module.ReplayBuffer(**common, train_batch_size=BATCH, gen_batch_size=1)
-    else:
-        buffer = module.ReplayBufferAsync(**common)
+    buffer = make(module, mode, common)
+    if mode != "sync":
         add(WARM_UP_BATCHES * BATCH)
     surplus = stale = 0
     for step in range(1, given.steps + 1):

@@ -1,0 +1,239 @@
+"""When a batch is complete, how much is drawn for it, and how it ends if nothing is kept."""
+
+import unittest
+import unittest.mock
+
+from world import HAS_VERL, Case, Group, Trainer
+
+from tamis.verl import NothingKept
+
+UNIFORM = (1.0, 1.0, 1.0, 1.0)
+MIXED = (0.0, 1.0, 0.0, 1.0)
+
+
+def uniform(_):
+    return Group(UNIFORM)
+
+
+class LimitTests(Case):
+    def test_nothing_is_kept(self):
+        for mode in ("sync", "colocate_async", "separate_async"):
+            with self.subTest(mode=mode):
+                trainer = Trainer(uniform, mode, max_num_gen_batches=5)
+                trainer.add_prompts(4)
+                with self.assertRaises(NothingKept) as raised:
+                    trainer.sample()
+                lines = str(raised.exception).splitlines()
+                self.assertEqual(
+                    lines[0], "step 1: 0 of 4 groups kept after 20 came back, 0 of them failed or too old"
+                )
+                self.assertIn("20  100.0%  all correct", str(raised.exception))
+                self.assertIn("by `acc`, of 20 groups (80 trajectories) generated", lines[1])
+                self.assertEqual(raised.exception.diagnosis["tally"]["all_correct"], 20)
+                self.assertEqual(len(trainer.groups), 20)
+
+    def test_advice_is_in_verls_names(self):
+        trainer = Trainer(lambda number: Group(MIXED if number % 8 == 0 else UNIFORM), max_num_gen_batches=2)
+        trainer.add_prompts(4)
+        with self.assertRaises(NothingKept) as raised:
+            trainer.sample()
+        said = str(raised.exception)
+        self.assertIn("step 1: 1 of 4 groups kept after 8 came back", said)
+        self.assertIn("trainer.v1.sampler.sampler_kwargs.max_num_gen_batches: 2 ->", said)
+        self.assertIn("trainer.v1.sampler.sampler_kwargs.on_limit: error -> use_partial", said)
+        self.assertIn("actor_rollout_ref.rollout.n: 4 ->", said)
+        self.assertNotIn("schedule.", said)
+
+    def test_everything_fails(self):
+        trainer = Trainer(lambda _: Group((), status="failure"), max_num_gen_batches=3)
+        trainer.add_prompts(4)
+        with self.assertRaisesRegex(NothingKept, "0 of 4 groups kept after 12 came back, 12 of them failed"):
+            trainer.sample()
+
+    def test_limit_counts_what_a_batch_took(self):
+        # Six of every batch of 12 are dropped: far more than the limit in all, and never in one batch.
+        trainer = Trainer(lambda number: Group(MIXED if number % 2 else UNIFORM), max_num_gen_batches=4)
+        for _ in range(10):
+            trainer.step()
+        self.assertEqual(len(trainer.trained), 40)
+        self.assertGreater(len(trainer.groups), 16)
+
+    def test_use_partial(self):
+        trainer = Trainer(
+            lambda number: Group(MIXED if number == 2 else UNIFORM), max_num_gen_batches=2, on_limit="use_partial"
+        )
+        trainer.add_prompts(4)
+        uids, _, _ = trainer.sample()
+        self.assertEqual(uids, ["prompt2"])
+        self.assert_adds_up(trainer)
+        trainer.add_prompts(4)
+        with self.assertRaises(NothingKept):
+            trainer.sample()
+
+    def test_keep_dropped(self):
+        trainer = Trainer(
+            lambda number: Group(MIXED if number % 8 == 3 else (None, None) if number == 1 else UNIFORM),
+            max_num_gen_batches=2,
+            on_limit="keep_dropped",
+        )
+        trainer.add_prompts(4)
+        uids, _, report = trainer.sample()
+        # Filled with the oldest ones, but not with those without a metric.
+        self.assertEqual(uids, ["prompt0", "prompt2", "prompt3", "prompt4"])
+        self.assertEqual(report["groups/kept_when_insufficient_total"], 3)
+        self.assertEqual(report["training/filter_groups/evicted_samples"], 4)
+        self.assertEqual(report["groups/trained_total"], 4)
+        self.assertEqual(trainer.waiting, [])
+        trainer.draw = uniform
+        trainer.add_prompts(4)
+        with self.assertRaises(NothingKept):
+            trainer.sample()
+
+    def test_no_limit(self):
+        trainer = Trainer(lambda number: Group(MIXED if number > 500 else UNIFORM), max_num_gen_batches=None)
+        trainer.add_prompts(4)
+        uids, _, _ = trainer.sample()
+        self.assertEqual(len(uids), 4)
+
+
+class DrawingTests(Case):
+    def drawn(self, trainer, kept, in_flight, judged=(0, 0), taken=0):
+        """What is drawn in this state."""
+        buffer = trainer.buffer
+        buffer._kept = {f"kept{i}" for i in range(kept)}
+        buffer._in_flight = [f"flight{i}" for i in range(in_flight)]
+        buffer._num_good, buffer._num_judged = judged
+        buffer._step_size = trainer.batch_size
+        buffer._step, buffer._num_taken = 1, taken
+        return buffer._num_lacking(1, trainer.batch_size // trainer.parts)
+
+    def test_exact_draws_one_for_each_that_is_lost(self):
+        trainer = Trainer(uniform, batch_size=16, refill="exact")
+        self.assertEqual(self.drawn(trainer, 0, 16), 0)
+        self.assertEqual(self.drawn(trainer, 3, 10, (3, 6)), 3)
+        self.assertEqual(self.drawn(trainer, 16, 0, (16, 60)), 0)
+
+    def test_expected_draws_by_the_keep_rate(self):
+        trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None)
+        # Nothing is known at first.
+        self.assertEqual(self.drawn(trainer, 0, 16), 0)
+        # A quarter of those that came back was kept: 13 more need 52, less 0.3 deviations of 3.1 kept groups, and 8
+        # are in flight.
+        self.assertEqual(self.drawn(trainer, 3, 8, (9, 39)), 49 - 8)
+        self.assertEqual(self.drawn(trainer, 15, 3, (9, 39)), 0)
+        self.assertEqual(self.drawn(trainer, 15, 2, (9, 39)), 1)
+        # If surplus is carried, nothing speaks against a full batch.
+        trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None, surplus="carry")
+        self.assertEqual(self.drawn(trainer, 3, 8, (9, 39)), 52 - 8)
+
+    def test_limit_bounds_what_is_drawn(self):
+        trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=2)
+        trainer.buffer._settled = {f"came{i}": None for i in range(8)}
+        self.assertEqual(self.drawn(trainer, 0, 8, (0, 8)), 16)
+        self.assertEqual(self.drawn(trainer, 0, 24, (0, 8)), 0)
+
+    def test_asynchronous_modes_fill_the_step_and_what_is_ahead(self):
+        trainer = Trainer(uniform, "separate_async", batch_size=16, parts=4, ahead=0.5, refill="exact")
+        # Half a step ahead of 16.
+        self.assertEqual(self.drawn(trainer, 4, 20), 0)
+        self.assertEqual(self.drawn(trainer, 4, 16), 4)
+        # 12 of the step were taken: 4 are left of it.
+        self.assertEqual(self.drawn(trainer, 4, 0, taken=12), 8)
+
+
+class ModeTests(Case):
+    def test_sync_waits_for_all_in_flight_and_throws_surplus_away(self):
+        late = 50.0
+        trainer = Trainer(lambda number: Group(UNIFORM if number == 0 else MIXED, late if number == 6 else 1.0))
+        trainer.add_prompts(7)
+        uids, _, report = trainer.sample()
+        self.assertEqual(uids, ["prompt1", "prompt2", "prompt3", "prompt4"])
+        self.assertGreaterEqual(trainer.queue.now, late)
+        self.assertEqual(report["training/filter_groups/discarded_surplus_samples"], 2)
+        self.assertEqual(trainer.waiting, [])
+
+    def test_sync_with_carry_takes_the_old_ones_first(self):
+        trainer = Trainer(lambda number: Group(MIXED), batch_size=4, surplus="carry")
+        trainer.add_prompts(2)
+        self.assertEqual(trainer.step(), [["prompt0", "prompt1", "prompt2", "prompt3"]])
+        self.assertEqual(trainer.step(), [["prompt4", "prompt5", "prompt6", "prompt7"]])
+        self.assertEqual(trainer.waiting, ["prompt8", "prompt9"])
+        self.assert_adds_up(trainer)
+
+    def test_too_old(self):
+        for arguments in ({"max_lag": 1}, {"threshold": 2}):
+            with self.subTest(arguments=arguments):
+                slow = Group(MIXED, 30.0)
+                trainer = Trainer(
+                    lambda number, slow=slow: slow if number == 0 else Group(MIXED), "colocate_async", batch_size=2, **arguments
+                )
+                for _ in range(2):
+                    trainer.step()
+                trainer.queue.now = 100.0
+                self.assertEqual(trainer.trained, ["prompt1", "prompt2", "prompt3", "prompt4"])
+                uids = trainer.step()[0]
+                # In the third step its lag is 2.
+                self.assertNotIn("prompt0", uids)
+                self.assertEqual(trainer.totals["training/off_policy/evicted_samples"], 1)
+                self.assert_adds_up(trainer)
+
+    def test_wait_lets_no_group_get_too_old(self):
+        trainer = Trainer(
+            lambda number: Group(MIXED, 30.0 if number == 0 else 1.0),
+            "colocate_async", batch_size=2, threshold=2, strategy="wait",
+        )  # fmt: skip
+        trainer.step()
+        self.assertLess(trainer.queue.now, 30.0)
+        self.assertIn("prompt0", trainer.step()[0])
+        self.assertGreaterEqual(trainer.queue.now, 30.0)
+
+    def test_validation_is_verls_own(self):
+        trainer = Trainer(uniform)
+        for status in ("finished", "failure"):
+            trainer.queue.put(status, {"is_prompt": True, "status": status, "global_steps": 1}, partition="val")
+        trainer.queue.put("finished_0_0", {}, partition="val")
+        before = dict(trainer.buffer._counts)
+        with trainer.patched():
+            batch, report = trainer.buffer.sample(1, "val", 2)
+        self.assertEqual(report, {})
+        self.assertEqual(trainer.buffer._counts, before)
+        self.assertEqual(trainer.groups, {})
+        if HAS_VERL:
+            self.assertEqual((batch.partition_id, batch.keys), ("val", ["finished_0_0"]))
+        else:
+            self.assertEqual(batch, ("verl's own", "val", 2))
+
+    def test_count_of_kept_groups(self):
+        trainer = Trainer(lambda number: Group(MIXED if number % 2 else UNIFORM), "separate_async", batch_size=8)
+        with trainer.patched():
+            self.assertEqual(trainer.buffer.get_sampleable_count(1, "train"), 0)
+            trainer.queue.now = 5.0
+            trainer.pass_time()
+            self.assertEqual(trainer.buffer.get_sampleable_count(1, "train"), 4)
+            # Counting draws nothing; at step 9 they would be too old.
+            self.assertEqual(len(trainer.groups), 8)
+            self.assertEqual(trainer.buffer.get_sampleable_count(9, "train"), 0)
+            self.assertEqual(trainer.buffer.get_sampleable_count(1, "train"), 4)
+            with self.assertRaisesRegex(ValueError, "partition 'val'"):
+                trainer.buffer.get_sampleable_count(1, "val")
+
+    def test_waiting_counts_each_group_once(self):
+        trainer = Trainer(lambda number: Group(MIXED if number % 3 else UNIFORM), "separate_async", batch_size=4, parts=2)
+        trainer.add_prompts(4)
+        sleep = trainer.queue.sleep
+
+        def slept(seconds):
+            sleep(seconds)
+            trainer.pass_time()
+
+        with trainer.patched(), unittest.mock.patch.object(trainer.queue, "sleep", slept):
+            uids, report = trainer.buffer.wait_for_sampleable(1, "train", 3)
+        trainer.add_up(report)
+        self.assertGreaterEqual(len(uids), 3)
+        self.assertEqual(report["groups/trained_total"], 0)
+        self.assertLessEqual(set(trainer.sample()[0]), uids)
+        self.assert_adds_up(trainer)
+
+
+if __name__ == "__main__":
+    unittest.main()
