@@ -18,6 +18,7 @@ import argparse
 import importlib.util
 import itertools
 import math
+import pathlib
 import random
 import sys
 import types
@@ -71,7 +72,8 @@ class Queue:
 
 
 def load(wheel, queue):
-    """verl's module, with this queue and clock; what else it imports is not used here."""
+    """verl's module of the wheel, or of the folder that it is installed in, with this queue and clock; what else it
+    imports is not used here."""
     stand_ins = {
         "transfer_queue": types.SimpleNamespace(KVBatchMeta=types.SimpleNamespace),
         "omegaconf": types.SimpleNamespace(DictConfig=dict),
@@ -81,8 +83,8 @@ def load(wheel, queue):
         sys.modules[name] = module
     spec = importlib.util.spec_from_loader("replay_buffer", loader=None)
     module = importlib.util.module_from_spec(spec)
-    with zipfile.ZipFile(wheel) as archive:
-        exec(compile(archive.read(MODULE), MODULE, "exec"), module.__dict__)
+    root = pathlib.Path(wheel) if pathlib.Path(wheel).is_dir() else zipfile.Path(wheel)
+    exec(compile((root / MODULE).read_text(), MODULE, "exec"), module.__dict__)
     module.tq = module.time = queue
     return module
 
@@ -106,14 +108,16 @@ def builtin(module, mode, common):
 def run(wheel, mode, keep, given, make=builtin):
     queue, draw, uids = Queue(), random.Random(given.seed), itertools.count()
     module = load(wheel, queue)
-    rate, step, generated = pass_rate(keep), 1, 0
+    rate, step, generated, drawn = pass_rate(keep), 1, 0, {}
 
     def add(number):
         nonlocal generated
         for _ in range(number):
             tokens = max(given.median * math.exp(given.sigma * draw.gauss(0, 1)) for _ in range(MEMBERS))
             scores = [float(draw.random() < rate) for _ in range(MEMBERS)]
-            queue.put(f"p{next(uids)}", step, SECONDS_PER_TOKEN * tokens, scores)
+            uid = f"p{next(uids)}"
+            drawn[uid] = step
+            queue.put(uid, step, SECONDS_PER_TOKEN * tokens, scores)
         generated += number
 
     common = dict(
@@ -123,14 +127,16 @@ def run(wheel, mode, keep, given, make=builtin):
     buffer = make(module, mode, common)
     if mode != "sync":
         add(WARM_UP_BATCHES * BATCH)
-    surplus = stale = 0
+    surplus = stale = lag = 0
     for step in range(1, given.steps + 1):
         add(BATCH)
-        _, metrics = buffer.sample(step, "train", BATCH)
+        batch, metrics = buffer.sample(step, "train", BATCH)
+        lag += sum(step - drawn[uid] for uid in {key.split("_")[0] for key in batch.keys})
         surplus += metrics.get("training/filter_groups/discarded_surplus_samples", 0)
         stale += metrics.get("training/off_policy/evicted_samples", 0)
     trained = given.steps * BATCH
-    return generated / trained, queue.sleeps / given.steps, surplus / trained, stale / trained
+    figures = generated / trained, queue.sleeps / given.steps, surplus / trained, stale / trained
+    return *figures, lag / trained, len(queue.prompts) / trained
 
 
 def main():
@@ -144,7 +150,7 @@ def main():
     print(f"{'mode':<16} {'keep rate':>9} {'pass rate':>9} {'generated':>9} {'polls':>6} {'surplus':>8} {'stale':>6}")
     for mode in ["sync", "colocate_async"]:
         for keep in [0.2, 0.38, 0.7]:
-            generated, polls, surplus, stale = run(given.wheel, mode, keep, given)
+            generated, polls, surplus, stale, *_ = run(given.wheel, mode, keep, given)
             print(f"{mode:<16} {keep:>9} {pass_rate(keep):>9.5f} {generated:>9.3f} {polls:>6.2f} {surplus:>8.3f} {stale:>6.3f}", flush=True)
 
 

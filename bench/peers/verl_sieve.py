@@ -6,8 +6,9 @@
 The world is that of verl_buffer.py, beside this file: prompt number i has the same lengths and scores whichever buffer
 asks for it, and both look at the queue every two seconds. Needs tamis and numpy.
 
-Columns: groups generated for each that is trained on, looks at the queue for each step, kept groups thrown away and
-groups that became too old for each that is trained on.
+Columns: groups generated for each that is trained on (without those that are in the queue at the end), looks at the queue
+for each step, kept groups thrown away for each that is trained on, and the mean number of policy versions between drawing
+a group and training on it.
 """
 
 import argparse
@@ -46,17 +47,19 @@ def main():
     parser.add_argument("--median", type=float, default=100, help="tokens of a completion")
     parser.add_argument("--sigma", type=float, default=0.6, help="deviation of their logarithm")
     given = parser.parse_args()
-    logging.getLogger("tamis.verl").setLevel(logging.ERROR)
-    print(f"{'mode':<15} {'keep rate':>9} {'buffer':<14} {'generated':>9} {'polls':>6} {'surplus':>8} {'stale':>6}   of verl's")
+    logging.disable(logging.INFO)
+    print(f"{'mode':<15} {'keep rate':>9} {'buffer':<14} {'generated':>9} {'polls':>6} {'surplus':>8} {'lag':>5}   of verl's")
     for mode in MODES:
         for keep in KEEP_RATES:
-            own = verl_buffer.run(given.wheel, mode, keep, given)
-            rows = [("verl", own)]
-            rows += [(f"tamis {refill}", verl_buffer.run(given.wheel, mode, keep, given, sieve(refill))) for refill in REFILLS]
-            for name, (generated, polls, surplus, stale) in rows:
+            makes = {"verl": verl_buffer.builtin} | {f"tamis {refill}": sieve(refill) for refill in REFILLS}
+            own = None
+            for name, make in makes.items():
+                generated, polls, surplus, _, lag, left = verl_buffer.run(given.wheel, mode, keep, given, make)
+                generated -= left
+                own = own or (generated, polls)
                 ratio = f"{generated / own[0]:.2f} of groups, {polls / own[1]:.2f} of polls"
                 print(
-                    f"{mode:<15} {keep:>9} {name:<14} {generated:>9.3f} {polls:>6.2f} {surplus:>8.3f} {stale:>6.3f}   {ratio}",
+                    f"{mode:<15} {keep:>9} {name:<14} {generated:>9.3f} {polls:>6.2f} {surplus:>8.3f} {lag:>5.2f}   {ratio}",
                     flush=True,
                 )
 

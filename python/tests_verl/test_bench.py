@@ -1,6 +1,7 @@
 """bench/peers/verl_sieve.py at a small size: what the page says of the two buffers. Its clock is made up, so its numbers
 are the same everywhere."""
 
+import re
 import subprocess
 import sys
 import unittest
@@ -19,11 +20,27 @@ class BenchTests(Case):
         site = Path(verl.__file__).parents[1]
         done = subprocess.run([sys.executable, BENCH, site, "--steps", "300"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-        figures = {}
-        for line in done.stdout.splitlines()[1:]:
-            mode, keep, *name, generated, polls, surplus, stale = line.partition("   of")[0].split("   ")[0].split()[:8]
-            figures[mode, float(keep), " ".join(name)] = (float(generated), float(polls))
-        self.assertTrue(figures)
+        lines = re.findall(r"^(\w+) +([\d.]+) (verl|tamis \w+) +([\d.]+) +([\d.]+) ", done.stdout, re.M)
+        figures = {(mode, keep, name): (float(generated), float(polls)) for mode, keep, name, generated, polls in lines}
+        self.assertEqual(len(figures), 18)
+        page = (ROOT / "docs/sieve-in-verl.md").read_text()
+        for mode, keep in {(mode, keep): None for mode, keep, _ in figures}:
+            both = [figures[mode, keep, name] for name in ("verl", "tamis expected", "tamis exact")]
+            cells = " | ".join(f"{generated:.2f}, {polls:.1f}" for generated, polls in both)
+            self.assertIn(f"| `{mode}` | {keep} | {cells} |", page)
+        for (mode, keep, name), (generated, polls) in figures.items():
+            own_generated, own_polls = figures[mode, keep, "verl"]
+            with self.subTest(mode=mode, keep=keep, name=name):
+                # Neither buffer can know which prompts are good: 1/k groups are the least for each that is kept.
+                self.assertGreater(generated, 0.97 / float(keep))
+                if name == "tamis expected":
+                    self.assertLessEqual(generated, own_generated * (1.0 if mode == "sync" else 1.01))
+                    self.assertLessEqual(polls, own_polls)
+                    if (mode, keep) == ("sync", "0.4"):
+                        self.assertLessEqual(generated, 0.9 * own_generated)
+                        self.assertLessEqual(polls, 0.7 * own_polls)
+                elif name == "tamis exact":
+                    self.assertLessEqual(generated, own_generated)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """verl's own parts around the buffer: its YAML, its trainer's constructor, its aggregation of metrics, its base class."""
 
 import inspect
+import re
 import unittest
 from pathlib import Path
 
-from world import COUNTS, HAS_VERL, Case, Group, Trainer, mixed, random, tamis
+from world import COUNTS, HAS_VERL, ROOT, Case, Group, Trainer, mixed, random, tamis
 
 if HAS_VERL:
     import verl
@@ -114,6 +115,17 @@ class ContractTests(Case):
         self.assertEqual(buffer.poll_interval, 0.5)
         self.assertEqual(buffer._num_batches_a_step, 2)
         self.assertEqual(buffer._num_steps_ahead, 1)
+
+    def test_lines_of_the_page(self):
+        page = (ROOT / "docs/sieve-in-verl.md").read_text()
+        first, second = (re.findall(r"^    (\+?\S+=\S+)", fence, re.M) for fence in re.findall(r"```sh\n(.*?)```", page, re.S))
+        self.assertEqual((len(first), len(second)), (4, 4))
+        # What is new has a plus, and nothing else.
+        self.assertEqual([line[0] for line in first + second], ["t", "t", "a", "a", "+", "+", "+", "+"])
+        buffer = self.build(*first, *(line[1:] for line in second))
+        self.assertIs(type(buffer), tamis.verl.ReplayBuffer)
+        self.assertEqual((buffer.settings.metric, buffer.settings.max_num_gen_batches), ("acc", 20))
+        self.assertEqual(buffer.settings.filter.kind, "mean_range")
 
     def test_without_filter_groups(self):
         with self.assertRaisesRegex(tamis.verl.SamplerError, "filter_groups.enable=True"):

@@ -82,7 +82,7 @@ class Trainer:
 class QueueTests(Case):
     @classmethod
     def setUpClass(cls):
-        ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+        ray.init(num_cpus=8, include_dashboard=False, configure_logging=False, log_to_driver=False)
         tq.init()
 
     @classmethod
@@ -111,8 +111,10 @@ class QueueTests(Case):
                 self.assertEqual(later["training/filter_groups/evicted_samples"], 0)
                 tq.kv_clear(keys=batch.keys, partition_id="train")
                 left = tq.kv_list().get("train", {})
-                self.assertEqual([key for key in left if not left[key].get("is_prompt")][:1], [])
-                self.assertEqual(len(left), 0 if mode == "sync" else len(trainer.prompts) - 4 - 8)
+                prompts = {key for key, tag in left.items() if tag.get("is_prompt")}
+                self.assertLessEqual({key.rsplit("_", 2)[0] for key in left.keys() - prompts}, prompts)
+                # All but those of two batches and the four that were lost.
+                self.assertEqual(len(prompts), 0 if mode == "sync" else len(trainer.prompts) - 2 * 4 - 4)
 
     def test_metric_that_is_not_there(self):
         trainer = Trainer("sync", "accuracy", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,7 @@ from .errors import KWARGS, NothingKept, SamplerError, diagnose
 from .settings import REWARD, read_settings
 
 _log = logging.getLogger("tamis.verl")
+_log.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 _TRAIN = "train"
 _SECONDS_BETWEEN_LINES = 60
@@ -113,7 +115,7 @@ class ReplayBuffer(VerlsReplayBuffer):
         self._num_waiting = 0
         self._begin_report()
         rule = "every group" if settings.filter is None else f"{settings.filter.rule}, by `{settings.metric}`"
-        _log.warning("tamis.verl.ReplayBuffer trains on %s (refill: %s)", rule, settings.refill)
+        _log.info("tamis.verl.ReplayBuffer trains on %s (refill: %s)", rule, settings.refill)
 
     @SkipManager.annotate_tq(role="rollout_tq", phase="sample")
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
