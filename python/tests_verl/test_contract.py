@@ -1,11 +1,12 @@
-"""verl's own parts around the buffer: its YAML, its trainer's constructor, its aggregation of metrics, its base class."""
+"""verl's own parts around the buffer: its YAML, its trainer's constructor, its aggregation of metrics, its classes."""
 
 import inspect
+import random
 import re
 import unittest
 from pathlib import Path
 
-from world import COUNTS, HAS_VERL, ROOT, Case, Group, Trainer, mixed, random, tamis
+from world import COUNTS, HAS_VERL, ROOT, Case, Group, Trainer, mixed, tamis
 
 if HAS_VERL:
     import verl
@@ -50,7 +51,9 @@ class NameTests(Case):
                 if isinstance(one, int) or isinstance(other, int):
                     self.assertEqual(combined[name], (one or 0) + (other or 0), name)
                 elif name == "_dapo_filtered_reward_counts":
-                    self.assertEqual(sum(combined[name].values()), sum((one or {}).values()) + sum((other or {}).values()))
+                    self.assertEqual(
+                        sum(combined[name].values()), sum((one or {}).values()) + sum((other or {}).values())
+                    )
                 elif one is not None and other is not None:
                     self.assertAlmostEqual(combined[name], (one + other) / 2, places=12, msg=name)
         self.assertGreater(trainer.totals["training/off_policy/evicted_samples"], 0)
@@ -61,7 +64,10 @@ class ContractTests(Case):
     def config(self, *overrides):
         folder = Path(verl.__file__).parent / "trainer/config"
         config = OmegaConf.load(folder / "_generated_ppo_trainer.yaml")
-        lines = ["trainer.v1.sampler.custom_sampler.path=pkg://tamis.verl", "trainer.v1.sampler.custom_sampler.name=ReplayBuffer"]
+        lines = [
+            "trainer.v1.sampler.custom_sampler.path=pkg://tamis.verl",
+            "trainer.v1.sampler.custom_sampler.name=ReplayBuffer",
+        ]
         given = OmegaConf.from_dotlist([*lines, *overrides])
         OmegaConf.set_struct(config, True)
         for line in [*lines, *overrides]:
@@ -118,7 +124,9 @@ class ContractTests(Case):
 
     def test_lines_of_the_page(self):
         page = (ROOT / "docs/sieve-in-verl.md").read_text()
-        first, second = (re.findall(r"^    (\+?\S+=\S+)", fence, re.M) for fence in re.findall(r"```sh\n(.*?)```", page, re.S))
+        first, second = (
+            re.findall(r"^    (\+?\S+=\S+)", fence, re.M) for fence in re.findall(r"```sh\n(.*?)```", page, re.S)
+        )
         self.assertEqual((len(first), len(second)), (4, 4))
         # What is new has a plus, and nothing else.
         self.assertEqual([line[0] for line in first + second], ["t", "t", "a", "a", "+", "+", "+", "+"])
@@ -140,7 +148,9 @@ class ContractTests(Case):
             ("wait_for_sampleable", ReplayBufferAsync),
             ("get_sampleable_count", ReplayBufferAsync),
         ):
-            ours, theirs = (inspect.signature(getattr(cls, method)).parameters for cls in (tamis.verl.ReplayBuffer, owner))
+            ours, theirs = (
+                inspect.signature(getattr(cls, method)).parameters for cls in (tamis.verl.ReplayBuffer, owner)
+            )
             self.assertEqual(list(ours), list(theirs), method)
 
     def test_base_class_takes_what_it_is_given(self):

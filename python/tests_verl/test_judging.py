@@ -4,9 +4,8 @@ import math
 import unittest
 import unittest.mock
 
-from world import Case, Group, Queue, Trainer, module
-
 from tamis.verl import SamplerError
+from world import Case, Group, Queue, Trainer, module
 
 
 def first(*groups):
@@ -39,7 +38,10 @@ class JudgingTests(Case):
             with self.subTest(missing=missing):
                 # Beside two that differ, beside two that are equal, and beside a single one.
                 _, uids, report = self.batch(
-                    Group((0.0, 1.0, missing)), Group((1.0, 1.0, missing)), Group((1.0, missing)), Group((missing, missing))
+                    Group((0.0, 1.0, missing)),
+                    Group((1.0, 1.0, missing)),
+                    Group((1.0, missing)),
+                    Group((missing, missing)),
                 )
                 self.assertEqual(uids, ["prompt0", "prompt4"][: len(uids)])
                 self.assertEqual(report["groups/dropped/all_correct_total"], 1)
@@ -116,13 +118,17 @@ class JudgingTests(Case):
         self.assertEqual(trainer.sample()[0], ["prompt0", "prompt1"])
 
     def test_metric_that_is_not_there(self):
-        with self.assertRaisesRegex(SamplerError, "none of the first 4 trajectories has the metric `accuracy`.*`acc`.*or to `reward`"):
+        with self.assertRaisesRegex(
+            SamplerError, "none of the first 4 trajectories has the metric `accuracy`.*`acc`.*or to `reward`"
+        ):
             self.batch(metric="accuracy")
         with self.assertRaisesRegex(SamplerError, "a number and no dictionary"):
             self.batch(Group((None, None)), Group((None, None)))
 
     def test_metric_that_is_no_number(self):
-        with self.assertRaisesRegex(SamplerError, "`acc` of the trajectory prompt0_1_0 is 'no answer': a filter needs numbers"):
+        with self.assertRaisesRegex(
+            SamplerError, "`acc` of the trajectory prompt0_1_0 is 'no answer': a filter needs numbers"
+        ):
             self.batch(Group((0.0, "no answer")))
 
     def test_reward_that_comes_later(self):
@@ -135,7 +141,10 @@ class JudgingTests(Case):
                 queue.values[key].pop("rm_scores", None)
             return get(queue, keys, partition_id, select_fields)
 
-        with unittest.mock.patch.object(Queue, "kv_batch_get", without), self.assertRaisesRegex(SamplerError, "`rm_scores`"):
+        with (
+            unittest.mock.patch.object(Queue, "kv_batch_get", without),
+            self.assertRaisesRegex(SamplerError, "`rm_scores`"),
+        ):
             trainer.sample()
 
     def test_figures_are_of_all_that_was_judged(self):

@@ -95,10 +95,11 @@ class QueueTests(Case):
             with self.subTest(mode=mode, metric=metric):
                 trainer = Trainer(mode, metric, 4)
                 batch, report = trainer.step(4)
-                name = lambda *numbers: [f"{mode}-{metric}-{number}" for number in numbers]  # noqa: E731
                 uids = list(dict.fromkeys(key.rsplit("_", 2)[0] for key in batch.keys))
-                self.assertEqual(uids, name(1, 4, 6, 7))
-                self.assertEqual(sorted(batch.keys), [f"{uid}_{member}_0" for uid in sorted(uids) for member in range(N)])
+                self.assertEqual(uids, [f"{mode}-{metric}-{number}" for number in (1, 4, 6, 7)])
+                self.assertEqual(
+                    sorted(batch.keys), [f"{uid}_{member}_0" for uid in sorted(uids) for member in range(N)]
+                )
                 data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["responses"])
                 self.assertEqual([len(row) for row in data["responses"]], [tag["seq_len"] for tag in batch.tags])
                 self.assertEqual(report["training/rollout_failure/evicted_samples"], 1)

@@ -2,10 +2,9 @@
 
 import unittest
 
-from world import Case, Group, Trainer, tamis
-
 from tamis.verl import SamplerError
 from tamis.verl.settings import read_settings
+from world import Case, Group, Trainer, tamis
 
 KWARGS = "trainer.v1.sampler.sampler_kwargs"
 
@@ -32,28 +31,41 @@ class RefusalTests(Case):
         return str(raised.exception).splitlines()
 
     def test_each(self):
-        for asked, said in (
-            ({"metrik": "acc"}, f"`{KWARGS}.metrik` is unknown: did you mean `metric`?"),
-            ({"xyz": 1}, f"`{KWARGS}.xyz` is unknown: there are filter, metric, max_num_gen_batches, on_limit, refill, "
-             "surplus, max_lag, poll_interval"),
-            ({"refill": "double"}, f"`{KWARGS}.refill` is 'double': it is one of `expected`, `exact`"),
-            ({"on_limit": "skip"}, f"`{KWARGS}.on_limit` is 'skip': it is one of `error`, `use_partial`, `keep_dropped`"),
-            ({"surplus": "keep"}, f"`{KWARGS}.surplus` is 'keep': it is one of null, `discard`, `carry`"),
-            ({"max_num_gen_batches": 0}, f"`{KWARGS}.max_num_gen_batches` is 0: a whole number from 1, or null: no limit"),
-            ({"max_num_gen_batches": True}, f"`{KWARGS}.max_num_gen_batches` is True: a whole number from 1, or null: no limit"),
-            ({"surplus": "carry", "max_lag": -1}, f"`{KWARGS}.max_lag` is -1: a whole number from 0, or null: verl's own threshold"),
-            ({"poll_interval": 0}, f"`{KWARGS}.poll_interval` is 0: seconds, above 0"),
-            ({"max_lag": 2}, f"`{KWARGS}.max_lag` has no effect: no group waits for a later batch. Remove it, or set "
-             f"`{KWARGS}.surplus: carry`"),
-            ({"metric": "seq_final_reward"}, "`seq_final_reward` has the KL penalty, which verl adds after the buffer has "
-             "sampled: use `reward`"),
-            ({"metric": "acc", "filter": {"kind": "variance", "metric": "score"}},
-             f"`{KWARGS}.metric` is 'acc' and `{KWARGS}.filter.metric` is 'score': give one of them"),
-            ({"filter": {"kind": "within_group", "k": 2}},
-             f"`{KWARGS}.filter`: within_group leaves members of a group out, and verl takes whole groups"),
-        ):  # fmt: skip
+        for asked, said in {
+            ("metrik", "acc"): ".metrik` is unknown: did you mean `metric`?",
+            ("xyz", 1): ".xyz` is unknown: there are filter, metric, max_num_gen_batches, on_limit, refill, surplus, "
+            "max_lag, poll_interval",
+            ("refill", "double"): ".refill` is 'double': it is one of `expected`, `exact`",
+            ("on_limit", "skip"): ".on_limit` is 'skip': it is one of `error`, `use_partial`, `keep_dropped`",
+            ("surplus", "keep"): ".surplus` is 'keep': it is one of null, `discard`, `carry`",
+            ("max_num_gen_batches", 0): ".max_num_gen_batches` is 0: a whole number from 1, or null: no limit",
+            ("max_num_gen_batches", True): ".max_num_gen_batches` is True: a whole number from 1, or null: no limit",
+            ("poll_interval", 0): ".poll_interval` is 0: seconds, above 0",
+            ("max_lag", 2): ".max_lag` has no effect: no group waits for a later batch. Remove it, or set "
+            f"`{KWARGS}.surplus: carry`",
+        }.items():
             with self.subTest(asked=asked):
-                self.assertEqual(self.refused(asked), [said])
+                self.assertEqual(self.refused(dict([asked])), [f"`{KWARGS}{said}"])
+
+    def test_combinations(self):
+        for asked, said in (
+            (
+                {"surplus": "carry", "max_lag": -1},
+                f"`{KWARGS}.max_lag` is -1: a whole number from 0, or null: verl's own",
+            ),
+            ({"metric": "seq_final_reward"}, "`seq_final_reward` has the KL penalty, which verl adds after the buffer"),
+            (
+                {"metric": "acc", "filter": {"kind": "variance", "metric": "score"}},
+                f"`{KWARGS}.metric` is 'acc' and `{KWARGS}.filter.metric` is 'score': give one of them",
+            ),
+            (
+                {"filter": {"kind": "within_group", "k": 2}},
+                f"`{KWARGS}.filter`: within_group leaves members of a group out, and verl takes whole groups",
+            ),
+        ):
+            with self.subTest(asked=asked):
+                (line,) = self.refused(asked)
+                self.assertTrue(line.startswith(said), line)
 
     def test_filters(self):
         self.assertIn("varianse", self.refused({"filter": "varianse"})[0])
@@ -79,7 +91,9 @@ class RefusalTests(Case):
         (said,) = self.refused({}, of=config(model={"enable": True, "enable_resource_pool": False}))
         self.assertIn("`reward.reward_model.enable_resource_pool=True`", said)
         read_settings({}, "sync", 8, "drop", config(model={"enable": True, "enable_resource_pool": True}))
-        read_settings({"filter": None}, "sync", 8, "drop", config(model={"enable": True, "enable_resource_pool": False}))
+        read_settings(
+            {"filter": None}, "sync", 8, "drop", config(model={"enable": True, "enable_resource_pool": False})
+        )
 
     def test_without_refill(self):
         with self.assertRaisesRegex(SamplerError, "refill_fn"):
@@ -90,7 +104,9 @@ class DefaultTests(Case):
     def test_of_verl(self):
         read = read_settings({}, "sync", 8, "drop", config(metric="acc", limit=3))
         self.assertEqual((read.metric, read.max_num_gen_batches), ("acc", 3))
-        read = read_settings({"metric": "score", "max_num_gen_batches": None}, "sync", 8, "drop", config(metric="acc", limit=3))
+        read = read_settings(
+            {"metric": "score", "max_num_gen_batches": None}, "sync", 8, "drop", config(metric="acc", limit=3)
+        )
         self.assertEqual((read.metric, read.max_num_gen_batches), ("score", None))
         read = read_settings(None, "sync", 8, "drop", config())
         self.assertEqual((read.metric, read.max_num_gen_batches), ("reward", 10))

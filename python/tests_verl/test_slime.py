@@ -26,7 +26,9 @@ except ImportError:
 
 import tamis.slime  # noqa: E402
 
-Status = enum.Enum("Status", {"COMPLETED": "completed", "TRUNCATED": "truncated", "ABORTED": "aborted", "FAILED": "failed"})
+Status = enum.Enum(
+    "Status", {"COMPLETED": "completed", "TRUNCATED": "truncated", "ABORTED": "aborted", "FAILED": "failed"}
+)
 
 
 @dataclass
@@ -39,7 +41,9 @@ class Sample:
 class KeepTests(unittest.TestCase):
     def judge(self, *samples, reward_key=None):
         args = types.SimpleNamespace(reward_key=reward_key)
-        output = tamis.slime.keep(args, [item if isinstance(item, (Sample, list)) else Sample(item) for item in samples])
+        output = tamis.slime.keep(
+            args, [item if isinstance(item, (Sample, list)) else Sample(item) for item in samples]
+        )
         self.assertIs(type(output.keep), bool)
         return output.keep, output.reason
 
@@ -68,7 +72,9 @@ class KeepTests(unittest.TestCase):
         self.assertEqual(self.judge([Sample(1), Sample(0)], [Sample(1)]), (True, None))
 
     def test_rewards_by_name(self):
-        self.assertEqual(self.judge({"acc": 1, "score": 3}, {"acc": 1, "score": 2}, reward_key="acc"), (False, "all_correct"))
+        self.assertEqual(
+            self.judge({"acc": 1, "score": 3}, {"acc": 1, "score": 2}, reward_key="acc"), (False, "all_correct")
+        )
         self.assertEqual(self.judge({"acc": 1}, {"acc": 0}, {}, None, reward_key="acc"), (True, None))
 
 

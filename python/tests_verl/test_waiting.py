@@ -3,9 +3,8 @@
 import unittest
 import unittest.mock
 
-from world import HAS_VERL, Case, Group, Trainer
-
 from tamis.verl import NothingKept
+from world import HAS_VERL, Case, Group, Trainer
 
 UNIFORM = (1.0, 1.0, 1.0, 1.0)
 MIXED = (0.0, 1.0, 0.0, 1.0)
@@ -24,9 +23,7 @@ class LimitTests(Case):
                 with self.assertRaises(NothingKept) as raised:
                     trainer.sample()
                 lines = str(raised.exception).splitlines()
-                self.assertEqual(
-                    lines[0], "step 1: 0 of 4 groups kept after 20 came back, 0 of them failed or too old"
-                )
+                self.assertEqual(lines[0], "step 1: 0 of 4 groups kept after 20 came back, 0 of them failed or too old")
                 self.assertIn("20  100.0%  all correct", str(raised.exception))
                 self.assertIn("by `acc`, of 20 groups (80 trajectories) generated", lines[1])
                 self.assertEqual(raised.exception.diagnosis["tally"]["all_correct"], 20)
@@ -165,7 +162,10 @@ class ModeTests(Case):
             with self.subTest(arguments=arguments):
                 slow = Group(MIXED, 30.0)
                 trainer = Trainer(
-                    lambda number, slow=slow: slow if number == 0 else Group(MIXED), "colocate_async", batch_size=2, **arguments
+                    lambda number, slow=slow: slow if number == 0 else Group(MIXED),
+                    "colocate_async",
+                    batch_size=2,
+                    **arguments,
                 )
                 for _ in range(2):
                     trainer.step()
@@ -218,7 +218,9 @@ class ModeTests(Case):
                 trainer.buffer.get_sampleable_count(1, "val")
 
     def test_waiting_counts_each_group_once(self):
-        trainer = Trainer(lambda number: Group(MIXED if number % 3 else UNIFORM), "separate_async", batch_size=4, parts=2)
+        trainer = Trainer(
+            lambda number: Group(MIXED if number % 3 else UNIFORM), "separate_async", batch_size=4, parts=2
+        )
         trainer.add_prompts(4)
         sleep = trainer.queue.sleep
 

@@ -1,10 +1,9 @@
-"""What the tests share: a queue with a clock of its own, a trainer's loop around it, and stand-ins for verl where it is
-not installed."""
+"""What the tests share: a queue with a clock of its own, a trainer's loop around it, and stand-ins for verl where it
+is not installed."""
 
 import importlib.util
 import logging
 import pathlib
-import random
 import sys
 import types
 import unittest
@@ -14,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _stand_ins():
-    """As much of verl as tamis.verl imports: a constructor that keeps its arguments, and validation that names itself."""
+    """As much of verl as tamis.verl imports: a constructor that keeps its arguments, validation that names itself."""
 
     class ReplayBuffer:
         def __init__(self, **arguments):
@@ -30,9 +29,9 @@ def _stand_ins():
     skip.SkipManager = types.SimpleNamespace(annotate_tq=lambda **_: lambda call: call)
     queue = types.ModuleType("transfer_queue")
     queue.KVBatchMeta = types.SimpleNamespace
-    for module in (keyed, skip, queue):
-        name = module.__name__
-        sys.modules[name] = module
+    for made in (keyed, skip, queue):
+        name = made.__name__
+        sys.modules[name] = made
         while "." in name:
             name, _, child = name.rpartition(".")
             parent = sys.modules.setdefault(name, types.ModuleType(name))
@@ -102,8 +101,8 @@ class Queue:
 
 
 class Group:
-    """What becomes of a prompt: when it ends, how, and the metric of each member. A member with the value `no` has no row,
-    one with `None` no metric."""
+    """What becomes of a prompt: when it ends, how, and the metric of each member. A member with the value `no` has
+    no row, one with `None` no metric."""
 
     def __init__(self, values=(0.0, 1.0), seconds=1.0, status="finished", num_outputs=1):
         self.values = values
@@ -191,11 +190,10 @@ class Trainer:
             sleep(seconds)
             self.pass_time()
 
+        size = batch_size or self.batch_size // self.parts
         with self.patched(), mock.patch.object(self.queue, "sleep", slept):
             self.pass_time()
-            batch, report = self.buffer.sample(
-                global_steps=self.global_steps, partition_id="train", batch_size=batch_size or self.batch_size // self.parts
-            )
+            batch, report = self.buffer.sample(global_steps=self.global_steps, partition_id="train", batch_size=size)
         uids = list(dict.fromkeys(key.rsplit("_", 2)[0] for key in batch.keys))
         self.trained += uids
         self.add_up(report)
@@ -288,6 +286,3 @@ def mixed(rate, rng, n=4, most_seconds=20.0, failing=0.05):
         return Group(tuple(values), seconds, num_outputs=rng.choice([1, 1, 1, 2]))
 
     return draw
-
-
-__all__ = ["COUNTS", "HAS_VERL", "ROOT", "Case", "Group", "Queue", "Scores", "Trainer", "mixed", "module", "random", "tamis"]

@@ -20,7 +20,7 @@ try:
     import verl.trainer.ppo.v1.replay_buffer  # noqa: F401
 except ImportError as missing:
     raise ImportError(
-        f"tamis.verl needs verl 0.9.1 with what its v1 trainer needs (`pip install verl==0.9.1 TransferQueue`): {missing}"
+        f"tamis.verl needs verl with what its v1 trainer needs (`pip install verl==0.9.1 TransferQueue`): {missing}"
     ) from missing
 
 from .buffer import ReplayBuffer

@@ -42,7 +42,7 @@ _PLACES = {
 others that have "total" in them and neither "min" nor "max"."""
 
 
-class ReplayBuffer(VerlsReplayBuffer):
+class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
     """A replay buffer for `trainer.v1.sampler.custom_sampler` of verl 0.9.1, in each of its three modes.
 
     `sampler_kwargs` may have:
@@ -117,7 +117,7 @@ class ReplayBuffer(VerlsReplayBuffer):
         rule = "every group" if settings.filter is None else f"{settings.filter.rule}, by `{settings.metric}`"
         _log.info("tamis.verl.ReplayBuffer trains on %s (refill: %s)", rule, settings.refill)
 
-    @SkipManager.annotate_tq(role="rollout_tq", phase="sample")
+    @SkipManager.annotate_tq(role="rollout_tq", phase="sample")  # type: ignore[untyped-decorator]
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """The `batch_size` oldest groups that were kept, as soon as there are so many, and counts of where groups
         went. In the mode `sync` nothing is in flight then. Batches of validation are verl's own.
@@ -125,7 +125,8 @@ class ReplayBuffer(VerlsReplayBuffer):
         Raises `NothingKept` at the limit, and `SamplerError` if the metric is not there.
         """
         if partition_id != _TRAIN:
-            return super().sample(global_steps, partition_id, batch_size)
+            batch: tuple[KVBatchMeta, dict[str, Any]] = super().sample(global_steps, partition_id, batch_size)
+            return batch
         self._step_size = batch_size * self._num_batches_a_step
         self._wait(global_steps, batch_size)
         chosen = self._oldest(self._kept)[:batch_size]
@@ -289,13 +290,14 @@ class ReplayBuffer(VerlsReplayBuffer):
             flat = [value for uid in uids for value in values[uid]]
             for uid, verdict in zip(uids, judge.judge(flat, offsets), strict=True):
                 if verdict.num_scored:
-                    self._sums["scored"] += verdict.num_scored
-                    self._sums["metric"] += verdict.mean * verdict.num_scored
-                    self._is_outcome = self._is_outcome and verdict.num_correct is not None
-                    self._sums["correct"] += verdict.num_correct or 0
+                    self._counts["scored"] += verdict.num_scored
+                    self._metric_sum += verdict.mean * verdict.num_scored
+                    self._counts["correct"] += verdict.num_correct or 0
+                    if verdict.num_correct is None:
+                        self._counts["rated_otherwise"] += 1
                 if not verdict.kept:
                     dropped.append(uid)
-                    self._reasons[verdict.reason] += 1
+                    self._reasons[str(verdict.reason)] += 1
                     if verdict.num_scored and verdict.min == verdict.max:
                         self._uniform[verdict.min] += 1
                     if self.settings.on_limit == "keep_dropped" and verdict.num_scored > 1:
@@ -360,8 +362,8 @@ class ReplayBuffer(VerlsReplayBuffer):
                 numbers.append(math.nan if value is None else float(value))
             except (TypeError, ValueError):
                 raise SamplerError(
-                    f"`{metric}` of the trajectory {key} is {value!r}: a filter needs numbers. Set `{KWARGS}.metric` to "
-                    "another name that the reward function returns, or to `reward`"
+                    f"`{metric}` of the trajectory {key} is {value!r}: a filter needs numbers. Set "
+                    f"`{KWARGS}.metric` to another name that the reward function returns, or to `reward`"
                 ) from None
         return numbers
 
@@ -400,8 +402,7 @@ class ReplayBuffer(VerlsReplayBuffer):
         self._counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._uniform: Counter[float] = Counter()
-        self._sums: Counter[str] = Counter()
-        self._is_outcome = True
+        self._metric_sum = 0.0
 
     def _report(self) -> dict[str, Any]:
         """What happened since the last one. What was drawn is what went to the other places, and the change of what
@@ -414,10 +415,10 @@ class ReplayBuffer(VerlsReplayBuffer):
         report |= {f"groups/dropped/{reason}_total": number for reason, number in self._reasons.items()}
         if counts["judged"]:
             report["train/filter_rate"] = counts["rejected"] / counts["judged"]
-        if self._sums["scored"]:
-            report["all/filter_metric/mean"] = self._sums["metric"] / self._sums["scored"]
-            if self._is_outcome:
-                report["all/pass_rate"] = self._sums["correct"] / self._sums["scored"]
+        if counts["scored"]:
+            report["all/filter_metric/mean"] = self._metric_sum / counts["scored"]
+            if not counts["rated_otherwise"]:
+                report["all/pass_rate"] = counts["correct"] / counts["scored"]
         if self._uniform:
             # verl logs it as a table.
             report[DAPO_FILTERED_REWARD_COUNTS_KEY] = dict(self._uniform)
