@@ -82,7 +82,7 @@ class Trainer:
 class QueueTests(Case):
     @classmethod
     def setUpClass(cls):
-        ray.init(num_cpus=8, include_dashboard=False, configure_logging=False, log_to_driver=False)
+        ray.init(num_cpus=3, include_dashboard=False, configure_logging=False, log_to_driver=False)
         tq.init()
 
     @classmethod
