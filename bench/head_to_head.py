@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Processor time and generated tokens to 45 % of held-out prompts on SmolLM2-135M: tamis, TRL, TRL with the sieve.
 
-    scripts/smollm2; bench/install_peers.sh; cargo build --release                           once
-    scripts/build-wheel; .venv-bench/bin/python -m pip install --no-deps dist/tamis-*.whl    once, for the last arm
+    scripts/smollm2; bench/install_peers.sh; cargo build --release             once
+    scripts/build-wheel                        once, for the last arm, and then, with the wheel for this machine:
+    .venv-bench/bin/python -m pip install --no-index --no-deps --find-links dist tamis
     python3 bench/head_to_head.py              three seeds; about two hours of one core
     python3 bench/head_to_head.py --seeds 4,5  two more
     python3 bench/head_to_head.py --table      prints the table of what has been measured, and measures nothing
@@ -281,7 +282,7 @@ def check(given):
     ):
         raise SystemExit(
             f"{given.peer_python} has no package `tamis`: run scripts/build-wheel and\n"
-            f"{given.peer_python} -m pip install --no-deps dist/tamis-*.whl"
+            f"{given.peer_python} -m pip install --no-index --no-deps --find-links dist tamis"
         )
 
 

@@ -97,6 +97,26 @@ class RecordTests(Case):
             self.assertAlmostEqual(ours["all/reward/mean"], sum(own) / len(own))
             self.assertAlmostEqual(ours["all/pass_rate"], sum(map(bool, own)) / len(own))
 
+    def test_infinite_rewards(self):
+        def endless(completions, want, **_):
+            return [float("inf"), *digit(completions, want)[1:]]
+
+        self.fit(self.recorded(rewards=endless, max_steps=2))
+        text = (self.folder / "record" / "metrics.jsonl").read_text()
+        self.assertEqual(len(text.splitlines()), 2)
+        for name in ("Infinity", "NaN"):
+            self.assertNotIn(name, text)
+
+    def test_two_runs_of_a_trainer(self):
+        trainer = self.recorded(max_steps=2)
+        self.fit(trainer)
+        self.fit(trainer)
+        lines = self.lines()
+        self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4])
+        for name in ("train_loss", "train_runtime"):
+            self.assertNotIn(name, lines[2])
+        self.assertEqual(lines[2]["loss"], trainer.state.log_history[0]["loss"])
+
     def test_functions_of_one_name(self):
         def zero(completions, **_):
             return [0.0] * len(completions)
@@ -329,7 +349,10 @@ class CommandTests(Case):
                     "filter", *sorted((self.folder / name / "rollouts").iterdir()), "--metric", "reward"
                 )
                 self.assertIn(str(totals["generated"]), judged)
-                self.assertIn(str(totals["generated"]), self.run_program("advise", name))
+                advice = self.run_program("advise", name)
+                self.assertIn(f"{totals['generated']} groups of 4", advice.splitlines()[0])
+                kept = 100 * (1 - totals["dropped"] / totals["generated"])
+                self.assertRegex(advice, rf"\n +\* +4 +{kept:.1f}%")
 
 
 if __name__ == "__main__":

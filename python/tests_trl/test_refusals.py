@@ -134,6 +134,18 @@ class RefusalTests(Case):
 
         with self.subTest("own sampler"):
             self.assertIn("Sampling._get_train_sampler is your own", self.reasons(self.trainer(cls=Sampling))[0])
+        with self.subTest("own rows"):
+
+            class Preparing(trl.GRPOTrainer):
+                def _prepare_inputs(self, inputs):
+                    return super()._prepare_inputs(inputs)
+
+            self.assertIn("Preparing._prepare_inputs is your own", self.reasons(self.trainer(cls=Preparing))[0])
+        with self.subTest("other rows"):
+            trainer = tamis.trl.attach(self.trainer())
+            trainer.train_dataset = data(8)
+            with self.assertRaisesRegex(AttachError, "`train_dataset` was replaced after the sieve was attached"):
+                self.fit(trainer)
         with self.subTest("stream"):
             stream = data().to_iterable_dataset()
             trainer = self.trainer(train_dataset=data())
@@ -215,8 +227,16 @@ class RefusalTests(Case):
         with self.assertLogs("tamis.trl", "WARNING") as logged:
             tamis.trl.attach(self.trainer(beta=0.1))
         told = logged.output[0]
-        for text in ("GRPOTrainer trains on groups that the filter keeps", "max_grad_norm", "KL term", "sieve/epoch"):
+        for text in (
+            "GRPOTrainer trains on groups that the filter keeps",
+            "max_grad_norm",
+            "KL term",
+            "An epoch of TRL is still 16 generation batches",
+        ):
             self.assertIn(text, told)
+        with self.assertLogs("tamis.trl", "WARNING") as logged:
+            tamis.trl.attach(self.trainer(beta=0.1), None)
+        self.assertEqual(logged.records[0].getMessage(), "GRPOTrainer trains on every group.")
 
 
 class ImportTests(unittest.TestCase):

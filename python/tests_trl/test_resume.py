@@ -180,6 +180,34 @@ class ResumeTests(Case):
                 with self.assertRaisesRegex(AttachError, "rest of the checkpoint's generation batch cannot be loaded"):
                     self.fit(trainer, resume_from_checkpoint=True)
 
+    def test_damaged_state(self):
+        self.interrupted("between batches")
+        file = self.folder / "halves" / "checkpoint-3" / "trainer_state.json"
+        whole = file.read_text()
+        for name in ("scheduler", "epoch", "layout"):
+            with self.subTest(name):
+                told = json.loads(whole)
+                saved = told["stateful_callbacks"]["TamisSieve"]["attributes"]["saved"]
+                damage = str(saved.pop(name)).replace("{", "[", 1)
+                if name == "scheduler":
+                    saved[name] = damage
+                file.write_text(json.dumps(told))
+                trainer = self.sieved(out="halves", **self.settings("between batches"))
+                with self.assertRaisesRegex(AttachError, "state of the sieve cannot be read"):
+                    self.fit(trainer, resume_from_checkpoint=True)
+
+    def test_checkpoint_of_trl_alone_after_a_sieve(self):
+        keywords = self.settings("between batches")
+        self.fit(self.sieved(out="halves", **(keywords | {"max_steps": 3})))
+        self.fit(self.trainer(out="halves", **keywords), resume_from_checkpoint=True)
+        judge, fresh = Judge(), Judge()
+        trainer = self.sieved(rewards=judge, out="halves", **(keywords | {"max_steps": 7}))
+        with self.assertLogs("tamis.trl", "WARNING") as logged:
+            self.fit(trainer, resume_from_checkpoint=True)
+        self.assertIn("saved without a sieve", logged.output[0])
+        self.fit(self.sieved(rewards=fresh, out="fresh", max_steps=1))
+        self.assertEqual(judge.rows[:4], fresh.rows[:4])
+
     def test_state_is_data(self):
         """What a checkpoint has from us is JSON, and tensors that load without running code."""
         trainer = self.interrupted("inside a batch")

@@ -110,13 +110,17 @@ def attach(
     owner.__class__ = type(f"Sieved{name}", (Sieved, type(owner)), {})
     owner.add_callback(make_callback(owner, kept))
     if owner.accelerator.is_main_process:
-        told = [
-            f"{name} trains on {'every group' if judge is None else f'groups that the filter keeps ({judge.rule})'}.",
-            "Gradient norms are 3 to 4 times larger if most groups were uniform: `max_grad_norm` "
-            f"({owner.args.max_grad_norm}) clips more.",
-            "An epoch of TRL is still so many batches; `sieve/epoch` counts passes over the data.",
-        ]
-        if owner.args.beta:
-            told.append(f"With beta = {owner.args.beta} a dropped group loses its KL term too.")
+        told = [f"{name} trains on every group."]
+        if judge is not None:
+            num_batches = len(owner.train_dataset) // scheduler.settings["train_batch_size"]
+            told = [
+                f"{name} trains on groups that the filter keeps ({judge.rule}).",
+                "Gradient norms are several times larger if most groups were uniform: `max_grad_norm` "
+                f"({owner.args.max_grad_norm}) clips more.",
+                f"An epoch of TRL is still {num_batches} generation batches, however many prompts they take; "
+                "`sieve/epoch` counts passes over the data.",
+            ]
+            if owner.args.beta:
+                told.append(f"With beta = {owner.args.beta} a dropped group loses its KL term too.")
         _log.warning("%s", " ".join(told))
     return trainer

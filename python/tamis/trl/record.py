@@ -50,6 +50,9 @@ class Record:
         lines = text[: text.rfind("\n") + 1].splitlines()
         if pending is not None:
             self._due, self._logged = pending["due"], pending["logged"]
+        elif self._due is None:
+            # What `train()` logged at its end is of no step.
+            self._logged = {}
         again = self._due["step"] if self._due is not None else steps + 1
         if text:
             part = self._metrics.with_suffix(".part")
@@ -102,8 +105,9 @@ class Record:
         file = self.folder / "rollouts" / f"step_{step}.parquet"
         pyarrow.parquet.write_table(pyarrow.table(columns), file.with_suffix(".part"))
         file.with_suffix(".part").replace(file)
-        self._due = {"step": step, **metrics}
-        rewards = [row["reward"] for row in rows if not math.isnan(row["reward"])]
+        # JSON has no infinities.
+        self._due = {"step": step} | {name: value for name, value in metrics.items() if math.isfinite(value)}
+        rewards = [row["reward"] for row in rows if math.isfinite(row["reward"])]
         if rewards:
             self._due["all/reward/mean"] = sum(rewards) / len(rewards)
 

@@ -111,6 +111,11 @@ def obstacles(trainer: Any) -> list[str]:
             reasons.append(
                 f"{cls.__name__}.{method} is your own, and the sieve takes prompts in the order of TRL's sampler"
             )
+    if cls._prepare_inputs.__module__.partition(".")[0] not in ("trl", "transformers"):
+        reasons.append(
+            f"{cls.__name__}._prepare_inputs is your own, and the sieve takes its rows from `train_dataset`: what it "
+            "changes in them would be lost"
+        )
     if getattr(trainer, "is_in_train", False):
         reasons.append("`train()` is running: attach before it")
     if getattr(trainer, "rollout_func", None) is not None:

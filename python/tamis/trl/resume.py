@@ -51,14 +51,19 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
     def restore(saved: Mapping[str, Any], folder: Path) -> list[str]:
         """Continues from a checkpoint, or says why it cannot."""
         try:
+            trainer._step, then = saved["place_in_batch"], saved["layout"]
             sieve.restore(saved)
         except AttachError as error:
             return [str(error)]
-        trainer._step = saved["place_in_batch"]
+        except Exception as error:
+            return [
+                f"the checkpoint's state of the sieve cannot be read ({type(error).__name__}: {error}): it is damaged, or "
+                "of another version of tamis"
+            ]
         trainer._buffered_inputs = None
         if not saved["place_in_batch"]:
             return []
-        now, then = layout(), saved["layout"]
+        now = layout()
         if reasons := [f"{name} is {now[name]} and was {then[name]}" for name in now if now[name] != then[name]]:
             return [
                 f"the checkpoint is from inside a generation batch, whose rest is cut otherwise: {', '.join(reasons)}; "
@@ -79,7 +84,8 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
 
     class TamisSieve(TrainerCallback, ExportableState):
         def state(self) -> dict[str, Any]:
-            saved = sieve.state() | {"place_in_batch": place_in_batch(), "layout": layout(), "run": sieve._run}
+            saved = sieve.state() | {"place_in_batch": place_in_batch(), "layout": layout()}
+            saved |= {"run": sieve._run, "global_step": trainer.state.global_step}
             if writes is not None:
                 saved["record"] = writes.pending
             return {"args": {}, "attributes": {"saved": saved}}
@@ -87,6 +93,11 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
             saved = kept["attributes"]["saved"] if kept is not None else {}
+            if saved.get("global_step") != state.global_step:
+                # A run without a sieve hands on what it found in its own checkpoint.
+                saved = {}
+            if trainer.train_dataset is not sieve._dataset:
+                _refuse(["`train_dataset` was replaced after the sieve was attached: attach after that"])
             sieve._run = saved.get("run") or sieve._run or uuid.uuid4().hex
             if saved:
                 folder = sieve._resumed_from or Path(args.output_dir) / f"checkpoint-{state.global_step}"

@@ -113,7 +113,9 @@ def weighted_sums(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
         parts = [
             weight * rounded(value) for weight, value in zip(factors, row, strict=True) if weight and value == value
         ]
-        sums.append(float(f"{math.fsum(parts):.12g}") if parts else math.nan)
+        # Of infinities of both signs `fsum` makes an error, and TRL NaN.
+        total = sum(parts) if any(map(math.isinf, parts)) else math.fsum(parts)
+        sums.append(float(f"{total:.12g}") if parts else math.nan)
     return sums
 
 

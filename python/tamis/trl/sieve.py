@@ -158,6 +158,7 @@ class Sieve:
         self._scheduler = scheduler
         self._record = record
         shuffle = getattr(trainer, "shuffle_dataset", True) is not False
+        self._dataset = trainer.train_dataset
         self._prompts = Prompts(len(trainer.train_dataset), scheduler.settings["train_batch_size"], shuffle, seed)
         self._scheduler.set_num_prompts(self._prompts.num_in_pass)
         self._next_group = 0
