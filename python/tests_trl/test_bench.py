@@ -1,4 +1,4 @@
-"""The benchmarks with TRL: bench/trl_attach.py at a small size, and what bench/head_to_head.py makes of measurements."""
+"""The benchmarks with TRL: one at a small size, and what the other makes of its measurements."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class HeadToHeadTests(unittest.TestCase):
 
     def test_table(self):
         def point(accuracy, step):
-            return {"step": step, "processor": 10.4 * step, "tokens": 1000 * step, "completions": 8, "accuracy": accuracy}
+            spent = {"processor": 10.4 * step, "tokens": 1000 * step, "completions": 8}
+            return {"step": step, **spent, "accuracy": accuracy}
 
         with tempfile.TemporaryDirectory() as folder:
             given = types.SimpleNamespace(target=0.45, every=2, steps=16, threads=1, results=Path(folder, "lines"))

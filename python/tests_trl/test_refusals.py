@@ -91,7 +91,7 @@ class RefusalTests(Case):
             return [0.0] * len(completions)
 
         for rewards, metric, reason in (
-            (length, "length", "`metric`: 'length' is a reward function, and the number of tokens: rename the function"),
+            (length, "length", "`metric`: 'length' is a reward function, and the number of tokens: rename the first"),
             ([digit, digit], "digit", "`metric`: there are 2 reward functions 'digit': rename them"),
         ):
             with self.subTest(metric):
@@ -112,8 +112,8 @@ class RefusalTests(Case):
             ({"metric": ["digit"]}, "`metric` is of type list: give the name of a reward function, or `length`"),
             (
                 {"filter": len},
-                "`filter` is of type builtin_function_or_method: give a kind by its name, a dictionary of its keys, or a "
-                "`tamis.Filter`",
+                "`filter` is of type builtin_function_or_method: give a kind by its name, a dictionary of its keys, "
+                "or a `tamis.Filter`",
             ),
             (
                 {"filter": ["variance"]},

@@ -42,7 +42,7 @@ class Record:
         if not is_own and any(any(self.folder.glob(name)) for name in ("config.yaml", "metrics.jsonl", "rollouts/*")):
             if steps == 0:
                 return f"`record`: {self.folder} has a run already, and this one starts anew: name another folder"
-            return f"`record`: {self.folder} has another run than the checkpoint's: name that run's folder, or a new one"
+            return f"`record`: {self.folder} has another run than the checkpoint's: name its folder, or a new one"
         (self.folder / "rollouts").mkdir(parents=True, exist_ok=True)
         mark.write_text(run)
         text = self._metrics.read_text() if self._metrics.exists() else ""

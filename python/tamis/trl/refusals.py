@@ -159,7 +159,7 @@ def make_filter(
     if metric in ("reward", "score", "seq_reward") and metric not in metrics:
         return judge, None
     if metric == "length" and metric in trainer.reward_func_names:
-        reasons.append("`metric`: 'length' is a reward function, and the number of tokens: rename the function")
+        reasons.append("`metric`: 'length' is a reward function, and the number of tokens: rename the first")
     elif metrics.count(metric) > 1:
         reasons.append(f"`metric`: there are {metrics.count(metric)} reward functions {metric!r}: rename them")
     if metric is not None and metric not in metrics:

@@ -57,8 +57,8 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
             return [str(error)]
         except Exception as error:
             return [
-                f"the checkpoint's state of the sieve cannot be read ({type(error).__name__}: {error}): it is damaged, or "
-                "of another version of tamis"
+                f"the checkpoint's state of the sieve cannot be read ({type(error).__name__}: {error}): it is damaged, "
+                "or of another version of tamis"
             ]
         trainer._buffered_inputs = None
         if not saved["place_in_batch"]:
