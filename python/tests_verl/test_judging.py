@@ -147,6 +147,10 @@ class JudgingTests(Case):
         ):
             trainer.sample()
 
+    def test_status_that_is_not_known(self):
+        with self.assertRaisesRegex(SamplerError, "the status paused, which 0.9.1 does not have"):
+            self.batch(Group(status="paused"))
+
     def test_figures_are_of_all_that_was_judged(self):
         _, _, report = self.batch(Group((0.0, 0.0)), Group((0.0, 1.0)), Group((1.0, 1.0)), refill="exact")
         self.assertEqual(report["all/pass_rate"], 4 / 8)

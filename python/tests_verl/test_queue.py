@@ -7,8 +7,8 @@ import unittest
 from world import HAS_VERL, Case, tamis
 
 if HAS_VERL:
-    # Neither asks the network nor keeps statistics.
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "HF_HUB_OFFLINE": "1"}
+    # No statistics, nothing of the network; and workers that do not wait for every other process of the machine.
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0"}
     import ray
     import torch
     import transfer_queue as tq

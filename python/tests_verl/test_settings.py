@@ -1,5 +1,7 @@
 """What is refused, with every reason at once, and what verl's own settings decide."""
 
+import subprocess
+import sys
 import unittest
 
 from tamis.verl import SamplerError
@@ -129,6 +131,18 @@ class DefaultTests(Case):
         self.assertEqual(trainer.buffer.settings.metric, "score")
         with self.assertRaisesRegex(SamplerError, "filter_groups.enable=True"):
             Trainer(lambda _: Group(), config=config(enable=False))
+
+
+class ImportTests(Case):
+    def test_says_what_is_missing(self):
+        for name, missing, said in (
+            ("tamis.verl", "transfer_queue", "pip install verl==0.9.1 TransferQueue"),
+            ("tamis.slime", "slime", "tamis.slime needs slime"),
+        ):
+            code = f"import sys; sys.modules[{missing!r}] = None; import {name}"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(said, done.stderr)
 
 
 if __name__ == "__main__":

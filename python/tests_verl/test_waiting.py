@@ -1,5 +1,6 @@
 """When a batch is complete, how much is drawn for it, and how it ends if nothing is kept."""
 
+import pickle
 import unittest
 import unittest.mock
 
@@ -46,6 +47,33 @@ class LimitTests(Case):
         trainer.add_prompts(4)
         with self.assertRaisesRegex(NothingKept, "0 of 4 groups kept after 12 came back, 12 of them failed"):
             trainer.sample()
+
+    def test_error_passes_from_process_to_process(self):
+        trainer = Trainer(uniform, max_num_gen_batches=1)
+        trainer.add_prompts(4)
+        with self.assertRaises(NothingKept) as raised:
+            trainer.sample()
+        copy = pickle.loads(pickle.dumps(raised.exception))
+        self.assertEqual(str(copy), str(raised.exception))
+        self.assertEqual(copy.diagnosis, raised.exception.diagnosis)
+
+    def test_any_settings_have_an_error(self):
+        for filter, values in (
+            (None, ()),
+            ({"kind": "top_k", "k": 1}, MIXED),
+            ({"kind": "percentile", "low": 0.9}, MIXED),
+            ({"kind": "mean_range", "low": 0.6, "high": 0.9}, MIXED),
+        ):
+            for metric in ("acc", "reward"):
+                with self.subTest(filter=filter, metric=metric):
+                    trainer = Trainer(
+                        lambda _, values=values: Group(values), max_num_gen_batches=2, filter=filter, metric=metric
+                    )
+                    trainer.add_prompts(4)
+                    with self.assertRaisesRegex(
+                        NothingKept, "step 1: [0-3] of 4 groups kept after 8 came back, 0 of them"
+                    ):
+                        trainer.sample()
 
     def test_limit_counts_what_a_batch_took(self):
         # Six of every batch of 12 are dropped: far more than the limit in all, and never in one batch.
@@ -94,7 +122,7 @@ class LimitTests(Case):
 
 
 class DrawingTests(Case):
-    def drawn(self, trainer, kept, in_flight, judged=(0, 0), taken=0):
+    def drawn(self, trainer, kept, in_flight, judged=(4, 4), taken=0):
         """What is drawn in this state."""
         buffer = trainer.buffer
         buffer._kept = {f"kept{i}" for i in range(kept)}
@@ -107,8 +135,8 @@ class DrawingTests(Case):
     def test_exact_draws_one_for_each_that_is_lost(self):
         trainer = Trainer(uniform, batch_size=16, refill="exact")
         self.assertEqual(self.drawn(trainer, 0, 16), 0)
-        self.assertEqual(self.drawn(trainer, 3, 10, (3, 6)), 3)
-        self.assertEqual(self.drawn(trainer, 16, 0, (16, 60)), 0)
+        self.assertEqual(self.drawn(trainer, 3, 10, (7, 10)), 3)
+        self.assertEqual(self.drawn(trainer, 16, 0, (20, 64)), 0)
 
     def test_expected_draws_by_the_keep_rate(self):
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None)
@@ -116,18 +144,18 @@ class DrawingTests(Case):
         self.assertEqual(self.drawn(trainer, 0, 16), 0)
         # A quarter of those that came back was kept: 13 more need 52, less 0.3 deviations of 3.1 kept groups, and 8
         # are in flight.
-        self.assertEqual(self.drawn(trainer, 3, 8, (9, 39)), 49 - 8)
-        self.assertEqual(self.drawn(trainer, 15, 3, (9, 39)), 0)
-        self.assertEqual(self.drawn(trainer, 15, 2, (9, 39)), 1)
+        self.assertEqual(self.drawn(trainer, 3, 8, (13, 52)), 49 - 8)
+        self.assertEqual(self.drawn(trainer, 15, 3, (13, 52)), 0)
+        self.assertEqual(self.drawn(trainer, 15, 2, (13, 52)), 1)
         # If surplus is carried, nothing speaks against a full batch.
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None, surplus="carry")
-        self.assertEqual(self.drawn(trainer, 3, 8, (9, 39)), 52 - 8)
+        self.assertEqual(self.drawn(trainer, 3, 8, (13, 52)), 52 - 8)
 
     def test_limit_bounds_what_is_drawn(self):
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=2)
         trainer.buffer._settled = {f"came{i}": None for i in range(8)}
-        self.assertEqual(self.drawn(trainer, 0, 8, (0, 8)), 16)
-        self.assertEqual(self.drawn(trainer, 0, 24, (0, 8)), 0)
+        self.assertEqual(self.drawn(trainer, 0, 8, (4, 12)), 16)
+        self.assertEqual(self.drawn(trainer, 0, 24, (4, 12)), 0)
 
     def test_asynchronous_modes_fill_the_step_and_what_is_ahead(self):
         trainer = Trainer(uniform, "separate_async", batch_size=16, parts=4, ahead=0.5, refill="exact")

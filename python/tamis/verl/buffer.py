@@ -16,13 +16,14 @@ from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer as VerlsReplayBuffer
 from verl.utils.skip import SkipManager
 
-from .errors import KWARGS, NothingKept, SamplerError, diagnose
+from .errors import KWARGS, SamplerError, nothing_kept
 from .settings import REWARD, read_settings
 
 _log = logging.getLogger("tamis.verl")
 _log.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 _TRAIN = "train"
+_STATUSES = {"pending", "running", "finished", "failure"}
 _SECONDS_BETWEEN_LINES = 60
 _MARGIN = 0.3
 """Where surplus is thrown away, the number kept is aimed at so many deviations below what the batch lacks."""
@@ -107,7 +108,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         """Dropped groups that fill a batch at the limit."""
         self._settled: dict[str, list[float] | None] = {}
         """What came back since the last batch: the metric of each member; None if the group is lost."""
-        self._num_judged = self._num_good = 0.0
+        # Until something is known, as if a few had been kept.
+        self._num_judged = self._num_good = 4.0
         self._step_size = 0
         self._step = self._num_taken = 0
         self._group_size = 0
@@ -205,7 +207,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             return 0
         enough = float(to_keep)
         if self.settings.refill == "expected":
-            rate = (1 + self._num_good) / (1 + self._num_judged)
+            rate = self._num_good / self._num_judged
             margin = 0.0 if self.settings.carries else _MARGIN * math.sqrt(to_keep * (1 - rate))
             enough = max(enough, (to_keep - margin) / rate)
         lacking = math.ceil(enough - len(self._in_flight) - 1e-9)
@@ -225,7 +227,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             limit = self.settings.max_num_gen_batches
             assert limit is not None
             judge, metric = self.settings.filter, self.settings.metric
-            raise NothingKept(said, diagnose(self._settled.values(), self._step_size, limit, judge, metric))
+            raise nothing_kept(said, self._settled.values(), self._step_size, limit, judge, metric)
         if self.settings.on_limit == "keep_dropped":
             fill = self._oldest(self._held)[: target - len(self._kept)]
             self._held.difference_update(fill)
@@ -262,8 +264,10 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
                 self._counts["drawn"] += 1
             if uid not in self._kept and uid not in self._held:
                 by_status[tag["status"]].append(uid)
-        finished, failed = by_status.pop("finished", []), by_status.pop("failure", [])
-        self._in_flight = [uid for uids in by_status.values() for uid in uids]
+        if unknown := by_status.keys() - _STATUSES:
+            raise SamplerError(f"verl gives prompts the status {', '.join(sorted(unknown))}, which 0.9.1 does not have")
+        finished, failed = by_status["finished"], by_status["failure"]
+        self._in_flight = by_status["pending"] + by_status["running"]
 
         self._settled |= dict.fromkeys(failed)
         self._num_judged += len(failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._native import Filter
@@ -31,21 +31,33 @@ class NothingKept(RuntimeError):
     """A batch could not be filled within `max_num_gen_batches`. The text is tamis's diagnosis in verl's names;
     `diagnosis` has its numbers."""
 
-    def __init__(self, headline: str, diagnosis: dict[str, Any] | None) -> None:
-        lines = [] if diagnosis is None else str(diagnosis["text"]).splitlines()[1:]
-        text = "\n".join([headline, *lines])
-        for name, in_verl in _NAMES.items():
-            text = text.replace(name, in_verl)
+    def __init__(self, text: str, diagnosis: Mapping[str, Any] | None = None) -> None:
         super().__init__(text)
-        self.diagnosis = (diagnosis or {}) | {"text": text}
+        self.diagnosis = dict(diagnosis or {})
 
 
-def diagnose(
-    groups: Iterable[Sequence[float] | None], size: int, limit: int, filter: Filter | None, metric: str
+def nothing_kept(
+    headline: str,
+    groups: Iterable[Sequence[float] | None],
+    size: int,
+    limit: int,
+    filter: Filter | None,
+    metric: str,
+) -> NothingKept:
+    """The error for a batch of `size` groups, of which so many came back: the metric of each member, or None for a
+    group that is lost. tamis's scheduler diagnoses them, in rounds of a batch."""
+    diagnosis = _diagnose(list(groups), size, limit, filter, metric)
+    lines = [] if diagnosis is None else str(diagnosis["text"]).splitlines()[1:]
+    text = "\n".join([headline, *lines])
+    for name, in_verl in _NAMES.items():
+        text = text.replace(name, in_verl)
+    return NothingKept(text, diagnosis)
+
+
+def _diagnose(
+    left: list[Sequence[float] | None], size: int, limit: int, filter: Filter | None, metric: str
 ) -> dict[str, Any] | None:
-    """What tamis's scheduler says of these groups, values of each or None if it failed, in rounds of a batch
-    of `size`. None if it would have filled the batch with them."""
-    left = list(groups)
+    """None if the batch would have been full: groups that are kept and then too old count as lost here."""
     n = max([2, *(len(values) for values in left if values)])
     scheduler = Scheduler(
         train_batch_size=size,
