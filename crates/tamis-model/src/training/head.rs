@@ -132,6 +132,7 @@ pub(super) fn forward(
     let vocab = size.next_multiple_of(PANEL);
     let scored = &batch.scored;
     let KeptRows { rows, normed, logits: values, statistics } = kept;
+    let Outputs { logprobs: out_logprobs, entropies: out_entropies } = out;
     rows.resize(scored.len() * width);
     normed.resize(scored.len() * width);
     for (&row, out) in scored.iter().zip(rows.chunks_exact_mut(width)) {
@@ -139,7 +140,7 @@ pub(super) fn forward(
     }
     norm::forward(threads, rows, model.weight(model.layout().norm), config.rms_norm_eps as f32, normed);
     if config.head == OutputHead::Value {
-        return value_head::forward(context, normed, out.logprobs);
+        return value_head::forward(context, normed, out_logprobs);
     }
     let block = block_rows(vocab).min(scored.len().max(1));
     let values = if keep { values } else { &mut scratch.logits };
@@ -185,8 +186,8 @@ pub(super) fn forward(
     for (i, row) in statistics.iter().enumerate() {
         let entropy = row.entropy();
         for (target, logprob) in batch.targets_of(i).iter().zip(&mut logprobs) {
-            out.logprobs[target.flat as usize] = logprob;
-            out.entropies[target.flat as usize] = entropy;
+            out_logprobs[target.flat as usize] = logprob;
+            out_entropies[target.flat as usize] = entropy;
         }
     }
 }
