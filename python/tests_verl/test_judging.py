@@ -4,8 +4,7 @@ import math
 import unittest
 import unittest.mock
 
-from tamis.verl import SamplerError
-from world import Case, Group, Queue, Trainer, module
+from world import Case, Group, Queue, SamplerError, Trainer, module
 
 
 def first(*groups):

@@ -4,9 +4,7 @@ import subprocess
 import sys
 import unittest
 
-from tamis.verl import SamplerError
-from tamis.verl.settings import read_settings
-from world import Case, Group, Trainer, tamis
+from world import Case, Group, SamplerError, Trainer, read_settings, tamis
 
 KWARGS = "trainer.v1.sampler.sampler_kwargs"
 

@@ -4,8 +4,7 @@ import pickle
 import unittest
 import unittest.mock
 
-from tamis.verl import NothingKept
-from world import HAS_VERL, Case, Group, Trainer
+from world import HAS_VERL, Case, Group, NothingKept, Trainer
 
 UNIFORM = (1.0, 1.0, 1.0, 1.0)
 MIXED = (0.0, 1.0, 0.0, 1.0)

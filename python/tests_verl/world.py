@@ -43,7 +43,9 @@ if not HAS_VERL:
     _stand_ins()
 
 import tamis.verl  # noqa: E402
+from tamis.verl import NothingKept, SamplerError  # noqa: E402, F401
 from tamis.verl import buffer as module  # noqa: E402
+from tamis.verl.settings import read_settings  # noqa: E402, F401
 
 logging.disable(logging.CRITICAL)
 
