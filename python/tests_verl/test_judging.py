@@ -45,6 +45,20 @@ class JudgingTests(Case):
                 self.assertEqual(uids, ["prompt0", "prompt4"][: len(uids)])
                 self.assertEqual(report["groups/dropped/all_correct_total"], 1)
 
+    def test_members_without_a_metric_are_not_trained_on(self):
+        for missing in (None, float("nan"), float("inf")):
+            trainer = Trainer(first(Group((0.0, missing, 1.0), num_outputs=2)), batch_size=1)
+            trainer.add_prompts(1)
+            _, batch, report = trainer.sample()
+            self.assertEqual(sorted(batch.keys), ["prompt0_0_0", "prompt0_0_1", "prompt0_2_0", "prompt0_2_1"])
+            self.assertEqual(set(trainer.queue.partitions["train"]), set(batch.keys))
+            self.assertEqual(report["trajectories/left_out_total"], 1)
+        # Without a filter no metric is looked at.
+        trainer = Trainer(first(Group((0.0, None, 1.0))), batch_size=1, filter=None)
+        trainer.add_prompts(1)
+        _, batch, report = trainer.sample()
+        self.assertEqual((len(batch.keys), report["trajectories/left_out_total"]), (3, 0))
+
     def test_unscored(self):
         _, uids, report = self.batch(Group((1.0, None)), Group((None, None)), Group(()))
         self.assertEqual(report["groups/dropped/unscored_total"], report["training/filter_groups/evicted_samples"])
@@ -94,6 +108,7 @@ class JudgingTests(Case):
         )
         self.assertEqual(uids, ["prompt0", "prompt2"])
         self.assertEqual(report["groups/dropped/below_range_total"], 1)
+        self.assertNotIn("_dapo_filtered_reward_counts", report)
 
     def test_no_filter_keeps_all_but_failed_and_empty_groups(self):
         _, uids, report = self.batch(Group((1.0, 1.0)), Group((None, None)), filter=None)

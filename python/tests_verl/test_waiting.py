@@ -2,9 +2,8 @@
 
 import pickle
 import unittest
-import unittest.mock
 
-from world import HAS_VERL, Case, Group, NothingKept, Trainer
+from world import HAS_VERL, ROOT, Case, Group, NothingKept, Trainer
 
 UNIFORM = (1.0, 1.0, 1.0, 1.0)
 MIXED = (0.0, 1.0, 0.0, 1.0)
@@ -40,6 +39,7 @@ class LimitTests(Case):
         self.assertIn("trainer.v1.sampler.sampler_kwargs.on_limit: error -> use_partial", said)
         self.assertIn("actor_rollout_ref.rollout.n: 4 ->", said)
         self.assertNotIn("schedule.", said)
+        self.assertIn(f"```\n{said}\n```", (ROOT / "docs/sieve-in-verl.md").read_text())
 
     def test_everything_fails(self):
         trainer = Trainer(lambda _: Group((), status="failure"), max_num_gen_batches=3)
@@ -113,6 +113,57 @@ class LimitTests(Case):
         with self.assertRaises(NothingKept):
             trainer.sample()
 
+    def test_filled_groups_stay_until_they_are_trained_on(self):
+        trainer = Trainer(
+            lambda number: Group(MIXED if number == 0 else UNIFORM),
+            "colocate_async",
+            batch_size=4,
+            ahead=0,
+            max_num_gen_batches=1,
+            on_limit="keep_dropped",
+        )
+        trainer.add_prompts(4)
+        uids, report = trainer.wait(4)
+        self.assertEqual(report["groups/kept_when_insufficient_total"], 3)
+        trainer.draw = lambda _: Group(MIXED)
+        self.assertEqual(trainer.sample(batch_size=2)[0], ["prompt0", "prompt1"])
+        self.assertEqual(trainer.sample(batch_size=2)[0], ["prompt2", "prompt3"])
+        self.assertEqual(trainer.totals["training/filter_groups/evicted_samples"], 0)
+
+    def test_no_more_dropped_groups_are_held_than_a_step_has(self):
+        trainer = Trainer(
+            lambda number: Group(UNIFORM if number < 19 else MIXED),
+            batch_size=4,
+            on_limit="keep_dropped",
+            refill="exact",
+        )
+        trainer.add_prompts(4)
+        held = []
+        sleep = trainer.queue.sleep
+        trainer.queue.sleep = lambda seconds: (held.append(len(trainer.buffer._held)), sleep(seconds))
+        trainer.sample()
+        self.assertEqual(max(held), 4)
+
+    def test_group_that_got_too_old_counts_as_lost(self):
+        slow = {4, 5}
+        trainer = Trainer(
+            lambda number: Group(MIXED if number < 6 else UNIFORM, 10.0 if number in slow else 1.0),
+            "colocate_async",
+            ahead=0,
+            max_num_gen_batches=2,
+            max_lag=0,
+        )
+        trainer.add_prompts(6)
+        trainer.sample()
+        trainer.queue.now = 20.0
+        with trainer.patched():
+            trainer.pass_time()
+            self.assertEqual(trainer.buffer.get_sampleable_count(1, "train"), 2)
+        trainer.global_steps = 2
+        trainer.add_prompts(4)
+        with self.assertRaisesRegex(NothingKept, "0 of 4 groups kept after 8 came back, 2 of them failed or too old"):
+            trainer.sample()
+
     def test_no_limit(self):
         trainer = Trainer(lambda number: Group(MIXED if number > 500 else UNIFORM), max_num_gen_batches=None)
         trainer.add_prompts(4)
@@ -163,6 +214,24 @@ class DrawingTests(Case):
         self.assertEqual(self.drawn(trainer, 4, 16), 4)
         # 12 of the step were taken: 4 are left of it.
         self.assertEqual(self.drawn(trainer, 4, 0, taken=12), 8)
+
+    def test_what_came_back_makes_the_rate(self):
+        groups = [Group(MIXED), Group(UNIFORM), Group((), status="failure"), Group(MIXED), Group(MIXED), Group(MIXED)]
+        trainer = Trainer(lambda number: groups[number], batch_size=4, refill="exact")
+        trainer.add_prompts(4)
+        trainer.sample()
+        # Four that stand for nothing, and these six of which four were kept; less a fifth after a batch.
+        self.assertAlmostEqual(trainer.buffer._num_judged, 0.8 * (4 + 6))
+        self.assertAlmostEqual(trainer.buffer._num_good, 0.8 * (4 + 4))
+
+    def test_batches_of_a_step_are_counted(self):
+        trainer = Trainer(lambda _: Group(MIXED), "separate_async", batch_size=16, parts=4, ahead=0)
+        trainer.add_prompts(16)
+        for taken in (4, 8, 12):
+            trainer.sample()
+            self.assertEqual(trainer.buffer._taken(1), taken)
+        self.assertEqual(trainer.buffer._taken(2), 0)
+        self.assertEqual(trainer.buffer._step_size, 16)
 
 
 class ModeTests(Case):
@@ -249,15 +318,7 @@ class ModeTests(Case):
             lambda number: Group(MIXED if number % 3 else UNIFORM), "separate_async", batch_size=4, parts=2
         )
         trainer.add_prompts(4)
-        sleep = trainer.queue.sleep
-
-        def slept(seconds):
-            sleep(seconds)
-            trainer.pass_time()
-
-        with trainer.patched(), unittest.mock.patch.object(trainer.queue, "sleep", slept):
-            uids, report = trainer.buffer.wait_for_sampleable(1, "train", 3)
-        trainer.add_up(report)
+        uids, report = trainer.wait(3)
         self.assertGreaterEqual(len(uids), 3)
         self.assertEqual(report["groups/trained_total"], 0)
         self.assertLessEqual(set(trainer.sample()[0]), uids)

@@ -1,6 +1,7 @@
 """What the tests share: a queue with a clock of its own, a trainer's loop around it, and stand-ins for verl where it
 is not installed."""
 
+import contextlib
 import importlib.util
 import logging
 import pathlib
@@ -151,9 +152,10 @@ class Trainer:
 
     def patched(self):
         """The queue and its clock in the place of TransferQueue and time."""
-        verls = sys.modules["verl.trainer.ppo.v1.replay_buffer"]
-        stack = mock.patch.multiple(module, tq=self.queue, time=self.queue)
-        return stack if not HAS_VERL else _Both(stack, mock.patch.multiple(verls, tq=self.queue, time=self.queue))
+        stack = contextlib.ExitStack()
+        for patched in (module, sys.modules["verl.trainer.ppo.v1.replay_buffer"])[: 2 if HAS_VERL else 1]:
+            stack.enter_context(mock.patch.multiple(patched, tq=self.queue, time=self.queue))
+        return stack
 
     def add_prompts(self, number):
         if number < 1:
@@ -186,20 +188,33 @@ class Trainer:
 
     def sample(self, batch_size=None):
         """A batch of the step; the uids of its groups, the batch itself and the counts."""
+        size = batch_size or self.batch_size // self.parts
+        with self.playing():
+            batch, report = self.buffer.sample(global_steps=self.global_steps, partition_id="train", batch_size=size)
+        uids = list(dict.fromkeys(key.rsplit("_", 2)[0] for key in batch.keys))
+        self.trained += uids
+        self.add_up(report)
+        return uids, batch, report
+
+    def wait(self, target):
+        """The uids of so many kept groups or more, and the counts."""
+        with self.playing():
+            uids, report = self.buffer.wait_for_sampleable(self.global_steps, "train", target)
+        self.add_up(report)
+        return uids, report
+
+    @contextlib.contextmanager
+    def playing(self):
+        """Groups end while the buffer sleeps."""
         sleep = self.queue.sleep
 
         def slept(seconds):
             sleep(seconds)
             self.pass_time()
 
-        size = batch_size or self.batch_size // self.parts
         with self.patched(), mock.patch.object(self.queue, "sleep", slept):
             self.pass_time()
-            batch, report = self.buffer.sample(global_steps=self.global_steps, partition_id="train", batch_size=size)
-        uids = list(dict.fromkeys(key.rsplit("_", 2)[0] for key in batch.keys))
-        self.trained += uids
-        self.add_up(report)
-        return uids, batch, report
+            yield
 
     def add_up(self, report):
         for name, value in report.items():
@@ -224,19 +239,6 @@ class Trainer:
     def waiting(self):
         """Groups in the queue."""
         return [key for key, tag in self.queue.partitions.get("train", {}).items() if tag.get("is_prompt")]
-
-
-class _Both:
-    def __init__(self, *contexts):
-        self.contexts = contexts
-
-    def __enter__(self):
-        for context in self.contexts:
-            context.__enter__()
-
-    def __exit__(self, *error):
-        for context in reversed(self.contexts):
-            context.__exit__(*error)
 
 
 COUNTS = {

@@ -33,6 +33,7 @@ _MEMORY = 0.8
 _PLACES = {
     "drawn": "groups/drawn_total",
     "trained": "groups/trained_total",
+    "left_out": "trajectories/left_out_total",
     "filled": "groups/kept_when_insufficient_total",
     "dropped": "training/filter_groups/evicted_samples",
     "failed": "training/rollout_failure/evicted_samples",
@@ -104,6 +105,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         self._rows: dict[str, list[str]] = {}
         self._in_flight: list[str] = []
         self._kept: set[str] = set()
+        self._unscored: dict[str, set[int]] = {}
+        """Members of kept groups that are not trained on, for they have no metric."""
         self._held: set[str] = set()
         """Dropped groups that fill a batch at the limit."""
         self._settled: dict[str, list[float] | None] = {}
@@ -122,7 +125,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
     @SkipManager.annotate_tq(role="rollout_tq", phase="sample")  # type: ignore[untyped-decorator]
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """The `batch_size` oldest groups that were kept, as soon as there are so many, and counts of where groups
-        went. In the mode `sync` nothing is in flight then. Batches of validation are verl's own.
+        went. Members without a metric are left out. In the mode `sync` nothing is in flight then. Batches of
+        validation are verl's own.
 
         Raises `NothingKept` at the limit, and `SamplerError` if the metric is not there.
         """
@@ -132,8 +136,14 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         self._step_size = batch_size * self._num_batches_a_step
         self._wait(global_steps, batch_size)
         chosen = self._oldest(self._kept)[:batch_size]
-        keys = [key for uid in chosen for key in self._rows[uid]]
-        tq.kv_clear(partition_id=_TRAIN, keys=chosen)
+        keys: list[str] = []
+        left_out: list[str] = []
+        for uid in chosen:
+            unscored = self._unscored.get(uid, ())
+            for key in self._rows[uid]:
+                (left_out if _member(key) in unscored else keys).append(key)
+        tq.kv_clear(partition_id=_TRAIN, keys=[*chosen, *left_out])
+        self._counts["left_out"] += len({key.rsplit("_", 1)[0] for key in left_out})
         self._count_out(chosen, "trained")
         self._clear(self._held, "dropped")
         if not self.settings.carries:
@@ -253,7 +263,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             if tag.get("is_prompt", False):
                 prompts[key] = tag
             else:
-                # A row of a group's member: `{uid}_{session}_{index}`.
+                # A row of a member: `{uid}_{member}_{index}`.
                 self._rows[key.rsplit("_", 2)[0]].append(key)
         self._steps = {uid: tag["global_steps"] for uid, tag in prompts.items()}
         by_status: dict[str, list[str]] = defaultdict(list)
@@ -291,6 +301,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             offsets = [0]
             for uid in uids:
                 offsets.append(offsets[-1] + len(values[uid]))
+                self._unscored[uid] = {i for i, value in enumerate(values[uid]) if not math.isfinite(value)}
             flat = [value for uid in uids for value in values[uid]]
             for uid, verdict in zip(uids, judge.judge(flat, offsets), strict=True):
                 if verdict.num_scored:
@@ -320,9 +331,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         last: dict[str, dict[int, str]] = {uid: {} for uid in uids}
         for uid in uids:
             for key in sorted(self._rows[uid], key=lambda key: int(key.rsplit("_", 1)[1])):
-                member = int(key.rsplit("_", 2)[1])
-                last[uid][member] = key
-                self._group_size = max(self._group_size, member + 1)
+                last[uid][_member(key)] = key
+                self._group_size = max(self._group_size, _member(key) + 1)
         keys = [key for members in last.values() for key in members.values()]
         if not keys:
             return {uid: [] for uid in uids}
@@ -398,6 +408,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
     def _count_out(self, uids: list[str], place: str) -> None:
         for uid in uids:
             del self._numbers[uid]
+            self._unscored.pop(uid, None)
         self._kept.difference_update(uids)
         self._held.difference_update(uids)
         self._counts[place] += len(uids)
@@ -429,6 +440,11 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         self._num_waiting = len(self._numbers)
         self._begin_report()
         return report
+
+
+def _member(key: str) -> int:
+    """Which member of its group a row is of: `{uid}_{member}_{index}`."""
+    return int(key.rsplit("_", 2)[1])
 
 
 def _decimal(value: float) -> float:
