@@ -3,12 +3,12 @@
 
     pip download verl==0.9.1 --no-deps -d FOLDER && python3 bench/peers/verl_sieve.py FOLDER/verl-0.9.1-py3-none-any.whl
 
-The world is that of verl_buffer.py, beside this file: prompt number i has the same lengths and scores whichever buffer
-asks for it, and both look at the queue every two seconds. Needs tamis and numpy.
+The world is that of verl_buffer.py, beside this file: prompt number i has the same lengths and scores whichever
+buffer asks for it, and both look at the queue every two seconds. Needs tamis and numpy.
 
-Columns: groups generated for each that is trained on (without those that are in the queue at the end), looks at the queue
-for each step, kept groups thrown away for each that is trained on, and the mean number of policy versions between drawing
-a group and training on it.
+Columns: groups generated for each that is trained on (without those that are in the queue at the end), looks at the
+queue for each step, kept groups thrown away for each that is trained on, and the mean number of policy versions
+between drawing a group and training on it.
 """
 
 import argparse
@@ -44,11 +44,14 @@ def main():
     parser.add_argument("wheel")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=verl_buffer.BATCH, help="groups of a batch")
     parser.add_argument("--median", type=float, default=100, help="tokens of a completion")
     parser.add_argument("--sigma", type=float, default=0.6, help="deviation of their logarithm")
     given = parser.parse_args()
     logging.disable(logging.INFO)
-    print(f"{'mode':<15} {'keep rate':>9} {'buffer':<14} {'generated':>9} {'polls':>6} {'surplus':>8} {'lag':>5}   of verl's")
+    verl_buffer.BATCH = given.batch
+    heads = f"{'mode':<15} {'keep rate':>9} {'buffer':<14} {'generated':>9} {'polls':>6} {'surplus':>8} {'lag':>5}"
+    print(f"{heads}   of verl's")
     for mode in MODES:
         for keep in KEEP_RATES:
             makes = {"verl": verl_buffer.builtin} | {f"tamis {refill}": sieve(refill) for refill in REFILLS}
@@ -58,10 +61,8 @@ def main():
                 generated -= left
                 own = own or (generated, polls)
                 ratio = f"{generated / own[0]:.2f} of groups, {polls / own[1]:.2f} of polls"
-                print(
-                    f"{mode:<15} {keep:>9} {name:<14} {generated:>9.3f} {polls:>6.2f} {surplus:>8.3f} {lag:>5.2f}   {ratio}",
-                    flush=True,
-                )
+                figures = f"{generated:>9.3f} {polls:>6.2f} {surplus:>8.3f} {lag:>5.2f}"
+                print(f"{mode:<15} {keep:>9} {name:<14} {figures}   {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -192,11 +192,11 @@ class DrawingTests(Case):
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None)
         # Nothing is known at first.
         self.assertEqual(self.drawn(trainer, 0, 16), 0)
-        # A quarter of those that came back was kept: 13 more need 52, less 0.3 deviations of 3.1 kept groups, and 8
-        # are in flight.
+        # A quarter of those that came back was kept: 13 more need 52, less 0.5 and a tenth of 3.1 kept groups, and
+        # 8 are in flight.
         self.assertEqual(self.drawn(trainer, 3, 8, (13, 52)), 49 - 8)
-        self.assertEqual(self.drawn(trainer, 15, 3, (13, 52)), 0)
-        self.assertEqual(self.drawn(trainer, 15, 2, (13, 52)), 1)
+        self.assertEqual(self.drawn(trainer, 15, 2, (13, 52)), 0)
+        self.assertEqual(self.drawn(trainer, 15, 1, (13, 52)), 1)
         # If surplus is carried, nothing speaks against a full batch.
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None, surplus="carry")
         self.assertEqual(self.drawn(trainer, 3, 8, (13, 52)), 52 - 8)
@@ -220,9 +220,9 @@ class DrawingTests(Case):
         trainer = Trainer(lambda number: groups[number], batch_size=4, refill="exact")
         trainer.add_prompts(4)
         trainer.sample()
-        # Four that stand for nothing, and these six of which four were kept; less a fifth after a batch.
-        self.assertAlmostEqual(trainer.buffer._num_judged, 0.8 * (4 + 6))
-        self.assertAlmostEqual(trainer.buffer._num_good, 0.8 * (4 + 4))
+        # Four that stand for nothing, and these six of which four were kept; a batch of four makes them count less.
+        self.assertAlmostEqual(trainer.buffer._num_judged, 64 / 68 * (4 + 6))
+        self.assertAlmostEqual(trainer.buffer._num_good, 64 / 68 * (4 + 4))
 
     def test_batches_of_a_step_are_counted(self):
         trainer = Trainer(lambda _: Group(MIXED), "separate_async", batch_size=16, parts=4, ahead=0)

@@ -25,10 +25,8 @@ _log.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 _TRAIN = "train"
 _STATUSES = {"pending", "running", "finished", "failure"}
 _SECONDS_BETWEEN_LINES = 60
-_MARGIN = 0.3
-"""Where surplus is thrown away, the number kept is aimed at so many deviations below what the batch lacks."""
-_MEMORY = 0.8
-"""What is left of the counts behind the keep rate after a batch: they are of about the last five."""
+_MEMORY = 64
+"""The keep rate is of about as many groups as were drawn for the last so many that were trained on."""
 
 _PLACES = {
     "drawn": "groups/drawn_total",
@@ -150,7 +148,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             self._clear(self._kept, "surplus")
         self._settled.clear()
         self._step, self._num_taken = global_steps, self._taken(global_steps) + batch_size
-        self._num_judged, self._num_good = _MEMORY * self._num_judged, _MEMORY * self._num_good
+        remembered = _MEMORY / (_MEMORY + batch_size)
+        self._num_judged, self._num_good = remembered * self._num_judged, remembered * self._num_good
         return KVBatchMeta(partition_id=_TRAIN, keys=keys, tags=[self._tags[key] for key in keys]), self._report()
 
     def wait_for_sampleable(
@@ -218,7 +217,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         enough = float(to_keep)
         if self.settings.refill == "expected":
             rate = self._num_good / self._num_judged
-            margin = 0.0 if self.settings.carries else _MARGIN * math.sqrt(to_keep * (1 - rate))
+            # Half a group less, and a tenth of a deviation: what is kept beyond the batch is thrown away.
+            margin = 0.0 if self.settings.carries else 0.5 + 0.1 * math.sqrt(to_keep * (1 - rate))
             enough = max(enough, (to_keep - margin) / rate)
         lacking = math.ceil(enough - len(self._in_flight) - 1e-9)
         if self.settings.max_num_gen_batches is not None:
