@@ -1,6 +1,7 @@
 """What happens if groups with signal do not come."""
 
 import json
+import pickle
 import unittest
 from collections import Counter
 
@@ -26,6 +27,8 @@ class LimitTests(Case):
                 for name in ("data.", "rollout.", "use_partial", "scored at the start"):
                     self.assertNotIn(name, told)
                 self.assertEqual(raised.exception.diagnosis["text"], told)
+                again = pickle.loads(pickle.dumps(raised.exception))
+                self.assertEqual((str(again), again.diagnosis), (told, raised.exception.diagnosis))
                 self.assertEqual(course(trainer), [])
                 for parameter, then in zip(trainer.model.parameters(), before, strict=True):
                     self.assertTrue(torch.equal(parameter, then))

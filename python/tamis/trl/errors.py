@@ -38,3 +38,7 @@ class NothingKept(RuntimeError):
             text = text.replace(name, in_trl)
         super().__init__(text)
         self.diagnosis = dict(diagnosis) | {"text": text}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It may have to reach another process, and is made of more than its text.
+        return type(self), (self.diagnosis,)
