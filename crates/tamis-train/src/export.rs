@@ -7,7 +7,7 @@ use tamis_model::SaveDtype;
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
-use crate::checkpoint::{self, Coverage, SaveError, SummedFolder};
+use crate::checkpoint::{self, ChecksumError, Coverage, SaveError, SummedFolder};
 use crate::native;
 use tamis_run::durable::{Disk, DiskError};
 
@@ -16,7 +16,7 @@ use tamis_run::durable::{Disk, DiskError};
 pub enum ExportError {
     /// The source is not what was saved.
     #[error(transparent)]
-    Checksum(Fault),
+    Checksum(#[from] ChecksumError),
     /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] SaveError),

@@ -31,6 +31,18 @@ pub enum Coverage {
     ForUse,
 }
 
+/// A checkpoint is not as it was written.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ChecksumError(#[from] Fault);
+
+impl ChecksumError {
+    /// The fix, if one is known.
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint()
+    }
+}
+
 /// A file of a checkpoint is not as it was written. The hint names the checkpoint before it, if there is one.
 fn damaged(checkpoint: &Path, what: String, is_missing: bool) -> Fault {
     let otherwise = match checkpoint_before(checkpoint) {
@@ -186,7 +198,7 @@ fn find_checksums(folder: &Path) -> Option<(&Path, String)> {
 ///
 /// # Errors
 /// The first file by name that has changed, or (where the whole counts) is gone.
-pub fn verify(folder: &Path, extent: Coverage) -> Result<(), Fault> {
+pub fn verify(folder: &Path, extent: Coverage) -> Result<(), ChecksumError> {
     let Some((folder, prefix)) = find_checksums(folder) else { return Ok(()) };
     let bytes = Disk::new().read_file(&folder.join(CHECKSUMS)).map_err(unreadable)?;
     let place = |file: &str| format!("`{file}` of the checkpoint {}", folder.display());
@@ -204,7 +216,7 @@ pub fn verify(folder: &Path, extent: Coverage) -> Result<(), Fault> {
             continue;
         }
         if !path.exists() {
-            return Err(damaged(folder, format!("{} is missing", place(name)), true));
+            return Err(damaged(folder, format!("{} is missing", place(name)), true).into());
         }
         let found =
             of_file(&path).map_err(|cause| unreadable(DiskError::new(DiskOperation::Read, &path, cause)))?;
@@ -213,7 +225,7 @@ pub fn verify(folder: &Path, extent: Coverage) -> Result<(), Fault> {
                 "{} is damaged: its CRC-32 is {found:08x}, and was {expected:08x} when it was saved",
                 place(name)
             );
-            return Err(damaged(folder, what, false));
+            return Err(damaged(folder, what, false).into());
         }
     }
     Ok(())

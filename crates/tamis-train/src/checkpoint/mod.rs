@@ -17,11 +17,12 @@ use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 pub(crate) use checksums::SummedFolder;
-pub use checksums::{CHECKSUMS, Coverage, Hexadecimal, SavedFile, covers, sum_of_model, verify};
+pub use checksums::{
+    CHECKSUMS, ChecksumError, Coverage, Hexadecimal, SavedFile, covers, sum_of_model, verify,
+};
 use layout::STATE;
 pub(crate) use layout::{CRITIC, MASTER, OPTIMIZER};
 
-use tamis_core::fault::Fault;
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint};
 use tamis_run::durable::{Disk, DiskError, UNFINISHED};
 
@@ -33,7 +34,7 @@ pub enum SaveError {
     Disk(#[from] DiskError),
     /// The file is not the one that was written.
     #[error(transparent)]
-    Checksum(#[from] Fault),
+    Checksum(#[from] ChecksumError),
     /// Weights or moments cannot be read.
     #[error(transparent)]
     Weights(#[from] CheckpointError),

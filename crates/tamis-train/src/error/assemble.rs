@@ -14,7 +14,7 @@ use tamis_rollout::GeneratorError;
 use tamis_run::durable::DiskError;
 use thiserror::Error;
 
-use crate::checkpoint::{OTHER_ARCHITECTURE, is_other_architecture};
+use crate::checkpoint::{ChecksumError, OTHER_ARCHITECTURE, is_other_architecture};
 use crate::interrupt::Halt;
 use crate::prompts::codec::CodecError;
 use tamis_core::fault::Fault;
@@ -56,7 +56,7 @@ pub enum AssembleError {
     Checkpoint(#[from] CheckpointError),
     /// The model is not what was saved.
     #[error(transparent)]
-    Checksum(Fault),
+    Checksum(#[from] ChecksumError),
     /// The filter's metric does not exist.
     #[error(transparent)]
     Metric(#[from] MetricError),
@@ -121,7 +121,8 @@ impl AssembleError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),
-            Self::Fault(fault) | Self::Checksum(fault) | Self::At { fault, .. } => fault.hint(),
+            Self::Fault(fault) | Self::At { fault, .. } => fault.hint(),
+            Self::Checksum(error) => error.hint(),
             Self::RewardRunner(error) => error.hint(),
             Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),
             Self::Codec(CodecError::TemplateFile { .. }) => {
