@@ -104,8 +104,7 @@ impl WireLearner {
         let num_ranks = known.num_ranks.max(1);
         calls.gives_entropy = known.capabilities.entropy;
         let weights_elsewhere = !known.capabilities.weights;
-        let mut info =
-            LearnerInfo { device, num_ranks, dtype, weights_elsewhere, ..LearnerInfo::default() };
+        let mut info = LearnerInfo { device, num_ranks, dtype, weights_elsewhere, ..LearnerInfo::default() };
         networks.note(&mut info);
         let (calls, interrupt) = (Arc::new(Mutex::new(calls)), interrupt.clone());
         let progress = UpdateProgress::new(&interrupt);

@@ -503,7 +503,9 @@ mod tests {
                 device: "here".to_owned(),
                 capabilities: capabilities.clone(),
             };
-            known.find_unfit(&request, publish, Some("filter.metric")).map(|(message, hint)| format!("{message}\n  hint: {hint}"))
+            known
+                .find_unfit(&request, publish, Some("filter.metric"))
+                .map(|(message, hint)| format!("{message}\n  hint: {hint}"))
         };
         for mode in [PublishMode::Folder, PublishMode::Adapter, PublishMode::Ipc, PublishMode::Nccl] {
             assert_eq!(unfit("mine 1", &can, Some(mode)), None);
