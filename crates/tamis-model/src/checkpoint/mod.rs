@@ -137,8 +137,8 @@ pub enum CheckpointError {
 /// Name of the output head in a language model's files.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
-/// Where the weights of a folder are that a learner keeps elsewhere (`elsewhere.json`), for people; `None` of any other
-/// folder.
+/// Where the weights of a folder are, for people, if a learner keeps them elsewhere (`elsewhere.json`).
+/// `None` of any other folder.
 pub fn weights_elsewhere(folder: &Path) -> Option<String> {
     let path = folder.join("elsewhere.json");
     if !path.is_file() {

@@ -243,8 +243,8 @@ fn yes() -> bool {
 }
 
 impl InfoAnswer {
-    /// Why a learner that says this of itself cannot be opened for a run that publishes so, and the fix. `entropy`:
-    /// the key of the run that needs entropies.
+    /// Why a learner that says this of itself cannot be opened for a run that publishes so, and the fix.
+    /// `entropy`: the key of the run that needs entropies.
     fn find_unfit(
         &self,
         request: &OpenRequest,
