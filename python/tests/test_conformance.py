@@ -158,7 +158,7 @@ class Conformance:
     def test_what_is_asked_of_nobody(self):
         status, info, _ = self.send("/v1/info", method="GET")
         self.assertEqual((status, info["protocol"]), (200, "tamis-learner/1"))
-        known = {"critic", "lora", "publish", "generate", "dtypes", "max_body_bytes"}
+        known = {"critic", "lora", "publish", "generate", "dtypes", "max_body_bytes", "entropy", "weights"}
         self.assertEqual(set(info["capabilities"]), known)
         status, health, _ = self.send("/v1/health", method="GET")
         self.assertEqual((status, set(health)), (200, {"phase", "seq"}))

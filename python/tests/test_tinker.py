@@ -10,10 +10,12 @@ import math
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
@@ -28,13 +30,14 @@ sys.path.insert(0, str(ROOT / "python/tests"))
 
 import fake_tinker
 from fake_tinker import BASE, CUT, LOST, VOCABULARY, Fake, distribution
-from tamis.learner import messages
+from tamis.learner import connections, messages
 from tamis.learner.messages import Failed, FilesError, LearnerError, Lost, Refused, RequestError, Settings, StateError
 from tamis.tinker import api, checkpoint, probe, protobuf, reduction, training
 from tamis.tinker.columns import Sequence, column, take
-from tamis.tinker.learner import Learner
+from tamis.tinker.learner import Learner, Session
 from tamis.tinker.training import Adam, Derivatives, Model
 
+PROGRAM = pathlib.Path(os.environ.get("TAMIS_PROGRAM", ROOT / "target/debug/tamis"))
 WIRE = pathlib.Path(os.environ.get("TAMIS_TINKER_WIRE", ROOT / "../shared/golden/tinker-wire"))
 LIMIT = 120
 OPTIMIZER = {
@@ -257,6 +260,12 @@ class Requests(Case):
         ]  # fmt: skip
         self.assertRegex(Model(session, BASE, 4, 0).id, "model_")
 
+    def test_polls_go_on_for_longer_than_the_patience_with_a_server_that_is_gone(self):
+        fake = self.fake()
+        session = self.session(fake, patience=0.2)
+        fake.failures["retrieve_future"] = [(408, {"detail": "Timeout"})] * 20
+        self.assertRegex(Model(session, BASE, 4, 0).id, "model_")
+
     def test_a_future_that_is_never_there(self):
         fake = self.fake()
         session = self.session(fake, timeout=0.3, patience=1.0)
@@ -458,6 +467,9 @@ class Probed(Case):
         fake = self.fake()
         fake.takes = normalised
         self.refused(Refused, "three times the derivatives is 1.000", self.probed, fake)
+        # A bound on advantages shows with large ones only.
+        fake.takes = lambda advantages: [max(-2.0, min(2.0, one)) for one in advantages]
+        self.refused(Refused, r"derivatives is [12]\.\d+ of theirs, .* two sequences 1\.000", self.probed, fake)
         fake.takes = by_those_not_zero
         self.refused(Refused, "in two sequences 2.000 of those in one", self.probed, fake)
 
@@ -707,7 +719,7 @@ class Learning(Opened):
             ),
             (RequestError, "must rise", "forward", policy, wave([[1]], [(0, [])])),
             (StateError, "no pass is held", "backward", {}, {"logprob": column("F32", GIVEN)}),
-            (Refused, "known after its step", "grad_norm", policy, {}),
+            (StateError, "no derivatives to step by", "grad_norm", policy, {}),
             (Refused, "cannot be set aside", "keep", {}, {}),
             (Refused, "cannot be copied", "copy", {"to": "reference"}, {}),
             (Refused, "weights stay at the server", "save", {"folder": str(self.folder), "content": "weights"}, {}),
@@ -733,6 +745,26 @@ class Learning(Opened):
         self.call(learner, "backward", {"discard": True})
         self.assertFalse(learner.is_holding)
         self.assertEqual(self.call(learner, "check"), ({"not_finite": None}, {}))
+
+    def test_the_norm_of_a_gradient_that_no_step_follows(self):
+        fake = self.fake(divisor=reduction.REDUCTIONS[1].divisor)
+        learner = self.opened(fake, probe.Findings(reduction.REDUCTIONS[1], True, 0.0))
+        self.step(learner)
+        policy = next(iter(fake.models))
+        state = fake.models[policy].state()
+
+        def norm():
+            self.call(learner, "forward_hold", {"network": "policy"}, wave())
+            self.call(learner, "backward", {}, {"logprob": column("F32", GIVEN)})
+            return numbers(self.call(learner, "grad_norm", {"network": "policy"})[1], "grad_norm", "F64")[0]
+
+        first = norm()
+        self.assertEqual(norm(), first)
+        self.assertEqual((fake.models[policy].state(), fake.count("save_weights"), len(fake.models)), (state, 1, 2))
+        # The step's own norm is that; with it the copy is gone.
+        self.assertAlmostEqual(self.step(learner)[1]["grad_norm"], first, places=6)
+        self.assertEqual(list(fake.models), [policy])
+        self.assertNotAlmostEqual(norm(), first, places=4)
 
     def test_the_reference_is_the_base_model(self):
         fake = self.fake()
@@ -1055,6 +1087,144 @@ class Process(Opened):
             _, log = process.communicate(timeout=LIMIT)
             self.assertEqual((process.returncode, "Traceback" in log), (status, False), log)
             self.assertIn(pattern, log)
+
+
+# A model of one layer and its tokenizer: what a run reads beside the server.
+START = """
+run: {name: start, seed: 3, threads: 1}
+model:
+  init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}
+data:
+  task: arithmetic
+  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  max_prompt_length: 12
+  train_batch_size: 4
+rollout: {n: 4, max_response_length: 4}
+reward: [{kind: length, max_length: 2, scale: 2}, {kind: number}]
+train:
+  ppo_mini_batch_size: 2
+  total_steps: 1
+  optimizer: {learning_rate: 1e-2}
+validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
+checkpoint: {save_freq: 1}
+"""
+
+
+@unittest.skipUnless(PROGRAM.exists(), f"there is no program {PROGRAM}: cargo build -p tamis-cli")
+class Runs(Case):
+    """`tamis train` over the learner."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        (self.folder / "start.yaml").write_text(START)
+        self.tamis("train", "start.yaml")
+        model = self.folder / "runs/start/checkpoints/step_1"
+        config = START.replace("total_steps: 1", "total_steps: 4")
+        config = config.replace("learning_rate: 1e-2", "learning_rate: 1e-2, max_grad_norm: null")
+        lines = [f"  path: {model}" if line.startswith("  init:") else line for line in config.splitlines()]
+        (self.folder / "config.yaml").write_text("\n".join([*lines, "preset: grpo", "learner: {startup_timeout: 60s}"]))
+
+    def tamis(self, *words, status=0):
+        done = subprocess.run(
+            [str(PROGRAM), *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=300
+        )
+        self.assertEqual(done.returncode, status, done.stderr[-3000:])
+        return done.stderr
+
+    def learner(self, fake):
+        """The address of a learner over the wire, in this process."""
+        session = Session(Learner(self.api(fake), BASE, 4, 0, FINDINGS))
+        server, address = connections.listen("127.0.0.1:0", session)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(target=session.run, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return [f"learner.url={address}", "rollout.backend=learner"]
+
+    def rows(self, name):
+        lines = (self.folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
+        return [
+            {k: v for k, v in json.loads(line).items() if not k.startswith(("timing", "perf/")) and "time" not in k}
+            for line in lines
+        ]
+
+    def run_whole(self, *more):
+        fake = self.fake()
+        printed = self.tamis("train", "config.yaml", "run.name=whole", *self.learner(fake), *more)
+        return fake, printed
+
+    def test_a_run_with_a_divergence_from_the_base_model(self):
+        fake, printed = self.run_whole()
+        self.assertIn("tamis tinker on tiny at http://", printed)
+        self.assertNotIn("entropy", printed)
+        rows = self.rows("whole")
+        self.assertEqual([row["step"] for row in rows if "loss" in row], [1, 2, 3, 4])
+        steps = [row for row in rows if "loss" in row]
+        for row in steps:
+            self.assertNotIn("actor/entropy", row)
+            self.assertGreater(row["actor/grad_norm"], 0.0)
+        divergences = [row["actor/kl_loss"] for row in steps]
+        # The first step begins as the base model is.
+        self.assertLess(abs(divergences[0]), 1e-6)
+        self.assertGreater(divergences[-1], 1e-6)
+        self.assertFalse((self.folder / "runs/whole/reference").exists())
+        losses = {fake_tinker.read_pass(body)["loss_fn"] for body in fake.bodies("forward_backward") if body}
+        self.assertEqual(losses, {"cross_entropy", "importance_sampling"})
+
+    def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(self):
+        self.run_whole()
+        fake = self.fake()
+        command = [str(PROGRAM), "train", "config.yaml", "run.name=killed", *self.learner(fake)]
+        run = subprocess.Popen(command, cwd=self.folder, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + LIMIT
+        while not (self.folder / "runs/killed/checkpoints/step_2").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        run.kill()
+        run.wait()
+        # Nor is anything left at the server but what was saved.
+        fake.restart()
+        self.tamis("train", "--resume", "runs/killed")
+        self.assertEqual(self.rows("killed"), self.rows("whole"))
+
+    def test_a_server_that_is_started_again_under_a_run(self):
+        self.run_whole()
+        fake = self.fake()
+        plainly, num = fake.on_optim_step, [0]
+
+        def on_optim_step(body):
+            num[0] += 1
+            if num[0] == 6:
+                fake.restart()
+            return plainly(body)
+
+        fake.on_optim_step = on_optim_step
+        printed = self.tamis("train", "config.yaml", "run.name=lost", *self.learner(fake))
+        self.assertIn("is lost", printed)
+        self.assertEqual(self.rows("lost"), self.rows("whole"))
+
+    def test_what_cannot_be_trained(self):
+        cases = {
+            "objective.entropy.coefficient=0.01": "gives no entropies (tamis tinker), which `objective.entropy` needs",
+            "objective.masks.top_entropy=0.5": "which `objective.masks.top_entropy` needs",
+            "objective.advantage.kind=gae": "it trains no critic (tamis tinker)",
+            "rollout.temperature=0.5": "those of temperature 1, and 0.5 is asked for",
+        }
+        for setting, expected in cases.items():
+            with self.subTest(setting):
+                fake = self.fake()
+                printed = self.tamis("train", "config.yaml", "run.name=x", *self.learner(fake), setting, status=2)
+                self.assertIn(expected, printed)
+                self.assertEqual(fake.models, {})
+                shutil.rmtree(self.folder / "runs/x", ignore_errors=True)
+
+    def test_what_an_export_says(self):
+        self.run_whole()
+        expected = "holds no weights: they are tinker://.* at http://.*/archive"
+        self.assertRegex(self.tamis("export", "runs/whole", "exported", status=1), expected)
+        self.assertRegex(self.tamis("eval", "runs/whole", status=1), expected)
+        self.assertFalse((self.folder / "exported").exists())
 
 
 class WithoutPyTorch(unittest.TestCase):

@@ -28,7 +28,7 @@ mod training;
 mod vocabulary;
 
 pub use adamw::{AdamW, AdamWConfig, OptimizerStep, norm as gradient_norm};
-pub use checkpoint::{CheckpointError, Fill, head_warning, write_file};
+pub use checkpoint::{CheckpointError, Fill, head_warning, weights_elsewhere, write_file};
 pub use config::{ConfigError, Llama3Scaling, OutputHead, TransformerConfig};
 pub use generation::{
     Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,

@@ -60,8 +60,13 @@ impl Model {
         folder: &Path,
         config: Result<TransformerConfig, ConfigError>,
     ) -> Result<Self, CheckpointError> {
-        let mut config =
-            config.map_err(|source| CheckpointError::Config { folder: folder.to_owned(), source })?;
+        let mut config = config.map_err(|source| {
+            let folder = folder.to_owned();
+            match checkpoint::weights_elsewhere(&folder) {
+                Some(place) => CheckpointError::Elsewhere { folder, place },
+                None => CheckpointError::Config { folder, source },
+            }
+        })?;
         let mut layout = WeightLayout::new(&config);
         let mut in_files = layout.clone();
         if config.is_tied() {

@@ -282,6 +282,16 @@ fn messages_about_files() {
     tiny(Architecture::Qwen2).save(path, SaveDtype::F32).unwrap();
     std::fs::remove_file(path.join("model.safetensors")).unwrap();
     insta::assert_snapshot!(load_error(path), @"DIR holds neither model.safetensors nor model.safetensors.index.json");
+    // Weights that a learner keeps elsewhere, whatever their architecture is.
+    let config = std::fs::read_to_string(path.join("config.json")).unwrap();
+    std::fs::write(path.join("elsewhere.json"), r#"{"where": "at S\nas a", "more": 1}"#).unwrap();
+    insta::assert_snapshot!(load_error(path), @r"DIR holds no weights: they are at S\nas a");
+    std::fs::write(path.join("config.json"), config.replace("Qwen2", "Unknown")).unwrap();
+    insta::assert_snapshot!(load_error(path), @r"DIR holds no weights: they are at S\nas a");
+    std::fs::write(path.join("config.json"), config).unwrap();
+    std::fs::write(path.join("elsewhere.json"), "[]").unwrap();
+    insta::assert_snapshot!(load_error(path), @"DIR holds no weights: they are elsewhere, and DIR/elsewhere.json does not say where");
+    std::fs::remove_file(path.join("elsewhere.json")).unwrap();
     let with_index = |text: &str| {
         std::fs::write(path.join("model.safetensors.index.json"), text).unwrap();
         load_error(path)

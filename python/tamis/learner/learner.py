@@ -146,6 +146,8 @@ class Learner:
             "publish": publish,
             "generate": self.ranks is None,
             "dtypes": dtypes,
+            "entropy": True,
+            "weights": True,
         }
 
     def close(self):

@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 
 from ..learner.connections import is_own
-from ..learner.messages import Failed, Lost, Refused, first_line
+from ..learner.messages import Failed, LearnerError, Lost, Refused, first_line
 from . import protobuf
 
 # The version of the SDK whose wire is written here: servers go by it.
@@ -209,9 +209,11 @@ class Session:
         while not self._ended.wait(HEARTBEAT_SECONDS):
             try:
                 self.api.call("session_heartbeat", {"session_id": self.id, "type": "session_heartbeat"})
-            except Exception as error:
-                # The next call fails with the reason.
+            except LearnerError as error:
+                # Calls fail with the reason.
                 self.api.log(f"no sign of life reaches the session: {first_line(error)}")
+                if isinstance(error, Lost):
+                    return
 
     def next_model(self):
         """The number of the session's next model, from 0."""

@@ -68,7 +68,9 @@ class Learner:
         self._forget()
 
     def _forget(self):
-        self._policy = self._base = self._held = self._limits = self._sampler = self._samples = None
+        # `_copy`: the policy's weights in a model whose moments are nobody's.
+        self._policy = self._base = self._copy = None
+        self._held = self._limits = self._sampler = self._samples = None
         self._pending = []
         self._num_steps = self._num_parameters = 0
 
@@ -107,7 +109,7 @@ class Learner:
         """Frees what it holds at the server."""
         if self._samples is not None:
             self._samples.close()
-        for model in (self._policy, self._base):
+        for model in (self._policy, self._base, self._copy):
             if model is not None:
                 model.leave()
         if self._session is not None:
@@ -147,7 +149,7 @@ class Learner:
         self.close()
         self._session = api.Session(self._api)
         try:
-            self._policy = Model(self._session, self._base_model, self._rank, self._seed)
+            self._policy = self._new_model()
         except BaseException:
             self.close()
             raise
@@ -181,6 +183,9 @@ class Learner:
             raise StateError("the learner holds no model", "open it")
         return self._policy
 
+    def _new_model(self):
+        return Model(self._session, self._base_model, self._rank, self._seed)
+
     def _refuse_critic(self, settings):
         if settings.choice("network", ["policy", "critic"]) == "critic":
             raise Refused(_NO_CRITIC, "choose an advantage without a critic, such as `grpo`")
@@ -199,7 +204,7 @@ class Learner:
         if name == "reference":
             raise StateError("the learner has no reference", "the network `base` is the one that there is")
         if name == "base" and self._base is None:
-            self._base = Model(self._session, self._base_model, self._rank, self._seed)
+            self._base = self._new_model()
         model = self._base if name == "base" else self._opened()
         return {}, _logprob_column(model.forward(wave))
 
@@ -255,34 +260,58 @@ class Learner:
         learning_rate = settings.number("learning_rate", least=0.0)
         self._refuse_critic(settings)
         settings.finish()
-        model = self._opened()
+        model, pending = self._opened(), self._take_pending()
+        if pending is None:
+            # A server would take such a step, and have no finite weight left.
+            return {"skipped": True, "num_steps": self._num_steps}, _norm_column(math.nan)
+        self._note_moved()
+        norm = self._step(model, pending, learning_rate)
+        if not math.isfinite(norm):
+            message = f"{self._api.url} took a step by a gradient that is not finite: the weights there are lost"
+            hint = "go on from the last checkpoint (--resume), with a lower train.optimizer.learning_rate"
+            raise Failed(message, hint)
+        self._num_steps += 1
+        return {"skipped": False, "num_steps": self._num_steps}, _norm_column(norm)
+
+    def _take_pending(self):
+        """The derivatives of a step, which are gone then; `None` where one of them is not finite."""
         if self._held is not None:
             raise StateError("a pass of this network is held", "send its derivatives, or discard it")
+        if not self._pending:
+            raise StateError("there are no derivatives to step by", "send some with `backward`")
         pending, self._pending = self._pending, []
-        if not all(one.is_finite for one in pending):
-            # A server would take such a step, and have no finite weight left.
-            return {"skipped": True, "num_steps": self._num_steps}, {"grad_norm": column("F64", [math.nan])}
+        return pending if all(one.is_finite for one in pending) else None
+
+    def _step(self, model, pending, learning_rate):
+        """The norm of the gradient of a step; NaN where it is not finite."""
         # What has no gradient costs a pass; of a step without any a server may divide by nothing.
         taught = [one for one in pending if not one.is_zero] or pending[:1]
-        if not taught:
-            raise StateError("there are no derivatives to step by", "send some with `backward`")
-        self._sampler = None
         calls = cut(taught, lambda one: one.sequence)
-        metrics = model.step(calls, self._adam, learning_rate, self._findings.reduction.divisor)
-        norm = grad_norm(metrics)
-        if norm is None or not math.isfinite(norm):
-            message = f"{self._api.url} took a step by a gradient that is not finite: the weights there are lost"
-            raise Failed(
-                message, "go on from the last checkpoint (--resume), with a lower train.optimizer.learning_rate"
-            )
-        self._num_steps += 1
+        norm = grad_norm(model.step(calls, self._adam, learning_rate, self._findings.reduction.divisor))
+        return math.nan if norm is None else norm
+
+    def _note_moved(self):
+        """The weights are other ones: samples of the earlier ones are begun anew."""
+        self._sampler = None
+        if self._copy is not None:
+            self._copy.leave()
+            self._copy = None
         if self._samples is not None:
             self._samples.begin_anew()
-        return {"skipped": False, "num_steps": self._num_steps}, {"grad_norm": column("F64", [norm])}
 
     def grad_norm(self, settings, columns):
-        """A gradient that no step is taken with cannot be looked at."""
-        raise Refused("the norm of a gradient is known after its step alone", "set `train.gradient_analysis: null`")
+        """The gradient's norm, by a step at learning rate 0 of a copy: that of the policy would change its moments."""
+        refuse_columns(columns)
+        self._refuse_critic(settings)
+        settings.finish()
+        model, pending = self._opened(), self._take_pending()
+        if pending is None:
+            return {}, _norm_column(math.nan)
+        if self._copy is None:
+            path = model.save()
+            self._copy = self._new_model()
+            self._copy.load(path)
+        return {}, _norm_column(self._step(self._copy, pending, 0.0))
 
     def keep(self, settings, columns):
         """Weights cannot be set aside."""
@@ -375,14 +404,12 @@ class Learner:
 
     def _take(self, path, has_optimizer=True):
         """The policy with the weights of a path: servers load them into a new model alone."""
+        self._note_moved()
         if not self._policy.is_fresh:
             # First, for there may be no place for another.
             self._policy.unload()
-            self._policy = Model(self._session, self._base_model, self._rank, self._seed)
+            self._policy = self._new_model()
         self._policy.load(path, has_optimizer)
-        self._sampler = None
-        if self._samples is not None:
-            self._samples.begin_anew()
 
     # Generation
 
@@ -439,6 +466,10 @@ class Learner:
             "logprob": column("F32", [number for _, found in grown for number in found.logprobs]),
         }
         return {"num_open": self._samples.num_open, "refused": refused}, answer
+
+
+def _norm_column(norm):
+    return {"grad_norm": column("F64", [norm])}
 
 
 def _logprob_column(rows):

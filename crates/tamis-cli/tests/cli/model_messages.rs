@@ -86,3 +86,31 @@ error: `model.init`: the number of weights must not exceed the limit: 1536000032
   hint: make the model smaller
 ");
 }
+
+/// A checkpoint whose learner keeps the weights elsewhere is no model to begin with, and nothing exports it.
+#[test]
+fn weights_that_stay_elsewhere() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1", "run.name=first"]).succeeds();
+    let checkpoint = folder.join("runs/first/checkpoints/step_1");
+    for name in ["model.safetensors", "optimizer.safetensors", "checksums.json"] {
+        std::fs::remove_file(checkpoint.join(name)).expect("removed");
+    }
+    let place = r#"{"where": "tinker://m/weights/a at http://S"}"#;
+    std::fs::write(checkpoint.join("elsewhere.json"), place).expect("written");
+    let begins = [
+        "train",
+        "tiny.yaml",
+        "run.name=second",
+        "model.init=null",
+        "warm_start.steps=0",
+        "model.path=runs/first/checkpoints/step_1",
+    ];
+    let commands: [&[&str]; 3] = [&["export", "runs/first", "exported"], &["eval", "runs/first"], &begins];
+    for words in commands {
+        let printed = folder.tamis(words).failure();
+        let expected = "holds no weights: they are tinker://m/weights/a at http://S";
+        assert!(printed.contains(expected) && printed.contains("docs/tinker.md"), "{printed}");
+    }
+    assert!(!folder.join("exported").exists());
+}

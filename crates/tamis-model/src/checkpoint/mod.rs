@@ -55,6 +55,14 @@ pub enum CheckpointError {
         /// The checkpoint's folder.
         folder: PathBuf,
     },
+    /// The folder says where its weights are instead.
+    #[error("{} holds no weights: they are {place}", folder.display())]
+    Elsewhere {
+        /// The checkpoint's folder.
+        folder: PathBuf,
+        /// Where they are, for people.
+        place: String,
+    },
     /// A file is not what safetensors should be: truncated or corrupt.
     #[error("{} is not a valid safetensors file", path.display())]
     Format {
@@ -129,6 +137,19 @@ pub enum CheckpointError {
 /// Name of the output head in a language model's files.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
+/// Where the weights of a folder are, for people, if a learner keeps them elsewhere (`elsewhere.json`).
+/// `None` of any other folder.
+pub fn weights_elsewhere(folder: &Path) -> Option<String> {
+    let path = folder.join("elsewhere.json");
+    if !path.is_file() {
+        return None;
+    }
+    let text = tamis_file::read_text(&path, tamis_file::MAX_MODEL_CONFIG).unwrap_or_default();
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let place = told["where"].as_str().map(tamis_core::printable::one_line);
+    Some(place.unwrap_or_else(|| format!("elsewhere, and {} does not say where", path.display())))
+}
+
 /// The files of a folder's weights.
 enum Files {
     Single(PathBuf),
@@ -147,7 +168,11 @@ impl Files {
             return Ok(Self::Single(single));
         }
         if !index.exists() {
-            return Err(CheckpointError::NoWeights { folder: folder.to_owned() });
+            let folder = folder.to_owned();
+            return Err(match weights_elsewhere(&folder) {
+                Some(place) => CheckpointError::Elsewhere { folder, place },
+                None => CheckpointError::NoWeights { folder },
+            });
         }
         let text = tamis_file::read_text(&index, tamis_file::MAX_MODEL_CONFIG)
             .map_err(|source| CheckpointError::Read { path: index.clone(), source })?;

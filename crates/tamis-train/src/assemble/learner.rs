@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tamis_config::{
     BackendKind, Config, LauncherKind, LearnerBackend, LearnerConfig, ModelSource, PublishMode,
 };
+use tamis_core::advantage::Column;
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::launch::Say;
@@ -185,8 +186,29 @@ fn open(
             // The native engine reads folders.
             (!config.samples_through_learner()).then_some(PublishMode::Folder)
         },
+        entropy: entropy_key(config),
     };
     Ok(WireLearner::open(settings, process, request, interrupt)?)
+}
+
+/// The key by which a run needs the whole distribution that a token is drawn from.
+fn entropy_key(config: &Config) -> Option<&'static str> {
+    let objective = &config.objective;
+    let needs = objective.advantage.needs();
+    [
+        (objective.entropy.coefficient != 0.0 || objective.entropy.adaptive.is_some(), "objective.entropy"),
+        (objective.masks.top_entropy.is_some(), "objective.masks.top_entropy"),
+        (
+            [Column::Entropy, Column::SumPiSquared].iter().any(|column| needs.contains(column)),
+            "objective.advantage.kind",
+        ),
+        (
+            config.filter.as_ref().and_then(|filter| filter.metric.as_deref()) == Some("entropy"),
+            "filter.metric",
+        ),
+    ]
+    .into_iter()
+    .find_map(|(is_needed, key)| is_needed.then_some(key))
 }
 
 /// A learner in PyTorch that holds the policy of `model.path` alone, for what only samples from it. It is

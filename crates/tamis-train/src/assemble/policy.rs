@@ -5,13 +5,13 @@ use std::path::Path;
 use tamis_config::{BackendKind, Config, InitConfig, LearnerBackend, ModelSource, TokenizerSource};
 use tamis_core::random::{Key, Purpose};
 pub use tamis_model::head_warning;
-use tamis_model::{Model, TransformerConfig};
+use tamis_model::{Model, TransformerConfig, weights_elsewhere};
 use tamis_text::image_tokens::MODEL_TYPES;
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
 use super::RELATIVE;
-use crate::checkpoint::{Coverage, verify};
+use crate::checkpoint::{Coverage, WEIGHTS_ELSEWHERE, verify};
 use crate::error::AssembleError;
 use crate::prompts::codec::Codec;
 
@@ -36,6 +36,10 @@ pub(super) fn unverified_codec(
             format!("name a folder with config.json, model.safetensors and tokenizer.json; {RELATIVE}"),
         )),
         (Some(path), _) => {
+            if let Some(place) = weights_elsewhere(&path) {
+                let problem = format!("model.path: {} holds no weights: they are {place}", path.display());
+                return Err(AssembleError::setting(problem, WEIGHTS_ELSEWHERE));
+            }
             let tokenizer = load_tokenizer(&path)?;
             Ok(Codec::new(tokenizer, template, arguments, Some(&path))?.with_images_of(&path)?)
         }

@@ -45,13 +45,15 @@ pub(crate) struct Recipe {
     pub(crate) critic: Option<CriticPlan>,
     /// Gradient norms by reward deviation, where they are wanted.
     pub(crate) gradient_analysis: Option<GradientAnalysis>,
+    /// Whether the learner keeps its weights elsewhere, and so none of a reference in a folder.
+    weights_elsewhere: bool,
 }
 
 impl Recipe {
     /// The network of the learner that is the reference: where the policy has an adapter and no other one is
-    /// named, the policy without it.
+    /// named, the policy without it. What a learner keeps elsewhere is always an adapter.
     pub(crate) fn reference(&self) -> Network {
-        let has_adapter = self.config.learner.lora.is_some();
+        let has_adapter = self.config.learner.lora.is_some() || self.weights_elsewhere;
         if has_adapter && self.config.model.reference.is_none() { Network::Base } else { Network::Reference }
     }
 
@@ -77,6 +79,7 @@ impl Recipe {
             update,
             learning_rate: learning_rate(config.train.optimizer.learning_rate, &config.train.lr_schedule),
             gradient_analysis: gradient_analysis(config)?,
+            weights_elsewhere: learner.weights_elsewhere,
             config: config.clone(),
         })
     }

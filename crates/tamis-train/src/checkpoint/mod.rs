@@ -98,6 +98,10 @@ pub enum SaveError {
 pub(crate) const OTHER_ARCHITECTURE: &str = "others learn in PyTorch (`learner.backend=torch`), and are sampled from there \
      (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)";
 
+/// What to do with a checkpoint whose weights its learner keeps elsewhere.
+pub(crate) const WEIGHTS_ELSEWHERE: &str = "the run goes on with the learner that saved it (`--resume`, `learner.url`); \
+     docs/tinker.md says how to fetch the weights";
+
 impl SaveError {
     /// Whether the native engine does not know the architecture of what was to be read.
     pub fn is_other_architecture(&self) -> bool {
@@ -112,6 +116,7 @@ impl SaveError {
             Self::Format { .. } => {
                 Some("continue the run with the version of tamis that began it".to_owned())
             }
+            Self::Weights(CheckpointError::Elsewhere { .. }) => Some(WEIGHTS_ELSEWHERE.to_owned()),
             // Its checksum agrees, or it would not be read: what was saved was this.
             Self::Weights(CheckpointError::NotFinite { path, .. }) => {
                 let before = path.ancestors().find_map(checkpoint_before);

@@ -137,7 +137,7 @@ impl From<Trained> for Network {
 pub struct TokenColumns {
     /// Log-probabilities of a policy, in nats.
     pub logprobs: Vec<f32>,
-    /// Entropies of a policy, in nats; empty among derivatives: all 0.
+    /// Entropies of a policy, in nats; empty among derivatives: all 0, and of a pass: the learner gives none.
     pub entropies: Vec<f32>,
     /// Values of a critic: of the state in which the token is chosen, which is what stands before it, without
     /// the token itself.
@@ -187,6 +187,8 @@ pub struct LearnerInfo {
     pub critic: Option<NetworkSizes>,
     /// Steps that the policy's optimizer has taken.
     pub num_steps: u64,
+    /// Whether what it saves says where its weights are, and holds none.
+    pub weights_elsewhere: bool,
 }
 
 impl LearnerInfo {

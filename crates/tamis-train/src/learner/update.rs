@@ -367,22 +367,29 @@ impl<'a> MiniBatch<'a> {
         let num_tokens = mask.num_values();
         let zeros = || vec![0.0; num_tokens];
         let mut all = TokenColumns { logprobs: zeros(), entropies: zeros(), values: Vec::new() };
+        let mut gives_entropy = true;
         self.batch.for_each_wave(
             Cut::of(learner.info(), settings.micro_batch),
             |_| true,
             |micro, _| {
                 let scores = learner.forward(Network::Policy, micro.wave, 1.0)?;
+                gives_entropy &= !scores.entropies.is_empty();
                 let mut from = 0;
                 for &place in micro.places {
                     let tokens = mask.offsets()[place]..mask.offsets()[place + 1];
                     let to = from + tokens.len();
                     all.logprobs[tokens.clone()].copy_from_slice(&scores.logprobs[from..to]);
-                    all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
+                    if gives_entropy {
+                        all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
+                    }
                     from = to;
                 }
                 Ok::<_, Halt<LearnerError>>(())
             },
         )?;
+        if !gives_entropy {
+            all.entropies.clear();
+        }
         Ok(all)
     }
 
@@ -456,7 +463,7 @@ impl<'a> MiniBatch<'a> {
             Some(scores) if objective.needs_selection() => {
                 let columns = Columns {
                     old: Some(self.old()),
-                    entropy: Some(&scores.entropies),
+                    entropy: entropies(scores),
                     ..Columns::new(
                         self.batch.mask.offsets(),
                         self.batch.mask.values(),
@@ -519,7 +526,7 @@ impl<'a> MiniBatch<'a> {
                         old: Some(&old_n),
                         behaviour: behaviour_n.as_deref(),
                         reference: reference_n.as_deref(),
-                        entropy: Some(&scores.entropies),
+                        entropy: entropies(scores),
                         weight: weight_n.as_deref(),
                         selection: selection_n.as_deref(),
                         group_tokens: Some(&micro.group_tokens),
@@ -539,6 +546,11 @@ impl<'a> MiniBatch<'a> {
         )?;
         Ok(accumulator.finish(objective, state))
     }
+}
+
+/// The entropies of a pass, where the learner gives them.
+fn entropies(scores: &TokenColumns) -> Option<&[f32]> {
+    (!scores.entropies.is_empty()).then_some(&scores.entropies)
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ struct Constant {
     /// First token of each completion, wave by wave.
     waves: Vec<Vec<u32>>,
     num_steps: usize,
+    /// Gives log-probabilities alone.
+    lacks_entropy: bool,
 }
 
 impl Learner for Constant {
@@ -33,7 +35,8 @@ impl Learner for Constant {
 
     fn forward(&mut self, network: Network, wave: &Wave<'_>, _: f64) -> Pass<TokenColumns> {
         let num_tokens = wave.num_tokens();
-        let (logprobs, entropies) = (vec![-0.5; num_tokens], vec![1.0; num_tokens]);
+        let num_entropies = if self.lacks_entropy { 0 } else { num_tokens };
+        let (logprobs, entropies) = (vec![-0.5; num_tokens], vec![1.0; num_entropies]);
         match network {
             Network::Reference | Network::Critic => Err(Halt::Interrupted),
             _ => Ok(TokenColumns { logprobs, entropies, values: Vec::new() }),
@@ -172,6 +175,28 @@ fn members_without_an_advantage_pass_apart() {
         let report = train(&mut learner, objective, &settings(3, 6), batch(&groups, &advantages));
         assert_eq!((learner.waves, report.num_updates), (waves, 1));
     }
+}
+
+/// What needs no entropies trains alike without them, and reports none; so does the pass for a correction.
+#[test]
+fn a_learner_without_entropies_trains_alike() {
+    let group = pair(0);
+    let groups = [&group];
+    let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, -0.5]]));
+    let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
+    let trained = |lacks_entropy| {
+        let mut learner = Constant { lacks_entropy, ..Constant::default() };
+        let report = train(&mut learner, &objective, &settings(1, 1), batch(&groups, &advantages));
+        assert!(!report.metrics.iter().any(|(_, value)| value.is_nan()));
+        (learner.derivatives, report.loss.to_bits(), report.entropy)
+    };
+    let ((derivatives, loss, entropy), without) = (trained(false), trained(true));
+    assert_eq!((without.0, without.1), (derivatives, loss));
+    assert_eq!((entropy, without.2), (Some(1.0), None));
+    let mut learner = Constant { lacks_entropy: true, ..Constant::default() };
+    let mini = MiniBatch::of(batch(&groups, &advantages), &first_rows(&groups), &[0], &settings(1, 1));
+    let scores = mini.scores(&mut learner, &settings(1, 1)).expect("passed");
+    assert_eq!((scores.logprobs, scores.entropies), (vec![-0.5; 6], Vec::new()));
 }
 
 #[test]

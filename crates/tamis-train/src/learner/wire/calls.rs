@@ -92,6 +92,8 @@ pub struct WireSettings {
     pub backend: LearnerBackend,
     /// Weights that it is to publish; `None` where it samples itself.
     pub publish: Option<PublishMode>,
+    /// The key of the run that needs the entropies of tokens; `None` where nothing does.
+    pub entropy: Option<&'static str>,
 }
 
 /// Shows a learner that ends when nobody asks it for anything that its run is there, while the run does other
@@ -140,6 +142,8 @@ pub(super) struct Calls {
     has_answered: bool,
     /// Time of calls in which the learner did not compute, since it was last taken.
     pub(super) wire_time: Duration,
+    /// Whether it gives the entropies of tokens.
+    pub(super) gives_entropy: bool,
     /// Samples that were begun so far: each has the number of those before it.
     pub(super) num_samples: u64,
     /// A call that was not waited for to its end.
@@ -182,6 +186,7 @@ impl Calls {
             seq: 0,
             has_answered: false,
             wire_time: Duration::ZERO,
+            gives_entropy: true,
             num_samples: 0,
             abandoned: None,
             process,

@@ -69,6 +69,7 @@ impl WireLearner {
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LearnerError>> {
         let (url, backend, publish) = (settings.url.clone(), settings.backend, settings.publish);
+        let entropy = settings.entropy;
         let wrong = |message: String, hint: String| {
             let url = url.clone();
             Halt::Failed(LearnerError::Remote { url, what: "cannot be used", message, hint: Some(hint) })
@@ -89,7 +90,7 @@ impl WireLearner {
             Ok(calls.read(&answer)?)
         };
         let known: InfoAnswer = ask(&Call::get("/v1/info"))?.settings().map_err(no_learner)?;
-        if let Some((message, hint)) = known.find_unfit(request, publish) {
+        if let Some((message, hint)) = known.find_unfit(request, publish, entropy) {
             return Err(wrong(message, hint));
         }
         let (content_type, body) = WireMessage::new(request).to_body();
@@ -101,7 +102,9 @@ impl WireLearner {
         let where_it_is = if calls.process.is_some() { String::new() } else { format!(" at {url}") };
         let device = format!("learner{where_it_is}: {} on {}", known.implementation, known.device);
         let num_ranks = known.num_ranks.max(1);
-        let mut info = LearnerInfo { device, num_ranks, dtype, ..LearnerInfo::default() };
+        calls.gives_entropy = known.capabilities.entropy;
+        let weights_elsewhere = !known.capabilities.weights;
+        let mut info = LearnerInfo { device, num_ranks, dtype, weights_elsewhere, ..LearnerInfo::default() };
         networks.note(&mut info);
         let (calls, interrupt) = (Arc::new(Mutex::new(calls)), interrupt.clone());
         let progress = UpdateProgress::new(&interrupt);
@@ -172,7 +175,10 @@ impl WireLearner {
             answer.take_token_columns(num_tokens).map_err(|error| lock(&self.calls).misunderstood(&error))?;
         let is_whole = match network {
             Network::Critic => columns.values.len() == num_tokens,
-            _ => columns.logprobs.len() == num_tokens && columns.entropies.len() == num_tokens,
+            _ => {
+                let has_entropies = columns.entropies.len() == num_tokens || !lock(&self.calls).gives_entropy;
+                columns.logprobs.len() == num_tokens && has_entropies
+            }
         };
         if is_whole {
             return Ok(columns);

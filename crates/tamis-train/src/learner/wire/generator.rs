@@ -37,7 +37,7 @@ const LONGEST_CALL_WITH_STOP_TEXTS: Duration = Duration::from_millis(200);
 /// One call of `generate`; `stop`: a flag on which it is not waited for any more.
 pub(super) fn generate(calls: &mut Calls, asked: &Generate, stop: Option<&AtomicBool>) -> Pass<GrownSamples> {
     let mut answer = calls.call("/v1/generate", &WireMessage::of_generate(asked), stop)?;
-    Ok(answer.take_generated().map_err(|error| calls.misunderstood(&error))?)
+    Ok(answer.take_generated(calls.gives_entropy).map_err(|error| calls.misunderstood(&error))?)
 }
 
 /// Samples with the weights of a learner in another process.

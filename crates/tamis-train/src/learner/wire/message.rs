@@ -458,8 +458,8 @@ impl WireMessage {
             .with("entropy", per_token(|grown| &grown.entropies))
     }
 
-    /// What was generated, of at least one token a sample.
-    pub(crate) fn take_generated(&mut self) -> Result<GrownSamples, MessageError> {
+    /// What was generated, of at least one token a sample. Entropies are NaN where the learner gives none.
+    pub(crate) fn take_generated(&mut self, gives_entropy: bool) -> Result<GrownSamples, MessageError> {
         let GenerateAnswer { num_open, refused } = self.settings()?;
         let rows = Rows::take(self, "token", "token_offset")?;
         let (samples, ends) = (self.take_i64("sample")?, self.take_i32("end")?);
@@ -470,7 +470,8 @@ impl WireMessage {
             let column = self.take_tokens(name, num_tokens)?;
             column.ok_or_else(|| MessageError(format!("there is no column `{name}`")))
         };
-        let (logprobs, entropies) = (per_token("logprob")?, per_token("entropy")?);
+        let logprobs = per_token("logprob")?;
+        let entropies = if gives_entropy { per_token("entropy")? } else { vec![f32::NAN; num_tokens] };
         let mut grown = Vec::with_capacity(rows.len());
         for (place, (sample, end)) in as_u64(samples).zip(ends).enumerate() {
             let end = match end {

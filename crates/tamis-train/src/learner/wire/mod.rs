@@ -230,11 +230,27 @@ struct Capabilities {
     generate: bool,
     dtypes: Vec<String>,
     max_body_bytes: u64,
+    /// Whether it knows the whole distribution that a token is drawn from.
+    #[serde(default = "yes")]
+    entropy: bool,
+    /// Whether what it saves holds weights.
+    #[serde(default = "yes")]
+    weights: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl InfoAnswer {
     /// Why a learner that says this of itself cannot be opened for a run that publishes so, and the fix.
-    fn find_unfit(&self, request: &OpenRequest, publish: Option<PublishMode>) -> Option<(String, String)> {
+    /// `entropy`: the key of the run that needs entropies.
+    fn find_unfit(
+        &self,
+        request: &OpenRequest,
+        publish: Option<PublishMode>,
+        entropy: Option<&str>,
+    ) -> Option<(String, String)> {
         let Self { implementation, capabilities, .. } = self;
         let unfit = |message: &str, hint: &str| Some((message.to_owned(), hint.to_owned()));
         if self.protocol != PROTOCOL {
@@ -257,6 +273,12 @@ impl InfoAnswer {
             return unfit(
                 &format!("it trains no critic ({implementation}), which `objective.advantage.kind` needs"),
                 "choose an advantage without a critic, such as `grpo`, or another learner",
+            );
+        }
+        if let Some(key) = entropy.filter(|_| !capabilities.entropy) {
+            return unfit(
+                &format!("it gives no entropies ({implementation}), which `{key}` needs"),
+                &format!("choose another `{key}`, or another learner"),
             );
         }
         let peft = "install peft beside its PyTorch (scripts/install-torch does)";
@@ -455,6 +477,8 @@ mod tests {
             generate: true,
             dtypes: vec!["f32".to_owned()],
             max_body_bytes: 1 << 30,
+            entropy: true,
+            weights: true,
         };
         let constants = WireOptimizer::new(AdamWConfig::default(), None);
         let request = OpenRequest {
@@ -479,7 +503,9 @@ mod tests {
                 device: "here".to_owned(),
                 capabilities: capabilities.clone(),
             };
-            known.find_unfit(&request, publish).map(|(message, hint)| format!("{message}\n  hint: {hint}"))
+            known
+                .find_unfit(&request, publish, Some("filter.metric"))
+                .map(|(message, hint)| format!("{message}\n  hint: {hint}"))
         };
         for mode in [PublishMode::Folder, PublishMode::Adapter, PublishMode::Ipc, PublishMode::Nccl] {
             assert_eq!(unfit("mine 1", &can, Some(mode)), None);
@@ -490,6 +516,7 @@ mod tests {
             unfit("tamis 0.1.0 native", &can, None).unwrap_or_default(),
             of(Capabilities { generate: false, ..can.clone() }, None),
             of(Capabilities { critic: false, ..can.clone() }, None),
+            of(Capabilities { entropy: false, ..can.clone() }, None),
             of(Capabilities { lora: false, ..can.clone() }, None),
             of(Capabilities { publish: Vec::new(), ..can.clone() }, Some(PublishMode::Folder)),
             of(
@@ -499,6 +526,11 @@ mod tests {
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Ipc)),
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Nccl)),
         ];
+        // What an earlier build does not say it has.
+        let earlier = json!({"critic": true, "lora": true, "publish": [], "generate": true, "dtypes": ["f32"],
+            "max_body_bytes": 1});
+        let earlier: Capabilities = serde_json::from_value(earlier).expect("capabilities");
+        assert!(earlier.entropy && earlier.weights);
         // What samples itself publishes nothing.
         assert_eq!(unfit("mine 1", &Capabilities { publish: Vec::new(), ..can }, None), None);
         insta::assert_snapshot!(found.join("\n"), @r#"
@@ -508,6 +540,8 @@ it does not sample (mine 1), as `rollout.backend: learner` asks
   hint: sample on the built-in engine (`rollout.backend: native`) or at servers (`rollout.backend: vllm`)
 it trains no critic (mine 1), which `objective.advantage.kind` needs
   hint: choose an advantage without a critic, such as `grpo`, or another learner
+it gives no entropies (mine 1), which `filter.metric` needs
+  hint: choose another `filter.metric`, or another learner
 it trains no adapters (mine 1), as `learner.lora` asks
   hint: install peft beside its PyTorch (scripts/install-torch does), or take `learner.lora` out
 it does not publish as `publish.mode: folder` asks (mine 1)

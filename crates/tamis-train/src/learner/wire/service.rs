@@ -179,6 +179,8 @@ impl<'a> LearnerService<'a> {
                 generate: true,
                 dtypes: dtypes.iter().map(|&dtype| dtype.to_owned()).collect(),
                 max_body_bytes: MAX_BODY_BYTES as u64,
+                entropy: true,
+                weights: true,
             },
         };
         Self {

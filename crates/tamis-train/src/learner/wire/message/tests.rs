@@ -133,10 +133,17 @@ fn what_was_generated_comes_through_to_the_bit() {
         num_open: 1,
     };
     let mut message = round(&WireMessage::of_generated(generated.clone()));
-    assert_eq!(message.take_generated().expect("read"), generated);
+    assert_eq!(message.take_generated(true).expect("read"), generated);
+    // One that gives no entropies.
+    let mut message = round(&WireMessage::of_generated(generated.clone()));
+    message.columns.remove("entropy");
+    assert_eq!(message.clone().take_generated(true).expect_err("refused").0, "there is no column `entropy`");
+    let without = message.take_generated(false).expect("read");
+    assert_eq!(without.grown[0].logprobs, generated.grown[0].logprobs);
+    assert!(without.grown.iter().flat_map(|grown| &grown.entropies).all(|entropy| entropy.is_nan()));
     let wrong = |name: &str, column: WireColumn| {
         let message = WireMessage::of_generated(generated.clone()).with(name, column);
-        round(&message).take_generated().expect_err("refused").0
+        round(&message).take_generated(true).expect_err("refused").0
     };
     insta::assert_snapshot!(wrong("end", WireColumn::I32(vec![1, 2, 3])), @"column `end` holds 3, which is none of 0, 1 and 2");
     insta::assert_snapshot!(wrong("logprob", WireColumn::F32(vec![1.0])), @"column `logprob` has 1 numbers for 6 tokens");
