@@ -173,12 +173,11 @@ impl WireLearner {
         self.note_pass(&answer);
         let columns =
             answer.take_token_columns(num_tokens).map_err(|error| lock(&self.calls).misunderstood(&error))?;
-        let is_whole = match network {
-            Network::Critic => columns.values.len() == num_tokens,
-            _ => {
-                let has_entropies = columns.entropies.len() == num_tokens || !lock(&self.calls).gives_entropy;
-                columns.logprobs.len() == num_tokens && has_entropies
-            }
+        let is_whole = if network == Network::Critic {
+            columns.values.len() == num_tokens
+        } else {
+            let has_entropies = columns.entropies.len() == num_tokens || !lock(&self.calls).gives_entropy;
+            columns.logprobs.len() == num_tokens && has_entropies
         };
         if is_whole {
             return Ok(columns);
