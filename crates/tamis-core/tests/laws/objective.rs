@@ -48,8 +48,7 @@ fn log_ratios(gathered: &Gathered, tokens: impl Iterator<Item = usize>) -> impl 
 }
 
 /// Weight of a token in a loss that holds its weight constant, written as its paper writes it, times the
-/// weight of the correction. `None`: the loss is differentiated through its ratio, and its derivative is a
-/// central difference. `tokens` are those of the trajectory.
+/// weight of the correction. `None` of a loss that is not among them. `tokens` are those of the trajectory.
 fn constant_weight(
     objective: &Objective,
     gathered: &Gathered,
@@ -171,7 +170,9 @@ proptest! {
     /// loss's formula.
     #[test]
     fn a_constant_weight_is_that_of_the_formula(objective in objective(), batch in batch()) {
-        if objective.policy.needed_aggregation().is_some() {
+        // GSPO's tokens hold a ratio constant, not a weight: the next law is about them.
+        let is_another = !objective.policy.is_constant_weight() || matches!(objective.policy, PolicyLoss::Gspo(_));
+        if objective.policy.needed_aggregation().is_some() || is_another {
             return Ok(());
         }
         let objective = Objective { importance: objective.importance, ..Objective::of(objective.policy, Aggregation::TokenSum) };
@@ -183,13 +184,10 @@ proptest! {
             for &t in &tokens {
                 let found = derivatives.logprob[t];
                 let is_left_out = gathered.selection[t] & Selection::LEFT_OUT != 0;
-                let slope = match constant_weight(&objective, &gathered, &tokens, t, gathered.advantage[i]) {
-                    _ if is_left_out => 0.0,
-                    Some(weight) => -gathered.advantage[i] * weight,
-                    // Nothing says what its weight is; the loss must be that of the derivatives all the same.
-                    None if objective.policy.is_constant_weight() => found,
-                    None => return Ok(()),
-                };
+                let weight = constant_weight(&objective, &gathered, &tokens, t, gathered.advantage[i]);
+                // If no formula says what the weight is, the loss must be that of the derivatives all the same.
+                let of_formula = weight.map_or(found, |weight| -gathered.advantage[i] * weight);
+                let slope = if is_left_out { 0.0 } else { of_formula };
                 prop_assert!((found - slope).abs() <= 1e-9 * (1.0 + slope.abs()), "{:?}: {} against {}", objective.policy, found, slope);
                 value += slope * gathered.columns[0][t];
                 size += (slope * gathered.columns[0][t]).abs();
