@@ -185,7 +185,7 @@ proptest! {
                 let found = derivatives.logprob[t];
                 let is_left_out = gathered.selection[t] & Selection::LEFT_OUT != 0;
                 let weight = constant_weight(&objective, &gathered, &tokens, t, gathered.advantage[i]);
-                // If no formula says what the weight is, the loss must be that of the derivatives all the same.
+                // Without a formula for the weight, the loss must still be that of the derivatives.
                 let of_formula = weight.map_or(found, |weight| -gathered.advantage[i] * weight);
                 let slope = if is_left_out { 0.0 } else { of_formula };
                 prop_assert!((found - slope).abs() <= 1e-9 * (1.0 + slope.abs()), "{:?}: {} against {}", objective.policy, found, slope);
