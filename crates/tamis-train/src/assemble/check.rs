@@ -25,14 +25,14 @@ use tamis_core::printable::cut_middle;
 use tamis_core::setting::{ModelPlace, OutOfRange};
 use tamis_env::reward::settings::RewardFile;
 use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
-use tamis_model::{ConfigError, TransformerConfig};
+use tamis_model::{ConfigError, TransformerConfig, weights_elsewhere};
 use tamis_text::template::ChatTemplate;
 
 pub use super::check_purpose::CheckPurpose;
 use super::policy::Limits;
 use super::settings::{sampling, threads, validation_settings};
 use super::{advantage, data, loggers, objective, policy, rewards, schedule};
-use crate::checkpoint::{CHECKSUMS, OTHER_ARCHITECTURE};
+use crate::checkpoint::{CHECKSUMS, OTHER_ARCHITECTURE, WEIGHTS_ELSEWHERE};
 use crate::error::AssembleError;
 use crate::interrupt::Interrupt;
 use tamis_run::directory;
@@ -428,6 +428,11 @@ impl<'c> Checker<'c> {
         let has = |name: &str| path.join(name).is_file();
         // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
         if self.purpose == CheckPurpose::Evaluate && has(CHECKSUMS) {
+            return;
+        }
+        if let Some(place) = weights_elsewhere(path) {
+            let message = format!("{folder} holds no weights: they are {place}");
+            self.refuse(&keys, &message, Some(WEIGHTS_ELSEWHERE));
             return;
         }
         let mut missing: Vec<&str> = needed.into_iter().filter(|name| !has(name)).collect();
