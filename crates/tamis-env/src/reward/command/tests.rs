@@ -265,27 +265,30 @@ fn what_it_prints_is_kept_or_passed_on() {
     let listener: Arc<dyn Listener> = heard.clone();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("reward-mine.log");
-    let run = |log: Option<std::path::PathBuf>| {
+    let run = |log: Option<std::path::PathBuf>, is_heard: &dyn Fn() -> bool| {
         let printed = Arc::new(Printed::to(log, "mine", &listener));
         let command = CommandReward::printing_to(Some(printed), config(&["sh", "-c", PRINTS])).unwrap();
         assert!(matches!(outcomes(&command, 1)[0], RewardOutcome::Failed(_)));
         drop(command);
         // Its words are read by a thread of their own, which a busy machine may let wait.
         let limit = std::time::Instant::now() + Duration::from_secs(60);
-        while heard.text().is_empty() && std::time::Instant::now() < limit {
+        while !is_heard() && std::time::Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    run(Some(path.clone()));
-    run(Some(path.clone()));
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "looking at it\nno end".repeat(2));
+    let read = || std::fs::read_to_string(&path).unwrap_or_default();
+    let printed = "looking at it\nno end";
     let named = format!("reward `mine` prints: see {}", path.display());
+    run(Some(path.clone()), &|| read() == printed && heard.text() == named);
+    run(Some(path.clone()), &|| read() == printed.repeat(2) && heard.text() == format!("{named}\n{named}"));
+    assert_eq!(read(), printed.repeat(2));
     assert_eq!(heard.text(), format!("{named}\n{named}"));
     heard.lines.lock().unwrap().clear();
-    run(None);
-    assert_eq!(heard.text(), "reward `mine`: looking at it\nreward `mine`: no end");
+    let both = "reward `mine`: looking at it\nreward `mine`: no end";
+    run(None, &|| heard.text() == both);
+    assert_eq!(heard.text(), both);
     heard.lines.lock().unwrap().clear();
-    run(Some(folder.path().join("absent/reward-mine.log")));
+    run(Some(folder.path().join("absent/reward-mine.log")), &|| !heard.text().is_empty());
     assert!(
         heard.text().starts_with("warning: reward `mine`: what it prints cannot be kept in "),
         "{}",
