@@ -106,8 +106,7 @@ pub(crate) fn rewards(t: &mut Translator) {
             )
         } else {
             let reason = format!(
-                "{} is no function of TRL's script, which has {REGISTRY}, or takes a dotted path such as my_module.my_reward",
-                scalar(name)
+                "{name:?} is no function of TRL's script, which has {REGISTRY}, or takes a dotted path such as my_module.my_reward"
             );
             t.refuse(FUNCTIONS, reason);
             return;
