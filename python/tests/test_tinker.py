@@ -1166,9 +1166,9 @@ class Runs(Case):
             self.assertNotIn("actor/entropy", row)
             self.assertGreater(row["actor/grad_norm"], 0.0)
         divergences = [row["actor/kl_loss"] for row in steps]
-        # The first step begins as the base model is.
-        self.assertLess(abs(divergences[0]), 1e-6)
-        self.assertGreater(divergences[-1], 1e-6)
+        # The first step begins as the base model is, and moves from one of its updates to the next.
+        self.assertLess(abs(divergences[0]), 1e-5)
+        self.assertGreater(divergences[-1], 10 * divergences[0])
         self.assertFalse((self.folder / "runs/whole/reference").exists())
         losses = {fake_tinker.read_pass(body)["loss_fn"] for body in fake.bodies("forward_backward") if body}
         self.assertEqual(losses, {"cross_entropy", "importance_sampling"})
@@ -1214,7 +1214,7 @@ class Runs(Case):
         for setting, expected in cases.items():
             with self.subTest(setting):
                 fake = self.fake()
-                printed = self.tamis("train", "config.yaml", "run.name=x", *self.learner(fake), setting, status=2)
+                printed = self.tamis("train", "config.yaml", "run.name=x", *self.learner(fake), setting, status=1)
                 self.assertIn(expected, printed)
                 self.assertEqual(fake.models, {})
                 shutil.rmtree(self.folder / "runs/x", ignore_errors=True)
@@ -1223,7 +1223,7 @@ class Runs(Case):
         self.run_whole()
         expected = "holds no weights: they are tinker://.* at http://.*/archive"
         self.assertRegex(self.tamis("export", "runs/whole", "exported", status=1), expected)
-        self.assertRegex(self.tamis("eval", "runs/whole", status=1), expected)
+        self.assertRegex(self.tamis("eval", "runs/whole", status=2), expected)
         self.assertFalse((self.folder / "exported").exists())
 
 
