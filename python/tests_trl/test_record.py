@@ -101,9 +101,10 @@ class RecordTests(Case):
         def endless(completions, want, **_):
             return [float("inf"), *digit(completions, want)[1:]]
 
-        self.fit(self.recorded(rewards=endless, max_steps=2))
+        # One step: TRL 1.0 trains on such a reward, and generates with weights that are no numbers after it.
+        self.fit(self.recorded(rewards=endless, max_steps=1))
         text = (self.folder / "record" / "metrics.jsonl").read_text()
-        self.assertEqual(len(text.splitlines()), 2)
+        self.assertEqual(len(text.splitlines()), 1)
         for name in ("Infinity", "NaN"):
             self.assertNotIn(name, text)
 
