@@ -585,7 +585,7 @@ class Learning(Opened):
             for most in (1024, 1):
                 fake = self.fake(divisor=known.divisor)
                 findings = probe.Findings(known, True, 0.0)
-                # Also where the step is cut into several calls.
+                # Also if the step is cut into several calls.
                 with mock.patch.object(training, "MAX_SEQUENCES", most):
                     _, answer = self.step(self.opened(fake, findings))
                 self.assertAlmostEqual(answer["grad_norm"], norm, delta=1e-5 * norm, msg=known.name)

@@ -1,4 +1,4 @@
-"""tamis.slime.keep, with a stand-in for slime's result where slime is not installed."""
+"""tamis.slime.keep, with a stand-in for slime's result if slime is not installed."""
 
 import enum
 import math

@@ -1,4 +1,4 @@
-"""What the tests share: a queue with a clock of its own, a trainer's loop around it, and stand-ins for verl where it
+"""What the tests share: a queue with a clock of its own, a trainer's loop around it, and stand-ins for verl if it
 is not installed."""
 
 import contextlib

@@ -237,7 +237,7 @@ class Settings:
         return float(value) if isinstance(value, int) else value
 
     def object(self, name, default=_REQUIRED):
-        """Settings of their own; `default` where there are none."""
+        """Settings of their own; `default` if there are none."""
         values = self._take(name, default, "an object", lambda value: isinstance(value, dict))
         return Settings(values, f"`{name}`") if isinstance(values, dict) else values
 

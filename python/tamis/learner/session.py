@@ -100,7 +100,7 @@ class Session:
         self._running = None
         self._is_holding = False
         self._lost = None
-        # What watches the other ranks, where there are some.
+        # What watches the other ranks, if there are some.
         self.watch = None
         self._gone = None
         self._heard = time.monotonic()
@@ -299,7 +299,7 @@ class Session:
                 self._lost = DeviceLost(f"the device cannot be computed on any more: {first_line(error)}")
                 return Answer.of_error(Lost(message, hint))
             if self.watch is not None:
-                # Where another rank is gone or has failed, the watch knows of it in a moment, and answers.
+                # If another rank is gone or has failed, the watch knows of it in a moment, and answers.
                 self.watch.lose(f"rank 0 failed: {message}")
                 job.ended.wait(_LONGEST_TELL)
                 return Answer.of_error(Lost(message, hint))

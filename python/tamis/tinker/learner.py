@@ -274,7 +274,7 @@ class Learner:
         return {"skipped": False, "num_steps": self._num_steps}, _norm_column(norm)
 
     def _take_pending(self):
-        """The derivatives of a step, which are gone then; `None` where one of them is not finite."""
+        """The derivatives of a step, which are gone then; `None` if one of them is not finite."""
         if self._held is not None:
             raise StateError("a pass of this network is held", "send its derivatives, or discard it")
         if not self._pending:
@@ -283,7 +283,7 @@ class Learner:
         return pending if all(one.is_finite for one in pending) else None
 
     def _step(self, model, pending, learning_rate):
-        """The norm of the gradient of a step; NaN where it is not finite."""
+        """The norm of the gradient of a step; NaN if it is not finite."""
         # What has no gradient costs a pass; of a step without any a server may divide by nothing.
         taught = [one for one in pending if not one.is_zero] or pending[:1]
         calls = cut(taught, lambda one: one.sequence)

@@ -50,7 +50,7 @@ class Findings:
 
 
 def probe(session, base_model, rank, seed):
-    """`Findings` about the session's server. Raises `Refused` where the gradient is not what can be corrected."""
+    """`Findings` about the session's server. Raises `Refused` if its gradient cannot be corrected."""
     model = Model(session, base_model, rank, seed)
     try:
         return _probe(session, model, base_model)

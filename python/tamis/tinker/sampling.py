@@ -1,7 +1,7 @@
 """Samples that are open: each is one request to the server, which is begun by one call of the controller and ends in it
 or a later one.
 
-Nothing is known of a sample before it has ended, so all of its tokens are of the weights that it was begun with. Where
+Nothing is known of a sample before it has ended, so all of its tokens are of the weights that it was begun with. If
 weights change while it is open, it is begun again by the new ones.
 """
 

@@ -210,7 +210,7 @@ class Model:
 
 
 def grad_norm(metrics):
-    """The norm of a step's gradient: NaN where it was none that is finite, `None` where the server gives none."""
+    """The norm of a step's gradient: NaN if it was not finite, `None` if the server gives none."""
     for name, value in metrics.items():
         if name.replace(".", "/").split("/")[-1] == "grad_norm":
             return float(value) if is_norm(value) else math.nan

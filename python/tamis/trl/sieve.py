@@ -328,7 +328,7 @@ class Sieve:
         trainer = self._trainer
         n, world, rank = trainer.num_generations, trainer.accelerator.num_processes, trainer.accelerator.process_index
         places = [(group.id, i) for group in chunk for i in range(n)]
-        # Every process has equally many: where groups do not divide, some rows are generated that nobody
+        # Every process has equally many: if groups do not divide, some rows are generated that nobody
         # counts.
         share = -(-len(places) // world)
         by_id = {group.id: group for group in chunk}

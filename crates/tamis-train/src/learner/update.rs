@@ -548,7 +548,7 @@ impl<'a> MiniBatch<'a> {
     }
 }
 
-/// The entropies of a pass, where the learner gives them.
+/// The entropies of a pass, if the learner gives them.
 fn entropies(scores: &TokenColumns) -> Option<&[f32]> {
     (!scores.entropies.is_empty()).then_some(&scores.entropies)
 }

@@ -155,7 +155,7 @@ fn groups_weigh_in_the_loss_by_their_weights() {
     }
 }
 
-/// The backward pass of what has no advantage costs nothing where the learner passes over it: it is in waves
+/// The backward pass of what has no advantage costs nothing if the learner passes over it: it is in waves
 /// of its own then, unless something else of the loss has a gradient there.
 #[test]
 fn members_without_an_advantage_pass_apart() {

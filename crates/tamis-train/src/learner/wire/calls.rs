@@ -92,7 +92,7 @@ pub struct WireSettings {
     pub backend: LearnerBackend,
     /// Weights that it is to publish; `None` where it samples itself.
     pub publish: Option<PublishMode>,
-    /// The key of the run that needs the entropies of tokens; `None` where nothing does.
+    /// The key of the run that needs the entropies of tokens; `None` if nothing does.
     pub entropy: Option<&'static str>,
 }
 

@@ -458,7 +458,7 @@ impl WireMessage {
             .with("entropy", per_token(|grown| &grown.entropies))
     }
 
-    /// What was generated, of at least one token a sample. Entropies are NaN where the learner gives none.
+    /// What was generated, of at least one token a sample. Entropies are NaN if the learner gives none.
     pub(crate) fn take_generated(&mut self, gives_entropy: bool) -> Result<GrownSamples, MessageError> {
         let GenerateAnswer { num_open, refused } = self.settings()?;
         let rows = Rows::take(self, "token", "token_offset")?;
