@@ -16,7 +16,7 @@ fn spoiled(seed: u64, ways: &[Spoiling]) -> ([FakeVllm; 2], Vec<FaultProxy>, Vec
 
 #[test]
 fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
-    /// Fault class of each way of spoiling; slow and doubled answers are no faults.
+    /// Fault class of each way of spoiling; slow and doubled answers are no faults of their own requests.
     const CLASSES: [(Spoiling, FaultClass); 9] = [
         (Spoiling::ServerError, FaultClass::ServerError),
         (Spoiling::Reset, FaultClass::Reset),
@@ -70,10 +70,20 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
         }
     }
     assert_eq!(spoiled.len(), ways.len(), "{spoiled:?}");
-    let counted = &fleet.fault_counts().samples;
-    let expected: BTreeMap<FaultClass, u64> =
-        CLASSES.iter().map(|(way, class)| (*class, spoiled[way])).collect();
-    assert_eq!(*counted, expected, "{spoiled:?}");
+    let mut counted = fleet.fault_counts().samples.clone();
+    // The second copy of a doubled answer reaches whoever uses its connection next, unless it came in time
+    // to end that connection.
+    let mut strays = 0;
+    for (way, class) in CLASSES {
+        let num = counted.remove(&class).unwrap_or_default();
+        let more =
+            num.checked_sub(spoiled[&way]).unwrap_or_else(|| panic!("{num} of {way:?} in {spoiled:?}"));
+        let may_stray = matches!(class, FaultClass::WrongRequest | FaultClass::Reset);
+        assert!(more == 0 || may_stray, "{num} of {way:?} in {spoiled:?}");
+        strays += more;
+    }
+    assert!(strays <= 2 * spoiled[&Spoiling::Duplicate], "{strays} in {spoiled:?}");
+    assert!(counted.is_empty(), "{counted:?}");
     let asked: u64 = servers.iter().map(|vllm| vllm.state.lock().unwrap().num_samples).sum();
     assert!(asked >= num);
 }

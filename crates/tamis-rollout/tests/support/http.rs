@@ -155,10 +155,7 @@ async fn serve(mut stream: TcpStream, handler: Handler) -> std::io::Result<()> {
         let whole = [head.as_bytes(), &reply.body].concat();
         match reply.delivery {
             Delivery::Whole => stream.write_all(&whole).await?,
-            Delivery::Twice => {
-                stream.write_all(&whole).await?;
-                stream.write_all(&whole).await?;
-            }
+            Delivery::Twice => stream.write_all(&whole.repeat(2)).await?,
             Delivery::Half => {
                 stream.write_all(&whole[..head.len() + reply.body.len() / 2]).await?;
                 return Ok(());
