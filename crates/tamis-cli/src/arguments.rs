@@ -228,7 +228,8 @@ pub(crate) struct ExportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct RolloutsArguments {
-    /// A run directory, or a file of rollouts or of validation samples (Parquet or JSONL).
+    /// A run directory, a folder of TRL or verl, or a file of rollouts or of validation samples (Parquet or
+    /// JSONL).
     #[arg(value_name = "RUN_DIR | FILE")]
     pub(crate) source: PathBuf,
     /// Step of the run [default: the last one whose rollouts were saved].
@@ -254,8 +255,8 @@ pub(crate) struct RolloutsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
-    /// A run directory, a `metrics.jsonl`, or a log: of tamis, verl or EasyR1, or with verl's
-    /// filter-group log lines.
+    /// A run directory, a folder of TRL or verl, a `metrics.jsonl`, or a log: of tamis, verl, EasyR1 or TRL,
+    /// or with verl's filter-group log lines.
     #[arg(value_name = "RUN_DIR|LOG")]
     pub(crate) path: PathBuf,
     /// Print what is known now as text, and end; so it is where stdout is no terminal.
@@ -283,8 +284,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// Run directories, finished or not, or files of metrics (`metrics.jsonl`, of tamis or with verl's
-    /// names).
+    /// Run directories, finished or not, folders of TRL or verl, or files of metrics (`metrics.jsonl`, of
+    /// tamis or with verl's names).
     #[arg(value_name = "RUN_DIR", required = true)]
     pub(crate) runs: Vec<PathBuf>,
     /// The file to write; `-` for stdout [default: report.html in the run directory, of several runs in this
@@ -305,8 +306,8 @@ pub(crate) struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AdviseArguments {
-    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, or a log: of tamis or EasyR1, or
-    /// with verl's filter-group log lines.
+    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, a folder of TRL or verl, or a
+    /// log: of tamis, verl, EasyR1 or TRL, or with verl's filter-group log lines.
     #[arg(value_name = "ROLLOUTS | RUN_DIR | LOG")]
     pub(crate) source: PathBuf,
     /// What is planned, over a run's own configuration: a configuration, or the sizes alone
@@ -472,7 +473,7 @@ fn value_of<T: Described + Clone + Send + Sync + 'static>() -> impl TypedValuePa
 
 #[derive(Debug, Args)]
 pub(crate) struct FilterArguments {
-    /// Rollouts, one trajectory a row or one whole group a row (see --metric).
+    /// Rollouts, one trajectory a row or one whole group a row (see --metric), or folders of TRL or verl.
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); true counts 1,

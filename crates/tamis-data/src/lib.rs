@@ -4,13 +4,15 @@
 //! rows as they are, [`columns`] single columns of a Parquet file; [`dataset`] turns rows into
 //! [`prompt::Prompt`]s; [`prompt_format`] makes text a user's message where it should be one; [`image`] finds
 //! the images of prompts; [`overlong`] deals with prompts over the token limit; [`sampler`] decides which
-//! prompt comes next, [`curriculum`] by which column; [`rollouts`] writes what was generated, [`samples`]
-//! what validation sampled; [`whole_file`] makes a file appear complete or not at all.
+//! prompt comes next, [`curriculum`] by which column; [`rollouts`] writes what was generated, [`dumped`] what
+//! another trainer kept of it, [`samples`] what validation sampled; [`whole_file`] makes a file appear
+//! complete or not at all.
 
 pub mod columns;
 pub mod curriculum;
 mod data_record;
 pub mod dataset;
+pub mod dumped;
 mod file_format;
 pub mod image;
 mod jsonl;

@@ -12,6 +12,7 @@
 //! | `tamis report` | [`report`] | writes one HTML page about one run or several |
 //! | `tamis sweep` | [`sweep`] | runs a grid of configurations, each as a process of its own |
 //! | `tamis sweep --compare` | [`compare`] | compares runs by their `metrics.jsonl` |
+//! Runs of TRL and of verl are read too: `other_runs` makes run folders of them.
 //! [`cost`] is the model of cost of `advise` and `simulate`. [`chart`] draws for the pages of [`report`],
 //! [`compare`] and [`simulate`], and [`html`] frames them.
 
@@ -24,6 +25,8 @@ pub mod filter;
 pub mod html;
 pub mod monitor;
 mod names;
+mod other_runs;
+mod repeats;
 pub mod report;
 pub mod rollouts;
 pub mod simulate;

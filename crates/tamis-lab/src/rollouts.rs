@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -16,6 +16,7 @@ use tamis_data::{rollouts, samples};
 use tamis_run::directory::{ROLLOUTS, step_files};
 
 use crate::Fault;
+use crate::other_runs::{OtherRun, text_of};
 
 /// Selection of trajectories to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,9 +105,13 @@ const QUERIED: [&str; 3] = ["verdict", "group_id", "prompt_id"];
 /// # Errors
 /// A query that nothing can match, and files that cannot be read.
 pub fn read(query: &RolloutQuery) -> Result<RolloutView, Fault> {
-    let file = file_of(query)?;
+    let other = OtherRun::find(&query.source)?;
+    let (file, shown) = match &other {
+        Some(other) => file_of_another(other, query)?,
+        None => file_of(query).map(|file| (file.clone(), file))?,
+    };
     let mut view = RolloutView {
-        file: file.clone(),
+        file: shown,
         num_trajectories: 0,
         verdicts: Vec::new(),
         num_matching: 0,
@@ -202,8 +207,26 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, Fault> {
         return Ok(path.clone());
     }
     let steps: Vec<u64> = files.into_iter().map(|(step, _)| step).collect();
-    let (folder, there) = (folder.display(), ranges(&steps));
-    Err(Fault::usage(format!("no rollouts of step {step} are saved in {folder}; there are those of {there}")))
+    Err(not_of_step(&folder, step, &steps))
+}
+
+fn not_of_step(folder: &Path, step: u64, steps: &[u64]) -> Fault {
+    let (folder, there) = (folder.display(), ranges(steps));
+    Fault::usage(format!("no rollouts of step {step} are saved in {folder}; there are those of {there}"))
+}
+
+/// The file of a run of another trainer as ours, and the trainer's own.
+fn file_of_another(other: &OtherRun, query: &RolloutQuery) -> Result<(PathBuf, PathBuf), Fault> {
+    let steps: Vec<u64> = other.steps().collect();
+    let Some(step) = query.step.or(steps.last().copied()) else { return Err(other.no_rollouts()) };
+    if let (Some(made), Some(own)) = (other.rollouts(step)?, other.source(step)) {
+        return Ok((made, own.to_owned()));
+    }
+    let fault = not_of_step(&query.source, step, &steps);
+    Err(match other.notes().first() {
+        Some(note) => fault.with_hint(note),
+        None => fault,
+    })
 }
 
 impl fmt::Display for RolloutView {
@@ -279,8 +302,9 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if title == "completion" && show_turns(row, f)? {
             continue;
         }
-        if let Some(text) = text(names) {
-            show_text(title, text, f)?;
+        // TRL's tables have messages there.
+        if let Some(text) = names.iter().find_map(|name| text_of(row.get(*name)?)) {
+            show_text(title, &text, f)?;
         }
     }
     // What reward functions logged.

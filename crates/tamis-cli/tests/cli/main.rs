@@ -31,6 +31,7 @@ mod lost_learner;
 mod model_messages;
 mod monitor;
 mod not_finite;
+mod other_trainers;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod plan;

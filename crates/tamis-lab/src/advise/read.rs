@@ -7,6 +7,7 @@ use crate::monitor::{LogFormat, Watch};
 use crate::report::StepRange;
 use serde::Serialize;
 use tamis_config::load_of_run;
+use tamis_data::columns::Columns;
 use tamis_data::records::{FileFormat, RecordError, Records};
 use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step_files};
 
@@ -15,6 +16,7 @@ use super::filled::{self, FilledStep};
 use super::plan::Plan;
 use super::rows::{Outcome, Reader, not_of_steps};
 use crate::Fault;
+use crate::other_runs::OtherRun;
 
 /// Groups that say enough of a policy: of a run, the last steps that have so many are read.
 const ENOUGH: usize = 1024;
@@ -47,7 +49,14 @@ pub fn read(
         let hint = "name a run directory, a file of rollouts (JSONL or Parquet), or a log";
         return Err(Fault::usage(message).with_hint(hint));
     }
-    let files = if path.is_dir() {
+    let other = OtherRun::find(path)?;
+    let files = if let Some(other) = &other {
+        let files = own_files(other, steps)?;
+        if files.is_empty() {
+            return log(path, steps, plan);
+        }
+        files
+    } else if path.is_dir() {
         let files = tables(path)?;
         let is_partial = plan.saves_kept_alone && path.join(METRICS).is_file();
         if files.is_empty() || is_partial {
@@ -79,7 +88,10 @@ pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
             Fault::usage(format!("there is no file or folder {}", path.display())).with_hint(RATES_HINT)
         );
     }
-    let files = if path.is_dir() {
+    let other = OtherRun::find(path)?;
+    let files = if let Some(other) = &other {
+        own_files(other, None)?
+    } else if path.is_dir() {
         tables(path)?
     } else {
         is_rollouts(path)?.then(|| (None, path.to_owned())).into_iter().collect()
@@ -88,6 +100,27 @@ pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
         return Err(Fault::usage(format!("no rollouts are in {}", path.display())).with_hint(RATES_HINT));
     }
     rollouts(path, &files, None, usize::MAX, Outcome::Best { hint: OUTCOMES_HINT })
+}
+
+/// The files of a run of another trainer as ours: those of the steps that are asked for, or the last that
+/// have enough groups.
+fn own_files(other: &OtherRun, steps: Option<StepRange>) -> Result<Vec<(Option<u64>, PathBuf)>, Fault> {
+    let mut files = Vec::new();
+    let mut num_rows = 0;
+    for step in other.steps().rev() {
+        if steps.is_none_or(|range| range.contains(step))
+            && let Some(file) = other.rollouts(step)?
+        {
+            num_rows += Columns::open(&file)?.num_rows();
+            files.push((Some(step), file));
+        }
+        // Groups have two members at least, or teach nothing.
+        if steps.is_none() && num_rows >= 64 * ENOUGH {
+            break;
+        }
+    }
+    files.reverse();
+    Ok(files)
 }
 
 /// The rollout files of a run, or the tables of any other folder, by step: the last number in their name.
@@ -383,7 +416,10 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     }
     counts.steps.reverse();
     counts.pass_rate = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
-    if counts.steps.is_empty() && is_cut {
+    if counts.steps.is_empty() && !shares.is_empty() && summary.formats.contains(&LogFormat::Trl) {
+        // TRL says which share of the groups is alike, and not of how many.
+        counts.keep_rate = Some(1.0 - shares.iter().sum::<f64>() / shares.len() as f64);
+    } else if counts.steps.is_empty() && is_cut {
         counts.keep_rate = summary
             .batch_figures
             .average_filter_rate

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::Fault;
 use crate::filter::{GroupLayout, Repeats, split_prompts};
+use crate::other_runs::Session;
 use crate::report::StepRange;
 use serde_json::{Map, Value};
 use tamis_core::fault::chain;
@@ -191,7 +192,9 @@ impl Reader {
         let verdict = row.get("verdict").and_then(Value::as_str);
         let is_screened = verdict == Some(SCREENED);
         if let Some(verdict) = verdict {
-            self.has_verdicts = true;
+            // Without a filter nothing was dropped.
+            let metric = row.get("metric").and_then(Value::as_str);
+            self.has_verdicts |= metric.is_some_and(|metric| !metric.is_empty());
             // What was given up says nothing of its prompt.
             if ["aborted", "failed"].contains(&verdict) {
                 return;
@@ -210,7 +213,9 @@ impl Reader {
             row.get("turn_texts").and_then(Value::as_array).is_some_and(|turns| turns.len() > 1);
         let members = self.members(row, tokens);
         let prompt = key_of(row, &["prompt_id"]).or_else(|| text_key(row));
-        let by_column = key_of(row, &GroupLayout::GROUP_COLUMNS);
+        let by_column = Session::of(row)
+            .map(|session| session.group.to_owned())
+            .or_else(|| key_of(row, &GroupLayout::GROUP_COLUMNS));
         let is_by_text = by_column.is_none();
         let named = by_column.or_else(|| text_key(row));
         let is_whole = members.len() > 1 || lists_values(row);

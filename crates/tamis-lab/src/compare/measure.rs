@@ -6,7 +6,7 @@ use super::series::{Row, Series};
 /// A metric that runs are compared by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// Accuracy at validations: the first `val-core/.../mean@n` that a run has.
+    /// Accuracy at validations: the first `val-core/.../mean@n` that a run has, or TRL's `eval_reward`.
     Validation,
     /// Mean reward of everything generated; of the trained batch where a run says nothing else.
     Reward,
@@ -34,6 +34,7 @@ impl Choice {
             Self::Validation => names
                 .iter()
                 .find(|name| name.starts_with("val-core/") && name.contains("/mean@"))
+                .or_else(|| names.get("eval_reward"))
                 .map(|&name| name.to_owned()),
             Self::Reward => REWARDS.iter().find(|&&name| names.contains(name)).map(|&name| name.to_owned()),
             Self::Named(name) => names.contains(name.as_str()).then(|| name.clone()),

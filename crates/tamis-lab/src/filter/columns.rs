@@ -9,8 +9,9 @@ use tamis_data::records::{DataRecord, RecordError, Records, RowPlace, lookup};
 use tamis_data::rollouts::find_metric;
 
 use super::layout::GroupLayout;
-use super::repeated::{name_prompts, split_prompts};
 use crate::Fault;
+use crate::other_runs::{OtherRun, Session, prompt_column};
+use crate::repeats::{name_prompts, split_prompts};
 
 /// The metric of every trajectory and the group of every row.
 #[derive(Debug, Default)]
@@ -59,6 +60,23 @@ impl RolloutColumns {
 
 /// Columns of the rows read so far, to say what there is instead of a column that there is not.
 const ROWS_LISTED: usize = 100;
+
+/// The files, with those of training in place of a folder that another trainer wrote, and what to know of
+/// them.
+pub(super) fn training_files(inputs: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<String>), Fault> {
+    let (mut files, mut notes) = (Vec::new(), Vec::new());
+    for input in inputs {
+        match OtherRun::find(input)?.filter(|_| input.is_dir()) {
+            Some(other) if other.steps().next().is_some() => {
+                files.extend(other.sources());
+                notes.extend(other.notes().iter().map(|note| format!("{}: {note}", input.display())));
+            }
+            Some(other) => return Err(other.no_rollouts()),
+            None => files.push(input.clone()),
+        }
+    }
+    Ok((files, notes))
+}
 
 pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutColumns, Fault> {
     let mut columns = RolloutColumns {
@@ -198,9 +216,15 @@ fn open(file: &Path, groups: &[String], metrics: &[String]) -> Result<Records, R
         groups.iter().chain(metrics).any(leads_to)
             || metrics.iter().any(is_score)
             || OF_OURS.contains(&column.name)
-            || groups.is_empty() && GroupLayout::GROUP_COLUMNS.contains(&column.name)
+            || groups.is_empty()
+                && (GroupLayout::GROUP_COLUMNS.contains(&column.name) || is_of_other(column.name))
             || column.name == "loss_mask" && metrics.iter().any(|metric| metric == "length")
     })
+}
+
+/// Whether a column is one by which a table of another trainer is known.
+fn is_of_other(column: &str) -> bool {
+    ["step", "prompt", "completion", "advantage"].contains(&column)
 }
 
 /// For each row its group, and its place in the values of the group where it has one.
@@ -217,14 +241,17 @@ fn long(
     let mut rows = Vec::new();
     let mut spellings: BTreeMap<String, Spellings> = BTreeMap::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();
+    let mut rollouts: HashMap<(usize, u64), usize> = HashMap::new();
     let mut inferred: Vec<String> = Vec::new();
     let mut records = open(file, group_by, std::slice::from_ref(metric))?;
     while let Some(record) = records.next() {
         let record = record?;
         if group_by.is_empty() && inferred.is_empty() {
-            let known = GroupLayout::GROUP_COLUMNS.iter().find(|name| lookup(&record.values, name).is_some());
-            match known {
-                Some(name) => inferred.push((*name).to_owned()),
+            let known =
+                GroupLayout::GROUP_COLUMNS.into_iter().find(|name| lookup(&record.values, name).is_some());
+            // Tables of TRL, and dumps of verl's older trainers, name no group.
+            match known.or_else(|| prompt_column(&record.values)) {
+                Some(name) => inferred.push(name.to_owned()),
                 None => return Err(no_group(file, &record, &[], metric, records)),
             }
         }
@@ -236,7 +263,7 @@ fn long(
                 return Err(no_group(file, &record, &absent, metric, records));
             }
         }
-        let mut key = String::new();
+        let (mut key, mut rollout) = (String::new(), None);
         for column in columns {
             match lookup(&record.values, column) {
                 None | Some(Value::Null) => {
@@ -258,33 +285,46 @@ fn long(
                         Some(known) => known.note(value),
                         None => spellings.entry(column.clone()).or_default().note(value),
                     }
-                    key.push_str(&value.to_string());
+                    let session = Session::of(&record.values).filter(|_| column == "uid");
+                    match session {
+                        Some(session) => key.push_str(session.group),
+                        None => key.push_str(&value.to_string()),
+                    }
+                    rollout = session.map(|session| session.rollout);
                 }
             }
             key.push('\n');
         }
         let value = number(&record, metric, seen)?;
         let next = by_key.len();
-        rows.push((*by_key.entry(key).or_insert(next), value));
+        let group = *by_key.entry(key).or_insert(next);
+        // Of several outputs of one rollout of verl's the last has its score.
+        let first = rollout.map(|rollout| *rollouts.entry((group, rollout)).or_insert(rows.len()));
+        rows.push((group, value, first.filter(|first| *first < rows.len())));
     }
     let mut warnings: Vec<String> =
         spellings.iter().filter_map(|(column, spellings)| spellings.warning(file, column)).collect();
-    let mut keys: Vec<usize> = rows.iter().map(|(key, _)| *key).collect();
+    let mut keys: Vec<usize> = rows.iter().map(|(key, ..)| *key).collect();
     let columns = if group_by.is_empty() { &inferred } else { group_by };
     if name_prompts(columns) {
         let warning = split_prompts(&mut keys).warning(&columns.join("`, `"));
         warnings.extend(warning.map(|warning| format!("{}: {warning}", file.display())));
     }
     let first = groups.len();
-    let rows = keys.into_iter().zip(rows).map(|(key, (_, value))| {
+    let mut of_rows: GroupOfRow = Vec::with_capacity(rows.len());
+    for (key, (_, value, same_as)) in keys.into_iter().zip(rows) {
         let group = first + key;
         if groups.len() <= group {
             groups.resize_with(group + 1, Vec::new);
         }
-        groups[group].push(value);
-        (group, Some(groups[group].len() - 1))
-    });
-    Ok((rows.collect(), warnings))
+        let member = same_as.and_then(|row| of_rows[row].1);
+        match member.and_then(|member| groups[group].get_mut(member)) {
+            Some(known) => *known = value,
+            None => groups[group].push(value),
+        }
+        of_rows.push((group, member.or(Some(groups[group].len() - 1))));
+    }
+    Ok((of_rows, warnings))
 }
 
 /// Spellings of the ids in one column: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.

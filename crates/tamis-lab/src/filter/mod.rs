@@ -12,7 +12,6 @@
 
 mod columns;
 mod layout;
-mod repeated;
 mod summary;
 
 use std::io::ErrorKind;
@@ -23,8 +22,8 @@ use tamis_data::records::{FileFormat, RecordError, RowFault, copy_rows};
 
 use crate::Fault;
 
+pub use crate::repeats::{Repeats, split_prompts};
 pub use layout::GroupLayout;
-pub use repeated::{Repeats, split_prompts};
 pub use summary::FilterSummary;
 
 /// Input, filter and outputs of `tamis filter`.
@@ -82,13 +81,15 @@ fn unread_hint(error: &RecordError) -> Option<String> {
 fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
     let filter = options.filter;
     filter.check()?;
-    check_outputs(options)?;
-    let columns = columns::read(&options.inputs, &options.layout)?;
+    let (inputs, notes) = columns::training_files(&options.inputs)?;
+    check_outputs(options, &inputs)?;
+    let mut columns = columns::read(&inputs, &options.layout)?;
+    columns.warnings.splice(..0, notes);
     if let Some(file) = columns.file_of_whole_groups().filter(|_| filter.chooses_members()) {
         let message = format!(
             "the {} filter chooses among the members of a group, but a row of {} holds a whole group",
             filter.name(),
-            options.inputs[file].display()
+            inputs[file].display()
         );
         return Err(Fault::usage(message).with_hint(
             "write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups",
@@ -114,7 +115,7 @@ fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
             };
             // A link stays one: the file that it leads to is replaced.
             let behind = target.is_symlink().then(|| target.canonicalize().ok()).flatten();
-            let copied = copy_rows(&options.inputs, choose, behind.as_ref().unwrap_or(target))?;
+            let copied = copy_rows(&inputs, choose, behind.as_ref().unwrap_or(target))?;
             copies.push((target.clone(), copied.num_kept));
         }
     }
@@ -122,7 +123,7 @@ fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
 }
 
 /// Refuses outputs that would destroy something, before anything is read.
-fn check_outputs(options: &FilterOptions) -> Result<(), Fault> {
+fn check_outputs(options: &FilterOptions, inputs: &[PathBuf]) -> Result<(), Fault> {
     let clash = |path: &Path, other: &str| {
         Fault::usage(format!("{} is {other} too; choose another output", path.display()))
     };
@@ -131,7 +132,7 @@ fn check_outputs(options: &FilterOptions) -> Result<(), Fault> {
     for path in &outputs {
         let is_input =
             |input: &PathBuf| *path == input || (real(path).is_some() && real(path) == real(input));
-        if options.inputs.iter().any(is_input) {
+        if inputs.iter().any(is_input) {
             return Err(clash(path, "an input"));
         }
     }
@@ -151,7 +152,7 @@ fn check_outputs(options: &FilterOptions) -> Result<(), Fault> {
         let message = format!("{} exists already", path.display());
         return Err(Fault::usage(message).with_hint("`--overwrite` replaces it"));
     }
-    let Some(input) = options.inputs.first().filter(|_| !outputs.is_empty()) else { return Ok(()) };
+    let Some(input) = inputs.first().filter(|_| !outputs.is_empty()) else { return Ok(()) };
     let format = FileFormat::of(input)?;
     let promises_other = |path: &&PathBuf| {
         let promised =

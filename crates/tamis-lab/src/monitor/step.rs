@@ -6,7 +6,7 @@ use super::fact::Batch;
 use super::format::VERL_COUNTS;
 
 /// Figures of steps that are kept: of a long log no more is held than is shown.
-const FIGURES: [&str; 40] = [
+const FIGURES: [&str; 41] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",
@@ -21,6 +21,7 @@ const FIGURES: [&str; 40] = [
     "critic/score/mean",
     "dynamic_sampling/num_gen_batches",
     "dynamic_sampling/target_prompt_num",
+    "eval_reward",
     "groups/aborted",
     "groups/dropped",
     "groups/duplicated",

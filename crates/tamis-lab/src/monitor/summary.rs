@@ -370,14 +370,15 @@ fn course(steps: &[&Step], metric: &str, over: &'static str) -> Option<Course> {
     Some(Course { metric: metric.to_owned(), over, first, last, most, values })
 }
 
-/// The first figure of a validation: of verl's names the main score's mean, of EasyR1's the reward.
+/// The first figure of a validation: of verl's names the main score's mean, of EasyR1's and TRL's the reward.
 fn validation(steps: &[&Step]) -> Option<Course> {
     let names: BTreeSet<&String> = steps.iter().flat_map(|step| step.values.keys()).collect();
     let name = names
         .iter()
         .find(|name| name.starts_with("val-core/") && name.contains("/mean@"))
         .or_else(|| names.iter().find(|name| name.as_str() == "val/accuracy_reward"))
-        .or_else(|| names.iter().find(|name| name.as_str() == "val/reward_score"))?;
+        .or_else(|| names.iter().find(|name| name.as_str() == "val/reward_score"))
+        .or_else(|| names.iter().find(|name| name.as_str() == "eval_reward"))?;
     course(steps, name, "validation")
 }
 

@@ -5,9 +5,11 @@ use std::time::SystemTime;
 
 use tamis_run::directory::{CONFIG, METRICS, RUN_LOG, held_by};
 
+use super::format::LogFormat;
 use super::reading::Reading;
 use super::summary::{Source, WatchedRun};
 use super::tail::{Change, Tail};
+use crate::other_runs::OtherRun;
 use crate::report::settings::Settings;
 use crate::{Fault, names};
 
@@ -68,6 +70,8 @@ pub struct Watch {
     /// The log of a run directory, for the step in the making and for what was said.
     log: Option<Followed>,
     total_steps: Option<u64>,
+    /// The run of another trainer that it is, whose metrics are made of what it writes.
+    other: Option<OtherRun>,
 }
 
 impl Watch {
@@ -84,7 +88,12 @@ impl Watch {
             }
             Err(cause) => return Err(unreadable(path, cause)),
         };
-        let mut watch = if found.is_dir() {
+        let other = OtherRun::find(path)?;
+        let mut watch = if let Some(other) = other {
+            let main = Followed::new(&other.make_metrics()?, true);
+            let total_steps = other.total_steps();
+            Self { path: path.to_owned(), main, log: None, total_steps, other: Some(other) }
+        } else if found.is_dir() {
             if !is_run(path) {
                 let message = format!(
                     "{} is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor `run.log` in it",
@@ -102,9 +111,11 @@ impl Watch {
                 main: Followed::new(&path.join(METRICS), true),
                 log: Some(Followed::new(&path.join(RUN_LOG), true)),
                 total_steps: settings.number("train.total_steps"),
+                other: None,
             }
         } else if found.is_file() {
-            Self { path: path.to_owned(), main: Followed::new(path, false), log: None, total_steps: None }
+            let main = Followed::new(path, false);
+            Self { path: path.to_owned(), main, log: None, total_steps: None, other: None }
         } else {
             let path = path.display();
             let message = format!("{path} is a device or a pipe, which cannot be read again from its start");
@@ -120,6 +131,10 @@ impl Watch {
     /// # Errors
     /// Where a file is there and cannot be read.
     pub fn follow(&mut self) -> Result<(), Fault> {
+        // What is half written now is whole at the next look.
+        if self.other.as_mut().is_some_and(|other| other.look_again().is_ok()) {
+            self.total_steps = self.other.as_ref().and_then(OtherRun::total_steps);
+        }
         self.main.follow()?;
         if let Some(log) = &mut self.log {
             log.follow()?;
@@ -147,7 +162,7 @@ impl Watch {
                 "none of the {lines} lines of {path} says anything about steps or generated batches"
             ))
             .with_hint(
-                "a log is understood where it has the lines of tamis, verl (its filter-group log lines too) or EasyR1 \
+                "a log is understood where it has the lines of tamis, verl (its filter-group log lines too), EasyR1 or TRL \
                  (docs/monitor.md shows each); name the file that has what the trainer prints",
             )),
         }
@@ -173,6 +188,11 @@ impl Watch {
             num_replaced: self.main.num_replaced,
             age,
         };
-        WatchedRun::of(&source, &self.main.reading, self.log.as_ref().map(|log| &log.reading))
+        let mut run = WatchedRun::of(&source, &self.main.reading, self.log.as_ref().map(|log| &log.reading));
+        if let Some(other) = &self.other {
+            run.formats = vec![if other.system() == "TRL" { LogFormat::Trl } else { LogFormat::Verl }];
+            run.notes.extend(other.notes().iter().cloned());
+        }
+        run
     }
 }

@@ -63,6 +63,7 @@ fn model(run: &Run) -> Option<String> {
 fn facts(run: &Run) -> Vec<Fact> {
     let mut facts: Vec<Fact> = vec![("State", escape(&state(run)))];
     let mut add = |name: &'static str, value: Option<String>| facts.extend(value.map(|value| (name, value)));
+    add("Trainer", run.other.as_ref().map(|other| text(other.system())));
     add("Validation", Choice::Validation.name(&run.series).and_then(|name| course(run, &name, false)));
     add("Reward, all generated", course(run, "all/critic/score/mean", false));
     add("Reward, trained", course(run, "critic/score/mean", false));

@@ -10,6 +10,7 @@ use super::settings::Settings;
 use super::steps::StepRange;
 use crate::compare::series::Series;
 use crate::monitor::summary::RunState;
+use crate::other_runs::OtherRun;
 use crate::{Fault, names};
 
 /// Bytes of a run's log that are looked at, at most.
@@ -32,6 +33,8 @@ pub(crate) struct Run {
     pub(crate) state: RunState,
     /// What the reader should know about its files.
     pub(crate) notes: Vec<String>,
+    /// The run of another trainer that it is, which holds its rollout files.
+    pub(crate) other: Option<OtherRun>,
 }
 
 /// How far a run is, in the words of the page.
@@ -44,12 +47,19 @@ pub(crate) fn state_name(state: RunState) -> &'static str {
 }
 
 impl Run {
-    /// Reads a run directory, or a file of metrics.
+    /// Reads a run directory, one of another trainer, or a file of metrics.
     pub(crate) fn read(path: &Path, range: StepRange) -> Result<Self, Fault> {
         if !path.exists() {
             let hint = "name the folder that a run printed at its start, or a `metrics.jsonl`";
             return Err(Fault::nothing_there(path, hint));
         }
+        let other = OtherRun::find(path)?;
+        if let Some(other) = &other {
+            other.make_metrics()?;
+            other.make_rollouts(|step| range.contains(step))?;
+        }
+        let own = path;
+        let path = other.as_ref().map_or(own, OtherRun::folder);
         let is_folder = path.is_dir();
         if is_folder && ![CONFIG, METRICS, ROLLOUTS].iter().any(|name| path.join(name).exists()) {
             let message = format!(
@@ -62,7 +72,7 @@ impl Run {
                 None => "name the folder that a run printed at its start".to_owned(),
             }));
         }
-        let mut notes = Vec::new();
+        let mut notes = other.as_ref().map_or_else(Vec::new, |other| other.notes().to_vec());
         let mut series = match Series::read(path) {
             Ok(series) => series,
             Err(error) if is_folder && error.is_not_found() => {
@@ -78,12 +88,18 @@ impl Run {
         }
         notes.extend(series.left_out(&format!("`{METRICS}`")));
         let last_step = series.rows.last().map(|row| row.step);
-        let settings = if is_folder { read_settings(path, &mut notes) } else { Settings::default() };
+        let settings = match &other {
+            Some(other) => Settings::of_another(other.system(), other.total_steps()),
+            None if is_folder => read_settings(path, &mut notes),
+            None => Settings::default(),
+        };
         let log = if is_folder { LogFacts::read(&path.join(RUN_LOG)) } else { None };
         let state = state(path, is_folder, &settings, &series, log.as_ref());
         series.rows.retain(|row| range.contains(row.step));
         let groups = if is_folder { Groups::read(path, range) } else { Groups::default() };
-        note_rollouts(path, is_folder, &settings, &series, &groups, range, &mut notes);
+        if other.is_none() {
+            note_rollouts(path, is_folder, &settings, &series, &groups, range, &mut notes);
+        }
         if path.join(SUPERSEDED).is_file() {
             notes.push(format!(
                 "the run was resumed; what its log had said beyond the checkpoint is in `{SUPERSEDED}`"
@@ -91,7 +107,7 @@ impl Run {
         }
         Ok(Self {
             name: String::new(),
-            path: path.to_owned(),
+            path: own.to_owned(),
             series,
             last_step,
             settings,
@@ -99,6 +115,7 @@ impl Run {
             log,
             state,
             notes,
+            other,
         })
     }
 

@@ -50,6 +50,12 @@ impl Settings {
         Ok(Self(settings))
     }
 
+    /// Of a run of another trainer: its number of steps is all that is known.
+    pub(crate) fn of_another(system: &str, total_steps: Option<u64>) -> Self {
+        let steps = total_steps.map(|steps| Setting { value: steps.to_string(), origin: system.to_owned() });
+        Self(steps.map(|steps| ("train.total_steps".to_owned(), steps)).into_iter().collect())
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(|setting| setting.value.as_str())
     }

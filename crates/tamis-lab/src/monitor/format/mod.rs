@@ -5,6 +5,7 @@ mod easyr1;
 mod filter_groups;
 mod rows;
 mod tamis;
+mod trl;
 mod verl;
 
 use serde::Serialize;
@@ -31,6 +32,8 @@ pub enum LogFormat {
     Verl,
     /// What EasyR1 prints.
     Easyr1,
+    /// What TRL prints, or its `trainer_state.json`.
+    Trl,
 }
 
 impl LogFormat {
@@ -43,14 +46,17 @@ impl LogFormat {
             Self::DynamicSampling => "dynamic sampling",
             Self::Verl => "verl",
             Self::Easyr1 => "EasyR1",
+            Self::Trl => "TRL",
         }
     }
 }
 
-/// Reads lines of any format. The one state between lines is the indented block that EasyR1 prints.
+/// Reads lines of any format. State between lines are the indented block that EasyR1 prints, and the count of
+/// TRL's steps.
 #[derive(Debug, Default)]
 pub(super) struct LineReader {
     block: easyr1::Block,
+    trl: trl::Counter,
 }
 
 /// What a line says, and when.
@@ -67,6 +73,10 @@ impl LineReader {
     pub(super) fn read(&mut self, line: &str) -> Told {
         let plain = without_colours(line);
         if plain.trim_start().starts_with('{') {
+            let facts = self.trl.read(plain.trim());
+            if !facts.is_empty() {
+                return told(LogFormat::Trl, facts, None);
+            }
             let facts = rows::read(plain.trim());
             if facts.is_empty() {
                 // The configuration of verl, as Python prints it.
@@ -74,6 +84,7 @@ impl LineReader {
             }
             return told(LogFormat::Metrics, facts, None);
         }
+        self.trl.follow_bar(&plain);
         let line = Line::of(&plain);
         if line.is_stamped_by_tamis {
             let facts = tamis::read(&line);

@@ -9,7 +9,7 @@ const PROMPTS: [&str; 7] = ["prompt", "input", "question", "problem", "messages"
 const PARTS: [&str; 4] = ["step", "global_step", "epoch", "data_source"];
 
 /// Whether columns name the prompts of groups, and not the groups.
-pub(super) fn name_prompts(columns: &[String]) -> bool {
+pub(crate) fn name_prompts(columns: &[String]) -> bool {
     let is_among =
         |names: &[&str], column: &str| names.contains(&column.rsplit('.').next().unwrap_or(column));
     columns.iter().any(|column| is_among(&PROMPTS, column))

@@ -1,0 +1,60 @@
+//! The commands that read runs, over folders that TRL and verl wrote (crates/tamis-lab/tests/other_runs).
+
+use std::path::PathBuf;
+
+use crate::tamis::Folder;
+
+fn made(name: &str) -> String {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tamis-lab/tests/other_runs").join(name);
+    folder.canonicalize().expect("a folder of another trainer").display().to_string()
+}
+
+#[test]
+fn every_command_reads_a_folder_of_trl_and_of_verl() {
+    let folder = Folder::new();
+    for (name, metric) in [("trl", "exact"), ("trl-chat", "exact"), ("verl", "score")] {
+        let out = made(name);
+        let watched = folder.tamis(&["monitor", &out, "--json"]).succeeds().stdout;
+        let watched: serde_json::Value = serde_json::from_str(&watched).expect("one object");
+        assert_eq!(watched["formats"][0], name.split('-').next().unwrap(), "{watched}");
+        assert!(watched["reward"]["last"].is_f64(), "{watched}");
+        let metric_of_advice = if name == "verl" { "reward" } else { metric };
+        let advice = folder.tamis(&["advise", &out, "--metric", metric_of_advice]).succeeds().stdout;
+        assert!(advice.contains("\nTRL on one device") && advice.contains(" groups of "), "{advice}");
+        let rows = folder.tamis(&["rollouts", &out, "--group", "0", "--json"]).succeeds().stdout;
+        let rows: serde_json::Value = serde_json::from_str(&rows).expect("one object");
+        assert!(rows["file"].as_str().is_some_and(|file| file.starts_with(&out)), "{rows}");
+        assert!(rows["num_matching"].as_u64() >= Some(2), "{rows}");
+        let page = format!("{name}.html");
+        folder.tamis(&["report", &out, "--out", &page]).succeeds();
+        let page = folder.read(&page);
+        assert!(page.contains("Trainer"), "{name}");
+        assert!(!page.contains("/.tmp"), "{name}: a folder for temporary files shows in the page");
+        let kept = format!("kept.{}", if name == "verl" { "jsonl" } else { "parquet" });
+        let done =
+            folder.tamis(&["filter", &out, "--metric", metric, "--kept", &kept, "--overwrite"]).succeeds();
+        assert!(done.stdout.contains("Total prompts: "), "{}", done.stdout);
+    }
+}
+
+#[test]
+fn a_state_has_no_rollouts_and_a_log_of_trl_is_understood() {
+    let folder = Folder::new();
+    let state = made("trl/checkpoint-6/trainer_state.json");
+    folder.tamis(&["rollouts", &state]).exits(2).says("hint: there are no completions: TRL writes them with");
+    folder
+        .tamis(&["filter", &made("trl/checkpoint-6"), "--metric", "exact"])
+        .exits(2)
+        .says("no rollouts are in");
+    folder.write(
+        "train.log",
+        "  0%|          | 0/20 [00:00<?, ?it/s]\r 50%|█████     | 10/20 [00:10<00:10,  1.00s/it]\r\
+         {'loss': '0.5', 'learning_rate': '1e-06', 'reward': '0.25', 'frac_reward_zero_std': '0.75', 'epoch': '0.1'}\n\
+         {'eval_loss': '0.5', 'eval_reward': '0.5', 'epoch': '0.1'}\n",
+    );
+    let shown = folder.tamis(&["monitor", "train.log", "--once"]).succeeds().stdout;
+    assert!(shown.starts_with("train.log (TRL): a log, step 10 of 20"), "{shown}");
+    assert!(shown.contains("eval_reward"), "{shown}");
+    let advice = folder.tamis(&["advise", "train.log"]).succeeds().stdout;
+    assert!(advice.contains("25.0% of groups"), "{advice}");
+}

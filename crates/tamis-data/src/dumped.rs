@@ -1,0 +1,66 @@
+//! Trajectories of which another trainer kept the texts and the scores, as Parquet with those columns of a
+//! rollout file that can be known of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_parquet};
+
+/// One trajectory.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DumpedRow {
+    /// Training step.
+    pub step: u64,
+    /// Its group, counted from 0 in the file.
+    pub group: u64,
+    /// A number of the prompt, the same wherever the prompt comes again; below 2^53.
+    pub prompt_id: u64,
+    /// Place in the group, from 0.
+    pub sample_index: u64,
+    /// The prompt as text.
+    pub prompt: String,
+    /// The completion as text.
+    pub completion: String,
+    /// The answer that rewards compared with.
+    pub ground_truth: Option<String>,
+    /// Scores by name; NaN: unscored.
+    pub scores: BTreeMap<String, f64>,
+    /// Other values by column.
+    pub logged: BTreeMap<String, String>,
+    /// Total reward; NaN: unknown.
+    pub reward: f64,
+    /// Advantage.
+    pub advantage: Option<f64>,
+}
+
+/// Writes trajectories that were trained on as Parquet.
+///
+/// # Errors
+/// What the output refuses.
+pub fn write_dumped_to(out: impl Write + Send, rows: &[DumpedRow]) -> std::io::Result<()> {
+    let column = |name, values| TableColumn { name, values, meaning: "" };
+    let columns = TableColumns::<DumpedRow> {
+        before: vec![
+            column("step", Values::Integer(|row: &DumpedRow| row.step as i64)),
+            column("group_id", Values::Integer(|row| row.group as i64)),
+            column("prompt_id", Values::Integer(|row| row.prompt_id as i64)),
+            column("sample_index", Values::Integer(|row| row.sample_index as i64)),
+            column("prompt", Values::Text(|row| &row.prompt)),
+            column("completion", Values::Text(|row| &row.completion)),
+            column("ground_truth", Values::OptionalText(|row| row.ground_truth.as_deref())),
+        ],
+        score: |row, name| row.scores.get(name).copied().and_then(not_nan),
+        logged: |row, name| row.logged.get(name).map(String::as_str),
+        after: vec![
+            column("reward", Values::Number(|row: &DumpedRow| not_nan(row.reward))),
+            column("advantage", Values::Number(|row| row.advantage.and_then(not_nan))),
+            column("verdict", Values::Text(|_| "trained")),
+        ],
+    };
+    let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
+    let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
+    let columns = columns.with_others(&scores, &logged);
+    // Four bytes are about a token.
+    let num_tokens = |row: &DumpedRow| (row.prompt.len() + row.completion.len()) / 4;
+    write_parquet(out, "rollouts", &columns, rows, num_tokens).map_err(io_error)
+}

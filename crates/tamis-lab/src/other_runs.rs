@@ -1,0 +1,325 @@
+//! Runs of other trainers: a folder that TRL or verl wrote, as a run folder of ours.
+//!
+//! ```text
+//! OUT/completions/*.parquet, trainer_state.json (trl.rs) ─┐
+//! DUMPS/*.jsonl (verl.rs) ────────────────────────────────┴─▶ OtherRun ─▶ rollouts/step_N.parquet, metrics.jsonl
+//! ```
+//!
+//! What is made lies in a folder for temporary files until the [`OtherRun`] is dropped, so that every command
+//! reads one kind of run folder. A file is made when it is asked for. docs/other-trainers.md says what is
+//! known of each system, and what is not.
+
+mod trl;
+mod verl;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+use tamis_data::dumped::{DumpedRow, write_dumped_to};
+use tamis_data::message::Message;
+use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS, RUN_LOG, step_files};
+
+use crate::Fault;
+
+pub(crate) use trl::add_our_names;
+pub(crate) use verl::Session;
+
+/// A file of rows, and the step that they were trained in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SourceFile {
+    step: u64,
+    path: PathBuf,
+}
+
+/// What was found in a folder, before any row is made.
+#[derive(Debug, Default)]
+struct Found {
+    system: &'static str,
+    /// Files of trajectories that were trained on, each trajectory in one of them, by step.
+    files: Vec<SourceFile>,
+    /// Figures by step, under our names.
+    figures: BTreeMap<u64, Map<String, Value>>,
+    /// Names of the reward functions, if they are known.
+    rewards: Option<Vec<String>>,
+    /// Whether the total reward is the plain sum of the scores.
+    is_plain_sum: bool,
+    /// Number of steps that the run will have.
+    total_steps: Option<u64>,
+    notes: Vec<String>,
+    /// Everything that was looked at, with its size and time: another run of it is another finding.
+    seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
+}
+
+/// A run of another trainer.
+#[derive(Debug)]
+pub(crate) struct OtherRun {
+    path: PathBuf,
+    found: Found,
+    scratch: tempfile::TempDir,
+}
+
+impl OtherRun {
+    /// The run of another trainer at a path: a folder that one wrote, or TRL's `trainer_state.json`. `None`
+    /// for a run of ours, a single file of rows, a log, and everything else.
+    ///
+    /// # Errors
+    /// A folder that is one, and cannot be read.
+    pub(crate) fn find(path: &Path) -> Result<Option<Self>, Fault> {
+        let Some(found) = look(path)? else { return Ok(None) };
+        let scratch = tempfile::tempdir().map_err(|cause| {
+            Fault::failed("a folder for temporary files could not be made")
+                .with_hint("name one that can be written to with `TMPDIR`")
+                .with_source(cause)
+        })?;
+        let run = Self { path: path.to_owned(), found, scratch };
+        std::fs::create_dir(run.folder().join(ROLLOUTS)).map_err(|cause| run.unwritten(cause))?;
+        Ok(Some(run))
+    }
+
+    /// The trainer's name.
+    pub(crate) fn system(&self) -> &'static str {
+        self.found.system
+    }
+
+    /// The folder with what was made so far.
+    pub(crate) fn folder(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Number of steps that the run will have, if it is said.
+    pub(crate) fn total_steps(&self) -> Option<u64> {
+        self.found.total_steps
+    }
+
+    /// What a reader should know.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.found.notes
+    }
+
+    /// Steps that have a file of their own.
+    pub(crate) fn steps(&self) -> impl DoubleEndedIterator<Item = u64> {
+        self.found.files.iter().map(|file| file.step)
+    }
+
+    /// The trainer's own file of a step.
+    pub(crate) fn source(&self, step: u64) -> Option<&Path> {
+        self.found.files.iter().find(|file| file.step == step).map(|file| file.path.as_path())
+    }
+
+    /// The trainer's own files of training.
+    pub(crate) fn sources(&self) -> Vec<PathBuf> {
+        self.found.files.iter().map(|file| file.path.clone()).collect()
+    }
+
+    /// The error of a run without any.
+    pub(crate) fn no_rollouts(&self) -> Fault {
+        let fault = Fault::usage(format!("no rollouts are in {}", self.path.display()));
+        match self.notes().last() {
+            Some(note) => fault.with_hint(note),
+            None => fault,
+        }
+    }
+
+    fn unwritten(&self, cause: std::io::Error) -> Fault {
+        Fault::failed(format!("failed to write to {}", self.folder().display())).with_source(cause)
+    }
+
+    /// The rollout file of a step, made when it is first asked for.
+    ///
+    /// # Errors
+    /// Rows that cannot be read, and a disk that is full.
+    pub(crate) fn rollouts(&self, step: u64) -> Result<Option<PathBuf>, Fault> {
+        let Some(source) = self.source(step) else { return Ok(None) };
+        let made = self.folder().join(ROLLOUTS).join(format!("step_{step}.parquet"));
+        if !made.exists() {
+            let rows = self.rows(source, step)?;
+            let out = File::create(&made).map_err(|cause| self.unwritten(cause))?;
+            write_dumped_to(out, &rows).map_err(|cause| self.unwritten(cause))?;
+        }
+        Ok(Some(made))
+    }
+
+    fn rows(&self, source: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
+        match self.found.system {
+            trl::NAME => trl::rows(source, step, self.found.rewards.as_deref(), self.found.is_plain_sum),
+            _ => verl::rows(source, step),
+        }
+    }
+
+    /// Makes the rollout files of steps.
+    ///
+    /// # Errors
+    /// As [`Self::rollouts`].
+    pub(crate) fn make_rollouts(&self, is_wanted: impl Fn(u64) -> bool) -> Result<(), Fault> {
+        self.steps().filter(|step| is_wanted(*step)).try_for_each(|step| self.rollouts(step).map(drop))
+    }
+
+    /// Writes `metrics.jsonl`: the figures that the trainer logged, and of steps without any those that their
+    /// rows tell.
+    ///
+    /// # Errors
+    /// As [`Self::rollouts`].
+    pub(crate) fn make_metrics(&self) -> Result<PathBuf, Fault> {
+        let mut figures = self.found.figures.clone();
+        for step in self.steps() {
+            if let (false, Some(source)) = (figures.contains_key(&step), self.source(step)) {
+                figures.insert(step, figures_of(&self.rows(source, step)?));
+            }
+        }
+        let mut text = String::new();
+        for (step, mut row) in figures {
+            row.insert("step".to_owned(), step.into());
+            text += &Value::Object(row).to_string();
+            text.push('\n');
+        }
+        let made = self.folder().join(METRICS);
+        std::fs::write(&made, text).map_err(|cause| self.unwritten(cause))?;
+        // As old as the newest thing that it was made of.
+        if let Some(time) = self.found.seen.iter().filter_map(|(_, _, time)| *time).max() {
+            let file = File::options().write(true).open(&made);
+            file.and_then(|file| file.set_modified(time)).map_err(|cause| self.unwritten(cause))?;
+        }
+        Ok(made)
+    }
+
+    /// Looks again, and writes `metrics.jsonl` anew if there is something new. What is gone stays as it was.
+    ///
+    /// # Errors
+    /// As [`Self::rollouts`].
+    pub(crate) fn look_again(&mut self) -> Result<(), Fault> {
+        match look(&self.path)? {
+            Some(found) if found.seen != self.found.seen => {
+                self.found = found;
+                self.make_metrics().map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is at a path, unless it is a run of ours.
+fn look(path: &Path) -> Result<Option<Found>, Fault> {
+    let is_ours = || {
+        [CONFIG, METRICS, RUN_LOG, ROLLOUTS].iter().any(|name| path.join(name).exists())
+            || step_files(path).is_ok_and(|files| !files.is_empty())
+    };
+    if path.is_dir() && is_ours() {
+        return Ok(None);
+    }
+    match trl::look(path)? {
+        Some(found) => Ok(Some(found)),
+        None => verl::look(path),
+    }
+}
+
+/// What is in a folder, in order; nothing if it cannot be listed.
+fn entries(path: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
+    let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    entries
+}
+
+/// A file with its size and time.
+fn stamp(path: &Path) -> (PathBuf, u64, Option<SystemTime>) {
+    let found = std::fs::metadata(path).ok();
+    (
+        path.to_owned(),
+        found.as_ref().map_or(0, std::fs::Metadata::len),
+        found.and_then(|found| found.modified().ok()),
+    )
+}
+
+/// The figures of a step that its rows tell.
+fn figures_of(rows: &[DumpedRow]) -> Map<String, Value> {
+    let mut figures = Map::new();
+    let rewards: Vec<f64> = rows.iter().map(|row| row.reward).filter(|reward| reward.is_finite()).collect();
+    if !rewards.is_empty() {
+        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+        figures.insert("critic/score/mean".to_owned(), mean.into());
+    }
+    let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for row in rows {
+        let members = groups.entry(row.group).or_default();
+        members.extend(Some(row.reward).filter(|reward| reward.is_finite()));
+    }
+    figures.insert("groups/trained".to_owned(), groups.len().into());
+    let scored: Vec<_> = groups.values().filter(|members| members.len() > 1).collect();
+    if !scored.is_empty() {
+        let alike =
+            scored.iter().filter(|members| members.windows(2).all(|pair| pair[0] - pair[1] == 0.0)).count();
+        figures.insert("frac_reward_zero_std".to_owned(), (alike as f64 / scored.len() as f64).into());
+    }
+    figures
+}
+
+/// The column with the prompt in a row of another trainer's tables that name no group.
+pub(crate) fn prompt_column(row: &Map<String, Value>) -> Option<&'static str> {
+    match (trl::is_row(row), verl::is_row(row)) {
+        (true, _) => Some("prompt"),
+        (_, true) => Some("input"),
+        _ => None,
+    }
+}
+
+/// A prompt's number: the same wherever its text comes again.
+fn prompt_number(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    // Doubles hold it exactly.
+    hasher.finish() >> 16
+}
+
+/// Numbers groups by the names of their rows, in the order in which they come.
+fn numbered(names: impl Iterator<Item = String>) -> Vec<usize> {
+    let mut places = HashMap::new();
+    names
+        .map(|name| {
+            let next = places.len();
+            *places.entry(name).or_insert(next)
+        })
+        .collect()
+}
+
+/// Gives each row its place in its group.
+fn count_members(rows: &mut [DumpedRow]) {
+    let mut sizes: HashMap<u64, u64> = HashMap::new();
+    for row in rows {
+        let size = sizes.entry(row.group).or_default();
+        row.sample_index = *size;
+        *size += 1;
+    }
+}
+
+/// The text of a cell: itself, or that of messages, with the roles in front unless it is one message of the
+/// assistant. `None` if it is neither.
+pub(crate) fn text_of(cell: &Value) -> Option<String> {
+    if let Value::String(text) = cell {
+        return Some(text.clone());
+    }
+    let messages = cell.as_array().filter(|messages| !messages.is_empty())?;
+    let read: Option<Vec<Message>> =
+        messages.iter().map(|message| Message::read(message, true).ok()).collect();
+    let read = read?;
+    let calls = |message: &Value| {
+        let calls = message.get("tool_calls").and_then(Value::as_array).filter(|calls| !calls.is_empty());
+        calls.map(|calls| Value::Array(calls.clone()).to_string())
+    };
+    let told = |(message, given): (&Message, &Value)| {
+        let parts = [Some(message.content.clone()).filter(|text| !text.is_empty()), calls(given)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("\n")
+    };
+    let mut told: Vec<(&str, String)> =
+        read.iter().zip(messages).map(|pair| (pair.0.role.as_str(), told(pair))).collect();
+    match told.as_mut_slice() {
+        [("assistant", text)] => Some(std::mem::take(text)),
+        _ => Some(told.iter().map(|(role, text)| format!("{role}: {text}")).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

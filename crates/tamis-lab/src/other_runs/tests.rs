@@ -1,0 +1,294 @@
+//! Over what TRL 1.16 and verl 0.9.1 wrote (tests/other_runs/make.py).
+
+use std::fs;
+
+use serde_json::json;
+use tamis_data::columns::Columns;
+
+use super::*;
+use crate::advise::{Plan, read};
+use crate::filter::{FilterOptions, GroupLayout, filter_file};
+use crate::monitor::summary::RunState;
+use crate::monitor::{LogFormat, Watch};
+use crate::rollouts::{self, RolloutQuery};
+
+fn made(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/other_runs").join(name)
+}
+
+fn found(path: &Path) -> OtherRun {
+    OtherRun::find(path).unwrap().expect("a run of another trainer")
+}
+
+/// A copy that a test may change.
+fn copy(name: &str) -> tempfile::TempDir {
+    fn copy_into(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for path in entries(from) {
+            let target = to.join(path.file_name().unwrap());
+            if path.is_dir() {
+                copy_into(&path, &target);
+            } else {
+                fs::copy(&path, &target).unwrap();
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    copy_into(&made(name), folder.path());
+    folder
+}
+
+fn numbers(run: &OtherRun, step: u64, column: &str) -> Vec<f64> {
+    let columns = Columns::open(&run.rollouts(step).unwrap().unwrap()).unwrap();
+    columns
+        .numbers(column, None)
+        .unwrap()
+        .unwrap()
+        .rows()
+        .map(|row| row.first().copied().unwrap_or(f64::NAN))
+        .collect()
+}
+
+fn filtered(inputs: Vec<PathBuf>, metric: &str, kept: Option<PathBuf>) -> crate::filter::FilterSummary {
+    let layout = GroupLayout::Long { group_by: Vec::new(), metric: metric.to_owned() };
+    let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
+    filter_file(&FilterOptions { inputs, layout, filter, scale: None, kept, dropped: None, overwrite: false })
+        .unwrap()
+}
+
+#[test]
+fn rows_under_several_steps_count_once_and_evaluations_not_at_all() {
+    let run = found(&made("trl"));
+    // Steps 1 to 3 train on one batch, 4 to 6 on another, and evaluations overwrote the files of 3 and 6.
+    assert_eq!(run.steps().collect::<Vec<_>>(), [1, 4]);
+    assert_eq!(run.total_steps(), Some(6));
+    assert_eq!(
+        run.notes(),
+        [
+            "of 6 files of completions 2 count: 2 repeat the rows of the step before; 2 hold an evaluation, which overwrote the rows of its step"
+        ]
+    );
+    // 24 rows of 4 in a group, all scores and the reward, which is their plain sum.
+    let groups = numbers(&run, 1, "group_id");
+    assert_eq!(groups, (0..24).map(|row| f64::from(row / 4)).collect::<Vec<_>>());
+    let (exact, length) = (numbers(&run, 1, "exact"), numbers(&run, 1, "length"));
+    let sums: Vec<f64> = exact.iter().zip(&length).map(|(one, other)| one + other).collect();
+    assert_eq!(numbers(&run, 1, "reward"), sums);
+    assert_eq!(numbers(&run, 4, "sample_index")[..5], [0.0, 1.0, 2.0, 3.0, 0.0]);
+    // From the completions, a checkpoint, or the state alone.
+    assert_eq!(found(&made("trl/completions")).steps().collect::<Vec<_>>(), [1, 4]);
+    for alone in ["trl/checkpoint-6", "trl/checkpoint-6/trainer_state.json"] {
+        let run = found(&made(alone));
+        assert_eq!(run.steps().count(), 0);
+        assert_eq!(run.notes(), ["there are no completions: TRL writes them with `log_completions=True`"]);
+    }
+}
+
+#[test]
+fn an_evaluation_that_is_due_after_the_last_state_is_none_of_training() {
+    let folder = copy("trl-chat");
+    let state = folder.path().join("checkpoint-6/trainer_state.json");
+    let mut known: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
+    let log = known["log_history"].as_array_mut().unwrap();
+    log.retain(|entry| entry["step"].as_u64() <= Some(4));
+    known["global_step"] = 4.into();
+    fs::write(&state, known.to_string()).unwrap();
+    let run = found(folder.path());
+    assert_eq!(run.steps().collect::<Vec<_>>(), [1, 2, 4, 5], "6 is a multiple of `eval_steps`");
+    assert!(run.notes()[0].starts_with("the newest `trainer_state.json` is of step 4"), "{:?}", run.notes());
+    // Steps that the log does not have get their figures from their rows.
+    run.make_metrics().unwrap();
+    let metrics = fs::read_to_string(run.folder().join(METRICS)).unwrap();
+    let last: Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    let rewards = numbers(&run, 5, "reward");
+    assert_eq!(last["step"], 5);
+    assert!((last["critic/score/mean"].as_f64().unwrap() - rewards.iter().sum::<f64>() / 8.0).abs() < 1e-12);
+    assert_eq!(last["groups/trained"], 2);
+}
+
+#[test]
+fn a_state_that_is_half_written_is_left_out() {
+    let folder = copy("trl");
+    let newer = folder.path().join("checkpoint-9");
+    fs::create_dir(&newer).unwrap();
+    fs::write(newer.join("trainer_state.json"), "{\"global_step\": 9, \"log_hist").unwrap();
+    let run = found(folder.path());
+    assert_eq!(run.steps().collect::<Vec<_>>(), [1, 4]);
+    assert!(run.notes()[0].contains("checkpoint-9/trainer_state.json: no JSON object"), "{:?}", run.notes());
+    fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
+    let refused = OtherRun::find(folder.path()).unwrap_err();
+    assert!(refused.to_string().contains("checkpoint-9/trainer_state.json"), "{refused}");
+    assert!(refused.hint().unwrap().contains("name the folder of another one"));
+}
+
+#[test]
+fn weights_that_nobody_wrote_down_leave_the_reward_out() {
+    let folder = copy("trl");
+    let state = folder.path().join("checkpoint-6/trainer_state.json");
+    let mut known: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
+    for entry in known["log_history"].as_array_mut().unwrap() {
+        if let Some(reward) = entry.get("reward").and_then(Value::as_f64) {
+            entry["reward"] = (reward / 2.0).into();
+        }
+    }
+    fs::write(&state, known.to_string()).unwrap();
+    let run = found(folder.path());
+    assert!(numbers(&run, 1, "reward").iter().all(|reward| reward.is_nan()));
+    assert!(run.notes().last().unwrap().contains("`reward` is left out"), "{:?}", run.notes());
+    // Without any state two columns of numbers may be anything.
+    fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
+    let run = found(folder.path());
+    assert!(
+        run.notes().iter().any(|note| note.contains("nothing says how they add up")),
+        "{:?}",
+        run.notes()
+    );
+    assert!(run.notes().iter().any(|note| note.contains("which files hold an evaluation")));
+}
+
+#[test]
+fn messages_are_text_and_logged_columns_are_no_scores() {
+    let query = |source: PathBuf| RolloutQuery {
+        source,
+        step: Some(4),
+        verdict: None,
+        group: Some(1),
+        prompt: None,
+        limit: 2,
+    };
+    let view = rollouts::read(&query(made("trl-chat"))).unwrap();
+    assert!(view.file.ends_with("trl-chat/completions/completions_00004.parquet"), "{:?}", view.file);
+    assert_eq!((view.num_trajectories, view.num_matching, view.rows.len()), (8, 4, 2));
+    let shown = view.to_string();
+    assert!(shown.contains("  prompt      user: q0") && shown.contains("  completion  "), "{shown}");
+    assert!(shown.contains("reward ") && shown.contains("exact ") && shown.contains("first "), "{shown}");
+    let refused = rollouts::read(&RolloutQuery { step: Some(3), ..query(made("trl-chat")) }).unwrap_err();
+    assert!(refused.to_string().ends_with("there are those of steps 1 to 2, 4 to 5"), "{refused}");
+    // A single file is shown as it is.
+    let file = made("trl-chat/completions/completions_00001.parquet");
+    let shown = rollouts::read(&RolloutQuery { step: None, group: None, ..query(file) }).unwrap().to_string();
+    assert!(shown.contains("  prompt      user: q0"), "{shown}");
+}
+
+#[test]
+fn texts_of_messages() {
+    assert_eq!(text_of(&json!("a")), Some("a".to_owned()));
+    assert_eq!(text_of(&json!([{"role": "assistant", "content": "4"}])), Some("4".to_owned()));
+    let turns = json!([
+        {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "add"}}]},
+        {"role": "tool", "content": [{"type": "text", "text": "4"}]},
+    ]);
+    assert_eq!(text_of(&turns), Some("assistant: [{\"function\":{\"name\":\"add\"}}]\ntool: 4".to_owned()));
+    for none in [json!([]), json!([1]), json!(null), json!([{"role": "user"}])] {
+        assert_eq!(text_of(&none), None);
+    }
+}
+
+#[test]
+fn what_verl_dumped() {
+    let run = found(&made("verl"));
+    assert_eq!((run.system(), run.steps().collect::<Vec<_>>()), ("verl", vec![1, 2]));
+    // Keys of rows are no groups, and the last output of a rollout has its score.
+    assert_eq!(numbers(&run, 1, "group_id"), [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]);
+    assert_eq!(numbers(&run, 1, "reward"), [1.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    let kept = tempfile::tempdir().unwrap();
+    let file = kept.path().join("kept.jsonl");
+    let summary = filtered(vec![made("verl")], "score", Some(file.clone()));
+    let json = serde_json::to_value(&summary).unwrap();
+    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(6), Some(2)), "{json}");
+    // Both outputs of the last rollout, as they were.
+    let rows = fs::read_to_string(&file).unwrap();
+    assert_eq!(rows.lines().filter(|row| row.contains("s1-2_")).count(), 3);
+    assert_eq!(rows.lines().count(), 5);
+}
+
+#[test]
+fn verls_older_dumps_name_no_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = |step: u64| -> String {
+        let row = |input: &str, score: f64| json!({"input": input, "output": "x", "gts": null, "score": score, "step": step, "acc": score > 0.0});
+        // One prompt was drawn twice: a group of right answers and one of wrong ones.
+        let rows = [("a", 1.0), ("b", 0.0), ("a", 1.0), ("b", 1.0), ("a", 0.0), ("a", 0.0)];
+        rows.iter().map(|(input, score)| row(input, *score).to_string() + "\n").collect()
+    };
+    for step in [9, 10] {
+        fs::write(folder.path().join(format!("{step}.jsonl")), rows(step)).unwrap();
+    }
+    let run = found(folder.path());
+    assert_eq!(run.steps().collect::<Vec<_>>(), [9, 10]);
+    assert_eq!(numbers(&run, 9, "group_id"), [0.0, 1.0, 0.0, 1.0, 2.0, 2.0]);
+    assert_eq!(numbers(&run, 9, "acc"), [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    let summary = serde_json::to_value(filtered(vec![folder.path().join("9.jsonl")], "score", None)).unwrap();
+    assert_eq!(
+        (summary["num_prompts"].as_u64(), summary["num_kept"].as_u64()),
+        (Some(3), Some(1)),
+        "{summary}"
+    );
+    // Files of rows that are none of verl's are no run.
+    fs::write(folder.path().join("1.jsonl"), "{\"input\": \"a\"}\n").unwrap();
+    assert!(OtherRun::find(folder.path()).unwrap().is_none());
+}
+
+#[test]
+fn a_folder_of_trl_is_filtered_without_naming_groups() {
+    let summary = filtered(vec![made("trl")], "exact", None);
+    let json = serde_json::to_value(&summary).unwrap();
+    assert_eq!(json["num_prompts"], 12, "{json}");
+    assert!(summary.warnings[0].contains("of 6 files of completions 2 count"), "{:?}", summary.warnings);
+}
+
+#[test]
+fn advice_of_completions_and_of_the_log_alone() {
+    let groups = read(&made("trl"), None, Some("exact"), &Plan::default()).unwrap();
+    let told = crate::advise::advise("x", &groups, &Plan::default()).to_string();
+    assert!(told.contains("12 groups"), "{told}");
+    let state = made("trl/checkpoint-6/trainer_state.json");
+    let counts = read(&state, None, None, &Plan::default()).unwrap();
+    let told = crate::advise::advise("x", &counts, &Plan::default()).to_string();
+    let log: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
+    let shares: Vec<f64> = log["log_history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|entry| entry["frac_reward_zero_std"].as_f64())
+        .collect();
+    let keep = 100.0 * (1.0 - shares.iter().sum::<f64>() / shares.len() as f64);
+    assert!(told.contains(&format!("{keep:.1}%")), "{keep} in {told}");
+}
+
+#[test]
+fn a_run_is_followed_while_trl_goes_on() {
+    let folder = copy("trl");
+    let state = folder.path().join("checkpoint-6/trainer_state.json");
+    let whole = fs::read_to_string(&state).unwrap();
+    let mut known: Value = serde_json::from_str(&whole).unwrap();
+    known["log_history"].as_array_mut().unwrap().retain(|entry| entry["step"].as_u64() <= Some(3));
+    known["global_step"] = 3.into();
+    fs::write(&state, known.to_string()).unwrap();
+    let mut watch = Watch::open(folder.path()).unwrap();
+    watch.check_understood().unwrap();
+    let before = watch.summary();
+    // The file of step 4 is there, its figures are those of its rows.
+    assert_eq!((before.step, before.total_steps, before.state), (Some(4), Some(6), RunState::Unknown));
+    assert_eq!(before.validation.as_ref().map(|course| course.metric.as_str()), Some("eval_reward"));
+    fs::write(&state, "{\"global_step\": 6, \"log_h").unwrap();
+    watch.follow().unwrap();
+    assert_eq!(watch.summary().step, Some(4), "half a file says nothing new");
+    fs::write(&state, whole).unwrap();
+    watch.follow().unwrap();
+    let after = watch.summary();
+    assert_eq!((after.step, after.state, after.num_steps), (Some(6), RunState::Finished, 6));
+    assert_eq!(after.formats, [LogFormat::Trl]);
+    assert_eq!(after.reward.unwrap().metric, "all/critic/score/mean");
+}
+
+#[test]
+fn what_is_no_run_of_another_trainer() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(OtherRun::find(folder.path()).unwrap().is_none());
+    assert!(OtherRun::find(&folder.path().join("absent")).unwrap().is_none());
+    // A run of ours that TRL's folder has beside its own files (`record=OUT`) is ours.
+    let ours = copy("trl");
+    fs::write(ours.path().join(METRICS), "{\"step\": 1}\n").unwrap();
+    assert!(OtherRun::find(ours.path()).unwrap().is_none());
+}

@@ -1,0 +1,145 @@
+//! What verl dumps with `trainer.rollout_data_dir`: `N.jsonl` of the trajectories that step N trained on.
+//!
+//! Read off verl 0.9.1: its default trainer writes under `uid` a key of each row, `UID_ROLLOUT_OUTPUT`, and a
+//! rollout of an agent may have several outputs, of which the last bears the score. The older trainers write
+//! no id.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tamis_data::dumped::DumpedRow;
+use tamis_data::records::Records;
+
+use super::{Found, SourceFile, count_members, entries, numbered, prompt_number, stamp};
+use crate::Fault;
+use crate::repeats::split_prompts;
+
+const NAME: &str = "verl";
+/// Columns of every dump.
+const FIXED: [&str; 5] = ["input", "output", "gts", "score", "step"];
+
+/// Whether a row has the columns of verl's dumps.
+pub(super) fn is_row(row: &Map<String, Value>) -> bool {
+    FIXED.iter().filter(|column| **column != "gts").all(|column| row.contains_key(*column))
+}
+
+/// The row's place in verl's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Session<'row> {
+    /// The group.
+    pub(crate) group: &'row str,
+    /// The rollout of the group.
+    pub(crate) rollout: u64,
+    /// The output of the rollout.
+    output: u64,
+}
+
+impl<'row> Session<'row> {
+    /// Of a row of verl's dumps whose `uid` is such a key; a plain `uid` is a group's own.
+    pub(crate) fn of(row: &'row Map<String, Value>) -> Option<Self> {
+        if !is_row(row) {
+            return None;
+        }
+        let (rest, output) = row.get("uid")?.as_str()?.rsplit_once('_')?;
+        let (group, rollout) = rest.rsplit_once('_')?;
+        Some(Self { group, rollout: rollout.parse().ok()?, output: output.parse().ok()? })
+    }
+}
+
+/// What verl dumped into a folder: files that are called by their step, and nothing else of rows.
+pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    let step_of = |path: &Path| path.file_name()?.to_str()?.strip_suffix(".jsonl")?.parse().ok();
+    let mut files: Vec<SourceFile> = entries(path)
+        .into_iter()
+        .filter(|path| path.is_file())
+        .filter_map(|path| Some(SourceFile { step: step_of(&path)?, path }))
+        .collect();
+    files.sort_by_key(|file| file.step);
+    let Some(first) = files.first() else { return Ok(None) };
+    if !matches!(Records::open(&first.path)?.next(), Some(Ok(record)) if is_row(&record.values)) {
+        return Ok(None);
+    }
+    let seen = files.iter().map(|file| stamp(&file.path)).collect();
+    let notes = vec![
+        "verl's dumps hold what was trained on: what its filter dropped, token counts and ends are not in them"
+            .to_owned(),
+    ];
+    Ok(Some(Found { system: NAME, files, seen, notes, is_plain_sum: true, ..Found::default() }))
+}
+
+/// The trajectories of a file. Without a key a group is the rows of one prompt.
+pub(super) fn rows(path: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
+    let mut rows: Vec<DumpedRow> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    let mut sessions: HashMap<(String, u64), (usize, u64)> = HashMap::new();
+    let mut is_by_prompt = true;
+    for record in Records::open(path)? {
+        let record = record?;
+        let values = &record.values;
+        let text = |column: &str| values.get(column).and_then(Value::as_str).unwrap_or_default().to_owned();
+        if !is_row(values) {
+            return Err(Fault::failed(format!("{}: it is no row of verl's dumps", record.place))
+                .with_hint("rows of `trainer.rollout_data_dir` have `input`, `output`, `score` and `step`"));
+        }
+        let score = |name: &str| match values.get(name)? {
+            Value::Bool(is_right) => Some(f64::from(u8::from(*is_right))),
+            other => other.as_f64(),
+        };
+        let mut row = DumpedRow {
+            step,
+            prompt: text("input"),
+            completion: text("output"),
+            ground_truth: values
+                .get("gts")
+                .filter(|truth| !truth.is_null())
+                .map(|truth| truth.as_str().map_or_else(|| truth.to_string(), ToOwned::to_owned)),
+            reward: score("score").unwrap_or(f64::NAN),
+            ..DumpedRow::default()
+        };
+        row.prompt_id = prompt_number(&row.prompt);
+        for name in values.keys().filter(|name| !FIXED.contains(&name.as_str()) && *name != "uid") {
+            match (score(name), values.get(name).and_then(Value::as_str)) {
+                (Some(score), _) => drop(row.scores.insert(name.clone(), score)),
+                (None, Some(text)) => drop(row.logged.insert(name.clone(), text.to_owned())),
+                _ => {}
+            }
+        }
+        if let Some(session) = Session::of(values) {
+            is_by_prompt = false;
+            let known = sessions.get_mut(&(session.group.to_owned(), session.rollout));
+            match known {
+                // The last output bears the score.
+                Some((place, output)) if session.output >= *output => {
+                    *output = session.output;
+                    let first = std::mem::take(&mut rows[*place]);
+                    rows[*place] = DumpedRow { prompt: first.prompt, prompt_id: first.prompt_id, ..row };
+                    continue;
+                }
+                Some(_) => continue,
+                None => {
+                    let key = (session.group.to_owned(), session.rollout);
+                    sessions.insert(key, (rows.len(), session.output));
+                    names.push(session.group.to_owned());
+                }
+            }
+        } else {
+            let own = values.get("uid").and_then(Value::as_str);
+            is_by_prompt &= own.is_none();
+            names.push(own.map_or_else(|| row.prompt.clone(), ToOwned::to_owned));
+        }
+        rows.push(row);
+    }
+    let mut groups = numbered(names.into_iter());
+    if is_by_prompt {
+        split_prompts(&mut groups);
+    }
+    for (row, group) in rows.iter_mut().zip(groups) {
+        row.group = group as u64;
+    }
+    count_members(&mut rows);
+    Ok(rows)
+}
