@@ -273,6 +273,22 @@ class WandbTests(unittest.TestCase):
             self.assertEqual(len(rows(folder)), 3)
 
 
+class NamedTests(unittest.TestCase):
+    """Loggers by their name alone: every key is at its default."""
+
+    def start(self, name, **more):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+            status, said = finish(start(folder, ["jsonl", name], PATH=path, **more))
+            self.assertEqual(status, 0, said)
+            self.assertNotIn("loses figures", said)
+            return said
+
+    @needs("wandb")
+    def test_wandb(self):
+        self.assertIn("offline, for `wandb sync", self.start("wandb"))
+
+
 @unittest.skipUnless(PROGRAM.exists(), "there is no program")
 class HangingTests(unittest.TestCase):
     """A process that takes nothing and says nothing."""

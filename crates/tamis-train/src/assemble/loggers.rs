@@ -73,7 +73,7 @@ pub(crate) fn open(
                         finish_timeout: settings.finish_timeout.0,
                     },
                     python: &settings.python.0.to_string_lossy(),
-                    keys: kind,
+                    keys: serde_json::to_value(settings).unwrap_or_default(),
                     lack: None,
                 };
                 loggers.add(side.open(&mut program, config, directory, voice));
@@ -87,7 +87,7 @@ pub(crate) fn open(
                         finish_timeout: settings.finish_timeout.0,
                     },
                     python: &settings.python.0.to_string_lossy(),
-                    keys: kind,
+                    keys: serde_json::to_value(settings).unwrap_or_default(),
                     lack: no_store(settings),
                 };
                 loggers.add(side.open(&mut program, config, directory, voice));
@@ -140,7 +140,8 @@ fn run_name(directory: &RunDirectory) -> String {
 struct Side<'r> {
     settings: SideProcessSettings,
     python: &'r str,
-    keys: &'r LoggerKind,
+    /// All keys of the logger, those at their defaults too.
+    keys: Value,
     /// Why it could keep nothing, where that is known before it is started.
     lack: Option<String>,
 }
@@ -183,7 +184,7 @@ impl Side<'_> {
         let settings = json!({
             "run": run_name(directory),
             "folder": std::path::absolute(directory.path())?,
-            "settings": serde_json::to_value(self.keys).unwrap_or_default(),
+            "settings": self.keys,
             "config": shareable(serde_json::to_value(config).unwrap_or_default()),
         });
         let path = folder.path().join(format!("{name}.json"));
