@@ -1,4 +1,5 @@
-"""Runs of `tamis train` whose figures go to the real packages: Weights & Biases, MLflow, TensorBoard, Prometheus.
+"""Runs of `tamis train` whose figures go to the real packages: Weights & Biases, MLflow, Trackio, TensorBoard and
+Prometheus.
 
 They need the program (`cargo build -p tamis-cli`, or its path in TAMIS_PROGRAM) and the packages that
 scripts/install-loggers installs. What is missing is said, and its tests are left out.
@@ -10,8 +11,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -55,8 +58,8 @@ def needs(package):
 
 
 def environment(**more):
-    """The variables of a run without any of Weights & Biases, MLflow or a proxy."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "MLFLOW"))}
+    """The variables of a run without any of Weights & Biases, MLflow, Trackio or a proxy."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "MLFLOW", "TRACKIO"))}
     return {**kept, "NETRC": os.devnull, "no_proxy": "*", **more}
 
 
@@ -276,10 +279,10 @@ class WandbTests(unittest.TestCase):
 class NamedTests(unittest.TestCase):
     """Loggers by their name alone: every key is at its default."""
 
-    def start(self, name, **more):
+    def start(self, name):
         with tempfile.TemporaryDirectory() as folder:
             path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-            status, said = finish(start(folder, ["jsonl", name], PATH=path, **more))
+            status, said = finish(start(folder, ["jsonl", name], PATH=path, TRACKIO_DIR=f"{folder}/store"))
             self.assertEqual(status, 0, said)
             self.assertNotIn("loses figures", said)
             return said
@@ -287,6 +290,10 @@ class NamedTests(unittest.TestCase):
     @needs("wandb")
     def test_wandb(self):
         self.assertIn("offline, for `wandb sync", self.start("wandb"))
+
+    @needs("trackio")
+    def test_trackio(self):
+        self.assertIn("for `trackio show --project tamis`", self.start("trackio"))
 
 
 @unittest.skipUnless(PROGRAM.exists(), "there is no program")
@@ -317,7 +324,7 @@ class WithoutPackageTests(unittest.TestCase):
     """The process beside a run whose interpreter has no package for the logger."""
 
     def test_a_package_that_is_not_there_is_told_with_what_to_install(self):
-        for kind, package in [("wandb", "wandb"), ("mlflow", "mlflow-skinny")]:
+        for kind, package in [("wandb", "wandb"), ("mlflow", "mlflow-skinny"), ("trackio", "trackio")]:
             with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
                 absent = f"raise ModuleNotFoundError('there is none', name='{kind}')\n"
                 (pathlib.Path(folder) / f"{kind}.py").write_text(absent)
@@ -463,6 +470,170 @@ class MlflowTests(unittest.TestCase):
             self.assertEqual(said.count("the logger `mlflow` loses figures"), 1, said)
             self.assertIn("the logger `mlflow` lost 3 of 3 records", said)
             self.assertEqual(len(rows(folder)), 3)
+
+
+@needs("trackio")
+class TrackioTests(unittest.TestCase):
+    """Runs that log to Trackio's store, which is read back without the package."""
+
+    LOGGER = {
+        "kind": "trackio",
+        "num_samples": 2,
+        "python": sys.executable,
+        "project": "sieve",
+        "finish_timeout": "300s",
+    }
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.store = self.folder / "store"
+
+    def session(self, records, run="runs/tiny", ending="finished", **more):
+        """What a session of a run says to whom it is started by, from records to its end."""
+        folder = self.folder / run
+        (folder / "loggers").mkdir(parents=True, exist_ok=True)
+        settings = self.folder / "settings.json"
+        keys = {"project": "sieve", "group": "small"}
+        config = {"rollout": {"n": 4}, "limit": None}
+        settings.write_text(json.dumps({"run": folder.name, "folder": str(folder), "settings": keys, "config": config}))
+        ended = subprocess.run(
+            [sys.executable, "-m", "tamis.loggers", "trackio", settings],
+            env=environment(**{"TRACKIO_DIR": str(self.store), "PYTHONPATH": str(ROOT / "python"), **more}),
+            input="".join(json.dumps(record) + "\n" for record in [*records, {"close": ending}]),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return [json.loads(line) for line in ended.stdout.splitlines()]
+
+    def read(self, query):
+        """What a query finds in the database of the project."""
+        with contextlib.closing(sqlite3.connect(f"{(self.store / 'sieve.db').as_uri()}?mode=ro", uri=True)) as database:
+            return database.execute(query).fetchall()
+
+    def stored(self):
+        """The rows of each run, by its id."""
+        found = {}
+        for run, step, figures in self.read("SELECT run_id, step, metrics FROM metrics ORDER BY id"):
+            found.setdefault(run, []).append((step, json.loads(figures)))
+        return found
+
+    def test_a_resumed_run_has_each_step_once(self):
+        run = self.folder / "runs/tiny"
+        settings = ["checkpoint={save_freq: 2, keep_last: 3}", "train.total_steps=5"]
+        store = {"TRACKIO_DIR": str(self.store)}
+        status, said = finish(start(self.folder, ["jsonl", self.LOGGER], *settings, **store))
+        self.assertEqual(status, 0, said)
+        self.assertNotIn("loses figures", said)
+        self.assertIn(f": run tiny in {self.store}, for `trackio show --project sieve`", said)
+        # As if it had been killed before the later checkpoints: the steps 3 to 5 come again.
+        for later in (4, 5):
+            shutil.rmtree(run / f"checkpoints/step_{later}")
+        status, said = resume(self.folder, "train.total_steps=7", **store)
+        self.assertEqual(status, 0, said)
+        self.assertNotIn("loses figures", said)
+        self.assertNotIn(" lost ", said)
+        ((number, found),) = self.stored().items()
+        self.assertEqual(json.loads((run / "loggers/trackio.json").read_text()), {"id": number})
+        logged = [(step, row) for step, row in found if "critic/rewards/mean" in row]
+        self.assertEqual([step for step, _ in logged], [1, 2, 3, 4, 5, 6, 7])
+        for (step, row), expected in zip(logged, rows(self.folder), strict=True):
+            self.assertEqual((step, row["critic/rewards/mean"]), (expected["step"], expected["critic/rewards/mean"]))
+            self.assertEqual(row["actor/lr"], expected["actor/lr"])
+            self.assertFalse([name for name in row if name.startswith("__")], "a name that the package renamed")
+        shown = [(step, row) for step, row in found if "distribution/response_length" in row]
+        self.assertEqual([step for step, _ in shown], [1, 2, 3, 4, 5, 6, 7])
+        histogram = shown[0][1]["distribution/response_length"]
+        self.assertEqual((histogram["_type"], sum(histogram["values"])), ("trackio.histogram", 16))
+        self.assertEqual(len(histogram["bins"]), len(histogram["values"]) + 1)
+        table = shown[0][1]["samples"]
+        self.assertEqual((table["_type"], len(table["_value"])), ("trackio.table", 2))
+        self.assertEqual(set(table["_value"][0]), {"prompt", "completion", "reward", "verdict"})
+        ((name, config),) = self.read("SELECT run_name, config FROM configs")
+        self.assertEqual((name, json.loads(config)["rollout"]["n"]), ("tiny", 4))
+
+    def test_figures_that_a_step_lacks_are_added_after_a_resume(self):
+        self.session([{"step": 1, "metrics": {"a": 1}}, {"step": 2, "metrics": {"a": 2}}], ending="failed")
+        validated = {"step": 2, "metrics": {"val": 0.5}}
+        shown = {"step": 2, "histograms": {"lengths": {"edges": [0, 1, 2], "counts": [3, 1]}}, "samples": []}
+        again = [{"step": 1, "metrics": {"a": 1}}, {"step": 2, "metrics": {"a": 2}}, shown, validated]
+        said = self.session([*again, {"step": 3, "metrics": {"a": 3}}])
+        self.assertEqual(said[1:], [{"arrived": 1}] * 5, "what is there has arrived")
+        (found,) = self.stored().values()
+        lengths = {"_type": "trackio.histogram", "bins": [0, 1, 2], "values": [3, 1]}
+        before, after = [(1, {"a": 1}), (2, {"a": 2})], [(2, {"lengths": lengths}), (2, {"val": 0.5}), (3, {"a": 3})]
+        self.assertEqual(found, before + after)
+
+    def test_no_value_is_left_out_and_infinities_are_kept(self):
+        figures = {"nothing": None, "nan": "NaN", "most": "Infinity", "least": "-Infinity", "zero": 0}
+        self.session([{"step": 0, "metrics": figures}, {"step": 1, "metrics": {"nothing": None}}])
+        (found,) = self.stored().values()
+        self.assertEqual(found, [(0, {"most": "Infinity", "least": "-Infinity", "zero": 0})])
+        ((config,),) = self.read("SELECT config FROM configs")
+        kept = json.loads(config)
+        self.assertEqual((kept["rollout"], kept["limit"], kept["_Group"]), ({"n": 4}, None, "small"))
+
+    def test_another_run_of_the_same_name_is_another_run(self):
+        self.session([{"step": 1, "metrics": {"a": 1}}], run="first/tiny")
+        self.session([{"step": 1, "metrics": {"a": 10}}], run="second/tiny")
+        # The package's own `resume` takes the newest of that name.
+        self.session([{"step": 1, "metrics": {"a": 1}}, {"step": 2, "metrics": {"a": 2}}], run="first/tiny")
+        first, second = self.stored().values()
+        self.assertEqual(first, [(1, {"a": 1}), (2, {"a": 2})])
+        self.assertEqual(second, [(1, {"a": 10})])
+        self.assertEqual(self.read("SELECT DISTINCT run_name FROM metrics"), [("tiny",)])
+
+    def test_a_run_that_was_renamed_keeps_its_name(self):
+        self.session([{"step": 1, "metrics": {"a": 1}}])
+        rename = "import trackio; next(iter(trackio.Api().runs('sieve'))).rename('best')"
+        subprocess.run([sys.executable, "-c", rename], env=environment(TRACKIO_DIR=str(self.store)), check=True)
+        said = self.session([{"step": 2, "metrics": {"a": 2}}])
+        self.assertIn("run best in ", said[0]["said"])
+        self.assertEqual(self.read("SELECT DISTINCT run_name FROM metrics"), [("best",)])
+
+    def test_rows_that_are_not_in_the_database_yet_come_once(self):
+        # What the package does in a folder on a network file system: a dashboard moves the rows into the database.
+        files = {"TRACKIO_STORAGE_MODE": "jsonl"}
+        move = "import trackio.fragments; trackio.fragments.import_inbox_dir()"
+        for last in (2, 4, 6):
+            self.session([{"step": step, "metrics": {"a": step}} for step in range(1, last + 1)], **files)
+            self.assertTrue(list(self.store.glob("inbox/*/*.jsonl")))
+            if last != 2:
+                subprocess.run([sys.executable, "-c", move], env=environment(TRACKIO_DIR=str(self.store)), check=True)
+        (found,) = self.stored().values()
+        self.assertEqual(sorted(found), [(step, {"a": step}) for step in range(1, 7)])
+
+    def test_figures_stay_on_this_machine(self):
+        with socket.socket() as outside:
+            outside.bind(("127.0.0.1", 0))
+            outside.listen()
+            outside.settimeout(0)
+            address = f"http://127.0.0.1:{outside.getsockname()[1]}"
+            server = {"TRACKIO_SERVER_URL": f"{address}?write_token=s3cret"}
+            hub = {"HF_ENDPOINT": address, "HF_TOKEN": "hf_s3cret"}
+            said = self.session([{"step": 1, "metrics": {"a": 1}}], **server, **hub)
+            with self.assertRaises(BlockingIOError):
+                outside.accept()
+        stays = "TRACKIO_SERVER_URL is not used: figures stay on this machine, and `trackio sync` uploads them"
+        self.assertIn({"said": stays}, said)
+        self.assertEqual(list(self.stored().values()), [[(1, {"a": 1})]])
+        self.assertEqual(files_with(self.folder, "s3cret"), [])
+
+    def test_a_folder_that_cannot_be_written_to_is_told_with_the_fix(self):
+        self.store.write_text("no folder")
+        said = self.session([{"step": 1, "metrics": {"a": 1}}])
+        reason = f"{self.store} cannot be written to (File exists): set TRACKIO_DIR to a folder that can be written to"
+        self.assertEqual(said, [{"failed": reason}])
+
+    def test_a_row_that_the_package_drops_is_a_failure(self):
+        # In the place of the database; the filter is what many set against warnings of other packages.
+        (self.store / "sieve.db").mkdir(parents=True)
+        said = self.session([{"step": 1, "metrics": {"a": 1}}], PYTHONWARNINGS="ignore")
+        failed = [line["failed"] for line in said if "failed" in line]
+        self.assertTrue(any("trackio failed to flush metric logs for run 'tiny'" in reason for reason in failed), said)
 
 
 @needs("prometheus_client")

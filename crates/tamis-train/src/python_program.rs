@@ -70,6 +70,7 @@ const FILES: &[(&str, &str)] = &[
     ("loggers/__init__.py", include_str!("../../../python/tamis/loggers/__init__.py")),
     ("loggers/__main__.py", include_str!("../../../python/tamis/loggers/__main__.py")),
     ("loggers/to_mlflow.py", include_str!("../../../python/tamis/loggers/to_mlflow.py")),
+    ("loggers/to_trackio.py", include_str!("../../../python/tamis/loggers/to_trackio.py")),
     ("loggers/to_wandb.py", include_str!("../../../python/tamis/loggers/to_wandb.py")),
     ("reward/__init__.py", include_str!("../../../python/tamis/reward/__init__.py")),
     ("reward/__main__.py", include_str!("../../../python/tamis/reward/__main__.py")),

@@ -11,6 +11,7 @@ which is a file of the run folder.
 
     to_wandb    Weights & Biases
     to_mlflow   MLflow
+    to_trackio  Trackio
 
 Each has `open_run(given)`, which gives an object with `log(step, metrics)`, `show(step, histograms, samples)` and
 `close(ending)`. What a run is called elsewhere is kept in the run folder (`loggers/KIND.json`), so that a resumed run
@@ -66,3 +67,15 @@ def numbers(metrics):
     """Metrics as floats: texts stand for infinities, null for no value, which is left out."""
     named = {name: float(value) for name, value in metrics.items() if value is not None}
     return {name: value for name, value in named.items() if not math.isnan(value)}
+
+
+def shown(package, histograms, samples):
+    """Distributions and completions as a row for the package `wandb` or `trackio`, which take them alike."""
+    row = {}
+    for name, found in histograms.items():
+        row[name] = package.Histogram(np_histogram=(found["counts"], found["edges"]))
+    if samples:
+        columns = ["prompt", "completion", "reward", "verdict"]
+        rows = [[sample[column] for column in columns] for sample in samples]
+        row["samples"] = package.Table(columns=columns, data=rows)
+    return row

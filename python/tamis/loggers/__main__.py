@@ -74,8 +74,8 @@ def describe(error):
 
 def main():
     """Keeps standard output for the run: whatever packages print goes to standard error."""
-    if len(sys.argv) != 3 or sys.argv[1] not in ("wandb", "mlflow"):
-        sys.exit("usage: python -m tamis.loggers wandb|mlflow SETTINGS")
+    if len(sys.argv) != 3 or sys.argv[1] not in ("wandb", "mlflow", "trackio"):
+        sys.exit("usage: python -m tamis.loggers wandb|mlflow|trackio SETTINGS")
     kind, settings = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     voice = Voice(os.fdopen(os.dup(1), "w", encoding="utf-8"))

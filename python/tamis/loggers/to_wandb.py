@@ -4,7 +4,7 @@ import netrc
 import os
 import urllib.parse
 
-from . import find_package, note, numbers, recall
+from . import find_package, note, numbers, recall, shown
 
 STEP = "training/global_step"
 
@@ -70,14 +70,7 @@ class Run:
 
     def show(self, step, histograms, samples):
         """A row of distributions, and the completions as a table."""
-        row = {STEP: step}
-        for name, found in histograms.items():
-            row[name] = self.wandb.Histogram(np_histogram=(found["counts"], found["edges"]))
-        if samples:
-            columns = ["prompt", "completion", "reward", "verdict"]
-            rows = [[sample[column] for column in columns] for sample in samples]
-            row["samples"] = self.wandb.Table(columns=columns, data=rows)
-        self.run.log(row)
+        self.run.log({**shown(self.wandb, histograms, samples), STEP: step})
 
     def close(self, ending):
         """Ends the run; one that was interrupted counts as one that did not end well."""

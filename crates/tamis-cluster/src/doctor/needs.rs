@@ -120,6 +120,7 @@ fn loggers(config: &Config, found: &mut Vec<Finding>) {
         let (settings, packages): (_, &[&str]) = match logger {
             LoggerKind::Wandb(settings) => (&settings.python, &["wandb"]),
             LoggerKind::Mlflow(settings) => (&settings.python, &["mlflow-skinny", "mlflow"]),
+            LoggerKind::Trackio(settings) => (&settings.python, &["trackio"]),
             _ => continue,
         };
         let named = interpreter(&settings.0.to_string_lossy(), std::env::current_exe().ok().as_deref());

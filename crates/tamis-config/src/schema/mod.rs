@@ -34,7 +34,7 @@ pub use filter::FilterConfig;
 pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
 pub use loggers::{
     ConsoleSettings, JsonlSettings, LoggerKind, MlflowSettings, OtlpSettings, PrometheusSettings,
-    TensorboardSettings, WandbMode, WandbSettings,
+    TensorboardSettings, TrackioSettings, WandbMode, WandbSettings,
 };
 pub use model::{InitConfig, ModelConfig};
 pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};

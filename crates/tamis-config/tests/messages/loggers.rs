@@ -35,7 +35,7 @@ train: {total_steps: 1}";
 #[test]
 fn what_is_no_logger() {
     assert_snapshot!(show_errors("run: {loggers: [console, wandbb]}", &[]), @r#"
-error: `run.loggers[1]` cannot be `wandbb`: it is one of console, jsonl, tensorboard, wandb, mlflow, prometheus, otlp
+error: `run.loggers[1]` cannot be `wandbb`: it is one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp
   at run.yaml:1: run: {loggers: [console, «wandbb»]}
   hint: did you mean `wandb`?
 "#);
@@ -45,7 +45,7 @@ error: unknown key `run.loggers[0].projekt`
   hint: did you mean `run.loggers[0].project`?
 "#);
     assert_snapshot!(show_errors("run: {loggers: [jsonl, [tensorboard]]}", &[]), @r#"
-error: `run.loggers[1]` must be one of console, jsonl, tensorboard, wandb, mlflow, prometheus, otlp, alone or as the `kind` of a section, not a list of 1
+error: `run.loggers[1]` must be one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp, alone or as the `kind` of a section, not a list of 1
   at run.yaml:1: run: {loggers: [jsonl, «[tensorboard]»]}
   hint: `tamis config explain run.loggers` says more
 "#);

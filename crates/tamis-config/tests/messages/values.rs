@@ -17,7 +17,7 @@ error: `rollout` must be a section, not the number 3
   hint: `tamis config explain rollout` says more
 "#);
     assert_snapshot!(show_errors("run: {loggers: console}", &[]), @r#"
-error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, wandb, mlflow, prometheus, otlp, alone or as the `kind` of a section, not the text "console"
+error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp, alone or as the `kind` of a section, not the text "console"
   at run.yaml:1: run: {loggers: «console»}
   hint: write [console]
 "#);

@@ -13,9 +13,11 @@ pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
         serde_json::Value::String(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
         _ => Vec::new(),
     };
-    // The loggers of other systems sort runs by the project, which is a folder here.
+    // The loggers of other systems sort runs by the project, which is a folder here. TRL's is read by Trackio
+    // only.
     let project = t.text("trainer.project_name");
-    let in_project = |kind: &str, place: &str| match &project {
+    let project_of_trl = t.text("project");
+    let in_project = |kind: &str, place: &str, project: Option<&str>| match project {
         Some(project) => format!("{{kind: {kind}, {place}: {}}}", scalar(project)),
         None => kind.to_owned(),
     };
@@ -25,8 +27,12 @@ pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
     for name in names {
         let logger = match name.as_str() {
             "console" | "tensorboard" => name,
-            "wandb" => in_project("wandb", "project"),
-            "mlflow" => in_project("mlflow", "experiment"),
+            "wandb" => in_project("wandb", "project", project.as_deref()),
+            "mlflow" => in_project("mlflow", "experiment", project.as_deref()),
+            "trackio" => {
+                t.part_of("project", key);
+                in_project("trackio", "project", project_of_trl.as_deref().or(project.as_deref()))
+            }
             "file" | "none" => continue,
             _ => {
                 missing.push(name);
@@ -41,7 +47,8 @@ pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
     t.set(&[key], "run.loggers", &format!("[{}]", ours.join(", ")));
     if !missing.is_empty() {
         let remark = format!(
-            "{} is not there yet; metrics.jsonl holds the same figures, and there are tensorboard, wandb and mlflow",
+            "{} is not there yet; metrics.jsonl holds the same figures, and there are tensorboard, wandb, mlflow and \
+             trackio",
             missing.join(", ")
         );
         t.remark(key, &remark);

@@ -1,5 +1,5 @@
 //! Writes the metrics of each step: `metrics.jsonl`, TensorBoard's event files, the console; and hands them
-//! to Weights & Biases, MLflow, Prometheus and collectors of OpenTelemetry.
+//! to Weights & Biases, MLflow, Trackio, Prometheus and collectors of OpenTelemetry.
 //!
 //! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a
 //! checkpoint ([`Loggers::sync`]), so that a resumed run cuts them back there and appends. Loggers that hand

@@ -92,6 +92,20 @@ pub(crate) fn open(
                 };
                 loggers.add(side.open(&mut program, config, directory, voice));
             }
+            LoggerKind::Trackio(settings) => {
+                let side = Side {
+                    settings: SideProcessSettings {
+                        name: "trackio",
+                        histograms: settings.histograms,
+                        num_samples: settings.num_samples,
+                        finish_timeout: settings.finish_timeout.0,
+                    },
+                    python: &settings.python.0.to_string_lossy(),
+                    keys: serde_json::to_value(settings).unwrap_or_default(),
+                    lack: None,
+                };
+                loggers.add(side.open(&mut program, config, directory, voice));
+            }
             LoggerKind::Otlp(settings) => {
                 loggers.add(OtlpLogger::start(&settings.endpoint, &run_name(directory), voice.clone()));
             }
