@@ -10,26 +10,20 @@ pub(crate) mod members;
 pub(crate) mod passes;
 pub(crate) mod reference;
 
-use std::time::Instant;
-
 use tamis_core::advantage::shaping::{RoundCounts, Shaped, ShapingBatch, shape};
 use tamis_core::advantage::{AdvantageState, Estimate};
 use tamis_core::group::GroupId;
-use tamis_core::objective::{KlState, Normalisers};
+use tamis_core::objective::Normalisers;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::{Fate, Record};
 
 use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
-use crate::interrupt::Halt;
 use crate::learner::optimizer_batch::mask_of;
-use crate::workers::Workers;
 use batch::{StepBatch, TrainedGroups};
-use columns::{CreditColumns, columns};
+use columns::CreditColumns;
 use members::TrainedMembers;
-use passes::passes;
-use tamis_run::metrics::timings::Timings;
 
 /// A batch with its credit: what the updates of a step learn from.
 pub(crate) struct CreditedBatch<'a> {
@@ -39,31 +33,6 @@ pub(crate) struct CreditedBatch<'a> {
     pub(crate) members: TrainedMembers,
     pub(crate) columns: CreditColumns,
     pub(crate) credit: Credit,
-}
-
-impl<'a> CreditedBatch<'a> {
-    /// Runs the passes over a batch, and gives its members advantages. `reward_kl` and `estimator` are the
-    /// states of the divergence in the reward and of the estimator before the step.
-    pub(crate) fn new(
-        recipe: &Recipe,
-        workers: &mut Workers,
-        batch: &'a StepBatch,
-        reward_kl: Option<KlState>,
-        estimator: &AdvantageState,
-        timings: &mut Timings,
-    ) -> Result<Self, Halt<RunError>> {
-        let mut members = TrainedMembers::new(recipe, &batch.trained);
-        let trained = TrainedGroups::new(&batch.trained, &members);
-        let passes = passes(recipe, workers, batch.report.step, &trained, timings)?;
-        let clock = Instant::now();
-        let functions = workers.scorer.rewards().functions();
-        let generated = batch.generated_records();
-        let columns = columns(recipe, reward_kl, functions, &generated, &trained, passes)?;
-        let credit = assign(recipe, estimator, batch, &columns)?;
-        timings.add("adv", clock.elapsed());
-        members.leave_out(&trained.groups, credit.shaped.kept.as_ref(), recipe.update.mask_truncated);
-        Ok(Self { batch, trained, members, columns, credit })
-    }
 }
 
 /// Advantages of a step's members, with everything computed on the way.
@@ -76,7 +45,8 @@ pub(crate) struct Credit {
     pub(crate) state: AdvantageState,
 }
 
-fn assign(
+/// Advantages of a batch; `before` is the estimator's state before the step.
+pub(crate) fn assign(
     recipe: &Recipe,
     before: &AdvantageState,
     batch: &StepBatch,

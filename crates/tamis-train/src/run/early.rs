@@ -13,9 +13,9 @@ use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 
 use super::state::RunState;
+use super::step::credit;
 use super::updating::{Updating, old_logprobs};
 use crate::assemble::recipe::Recipe;
-use crate::credit::CreditedBatch;
 use crate::credit::batch::StepBatch;
 use crate::error::RunError;
 use crate::interrupt::Halt;
@@ -63,8 +63,7 @@ impl Early {
         let part = StepBatch::part(before.step + 1, groups);
         let mut timings = Timings::new();
         let learning = &before.learning;
-        let (reward_kl, estimator) = (learning.reward_kl, &learning.advantage);
-        let credited = CreditedBatch::new(recipe, workers, &part, reward_kl, estimator, &mut timings)?;
+        let credited = credit(recipe, workers, learning, &part, &mut timings)?;
         let old = old_logprobs(recipe, workers, &credited, &Ragged::default(), &mut timings)?;
         let updating = Updating::new(recipe, &credited, old)?;
         let clock = Instant::now();

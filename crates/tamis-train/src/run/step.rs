@@ -17,11 +17,12 @@ use super::state::{CriticState, LearningState, RunState, ScheduleState};
 use super::updating::{Updating, old_logprobs};
 use super::watch::Warnings;
 use crate::assemble::recipe::Recipe;
-use crate::credit::batch::{StepBatch, generated_records};
-use crate::credit::columns::CreditColumns;
+use crate::credit::batch::{StepBatch, TrainedGroups, generated_records};
+use crate::credit::columns::{CreditColumns, columns};
 use crate::credit::members::{TrainedMember, TrainedMembers};
+use crate::credit::passes::passes;
 use crate::credit::reference::BeforeFilter;
-use crate::credit::{Credit, CreditedBatch};
+use crate::credit::{Credit, CreditedBatch, assign};
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::critic::{CriticBatch, update_critic};
@@ -29,7 +30,7 @@ use crate::learner::update::UpdateReport;
 use crate::measure::batch_metrics::num_tokens;
 use crate::measure::uniform_groups::warn_of_uniform_groups;
 use crate::workers::Workers;
-use tamis_run::metrics::timings::UPDATE;
+use tamis_run::metrics::timings::{Timings, UPDATE};
 
 /// A group that was trained on, with what became of each of its members.
 #[derive(Debug, Clone)]
@@ -88,8 +89,7 @@ pub(crate) fn step(
     batch.report.accounting.check()?;
     let mut facts = StepFacts::new(&batch, workers);
     facts.timings.append(&early.timings);
-    let (reward_kl, estimator) = (before.learning.reward_kl, &before.learning.advantage);
-    let credited = CreditedBatch::new(recipe, workers, &batch, reward_kl, estimator, &mut facts.timings)?;
+    let credited = credit(recipe, workers, &before.learning, &batch, &mut facts.timings)?;
     facts.uniform_groups = find_uniform_groups(recipe, &credited);
     let trains_critic = train_critic(recipe, workers, &credited, &mut facts)?;
     let updated = train_policy(recipe, workers, before, early, &credited, &mut facts)?;
@@ -127,6 +127,27 @@ pub(crate) fn step(
     let trained = batch.trained.into_iter().zip(members);
     let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
     Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts, lost })
+}
+
+/// The members of a batch with their advantages; `before` is the state before the step.
+pub(super) fn credit<'a>(
+    recipe: &Recipe,
+    workers: &mut Workers,
+    before: &LearningState,
+    batch: &'a StepBatch,
+    timings: &mut Timings,
+) -> Result<CreditedBatch<'a>, Halt<RunError>> {
+    let mut members = TrainedMembers::new(recipe, &batch.trained);
+    let trained = TrainedGroups::new(&batch.trained, &members);
+    let passes = passes(recipe, workers, batch.report.step, &trained, timings)?;
+    let clock = Instant::now();
+    let functions = workers.scorer.rewards().functions();
+    let generated = batch.generated_records();
+    let columns = columns(recipe, before.reward_kl, functions, &generated, &trained, passes)?;
+    let credit = assign(recipe, &before.advantage, batch, &columns)?;
+    timings.add("adv", clock.elapsed());
+    members.leave_out(&trained.groups, credit.shaped.kept.as_ref(), recipe.update.mask_truncated);
+    Ok(CreditedBatch { batch, trained, members, columns, credit })
 }
 
 /// Warns of trained groups whose members all have the same reward, if that is news.
