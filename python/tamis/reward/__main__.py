@@ -34,8 +34,11 @@ def main():
         serve(arguments.listen, text)
     except LearnerError as error:
         fail(error.message, error.hint)
-    except (DeviceLost, ListenError) as error:
+    except ListenError as error:
         fail(str(error))
+    except DeviceLost as error:
+        # It has answered before: now its output is shown, and not read.
+        sys.exit(f"error: {error}")
 
 
 main()
