@@ -176,13 +176,8 @@ class RefusalTests(Case):
         class Trainer:
             pass
 
-        class AsyncGRPOTrainer:
-            pass
-
-        with self.assertRaisesRegex(AttachError, "Trainer: it is neither a GRPOTrainer nor an RLOOTrainer"):
+        with self.assertRaisesRegex(AttachError, "Trainer: it is no GRPOTrainer, RLOOTrainer or AsyncGRPOTrainer of"):
             tamis.trl.attach(Trainer())
-        with self.assertRaisesRegex(AttachError, "AsyncGRPOTrainer: it trains while it generates"):
-            tamis.trl.attach(AsyncGRPOTrainer())
 
     def test_twice(self):
         trainer = tamis.trl.attach(self.trainer())

@@ -27,11 +27,11 @@ except ImportError as missing:
     raise ImportError(f"tamis.trl needs TRL with what TRL needs (`pip install trl`): {missing}") from missing
 
 from .._native import Filter
-from .errors import AttachError, NothingKept
+from .errors import TESTED_ASYNCHRONOUS, AttachError, NothingKept
 from .record import Record
 from .refusals import make_filter, make_scheduler, obstacles, wrong_types
 from .resume import make_callback
-from .sieve import Sieve, Sieved
+from .sieve import Attached, Sieve, Sieved
 
 __all__ = ["AttachError", "NothingKept", "Sieve", "attach"]
 
@@ -57,6 +57,10 @@ def attach(
     than a batch. Evaluation is untouched. With a filter that keeps everything, losses are those of the
     trainer alone, to the bit.
 
+    An `AsyncGRPOTrainer` has no batches to fill: its rollout loop leaves out the groups that the filter drops.
+    It takes filters that judge each group alone, and of `schedule` the limit (`max_num_gen_batches` times
+    `gen_batch_size` groups judged since the last kept one).
+
     Arguments:
         trainer: changed in place and returned. `trainer.sieve` has `totals`, `report` and `settings`
             afterwards.
@@ -79,18 +83,25 @@ def attach(
     """
     owner: Any = trainer
     name = type(owner).__name__
-    if isinstance(owner, Sieved):
+    if isinstance(owner, Attached):
         raise AttachError("this trainer has a sieve already: make another trainer")
     kinds: Any = trl
-    if not isinstance(trainer, (kinds.GRPOTrainer, kinds.RLOOTrainer)):
-        why = (
-            "it trains while it generates, so there is no batch to fill"
-            if name == "AsyncGRPOTrainer"
-            else "it is neither a GRPOTrainer nor an RLOOTrainer of TRL, nor derived from one"
-        )
-        raise AttachError(f"{name}: {why}")
-    reasons = obstacles(owner)
+    is_asynchronous = any(base.__name__ == "AsyncGRPOTrainer" for base in type(trainer).__mro__)
+    if not is_asynchronous and not isinstance(trainer, (kinds.GRPOTrainer, kinds.RLOOTrainer)):
+        raise AttachError(f"{name}: it is no GRPOTrainer, RLOOTrainer or AsyncGRPOTrainer of TRL, nor derived from one")
     given = {"filter": filter, "metric": metric, "schedule": schedule, "record": record, "seed": seed}
+    if is_asynchronous:
+        try:
+            # It imports what TRL has for that trainer alone.
+            from .asynchronous import attach_to_loop
+        except ImportError as moved:
+            raise AttachError(
+                f"the rollout loop of {name} in TRL {trl.__version__} is not where it was ({moved}): versions that "
+                f"work are {TESTED_ASYNCHRONOUS}"
+            ) from moved
+        attach_to_loop(owner, given)
+        return trainer
+    reasons = obstacles(owner)
     if wrong := wrong_types(given):
         # What the rest would come to depends on them.
         raise AttachError("\n".join([*reasons, *wrong]))
@@ -100,7 +111,7 @@ def attach(
         reasons.append(f"`record`: {record} is a file, and a folder is written")
     if seed is not None and not 0 <= seed < 2**64:
         reasons.append(f"`seed` is {seed}: give a whole number from 0 to {2**64 - 1}")
-    judge, metric = make_filter(owner, filter, metric, reasons)
+    judge, metric = make_filter(owner.reward_func_names, filter, metric, reasons)
     scheduler = make_scheduler(owner, judge, metric, dict(schedule or {}), reasons)
     if reasons or scheduler is None:
         raise AttachError("\n".join(reasons))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import trl
@@ -90,14 +91,16 @@ def wrong_types(arguments: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def moved_methods(cls: type) -> list[str]:
-    """Which of the three methods are not what they were in the versions of `TESTED`."""
+def moved_methods(
+    cls: type, seam: Mapping[str, list[str]] = MappingProxyType(_SEAM), tested: str = TESTED
+) -> list[str]:
+    """Which methods are not what they were in the versions that were tested."""
     reasons = []
-    for method, parameters in _SEAM.items():
+    for method, parameters in seam.items():
         found = list(inspect.signature(getattr(cls, method)).parameters) if hasattr(cls, method) else None
         if found != parameters:
             seen = "is missing" if found is None else f"has the parameters {', '.join(found)}"
-            reasons.append(f"{cls.__name__}.{method} of TRL {trl.__version__} {seen}: versions that work are {TESTED}")
+            reasons.append(f"{cls.__name__}.{method} of TRL {trl.__version__} {seen}: versions that work are {tested}")
     return reasons
 
 
@@ -135,9 +138,10 @@ def obstacles(trainer: Any) -> list[str]:
 
 
 def make_filter(
-    trainer: Any, filter: Filter | str | Mapping[str, Any] | None, metric: str | None, reasons: list[str]
+    names: Sequence[str] | None, filter: Filter | str | Mapping[str, Any] | None, metric: str | None, reasons: list[str]
 ) -> tuple[Filter | None, str | None]:
-    """The filter and the name of what it looks at; None: the sum of the rewards."""
+    """The filter, and the name of what it looks at; None: the sum of the rewards. `names` are those of the reward
+    functions, if they are known."""
     judge = None
     try:
         if filter is None or isinstance(filter, Filter):
@@ -155,10 +159,12 @@ def make_filter(
     if metric is not None and named is not None and metric != named:
         reasons.append(f"`metric` is {metric!r}, and the filter's own is {named!r}: give one of them")
     metric = metric if metric is not None else named
-    metrics = [*trainer.reward_func_names, "length"]
+    if names is None:
+        return judge, metric
+    metrics = [*names, "length"]
     if metric in ("reward", "score", "seq_reward") and metric not in metrics:
         return judge, None
-    if metric == "length" and metric in trainer.reward_func_names:
+    if metric == "length" and metric in names:
         reasons.append("`metric`: 'length' is a reward function, and the number of tokens: rename the first")
     elif metrics.count(metric) > 1:
         reasons.append(f"`metric`: there are {metrics.count(metric)} reward functions {metric!r}: rename them")

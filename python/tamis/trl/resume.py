@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,33 @@ def _refuse(reasons: list[str]) -> None:
     """Raises on every process if one of them has a reason."""
     if told := list(dict.fromkeys(gather_object(reasons))):
         raise AttachError("\n".join(told))
+
+
+def restored(restore: Callable[[], None]) -> list[str]:
+    """Restores a state, or says why it cannot."""
+    try:
+        restore()
+    except AttachError as error:
+        return [str(error)]
+    except Exception as error:
+        return [
+            f"the checkpoint's state of the sieve cannot be read ({type(error).__name__}: {error}): it is damaged, "
+            "or of another version of tamis"
+        ]
+    return []
+
+
+def saved_in(state: Any) -> dict[str, Any]:
+    """What the checkpoint that a run is resumed from has of the sieve; empty if it has nothing."""
+    kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
+    saved: dict[str, Any] = kept["attributes"]["saved"] if kept is not None else {}
+    # A run without a sieve hands on what it found in its own checkpoint.
+    return saved if saved.get("global_step") == state.global_step else {}
+
+
+def have_saved(callback: Any, state: Any) -> None:
+    """Callbacks whose state a checkpoint lacks are not saved by later ones, unless they are told here."""
+    state.stateful_callbacks = (state.stateful_callbacks or {}) | {"TamisSieve": callback.state()}
 
 
 def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
@@ -50,16 +77,15 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
 
     def restore(saved: Mapping[str, Any], folder: Path) -> list[str]:
         """Continues from a checkpoint, or says why it cannot."""
-        try:
-            trainer._step, then = saved["place_in_batch"], saved["layout"]
+        then: dict[str, int] = {}
+
+        def place() -> None:
+            trainer._step = saved["place_in_batch"]
+            then.update(saved["layout"])
             sieve.restore(saved)
-        except AttachError as error:
-            return [str(error)]
-        except Exception as error:
-            return [
-                f"the checkpoint's state of the sieve cannot be read ({type(error).__name__}: {error}): it is damaged, "
-                "or of another version of tamis"
-            ]
+
+        if reasons := restored(place):
+            return reasons
         trainer._buffered_inputs = None
         if not saved["place_in_batch"]:
             return []
@@ -91,11 +117,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
             return {"args": {}, "attributes": {"saved": saved}}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
-            saved = kept["attributes"]["saved"] if kept is not None else {}
-            if saved.get("global_step") != state.global_step:
-                # A run without a sieve hands on what it found in its own checkpoint.
-                saved = {}
+            saved = saved_in(state)
             if trainer.train_dataset is not sieve._dataset:
                 _refuse(["`train_dataset` was replaced after the sieve was attached: attach after that"])
             sieve._run = saved.get("run") or sieve._run or uuid.uuid4().hex
@@ -107,8 +129,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
                     "the checkpoint was saved without a sieve: the data start with their first prompts again, also "
                     "with those that were trained on before"
                 )
-                # Callbacks whose state a checkpoint lacks are not saved by later ones.
-                state.stateful_callbacks = (state.stateful_callbacks or {}) | {"TamisSieve": self.state()}
+                have_saved(self, state)
             reason = writes.begin(sieve._run, sieve._steps, saved.get("record")) if writes is not None else None
             _refuse([] if reason is None else [reason])
 

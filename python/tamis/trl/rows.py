@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,22 @@ def weighted_sums(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
         total = sum(parts) if any(map(math.isinf, parts)) else math.fsum(parts)
         sums.append(float(f"{total:.12g}") if parts else math.nan)
     return sums
+
+
+def metric_values(
+    metric: str | None,
+    names: Sequence[str],
+    rewards: torch.Tensor,
+    num_tokens: Sequence[int],
+    sums: Callable[[torch.Tensor], list[float]],
+) -> list[float]:
+    """The filter's metric of each member of a group, NaN if it has none: its tokens for `length`, the rewards
+    [n, functions] of the function that `metric` names, or their `sums` if it names none."""
+    if metric == "length":
+        return [float(length) for length in num_tokens]
+    if metric is not None:
+        return [rounded(value) for value in rewards[:, list(names).index(metric)].tolist()]
+    return sums(rewards)
 
 
 def normalized_sums(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:

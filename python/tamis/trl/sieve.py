@@ -40,6 +40,7 @@ from .rows import (
     environments_for,
     is_cut,
     join_rows,
+    metric_values,
     normalized_sums,
     numbered,
     rounded,
@@ -140,6 +141,19 @@ class Prompts:
         return self.place == self.num_in_pass
 
 
+def restored_scheduler(state: Mapping[str, Any], now: Mapping[str, Any]) -> Scheduler:
+    """The scheduler of a checkpoint's state. Raises `AttachError` if its settings or `data` are not those of
+    now."""
+    restored = Scheduler.restore(state["scheduler"])
+    then = restored.settings | state["data"]
+    if differing := [name for name in now if now[name] != then.get(name)]:
+        raise AttachError(
+            "the checkpoint's sieve has other settings: "
+            + ", ".join(f"`{name}` is {now[name]} and was {then.get(name)}" for name in sorted(differing))
+        )
+    return restored
+
+
 class Sieve:
     """The sieve of a trainer: `trainer.sieve`."""
 
@@ -200,14 +214,7 @@ class Sieve:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from such a state. Raises `AttachError` if the settings or the data differ from those of
         the state."""
-        restored = Scheduler.restore(state["scheduler"])
-        now, then = self.settings | self._data, restored.settings | state["data"]
-        if differing := [name for name in now if now[name] != then.get(name)]:
-            raise AttachError(
-                "the checkpoint's sieve has other settings: "
-                + ", ".join(f"`{name}` is {now[name]} and was {then.get(name)}" for name in sorted(differing))
-            )
-        self._scheduler = restored
+        self._scheduler = restored_scheduler(state, self.settings | self._data)
         self._prompts.restore(state["epoch"], state["place"])
         self._next_group = state["next_group"]
         self._steps = state["steps"]
@@ -374,16 +381,15 @@ class Sieve:
 
     def _values(self, group: Group) -> list[float]:
         """The filter's metric of each member."""
-        rewards = torch.stack(group.rewards).cpu()
-        names = list(self._trainer.reward_func_names)
-        if self._metric == "length":
-            values = [float(length) for length in group.num_tokens]
-        elif self._metric is not None:
-            values = [rounded(value) for value in rewards[:, names.index(self._metric)].tolist()]
-        elif self._normalizes_each and self._filter_kind == "variance":
-            values = normalized_sums(rewards, self._trainer.reward_weights.cpu())
-        else:
-            values = weighted_sums(rewards, self._trainer.reward_weights.cpu())
+        weights = self._trainer.reward_weights.cpu()
+        normalizes = self._normalizes_each and self._filter_kind == "variance"
+        values = metric_values(
+            self._metric,
+            self._trainer.reward_func_names,
+            torch.stack(group.rewards).cpu(),
+            group.num_tokens,
+            lambda rewards: (normalized_sums if normalizes else weighted_sums)(rewards, weights),
+        )
         if getattr(self._trainer, "mask_truncated_completions", False):
             # TRL trains on none of their tokens.
             values = [math.nan if cut else value for value, cut in zip(values, group.is_truncated, strict=True)]
@@ -558,7 +564,11 @@ class Sieve:
         return rows
 
 
-class Sieved:
+class Attached:
+    """A trainer with a sieve, of either kind."""
+
+
+class Sieved(Attached):
     """Comes before the trainer's own class."""
 
     sieve: Sieve
