@@ -33,3 +33,4 @@ pub mod simulate;
 pub mod sweep;
 
 pub use fault::{Fault, FaultKind};
+pub use other_runs::notes as notes_of_other_run;

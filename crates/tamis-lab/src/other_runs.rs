@@ -21,12 +21,16 @@ use std::time::SystemTime;
 use serde_json::{Map, Value};
 use tamis_data::dumped::{DumpedRow, write_dumped_to};
 use tamis_data::message::Message;
-use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS, RUN_LOG, step_files};
+use tamis_process::GuardedFolder;
+use tamis_run::directory::{METRICS, ROLLOUTS, RUN_LOG, step_files};
 
 use crate::Fault;
 
 pub(crate) use trl::add_our_names;
 pub(crate) use verl::Session;
+
+/// A file with its size and time.
+type Stamp = (PathBuf, u64, Option<SystemTime>);
 
 /// A file of rows, and the step that they were trained in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,11 +51,13 @@ struct Found {
     rewards: Option<Vec<String>>,
     /// Whether the total reward is the plain sum of the scores.
     is_plain_sum: bool,
+    /// Whether a sieve dropped groups before they were trained on: files have the others alone.
+    is_sieved: bool,
     /// Number of steps that the run will have.
     total_steps: Option<u64>,
     notes: Vec<String>,
-    /// Everything that was looked at, with its size and time: another run of it is another finding.
-    seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
+    /// Everything that was looked at: if it differs, there is something new.
+    seen: Vec<Stamp>,
 }
 
 /// A run of another trainer.
@@ -59,7 +65,7 @@ struct Found {
 pub(crate) struct OtherRun {
     path: PathBuf,
     found: Found,
-    scratch: tempfile::TempDir,
+    scratch: GuardedFolder,
 }
 
 impl OtherRun {
@@ -70,7 +76,7 @@ impl OtherRun {
     /// A folder that is one, and cannot be read.
     pub(crate) fn find(path: &Path) -> Result<Option<Self>, Fault> {
         let Some(found) = look(path)? else { return Ok(None) };
-        let scratch = tempfile::tempdir().map_err(|cause| {
+        let scratch = GuardedFolder::create_in(&std::env::temp_dir(), "tamis-run-").map_err(|cause| {
             Fault::failed("a folder for temporary files could not be made")
                 .with_hint("name one that can be written to with `TMPDIR`")
                 .with_source(cause)
@@ -103,6 +109,11 @@ impl OtherRun {
     /// Steps that have a file of their own.
     pub(crate) fn steps(&self) -> impl DoubleEndedIterator<Item = u64> {
         self.found.files.iter().map(|file| file.step)
+    }
+
+    /// Whether a sieve dropped groups before they were trained on: files have the others alone.
+    pub(crate) fn is_sieved(&self) -> bool {
+        self.found.is_sieved
     }
 
     /// The trainer's own file of a step.
@@ -167,7 +178,7 @@ impl OtherRun {
         let mut figures = self.found.figures.clone();
         for step in self.steps() {
             if let (false, Some(source)) = (figures.contains_key(&step), self.source(step)) {
-                figures.insert(step, figures_of(&self.rows(source, step)?));
+                figures.insert(step, figures_of(&self.rows(source, step)?, self.found.system));
             }
         }
         let mut text = String::new();
@@ -191,20 +202,23 @@ impl OtherRun {
     /// # Errors
     /// As [`Self::rollouts`].
     pub(crate) fn look_again(&mut self) -> Result<(), Fault> {
-        match look(&self.path)? {
-            Some(found) if found.seen != self.found.seen => {
-                self.found = found;
-                self.make_metrics().map(drop)
-            }
-            _ => Ok(()),
+        let seen =
+            if self.found.system == trl::NAME { trl::files(&self.path) } else { verl::files(&self.path) };
+        if seen == self.found.seen {
+            return Ok(());
         }
+        if let Some(found) = look(&self.path)? {
+            self.found = found;
+            self.make_metrics()?;
+        }
+        Ok(())
     }
 }
 
 /// What is at a path, unless it is a run of ours.
 fn look(path: &Path) -> Result<Option<Found>, Fault> {
     let is_ours = || {
-        [CONFIG, METRICS, RUN_LOG, ROLLOUTS].iter().any(|name| path.join(name).exists())
+        [METRICS, RUN_LOG].iter().any(|name| path.join(name).exists())
             || step_files(path).is_ok_and(|files| !files.is_empty())
     };
     if path.is_dir() && is_ours() {
@@ -212,7 +226,7 @@ fn look(path: &Path) -> Result<Option<Found>, Fault> {
     }
     match trl::look(path)? {
         Some(found) => Ok(Some(found)),
-        None => verl::look(path),
+        None => Ok(verl::look(path)),
     }
 }
 
@@ -224,8 +238,7 @@ fn entries(path: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// A file with its size and time.
-fn stamp(path: &Path) -> (PathBuf, u64, Option<SystemTime>) {
+fn stamp(path: &Path) -> Stamp {
     let found = std::fs::metadata(path).ok();
     (
         path.to_owned(),
@@ -234,25 +247,36 @@ fn stamp(path: &Path) -> (PathBuf, u64, Option<SystemTime>) {
     )
 }
 
-/// The figures of a step that its rows tell.
-fn figures_of(rows: &[DumpedRow]) -> Map<String, Value> {
+/// What a reader should know of a run of another trainer at a path; nothing of anything else.
+pub fn notes(path: &Path) -> Vec<String> {
+    OtherRun::find(path).ok().flatten().map_or_else(Vec::new, |other| other.found.notes)
+}
+
+/// The figures of a step that its rows tell, as TRL would call them; of verl under its names.
+fn figures_of(rows: &[DumpedRow], system: &str) -> Map<String, Value> {
     let mut figures = Map::new();
     let rewards: Vec<f64> = rows.iter().map(|row| row.reward).filter(|reward| reward.is_finite()).collect();
     if !rewards.is_empty() {
         let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-        figures.insert("critic/score/mean".to_owned(), mean.into());
+        figures.insert("reward".to_owned(), mean.into());
     }
     let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for row in rows {
         let members = groups.entry(row.group).or_default();
         members.extend(Some(row.reward).filter(|reward| reward.is_finite()));
     }
-    figures.insert("groups/trained".to_owned(), groups.len().into());
     let scored: Vec<_> = groups.values().filter(|members| members.len() > 1).collect();
     if !scored.is_empty() {
         let alike =
             scored.iter().filter(|members| members.windows(2).all(|pair| pair[0] - pair[1] == 0.0)).count();
         figures.insert("frac_reward_zero_std".to_owned(), (alike as f64 / scored.len() as f64).into());
+    }
+    if system == trl::NAME {
+        add_our_names(&mut figures);
+    } else {
+        // What verl's filter dropped is not in them.
+        figures.extend(figures.get("reward").cloned().map(|mean| ("critic/score/mean".to_owned(), mean)));
+        figures.insert("groups/trained".to_owned(), groups.len().into());
     }
     figures
 }

@@ -7,7 +7,7 @@ use tamis_import::{load_of_run, load_to_show};
 use tamis_lab::advise::{self, Plan, advise, read};
 use tamis_run::directory::CONFIG;
 
-use super::{new_errors, print, show};
+use super::{new_errors, print, show, warn};
 use crate::arguments::{AdviseArguments, LayerArguments};
 use crate::failure::{FAILED, Failure};
 
@@ -16,6 +16,9 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
     let metric = arguments.metric.as_deref();
     let evidence =
         read(&arguments.source, arguments.steps, metric, &plan).map_err(|fault| Failure::of_fault(&fault))?;
+    for note in tamis_lab::notes_of_other_run(&arguments.source) {
+        warn(&format!("{}: {note}", arguments.source.display()));
+    }
     let advice = advise(&arguments.source.display().to_string(), &evidence, &plan);
     if arguments.json {
         let json = serde_json::to_string_pretty(&advice)

@@ -2,7 +2,7 @@
 
 use tamis_lab::rollouts::{RolloutQuery, read};
 
-use super::{print, show};
+use super::{print, show, warn};
 use crate::arguments::RolloutsArguments;
 use crate::failure::{FAILED, Failure};
 
@@ -16,6 +16,9 @@ pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
         limit: arguments.limit,
     };
     let view = read(&query).map_err(|fault| Failure::of_fault(&fault))?;
+    for note in tamis_lab::notes_of_other_run(&arguments.source) {
+        warn(&format!("{}: {note}", arguments.source.display()));
+    }
     if arguments.json {
         let json = serde_json::to_string_pretty(&view)
             .map_err(|error| Failure::new(FAILED, format!("error: failed to write the rows: {error}")))?;

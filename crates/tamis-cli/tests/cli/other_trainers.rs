@@ -41,7 +41,10 @@ fn every_command_reads_a_folder_of_trl_and_of_verl() {
 fn a_state_has_no_rollouts_and_a_log_of_trl_is_understood() {
     let folder = Folder::new();
     let state = made("trl/checkpoint-6/trainer_state.json");
-    folder.tamis(&["rollouts", &state]).exits(2).says("hint: there are no completions: TRL writes them with");
+    folder
+        .tamis(&["rollouts", &state])
+        .exits(2)
+        .says("hint: its completions are in the folder around it: name ");
     folder
         .tamis(&["filter", &made("trl/checkpoint-6"), "--metric", "exact"])
         .exits(2)

@@ -51,7 +51,7 @@ pub fn read(
     }
     let other = OtherRun::find(path)?;
     let files = if let Some(other) = &other {
-        let files = own_files(other, steps)?;
+        let files = if other.is_sieved() { Vec::new() } else { own_files(other, steps)? };
         if files.is_empty() {
             return log(path, steps, plan);
         }

@@ -82,6 +82,8 @@ pub(super) struct Reader {
     has_verdicts: bool,
     has_dropped: bool,
     named_metric: Option<String>,
+    /// Where the rollouts of a group stand among its members, of verl's dumps.
+    rollouts: HashMap<(usize, u64), usize>,
     /// The first row that cannot be read, in words.
     first_fault: Option<String>,
 }
@@ -246,7 +248,15 @@ impl Reader {
             group.is_screened |= is_screened;
             let inclusion = row.get("inclusion").and_then(Value::as_f64);
             group.inclusion = group.inclusion.or(inclusion.filter(|q| *q > 0.0 && *q <= 1.0));
-            group.members.extend(members);
+            // Of several outputs of one rollout of verl's the last has its score.
+            let rollout = Session::of(row).map(|session| (place, session.rollout));
+            match (rollout.and_then(|rollout| self.rollouts.get(&rollout)), members.first()) {
+                (Some(known), Some(member)) if members.len() == 1 => group.members[*known] = member.clone(),
+                _ => {
+                    self.rollouts.extend(rollout.map(|rollout| (rollout, group.members.len())));
+                    group.members.extend(members);
+                }
+            }
         }
     }
 

@@ -80,7 +80,8 @@ fn rows_under_several_steps_count_once_and_evaluations_not_at_all() {
     for alone in ["trl/checkpoint-6", "trl/checkpoint-6/trainer_state.json"] {
         let run = found(&made(alone));
         assert_eq!(run.steps().count(), 0);
-        assert_eq!(run.notes(), ["there are no completions: TRL writes them with `log_completions=True`"]);
+        let note = run.notes().last().unwrap();
+        assert!(note.starts_with("its completions are in the folder around it"), "{note}");
     }
 }
 
@@ -103,7 +104,7 @@ fn an_evaluation_that_is_due_after_the_last_state_is_none_of_training() {
     let rewards = numbers(&run, 5, "reward");
     assert_eq!(last["step"], 5);
     assert!((last["critic/score/mean"].as_f64().unwrap() - rewards.iter().sum::<f64>() / 8.0).abs() < 1e-12);
-    assert_eq!(last["groups/trained"], 2);
+    assert_eq!(last["all/critic/score/mean"], last["critic/score/mean"]);
 }
 
 #[test]
@@ -135,15 +136,20 @@ fn weights_that_nobody_wrote_down_leave_the_reward_out() {
     let run = found(folder.path());
     assert!(numbers(&run, 1, "reward").iter().all(|reward| reward.is_nan()));
     assert!(run.notes().last().unwrap().contains("`reward` is left out"), "{:?}", run.notes());
+    // So may a single function.
+    for entry in known["log_history"].as_array_mut().unwrap() {
+        entry.as_object_mut().unwrap().remove("rewards/length/mean");
+        if let Some(mean) = entry.get("rewards/exact/mean").and_then(Value::as_f64) {
+            entry["reward"] = (2.0 * mean + 1.0).into();
+        }
+    }
+    fs::write(&state, known.to_string()).unwrap();
+    assert!(numbers(&found(folder.path()), 4, "reward").iter().all(|reward| reward.is_nan()));
     // Without any state two columns of numbers may be anything.
     fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
     let run = found(folder.path());
-    assert!(
-        run.notes().iter().any(|note| note.contains("nothing says how they add up")),
-        "{:?}",
-        run.notes()
-    );
-    assert!(run.notes().iter().any(|note| note.contains("which files hold an evaluation")));
+    assert!(run.notes().iter().any(|note| note.contains("how they add up")), "{:?}", run.notes());
+    assert!(run.notes()[0].contains("of an evaluation nothing says"), "{:?}", run.notes());
 }
 
 #[test]
@@ -280,6 +286,91 @@ fn a_run_is_followed_while_trl_goes_on() {
     assert_eq!((after.step, after.state, after.num_steps), (Some(6), RunState::Finished, 6));
     assert_eq!(after.formats, [LogFormat::Trl]);
     assert_eq!(after.reward.unwrap().metric, "all/critic/score/mean");
+}
+
+#[test]
+fn what_another_run_or_a_kill_left_is_no_part_of_it() {
+    let folder = copy("trl-chat");
+    let at = |step: u64| folder.path().join(format!("completions/completions_{step:05}.parquet"));
+    // A run of an hour ago came to step 9.
+    let earlier = SystemTime::now() - std::time::Duration::from_secs(3600);
+    let age = |path: &Path| File::options().write(true).open(path).unwrap().set_modified(earlier).unwrap();
+    fs::copy(at(5), at(9)).unwrap();
+    age(&at(9));
+    let old = folder.path().join("checkpoint-9");
+    fs::create_dir(&old).unwrap();
+    let state = fs::read_to_string(folder.path().join("checkpoint-6/trainer_state.json")).unwrap();
+    let state = state.replacen("\"global_step\": 6", "\"global_step\": 9", 1);
+    fs::write(old.join("trainer_state.json"), state).unwrap();
+    age(&old.join("trainer_state.json"));
+    // This one was killed while it wrote step 7.
+    fs::write(at(7), &fs::read(at(5)).unwrap()[..4000]).unwrap();
+    let run = found(folder.path());
+    assert_eq!(run.steps().collect::<Vec<_>>(), [1, 2, 4, 5]);
+    let notes = run.notes().join("\n");
+    assert!(notes.starts_with("1 checkpoint of later steps is older"), "{notes}");
+    assert!(notes.contains("1 are older than that of an earlier step"), "{notes}");
+    assert!(notes.contains("1 cannot be read (half written?)"), "{notes}");
+    // Nothing but what cannot be read is an error.
+    for step in 1..=9 {
+        let _ = fs::write(at(step), "PAR1");
+    }
+    assert!(OtherRun::find(folder.path()).is_err());
+}
+
+#[test]
+fn a_sieve_left_completions_of_kept_groups_alone() {
+    let folder = copy("trl");
+    let state = folder.path().join("checkpoint-6/trainer_state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    let counts = "\"groups/generated\": 10, \"groups/dropped\": 8, \"train/num_kept_prompts\": 2, \"reward\"";
+    fs::write(&state, text.replace("\"reward\"", counts)).unwrap();
+    let run = found(folder.path());
+    assert!(run.is_sieved());
+    assert!(run.notes().iter().any(|note| note.contains("kept groups alone")), "{:?}", run.notes());
+    let counts = read(folder.path(), None, None, &Plan::default()).unwrap();
+    let told = crate::advise::advise("x", &counts, &Plan::default()).to_string();
+    assert!(told.contains("20.0% of groups"), "{told}");
+}
+
+#[test]
+fn a_configuration_beside_it_makes_a_folder_of_trl_none_of_ours() {
+    let folder = copy("trl");
+    fs::write(folder.path().join("config.yaml"), "a: 1\n").unwrap();
+    assert_eq!(found(folder.path()).steps().collect::<Vec<_>>(), [1, 4]);
+}
+
+#[test]
+fn rows_of_verl_that_are_not_json_or_not_there() {
+    let folder = copy("verl");
+    let first = folder.path().join("1.jsonl");
+    let text = fs::read_to_string(&first).unwrap();
+    let not_finite = "\"score\": NaN, \"extra\": Infinity";
+    fs::write(&first, text.replacen("\"score\": 1.0", not_finite, 1)).unwrap();
+    fs::write(folder.path().join("0.jsonl"), "").unwrap();
+    fs::write(folder.path().join("3.jsonl"), &text[..text.len() - 5]).unwrap();
+    let run = found(folder.path());
+    assert_eq!(run.steps().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(run.notes()[0], "2 of 4 files are empty or end in half a row: left out");
+    assert!(numbers(&run, 1, "reward")[0].is_nan() && numbers(&run, 1, "extra")[0].is_infinite());
+    run.make_metrics().unwrap();
+    // A row that is none names its line; a folder that begins with one is none of verl's.
+    fs::write(&first, text.clone() + "x\n").unwrap();
+    let refused = found(folder.path()).rollouts(1).unwrap_err().to_string();
+    assert!(refused.contains("1.jsonl, line 8: no JSON object"), "{refused}");
+    fs::write(&first, text.replacen('{', "[", 1)).unwrap();
+    assert!(OtherRun::find(folder.path()).unwrap().is_none());
+    // Validations have a step 0.
+    fs::write(folder.path().join("0.jsonl"), text).unwrap();
+    let run = found(folder.path());
+    assert!(run.notes().last().unwrap().contains("trainer.validation_data_dir"), "{:?}", run.notes());
+}
+
+#[test]
+fn several_outputs_of_a_rollout_are_one_member_in_a_single_file_too() {
+    let groups = read(&made("verl/1.jsonl"), None, Some("score"), &Plan::default()).unwrap();
+    let told = crate::advise::advise("x", &groups, &Plan::default()).to_string();
+    assert!(told.contains("3 groups of 2"), "{told}");
 }
 
 #[test]

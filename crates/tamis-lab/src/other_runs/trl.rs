@@ -1,5 +1,5 @@
-//! What TRL's GRPOTrainer and RLOOTrainer leave: `completions/completions_NNNNN.parquet` (`log_completions`)
-//! and the log in `trainer_state.json`, which every checkpoint has.
+//! What TRL leaves: `completions/completions_NNNNN.parquet` (of GRPOTrainer, with `log_completions`) and the
+//! log in `trainer_state.json`, which every checkpoint has.
 //!
 //! Read off and run with TRL 1.16: a file is what stands in a buffer of one generation batch when a step is
 //! logged. So the rows of a batch that several steps train on are in the file of each
@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use tamis_core::fault::chain;
@@ -16,7 +17,7 @@ use tamis_data::dumped::DumpedRow;
 use tamis_data::records::Records;
 use tamis_run::metrics::catalogue::aliases;
 
-use super::{Found, SourceFile, count_members, entries, prompt_number, stamp, text_of};
+use super::{Found, SourceFile, Stamp, count_members, entries, prompt_number, stamp, text_of};
 use crate::Fault;
 use crate::compare::series::read_object;
 use crate::repeats::split_prompts;
@@ -26,6 +27,8 @@ const STATE: &str = "trainer_state.json";
 const COMPLETIONS: &str = "completions";
 /// Bytes of a `trainer_state.json`, at most.
 const MOST: u64 = 1 << 30;
+/// Files of one run that were copied lie closer together than those of two runs.
+const APART: Duration = Duration::from_secs(60);
 /// Columns beside those of reward functions and of `log_extra`.
 const FIXED: [&str; 4] = ["step", "prompt", "completion", "advantage"];
 
@@ -69,14 +72,25 @@ impl State {
         })
     }
 
-    /// Whether the log says that an evaluation came after a step, or, beyond its end, whether one is due.
-    fn evaluates(&self, step: u64) -> bool {
+    /// Steps after which the log has an evaluation.
+    fn evaluated(&self) -> impl Iterator<Item = u64> {
         let is_evaluation = |entry: &&Map<String, Value>| entry.keys().any(|name| name.starts_with("eval_"));
+        self.log.iter().filter(is_evaluation).filter_map(step_of)
+    }
+
+    /// Whether the log says that an evaluation came after a step, or, beyond its end, whether one is due: if
+    /// all that it has came every `eval_steps` steps.
+    fn evaluates(&self, step: u64) -> bool {
         if step <= self.step {
-            return self.log.iter().filter(is_evaluation).any(|entry| step_of(entry) == Some(step));
+            return self.evaluated().any(|evaluated| evaluated == step);
         }
-        let has_any = self.log.iter().any(|entry| is_evaluation(&entry));
-        has_any && self.eval_steps.is_some_and(|every| step.is_multiple_of(every))
+        let is_due = |every: u64| {
+            let mut known = self.evaluated().filter(|evaluated| *evaluated > 0).peekable();
+            known.peek().is_some()
+                && known.all(|known| known.is_multiple_of(every))
+                && step.is_multiple_of(every)
+        };
+        self.eval_steps.is_some_and(is_due)
     }
 }
 
@@ -84,31 +98,55 @@ fn step_of(entry: &Map<String, Value>) -> Option<u64> {
     entry.get("step").and_then(Value::as_f64).map(|step| step as u64)
 }
 
-/// The newest state of an output folder, or of a checkpoint's. One that cannot be read is left out if there
-/// is another: a run may have ended while it wrote a checkpoint.
-fn state_in(folder: &Path, notes: &mut Vec<String>) -> Result<Option<(PathBuf, State)>, Fault> {
-    let inside = entries(folder).into_iter().filter(|path| {
+/// States of an output folder, or of a checkpoint's.
+fn states(folder: &Path) -> Vec<PathBuf> {
+    let is_checkpoint = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"))
-    });
-    let (mut newest, mut unreadable): (Option<(PathBuf, State)>, Option<Fault>) = (None, None);
-    for path in
-        inside.chain([folder.to_owned()]).map(|folder| folder.join(STATE)).filter(|path| path.is_file())
-    {
+    };
+    let inside = entries(folder).into_iter().filter(is_checkpoint);
+    inside.chain([folder.to_owned()]).map(|folder| folder.join(STATE)).filter(|path| path.is_file()).collect()
+}
+
+/// The newest state. One that cannot be read is left out if there is another: a run may have ended while it
+/// wrote a checkpoint.
+fn newest(states: Vec<PathBuf>, notes: &mut Vec<String>) -> Result<Option<(PathBuf, State)>, Fault> {
+    let (mut read, mut unreadable): (Vec<(PathBuf, State)>, Option<Fault>) = (Vec::new(), None);
+    for path in states {
         match State::read(&path) {
-            Ok(state) if newest.as_ref().is_none_or(|(_, known)| state.step >= known.step) => {
-                newest = Some((path, state));
-            }
-            Ok(_) => {}
+            Ok(state) => read.push((path, state)),
             Err(fault) => unreadable = Some(fault),
         }
     }
-    match (newest, unreadable) {
-        (None, Some(fault)) => Err(fault),
-        (newest, fault) => {
-            notes.extend(fault.map(|fault| format!("{fault}: it is left out")));
-            Ok(newest)
+    read.sort_by_key(|(_, state)| state.step);
+    match (read.is_empty(), unreadable) {
+        (true, Some(fault)) => return Err(fault),
+        (_, fault) => notes.extend(fault.map(|fault| format!("{fault}: it is left out"))),
+    }
+    // Of an earlier run in the same folder there may be later steps.
+    let mut last: Option<(PathBuf, State)> = None;
+    let mut num_stale = 0;
+    for (path, state) in read {
+        if last.as_ref().is_some_and(|(known, _)| is_older(&path, known)) {
+            num_stale += 1;
+        } else {
+            last = Some((path, state));
         }
     }
+    if num_stale > 0 {
+        notes.push(format!(
+            "{num_stale} checkpoint{} of later steps {} older than that of an earlier one, of another run: left out",
+            if num_stale == 1 { "" } else { "s" },
+            if num_stale == 1 { "is" } else { "are" }
+        ));
+    }
+    Ok(last)
+}
+
+/// Whether a file was written well before another one.
+fn is_older(path: &Path, other: &Path) -> bool {
+    let time = |path: &Path| stamp(path).2;
+    let between = |(one, other): (SystemTime, SystemTime)| other.duration_since(one).ok();
+    time(path).zip(time(other)).and_then(between).is_some_and(|age| age > APART)
 }
 
 /// The step in `completions_00012.parquet`.
@@ -125,58 +163,95 @@ fn tables(folder: &Path) -> Vec<SourceFile> {
     files
 }
 
+/// The output folder at a path, its states and its tables.
+fn parts(path: &Path) -> Option<(PathBuf, Vec<PathBuf>, Vec<SourceFile>)> {
+    let path = std::path::absolute(path).ok()?;
+    if path.is_file() {
+        let out = path.parent()?.to_owned();
+        return path.ends_with(STATE).then(|| (out, vec![path], Vec::new()));
+    }
+    let own = tables(&path);
+    let out = if own.is_empty() { path.clone() } else { path.parent()?.to_owned() };
+    let files = if own.is_empty() { tables(&path.join(COMPLETIONS)) } else { own };
+    let states = states(&out);
+    (path.is_dir() && !(states.is_empty() && files.is_empty())).then_some((out, states, files))
+}
+
+/// Every file of TRL's at a path.
+pub(super) fn files(path: &Path) -> Vec<Stamp> {
+    let parts = parts(path).map(|(_, states, files)| {
+        let files = files.into_iter().map(|file| file.path);
+        states.into_iter().chain(files).map(|path| stamp(&path)).collect()
+    });
+    parts.unwrap_or_default()
+}
+
 /// What TRL wrote at a path: an output folder, the completions or a checkpoint in it, or a
 /// `trainer_state.json`.
 pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
-    let is_state = path.file_name().is_some_and(|name| name == STATE);
-    let mut notes = Vec::new();
-    let (state, files) = if path.is_file() && is_state {
-        (Some((path.to_owned(), State::read(path)?)), Vec::new())
-    } else if path.is_dir() {
-        let own = tables(path);
-        let out = if own.is_empty() { path } else { path.parent().unwrap_or(path) };
-        let files = if own.is_empty() { tables(&path.join(COMPLETIONS)) } else { own };
-        (state_in(out, &mut notes)?, files)
-    } else {
-        return Ok(None);
-    };
-    if state.is_none() && files.is_empty() {
-        return Ok(None);
-    }
-    let mut found = Found { system: NAME, notes, ..Found::default() };
-    found.seen = files.iter().map(|file| stamp(&file.path)).collect();
-    let known = state.as_ref().map(|(_, state)| state);
-    if let Some((path, state)) = &state {
-        found.seen.push(stamp(path));
+    let seen = files(path);
+    let Some((out, states, files)) = parts(path) else { return Ok(None) };
+    let mut found = Found { system: NAME, seen, ..Found::default() };
+    let state = newest(states, &mut found.notes)?.map(|(_, state)| state);
+    if let Some(state) = &state {
         found.total_steps = state.max_steps;
         found.figures = figures(state);
         found.rewards = Some(reward_names(state)).filter(|names| !names.is_empty());
+        found.is_sieved = found.figures.values().any(is_sieved);
         if files.last().is_some_and(|last| last.step > state.step) {
             found.notes.push(format!(
-                "the newest `{STATE}` is of step {}: what TRL logged after it is written with the next checkpoint",
+                "the newest `{STATE}` is of step {}: until the next checkpoint nothing says what TRL logged since, nor \
+                 which completions are of an evaluation",
                 state.step
             ));
         }
     } else {
-        found
-            .notes
-            .push(format!("there is no `{STATE}`: figures of steps are those that the completions tell"));
+        found.notes.push(format!(
+            "there is no `{STATE}`: figures of steps are those that the completions tell, and which of these are of \
+             an evaluation nothing says"
+        ));
     }
     if files.is_empty() {
-        found.notes.push("there are no completions: TRL writes them with `log_completions=True`".to_owned());
+        let around = out.parent().filter(|around| !tables(&around.join(COMPLETIONS)).is_empty());
+        found.notes.push(match around {
+            Some(around) => format!("its completions are in the folder around it: name {}", around.display()),
+            None => "there are no completions: TRL's GRPOTrainer writes them with `log_completions=True`, and its \
+                     RLOOTrainer writes none"
+                .to_owned(),
+        });
         return Ok(Some(found));
     }
-    choose(files, known, &mut found)?;
-    find_weights(&mut found)?;
+    if found.is_sieved {
+        found.notes.push(
+            "the run had a sieve: its completions are of kept groups alone; all of them are in the folder that `record=` names"
+                .to_owned(),
+        );
+    }
+    choose(files, state.as_ref(), &mut found)?;
+    find_weights(state.as_ref(), &mut found)?;
     Ok(Some(found))
 }
 
-/// Leaves out the files of evaluations, and those whose rows stand in the file before.
+/// Leaves out the files of evaluations, those whose rows stand in the file before, and those of another run.
 fn choose(files: Vec<SourceFile>, state: Option<&State>, found: &mut Found) -> Result<(), Fault> {
-    let (num_files, mut num_repeated, mut num_evaluated) = (files.len(), 0, 0);
-    let mut before = None;
+    let num_files = files.len();
+    let [mut num_repeated, mut num_evaluated, mut num_stale, mut num_unread] = [0; 4];
+    let (mut before, mut newest): (_, Option<PathBuf>) = (None, None);
+    let mut fault = None;
     for file in files {
-        let rows = fingerprint(&file.path)?;
+        if newest.as_ref().is_some_and(|newest| is_older(&file.path, newest)) {
+            num_stale += 1;
+            continue;
+        }
+        newest = Some(file.path.clone());
+        let rows = match fingerprint(&file.path) {
+            Ok(rows) => rows,
+            Err(error) => {
+                num_unread += 1;
+                fault = Some(error);
+                continue;
+            }
+        };
         if before == Some(rows) {
             num_repeated += 1;
         } else if state.is_some_and(|state| state.evaluates(file.step)) {
@@ -186,23 +261,23 @@ fn choose(files: Vec<SourceFile>, state: Option<&State>, found: &mut Found) -> R
         }
         before = Some(rows);
     }
-    if num_repeated + num_evaluated > 0 {
-        let of = |number: usize, what: &str| (number > 0).then(|| format!("{number} {what}"));
-        let left = [
-            of(num_repeated, "repeat the rows of the step before"),
-            of(num_evaluated, "hold an evaluation, which overwrote the rows of its step"),
-        ];
+    if let (true, Some(fault)) = (num_unread == num_files, fault) {
+        return Err(fault);
+    }
+    let of = |number: usize, what: &str| (number > 0).then(|| format!("{number} {what}"));
+    let left = [
+        of(num_repeated, "repeat the rows of the step before"),
+        of(num_evaluated, "hold an evaluation, which overwrote the rows of its step"),
+        of(num_stale, "are older than that of an earlier step, and of another run"),
+        of(num_unread, "cannot be read (half written?)"),
+    ];
+    let left: Vec<String> = left.into_iter().flatten().collect();
+    if !left.is_empty() {
         found.notes.push(format!(
             "of {num_files} files of completions {} count: {}",
             found.files.len(),
-            left.into_iter().flatten().collect::<Vec<_>>().join("; ")
+            left.join("; ")
         ));
-    }
-    if state.is_none() && found.files.len() > 1 {
-        found.notes.push(
-            "without it nothing says which files hold an evaluation: leave those out if there were any"
-                .to_owned(),
-        );
     }
     Ok(())
 }
@@ -246,9 +321,14 @@ fn figures(state: &State) -> BTreeMap<u64, Map<String, Value>> {
     figures
 }
 
+/// Whether figures are of a run with a sieve.
+fn is_sieved(row: &Map<String, Value>) -> bool {
+    row.keys().any(|name| name.starts_with("groups/"))
+}
+
 /// Adds our names beside TRL's. Without a sieve everything that was generated is trained on.
 pub(crate) fn add_our_names(row: &mut Map<String, Value>) {
-    let is_sieved = row.keys().any(|name| name.starts_with("groups/"));
+    let is_sieved = is_sieved(row);
     let of_all = [("reward", "all/critic/score/mean"), ("frac_reward_zero_std", "all/frac_reward_zero_std")];
     let of_all = of_all.into_iter().filter(|_| !is_sieved);
     for (theirs, ours) in aliases().chain([("reward", "critic/score/mean")]).chain(of_all) {
@@ -260,40 +340,30 @@ pub(crate) fn add_our_names(row: &mut Map<String, Value>) {
 
 /// Looks whether the plain sum of the scores is the reward that TRL logged. Its tables have no total, and no
 /// weights.
-fn find_weights(found: &mut Found) -> Result<(), Fault> {
-    if found.rewards.as_ref().is_some_and(|names| names.len() == 1) {
-        found.is_plain_sum = true;
-        return Ok(());
-    }
-    let mut num_alike = 0;
-    for file in &found.files {
-        let Some(logged) = found.figures.get(&file.step).and_then(|row| row.get("reward")?.as_f64()) else {
-            continue;
-        };
-        let rows = rows(&file.path, file.step, found.rewards.as_deref(), true)?;
-        let rewards: Vec<f64> =
-            rows.iter().map(|row| row.reward).filter(|reward| reward.is_finite()).collect();
-        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-        if (mean - logged).abs() > 1e-4 * (1.0 + logged.abs()) {
-            found.notes.push(
-                "the reward functions have weights, which TRL does not write down: `reward` is left out; name one function with --metric".to_owned(),
-            );
-            return Ok(());
-        }
-        num_alike += 1;
-        if num_alike == 4 {
-            break;
-        }
-    }
+fn find_weights(state: Option<&State>, found: &mut Found) -> Result<(), Fault> {
     let names = match (&found.rewards, found.files.first()) {
+        (Some(names), _) => names.clone(),
         (None, Some(file)) => score_names(&file.path)?,
-        _ => Vec::new(),
+        (None, None) => return Ok(()),
     };
-    found.is_plain_sum = num_alike > 0 || names.len() == 1;
+    // Means over the same completions add up as the rewards do.
+    let agrees = |entry: &Map<String, Value>| {
+        let reward = entry.get("reward")?.as_f64()?;
+        let means: Option<Vec<f64>> =
+            names.iter().map(|name| entry.get(&format!("rewards/{name}/mean"))?.as_f64()).collect();
+        Some((means?.iter().sum::<f64>() - reward).abs() <= 1e-4 * (1.0 + reward.abs()))
+    };
+    let agreed: Vec<bool> = state.iter().flat_map(|state| &state.log).filter_map(agrees).collect();
+    found.is_plain_sum =
+        if agreed.is_empty() { names.len() == 1 } else { agreed.iter().all(|agrees| *agrees) };
     if !found.is_plain_sum && !found.files.is_empty() {
-        found.notes.push(
-            "several columns may be rewards, and nothing says how they add up: `reward` is left out; name one with --metric".to_owned(),
-        );
+        let why = if agreed.is_empty() {
+            "nothing says which columns are rewards, and how they add up"
+        } else {
+            "the reward functions do not add up to the reward that TRL logged (they have weights, or left completions \
+             unscored)"
+        };
+        found.notes.push(format!("{why}: `reward` is left out, and `advise` needs a `--metric`"));
     }
     Ok(())
 }

@@ -5,14 +5,14 @@
 //! no id.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use tamis_data::dumped::DumpedRow;
-use tamis_data::records::Records;
 
-use super::{Found, SourceFile, count_members, entries, numbered, prompt_number, stamp};
+use super::{Found, SourceFile, Stamp, count_members, entries, numbered, prompt_number, stamp};
 use crate::Fault;
+use crate::compare::series::{read_number, read_object};
 use crate::repeats::split_prompts;
 
 const NAME: &str = "verl";
@@ -47,28 +47,86 @@ impl<'row> Session<'row> {
     }
 }
 
-/// What verl dumped into a folder: files that are called by their step, and nothing else of rows.
-pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
-    if !path.is_dir() {
-        return Ok(None);
-    }
+/// The dumps in a folder: files that are called by their step.
+fn dumps(path: &Path) -> Vec<SourceFile> {
     let step_of = |path: &Path| path.file_name()?.to_str()?.strip_suffix(".jsonl")?.parse().ok();
-    let mut files: Vec<SourceFile> = entries(path)
-        .into_iter()
-        .filter(|path| path.is_file())
-        .filter_map(|path| Some(SourceFile { step: step_of(&path)?, path }))
-        .collect();
+    let files = entries(path).into_iter().filter(|path| path.is_file());
+    let mut files: Vec<SourceFile> =
+        files.filter_map(|path| Some(SourceFile { step: step_of(&path)?, path })).collect();
     files.sort_by_key(|file| file.step);
-    let Some(first) = files.first() else { return Ok(None) };
-    if !matches!(Records::open(&first.path)?.next(), Some(Ok(record)) if is_row(&record.values)) {
-        return Ok(None);
-    }
+    files
+}
+
+/// Every file of verl's at a path.
+pub(super) fn files(path: &Path) -> Vec<Stamp> {
+    dumps(path).iter().map(|file| stamp(&file.path)).collect()
+}
+
+/// What verl dumped into a folder.
+pub(super) fn look(path: &Path) -> Option<Found> {
+    let mut files = dumps(path);
     let seen = files.iter().map(|file| stamp(&file.path)).collect();
-    let notes = vec![
-        "verl's dumps hold what was trained on: what its filter dropped, token counts and ends are not in them"
-            .to_owned(),
-    ];
-    Ok(Some(Found { system: NAME, files, seen, notes, is_plain_sum: true, ..Found::default() }))
+    let mut first = None;
+    for file in &files {
+        if let Some(row) = Lines::open(&file.path).ok().and_then(|mut lines| lines.next()) {
+            first = row.ok().map(|(_, row)| row);
+            break;
+        }
+    }
+    if !first.is_some_and(|row| is_row(&row)) {
+        return None;
+    }
+    let num_files = files.len();
+    files.retain(|file| is_whole(&file.path));
+    let mut notes = Vec::new();
+    if files.len() < num_files {
+        notes.push(format!(
+            "{} of {num_files} files are empty or end in half a row: left out",
+            num_files - files.len()
+        ));
+    }
+    notes.push(if files.first().is_some_and(|file| file.step == 0) {
+        "there is a file of step 0, so these are validations (`trainer.validation_data_dir`), and not what was trained on"
+            .to_owned()
+    } else {
+        "verl's dumps hold what was trained on: what its filter dropped, token counts and ends are not in them".to_owned()
+    });
+    Some(Found { system: NAME, files, seen, notes, is_plain_sum: true, ..Found::default() })
+}
+
+/// Whether a file ends with a whole line.
+fn is_whole(path: &Path) -> bool {
+    tamis_file::read_end(path, 1).is_ok_and(|(end, _)| end == b"\n")
+}
+
+/// The rows of a file. Python writes numbers that are not finite, which JSON does not have.
+struct Lines {
+    path: PathBuf,
+    lines: std::iter::Enumerate<std::vec::IntoIter<String>>,
+}
+
+impl Lines {
+    fn open(path: &Path) -> Result<Self, Fault> {
+        let text = tamis_file::read_text(path, u64::MAX).map_err(|cause| {
+            Fault::failed(format!("failed to read {}", path.display())).with_source(cause)
+        })?;
+        let lines: Vec<String> = text.lines().map(ToOwned::to_owned).collect();
+        Ok(Self { path: path.to_owned(), lines: lines.into_iter().enumerate() })
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<(String, Map<String, Value>), Fault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (place, line) = self.lines.find(|(_, line)| !line.trim().is_empty())?;
+        let place = format!("{}, line {}", self.path.display(), place + 1);
+        Some(match read_object(&line) {
+            Ok(row) => Ok((place, row)),
+            Err(error) => Err(Fault::failed(format!("{place}: no JSON object: {error}"))
+                .with_hint("take the row out, or the file")),
+        })
+    }
 }
 
 /// The trajectories of a file. Without a key a group is the rows of one prompt.
@@ -77,17 +135,18 @@ pub(super) fn rows(path: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
     let mut names: Vec<String> = Vec::new();
     let mut sessions: HashMap<(String, u64), (usize, u64)> = HashMap::new();
     let mut is_by_prompt = true;
-    for record in Records::open(path)? {
-        let record = record?;
-        let values = &record.values;
+    for line in Lines::open(path)? {
+        let (place, row) = line?;
+        let values = &row;
         let text = |column: &str| values.get(column).and_then(Value::as_str).unwrap_or_default().to_owned();
         if !is_row(values) {
-            return Err(Fault::failed(format!("{}: it is no row of verl's dumps", record.place))
+            return Err(Fault::failed(format!("{place}: it is no row of verl's dumps"))
                 .with_hint("rows of `trainer.rollout_data_dir` have `input`, `output`, `score` and `step`"));
         }
         let score = |name: &str| match values.get(name)? {
             Value::Bool(is_right) => Some(f64::from(u8::from(*is_right))),
-            other => other.as_f64(),
+            Value::String(text) if text == "NaN" => Some(f64::NAN),
+            other => read_number(other),
         };
         let mut row = DumpedRow {
             step,

@@ -172,7 +172,10 @@ fn of_member(member: &Member, look: Look) -> String {
     }
     let (all, written) = member.num_tokens;
     let tokens = if all == written { all.to_string() } else { format!("{all}, {written} of the policy") };
-    fact("tokens", tokens);
+    // Another trainer's files do not say it.
+    if all > 0 {
+        fact("tokens", tokens);
+    }
     if member.finish_reason == "length" {
         fact("ended", "cut at the limit".to_owned());
     }

@@ -74,7 +74,7 @@ fn facts(run: &Run) -> Vec<Fact> {
         (in_files > 0).then_some(in_files as f64)
     });
     add(
-        "Generated",
+        if run.other.is_some() { "In its files" } else { "Generated" },
         counted.map(|count| {
             let groups = sum("groups/generated")
                 .map_or_else(String::new, |groups| format!(" in {} groups", number(groups)));

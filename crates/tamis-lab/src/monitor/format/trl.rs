@@ -28,7 +28,11 @@ impl Counter {
         let Some(total) = total(rest, "%|") else { return };
         let done = rest.rsplit_once("| ").and_then(|(_, rest)| number(rest)).map_or(0, |(done, _)| done);
         if *self.total.get_or_insert(total) == total {
-            self.bar = self.bar.max(done);
+            if done < self.bar {
+                // The run was started again.
+                self.last = done;
+            }
+            self.bar = done;
         }
     }
 
@@ -89,6 +93,20 @@ mod tests {
         // An evaluation has a bar of its own, and other bars have titles.
         counter.follow_bar("100%|██████████| 64/64 [00:01<00:00, 99.67it/s]");
         counter.follow_bar("Map: 100%|██████████| 64/64 [00:00<00:00, 4000 examples/s]");
+        // The run is started again from the checkpoint of step 8, and its output appended.
+        let mut again = Counter::default();
+        for text in [
+            "100%|█| 20/20 [00:02<00:00]",
+            line,
+            "  0%| | 0/20 [00:00<?]",
+            " 45%|█| 9/20 [00:02<00:00]",
+            line,
+        ] {
+            again.follow_bar(text);
+            let facts = again.read(text);
+            assert!(facts.is_empty() || step(&facts).is_some());
+        }
+        assert_eq!((again.last, again.bar), (9, 9));
         let facts = counter.read("{'eval_loss': 0.5, 'eval_reward': 0.75, 'epoch': 0.5}");
         let Fact::Trained { step: 11, values } = &facts[1] else { panic!("{facts:?}") };
         assert_eq!(values.get("eval_reward"), Some(&0.75));
