@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import queue
 import re
 from collections import Counter
@@ -86,8 +85,6 @@ class SievedLoop(_AsyncRolloutLoop):
         values = metric_values(
             self._metric, self.reward_func_names, rewards, num_tokens, lambda rewards: weighted_sums(rewards, weights)
         )
-        # As the scheduler has them: infinities are no values.
-        values = [value if math.isfinite(value) else math.nan for value in values]
         await self._send(Seen(group.group_id, values, sum(num_tokens)))
         if self._filter is not None and not self._filter.judge([values])[0].kept:
             return []

@@ -7,7 +7,7 @@ from typing import Any
 
 TESTED = "1.0.0, 1.6.0, 1.9.2, 1.13.0 and 1.16.0"
 """Versions of TRL that this module is tested with."""
-TESTED_ASYNCHRONOUS = "1.16.0"
+TESTED_ASYNCHRONOUS = "1.13.0 and 1.16.0"
 """The same for its `AsyncGRPOTrainer`."""
 
 
