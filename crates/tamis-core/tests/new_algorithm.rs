@@ -55,8 +55,14 @@ fn no_other_source_asks_for_an_algorithm_by_name() {
             }
         });
     }
-    let allowed = NAMED.map(|(path, family)| (path.to_owned(), family));
-    assert_eq!(found, BTreeSet::from(allowed), "sources that name an algorithm, against those that may");
+    // The kernel is built and tested without any satellite, too.
+    let is_here = |(path, _): &(&str, &str)| crates.join(path.split('/').next().unwrap_or(path)).exists();
+    let allowed = NAMED.into_iter().filter(is_here).map(|(path, family)| (path.to_owned(), family));
+    assert_eq!(
+        found,
+        allowed.collect::<BTreeSet<_>>(),
+        "sources that name an algorithm, against those that may"
+    );
 }
 
 /// Whether a line names a variant of an enum, as in `Advantage::Grpo`.
