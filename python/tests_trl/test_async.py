@@ -2,6 +2,7 @@
 vLLM's package (it is spoken to over HTTP only), and the attention kernel."""
 
 import asyncio
+import functools
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ from unittest import mock
 import safetensors.torch
 import torch
 from accelerate import PartialState
+from datasets import Dataset
 from packaging.version import Version
 from toy import TRL, Case, data, digit, model, row_of, tool_tokenizer
 
@@ -61,6 +63,16 @@ class World:
 
     def get_reward(self):
         return 1.0
+
+
+class Factory:
+    def __call__(self):
+        return World()
+
+
+def trl_rows(number):
+    """What TRL makes if an environment has the data."""
+    return Dataset.from_dict({"prompt": [[{"role": "user", "content": ""}]] * number})
 
 
 def has_signal(row):
@@ -326,6 +338,16 @@ class LoopTests(AsyncCase):
         rewards = [(World, 1.0), (World, 0.0), None, None]
         self.assertEqual(len(self.score(loop, self.group(given, env_rewards=rewards))), 4)
 
+    def test_a_factory_that_is_no_class(self):
+        """Only the loop knows what it makes."""
+        for factory in (lambda: World(), functools.partial(World)):
+            loop = self.loop([first], environment_factory=factory, metric="World")
+            given = [(1, 0), (0, 0), (0, 0), (0, 0)]
+            self.assertEqual(self.score(loop, self.group(given, env_rewards=[(World, 1.0)] * 4)), [])
+            self.loop([first], environment_factory=factory, metric="reward")
+            with self.assertRaisesRegex(AttachError, "no reward function 'nope'; there are first, World, length"):
+                self.loop([first], environment_factory=factory, metric="nope")
+
     def test_a_full_queue_is_waited_for(self):
         buffer = queue.Queue(1)
         loop = self.loop([first], buffer=buffer)
@@ -398,7 +420,7 @@ class RunTests(AsyncCase):
         second_half = self.made(max_steps=4)
         self.fit(second_half, resume_from_checkpoint=str(self.folder / "out" / "checkpoint-2"))
         self.assertEqual(second_half.rollout_worker.rows[0], noted[1] % 64)
-        self.assertEqual(second_half._groups_before_resume, len(trained))
+        self.assertEqual(second_half._groups_before_resume, len([group for group in trained if group < noted[1]]))
         rows = second_half.rollout_worker.rows
         self.assertTrue(all(has_signal(rows[group]) for group in second_half._trained_groups))
         totals = second_half.sieve.totals
@@ -414,7 +436,8 @@ class RunTests(AsyncCase):
         with_sieve = self.made(max_steps=2, save_strategy="steps", save_steps=1)
         self.fit(with_sieve, resume_from_checkpoint=str(checkpoint))
         self.assertEqual(with_sieve.rollout_worker.rows[0], noted)
-        num_trained = noted + len(with_sieve._trained_groups)
+        before = [group for group in with_sieve._trained_groups if noted + group < self.noted(2)]
+        num_trained = noted + len(before)
         self.assertGreater(self.noted(2), num_trained)
         # TRL alone goes on, and what it hands on of the sieve is not of its own checkpoint.
         alone = self.made(filter=False, max_steps=3, save_strategy="steps", save_steps=1)
@@ -426,17 +449,55 @@ class RunTests(AsyncCase):
         self.fit(resumed, resume_from_checkpoint=str(self.folder / "out" / "checkpoint-2"))
         self.assertEqual(resumed._groups_before_resume, num_trained)
 
-    def test_what_a_resumed_run_does_not_make_again(self):
-        sieve = self.made().sieve
+    def fed(self, groups, **keywords):
+        """A sieve that has read these groups, each kept or not, and then a row."""
         rows = [[0.0] * 4, [0.0, 1.0, 0.0, 0.0]]
-        sieve._queue = queue.Queue()
-        for group, is_kept in ((1, 1), (0, 0), (4, 1), (2, 1), (5, 0), (6, 1)):
-            sieve._queue.put(Seen(group, rows[is_kept], 8))
-        sieve._queue.put("a row")
-        self.assertEqual(sieve.get(), "a row")
+        trainer = self.made(**keywords)
+        trainer.sieve._queue = queue.Queue()
+        for group, is_kept in groups:
+            trainer.sieve._queue.put(Seen(group, rows[is_kept], 8))
+        trainer.sieve._queue.put("a row")
+        self.assertEqual(trainer.rollout_queue.qsize(), len(groups) + 1)
+        self.assertEqual(trainer.rollout_queue.get_nowait(), "a row")
+        with self.assertRaises(queue.Empty):
+            trainer.rollout_queue.get_nowait()
+        self.assertTrue(trainer.rollout_queue.empty())
+        return trainer
+
+    def test_what_a_resumed_run_does_not_make_again(self):
+        sieve = self.fed(((1, 1), (0, 0), (4, 1), (2, 1), (5, 0), (6, 1))).sieve
         self.assertEqual(sieve.over(set()), {0, 5})
         self.assertEqual(sieve.over({4}), {1, 0, 4, 5})
         self.assertEqual(sieve.over({6, 1}), {1, 0, 4, 2, 5, 6})
+
+    def test_every_group_is_counted_over_passes_of_the_data(self):
+        groups = [(group, int(group % 5 == 2)) for group in range(4 * 64 + 3)]
+        kept = {group for group, is_kept in groups if is_kept}
+        trainer = self.fed(groups)
+        self.assertEqual(trainer.sieve._dropped, {group for group, _ in groups} - kept)
+        counts = {
+            place: {"groups": num, "trajectories": 4 * num, "tokens": 8 * num}
+            for place, num in (("generated", 259), ("trained", len(kept)), ("dropped", 259 - len(kept)))
+        }
+        self.assertEqual(trainer.sieve.totals, counts | {"dropped/all_wrong": counts["dropped"]})
+        metrics = trainer._metrics["train"]
+        self.assertEqual(sum(part for part, _ in metrics["train/filter_rate"]), 259 - len(kept))
+        self.assertEqual(sum(part for part, _ in metrics["all/pass_rate"]), len(kept))
+        self.assertEqual(sum(whole for _, whole in metrics["all/pass_rate"]), 4 * 259)
+
+    def test_groups_that_are_made_again_count_once(self):
+        """Of five trained groups two come before the first gap, which the resumed run starts with."""
+        trainer = self.fed(((0, 1), (1, 0), (2, 1), (5, 1), (6, 1), (7, 1), (4, 1), (3, 0)))
+        trainer._trained_groups = trained = {0, 2, 5, 6, 7}
+        trainer._groups_before_resume = 10
+        self.assertEqual(trainer.sieve.over(trained), {0, 1, 2, 3, 5, 6, 7})
+        base = trainer_module.AsyncGRPOTrainer
+        with mock.patch.object(base, "_save_checkpoint", lambda it, model, trial: seen.append(it._trained_groups)):
+            seen = []
+            trainer._save_checkpoint(None, None)
+        self.assertEqual(seen, [{0, 1, 2, 3, 5, 6, 7}])
+        self.assertIs(trainer._trained_groups, trained)
+        self.assertEqual(trainer.sieve.state()["trained"], 12)
 
     def test_a_stale_group_does_not_hold_the_place(self):
         trainer = self.fit(self.made(max_steps=4, max_staleness=0, save_strategy="steps", save_steps=4))
@@ -461,53 +522,81 @@ class RunTests(AsyncCase):
         class Wrong(Threaded):
             answers = staticmethod(lambda row, member: "x")
 
-        for schedule, number, texts in (
-            (None, 20, ["after 20 groups, none of them kept (max_num_gen_batches = 10)"]),
-            ({"max_num_gen_batches": 3, "gen_batch_size": 5}, 15, ["after 15 groups", "(max_num_gen_batches = 3)"]),
-            ({"max_num_gen_batches": None}, 64, ["after 64 groups: no group was kept in all of epoch 1"]),
-        ):
-            with self.subTest(schedule):
-                trainer = self.made(worker=Wrong, sieve={"schedule": schedule})
-                with self.assertRaises(NothingKept) as raised:
-                    self.fit(trainer)
-                message = str(raised.exception)
-                for text in [*texts, f"{number:>11}  100.0%  all wrong", "`train_dataset`"]:
-                    self.assertIn(text, message)
-                self.assertEqual(raised.exception.diagnosis["tally"]["groups"], number)
-                for text in ("round", "rollouts/", "data.", "of 1 groups", "in step"):
-                    self.assertNotIn(text, message)
-                self.assertEqual(trainer.state.global_step, 0)
-                self.assertFalse(trainer.rollout_worker._thread.is_alive())
+        trainer = self.made(worker=Wrong, sieve={"schedule": {"max_num_gen_batches": 3, "gen_batch_size": 5}})
+        with self.assertRaises(NothingKept) as raised:
+            self.fit(trainer)
+        message = str(raised.exception)
+        first = "stopped: none of 15 groups in a row was kept (max_num_gen_batches = 3, gen_batch_size = 5)"
+        self.assertEqual(message.splitlines()[0], first)
+        for text in ("by `reward`, of 15 groups", "         15  100.0%  all wrong", "`train_dataset`"):
+            self.assertIn(text, message)
+        for text in ("round", "rollouts/", "data.", "of 1 groups", "in step"):
+            self.assertNotIn(text, message)
+        told = raised.exception.diagnosis
+        self.assertEqual((told["tally"]["groups"], told["tally"]["all_wrong"]), (15, 15))
+        self.assertEqual((told["rounds"], told["max_num_gen_batches"], told["gen_batch_size"]), (3, 3, 5))
+        self.assertTrue(told["recommendations"])
+        self.assertEqual(trainer.state.global_step, 0)
+        self.assertFalse(trainer.rollout_worker._thread.is_alive())
 
-    def test_the_limit_is_between_kept_groups(self):
-        """Of 16 rows one has signal. Groups that generate at once may overtake each other by three places."""
+    def test_the_limit(self):
+        for schedule, samples, limit in (
+            (None, 4, 320),
+            ({"max_num_gen_batches": 10}, 4, 320),
+            ({"max_num_gen_batches": 2}, 4, 64),
+            ({"gen_batch_size": 1}, 4, 10),
+            ({"max_num_gen_batches": 2, "gen_batch_size": 3}, 4, 6),
+            (None, 160, 400),
+        ):
+            with self.subTest(schedule, samples=samples):
+                groups = [(0, 0), (1, 1), *((group, 0) for group in range(2, limit + 1))]
+                keywords = {"sieve": {"schedule": schedule}, "per_device_train_batch_size": samples}
+                sieve = self.fed(groups, **keywords).sieve
+                sieve._queue.put(Seen(999, [0.0] * 4, 8))
+                with self.assertRaisesRegex(NothingKept, f"none of {limit} groups in a row was kept"):
+                    sieve.get_nowait()
+
+    def test_a_healthy_run_does_not_end(self):
+        """Of 16 rows one has signal, and a step has one group."""
 
         class Rare(Threaded):
             answers = staticmethod(lambda row, member: WANTS[row] if row % 16 == 9 and member % 2 else "x")
 
-        trainer = self.fit(self.made(worker=Rare, sieve={"schedule": {"max_num_gen_batches": 11}}))
-        self.assertGreater(trainer.sieve.totals["generated"]["groups"], 80)
-        trainer = self.made(worker=Rare, sieve={"schedule": {"max_num_gen_batches": 4}})
-        with self.assertRaisesRegex(NothingKept, "after 8 groups"):
-            self.fit(trainer)
+        trainer = self.fit(self.made(worker=Rare, per_device_train_batch_size=4))
+        self.assertEqual(trainer.state.global_step, 3)
+        self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 30)
 
     def test_other_settings_at_resume(self):
         self.fit(self.made(max_steps=1, save_strategy="steps", save_steps=1))
         folder = self.folder / "out" / "checkpoint-1"
         for keywords, text in (
             ({"filter": {"kind": "mean_range", "low": 0.1, "high": 0.9}}, "`filter` is "),
-            ({"sieve": {"schedule": {"max_num_gen_batches": 5}}}, "`max_num_gen_batches` is "),
+            ({"sieve": {"metric": "digit"}}, "`metric` is digit and was reward"),
+            ({"num_generations": 2}, "`num_generations` is 2 and was 4"),
             ({"rows": data(70, chat=True)}, "`rows` is 70 and was 64"),
         ):
             with self.subTest(text), self.assertRaises(AttachError) as raised:
                 self.fit(self.made(**keywords), resume_from_checkpoint=str(folder))
             self.assertIn("the checkpoint's sieve has other settings: ", str(raised.exception))
             self.assertIn(text, str(raised.exception))
+        for keywords in (
+            {"sieve": {"schedule": {"max_num_gen_batches": 50, "gen_batch_size": 7}}},
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
+        ):
+            with self.subTest(keywords):
+                resumed = self.fit(self.made(max_steps=2, **keywords), resume_from_checkpoint=str(folder))
+                self.assertEqual(resumed.state.global_step, 2)
         state = json.loads((folder / "trainer_state.json").read_text())
         del state["stateful_callbacks"]["TamisSieve"]["attributes"]["saved"]["trained"]
         (folder / "trainer_state.json").write_text(json.dumps(state))
         with self.assertRaisesRegex(AttachError, "the checkpoint's state of the sieve cannot be read"):
             self.fit(self.made(), resume_from_checkpoint=str(folder))
+
+    def test_rows_that_trl_makes_are_not_compared(self):
+        """Their number is that of a step's samples."""
+        rows = trl_rows(8)
+        sieve = self.made(rows=rows).sieve
+        self.made(rows=trl_rows(6)).sieve.restore(sieve.state())
 
     def test_what_goes_to_the_other_process(self):
         trainer = self.made(filter={"kind": "mean_range", "low": 0.1, "high": 0.9}, sieve={"metric": "digit"})
@@ -524,10 +613,13 @@ class PageTests(AsyncCase):
     def test_the_line_of_the_page(self):
         page = (Path(__file__).parents[2] / "docs/sieve-in-trl.md").read_text()
         (line,) = re.findall(r"AsyncGRPOConfig\(\"out\"\), data\)\n(tamis\.trl\.attach\(.*\))\n", page)
-        trainer = self.made(filter=False)
+        # As many groups a step as the settings of TRL have: one.
+        trainer = self.made(filter=False, num_generations=8)
         exec(line, {"tamis": tamis, "trainer": trainer})
-        self.assertEqual(trainer.sieve.settings["max_num_gen_batches"], {"rounds": 10})
-        self.assertEqual(trainer.sieve.settings["gen_batch_size"], 2)
+        settings = trainer.sieve.settings
+        limit = settings["max_num_gen_batches"] * settings["gen_batch_size"]
+        self.assertEqual((settings["max_num_gen_batches"], limit), (10, 320))
+        self.assertIn(f"or {settings['gen_batch_size']} if these are fewer: with the lines above {limit} groups", page)
 
 
 class RefusalTests(AsyncCase):
@@ -551,14 +643,16 @@ class RefusalTests(AsyncCase):
             ((), {"seed": "x"}, "`seed` is of type str"),
             ((), {"schedule": {"on_limit": "keep_dropped"}}, "`schedule.on_limit: keep_dropped`: there is no batch"),
             ((), {"schedule": {"filter": "variance"}}, "`schedule.filter`: it is an argument of `attach`"),
-            ((), {"schedule": {"max_num_gen_batches": 0}}, "`schedule`: "),
-            ((), {"schedule": {"max_rounds": 4}}, "`schedule`: "),
+            ((), {"schedule": {"max_num_gen_batches": 0}}, "`schedule.max_num_gen_batches` is 0: give a whole"),
+            ((), {"schedule": {"max_num_gen_batches": None}}, "`schedule.max_num_gen_batches` is None: give"),
+            ((), {"schedule": {"gen_batch_size": True}}, "`schedule.gen_batch_size` is True: give"),
+            ((), {"schedule": {"gen_batch_size": "4"}}, "`schedule.gen_batch_size` is '4': give"),
         ):
             with self.subTest(reason):
                 told = self.reasons(trainer, *arguments, **keywords)
                 self.assertEqual(len([line for line in told if line.startswith("`")]), 1, told)
                 self.assertIn(reason, told[0])
-        for key in tamis.trl.asynchronous._UNSCHEDULED:
+        for key in ("mode", "refill", "surplus", "total_steps", "n", "max_rounds"):
             with self.subTest(key):
                 (told,) = self.reasons(trainer, schedule={key: 1})
                 self.assertIn(f"`schedule.{key}`: TRL draws prompts and trains on groups as they come", told)
@@ -570,8 +664,9 @@ class RefusalTests(AsyncCase):
         for change, reason in (
             (lambda it: setattr(it.rollout_worker, "_loop_cls", Own), "TRL's own rollout loop, and this is Own"),
             (lambda it: setattr(it, "rollout_worker", SimpleNamespace()), "rollout loop, and this is SimpleNamespace"),
+            (lambda it: setattr(it.rollout_worker, "_process", object()), "`rollout_worker` was started"),
             (lambda it: setattr(it, "is_in_train", True), "`train()` is running"),
-            (lambda it: setattr(it.args, "num_generations", 1), "`num_generations` is 1"),
+            (lambda it: it.rollout_worker._loop_kwargs.update(num_generations=1), "`num_generations` is 1"),
             (lambda it: setattr(it, "train_dataset", it.train_dataset.to_iterable_dataset()), "no length"),
         ):
             with self.subTest(reason):
@@ -583,13 +678,36 @@ class RefusalTests(AsyncCase):
         with self.assertRaisesRegex(AttachError, "has a sieve already"):
             tamis.trl.attach(trainer)
 
+    def test_subclasses(self):
+        def own(self, *arguments):
+            return getattr(super(type(self), self), name)(*arguments)
+
+        for name, is_refused in (("get_train_dataloader", True), ("_prepare_inputs", False)):
+            trainer = self.made(filter=False)
+            trainer.__class__ = type("Own", (AsyncGRPOTrainer,), {name: own})
+            if is_refused:
+                (told,) = self.reasons(trainer)
+                self.assertIn("Own.get_train_dataloader is your own", told)
+            else:
+                tamis.trl.attach(trainer)
+
+    def test_a_worker_of_your_own(self):
+        """One of TRL's class, made with only what it needs."""
+        trainer = self.made(filter=False)
+        for given, n in (({"num_generations": 6}, 6), ({}, 8)):
+            worker = worker_module.AsyncRolloutWorker(reward_funcs=[digit], dataset=trainer.train_dataset, **given)
+            trainer = self.made(filter=False)
+            trainer.rollout_worker, trainer.rollout_queue = worker, worker.rollout_buffer
+            tamis.trl.attach(trainer, metric="digit")
+            self.assertEqual(trainer.sieve.settings["num_generations"], n)
+
     def test_all_at_once(self):
         trainer = self.made(filter=False)
         trainer.is_in_train = True
         schedule = {"mode": "rounds", "surplus": "carry", "on_limit": "duplicate", "max_num_gen_batches": 0}
         told = self.reasons(trainer, {"kind": "top_k", "k": 2}, metric="nope", record="r", seed=3, schedule=schedule)
         starts = ["`train()`", "`record`", "`seed`", "`metric`", "`filter: top_k`", "`schedule.mode`"]
-        starts += ["`schedule.surplus`", "`schedule.on_limit: duplicate`", "`schedule`: "]
+        starts += ["`schedule.surplus`", "`schedule.on_limit: duplicate`", "`schedule.max_num_gen_batches` is 0"]
         self.assertEqual([start for start in starts if not any(line.startswith(start) for line in told)], [])
 
     def test_names_of_rewards(self):
@@ -598,6 +716,10 @@ class RefusalTests(AsyncCase):
             (World, ["digit", "World"]),
             ({"a": World, "b": World, "c": dict}, ["digit", "World"]),
             (None, ["digit"]),
+            (functools.partial(World), ["digit", "World"]),
+            ({"a": functools.partial(dict, a=1)}, ["digit"]),
+            (Factory(), None),
+            (lambda: World(), None),
         ):
             worker._loop_kwargs["environment_factory"] = factory
             self.assertEqual(tamis.trl.asynchronous._reward_names(worker), names)

@@ -190,6 +190,19 @@ class MetricTests(Case):
         self.assertIn("4", trainer.sieve.report["text"])
 
 
+class NameTests(Case):
+    def test_each_is_there_once(self):
+        numbered = tamis.trl.rows.numbered
+        for names, expected in (
+            (["a", "b"], ["a", "b"]),
+            (["a", "a", "b", "a"], ["a", "a_2", "b", "a_3"]),
+            (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
+            (["a_2", "a", "a", "a_2"], ["a_2", "a", "a_3", "a_2_2"]),
+            ([], []),
+        ):
+            self.assertEqual(numbered(names), expected)
+
+
 class Processes:
     """What processes of a number say to each other, each on a thread of its own."""
 

@@ -276,6 +276,9 @@ class Case(unittest.TestCase):
         self.assertGreater(generated, 0)
         for name in ("duplicated", "replayed"):
             totals.pop(name, None)
+        parts = [totals.pop(name) for name in list(totals) if name.startswith("dropped/")]
+        if parts:
+            self.assertEqual(totals["dropped"], sum(parts))
         self.assertEqual(generated, sum(totals.values()), totals)
 
 

@@ -9,9 +9,11 @@ which groups are over.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
+import itertools
 import logging
 import queue
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,33 +27,14 @@ from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker,
 from trl.trainer.utils import get_callable_name
 
 from .._native import Filter
-from ..errors import ConfigError
-from ..schedule import (
-    BeginStep,
-    Dispatched,
-    Judged,
-    Published,
-    RoundComplete,
-    Scheduler,
-    Scored,
-    StepReady,
-    Stop,
-    Trained,
-)
+from ..schedule import BeginStep, Dispatched, Scheduler, Scored, Stop
 from .errors import TESTED_ASYNCHRONOUS, AttachError, NothingKept
 from .refusals import make_filter, moved_methods, wrong_types
-from .resume import have_saved, restored, saved_in
+from .resume import have_saved, refuse, restored, saved_in
 from .rows import metric_values, numbered, weighted_sums
-from .sieve import Attached, restored_scheduler
+from .sieve import Attached, must_equal
 
 _log = logging.getLogger("tamis.trl")
-
-_UNSCHEDULED = (
-    *("mode", "refill", "granularity", "margin", "rounds_in_flight", "on_empty_round", "on_exhausted", "surplus"),
-    *("max_lag", "screen_first", "order", "early_updates", "selector", "train_batch_size", "n", "ppo_mini_batch_size"),
-    *("total_steps", "total_epochs"),
-)
-"""Keys of `schedule` that nothing here could follow."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +51,11 @@ class SievedLoop(_AsyncRolloutLoop):
 
     def __init__(self, *, sieve: tuple[Filter | None, str | None], **keywords: Any) -> None:
         super().__init__(**keywords)
-        self._filter, self._metric = sieve
+        # What a factory makes is known here at the latest, and so are the names of all rewards.
+        reasons: list[str] = []
+        self._filter, self._metric = make_filter(self.reward_func_names, *sieve, reasons)
+        if reasons:
+            raise AttachError("\n".join(reasons))
         # TRL has the rewards by name: of two functions of one name only the last one's.
         self.reward_func_names = numbered(self.reward_func_names)
 
@@ -100,32 +87,34 @@ class SievedLoop(_AsyncRolloutLoop):
 
 
 class AsyncSieve:
-    """The sieve of an `AsyncGRPOTrainer`, `trainer.sieve`: in TRL's queue it takes out what is for itself."""
+    """The sieve of an `AsyncGRPOTrainer`, `trainer.sieve`, and in place of TRL's queue: what is for itself it
+    takes out, and all else is the queue's."""
 
-    def __init__(self, trainer: Any, scheduler: Scheduler) -> None:
+    def __init__(self, trainer: Any, filter: Filter | None, settings: dict[str, Any]) -> None:
         self._trainer = trainer
-        self._scheduler = scheduler
-        # Of data that environments only start from, a pass may be very short.
-        self._pass = max(len(trainer.train_dataset), 10 * scheduler.settings["gen_batch_size"])
-        self._scheduler.set_num_prompts(self._pass)
-        self._scheduler.handle(BeginStep())
+        self._filter = filter
         self._queue = trainer.rollout_queue
         self._order: list[int] = []
         self._dropped: set[int] = set()
+        self._in_a_row: list[Seen] = []
         self._counts: Counter[str] = Counter()
+        self.settings = settings
+        """What was asked for: `filter` (None: every group is kept), `metric`, `num_generations` of the
+        rollout loop, and the limit in `max_num_gen_batches` and `gen_batch_size`."""
+        self.totals: dict[str, dict[str, int]] = {}
+        """Where every group went so far: each place with its groups, trajectories and tokens. `generated` is
+        `trained` and `dropped`; `dropped/REASON` are parts of that. `trained` are those that were handed to
+        the trainer: it may find some of their rows too old or too long. What is made again counts again."""
+        for place in ("generated", "trained", "dropped"):
+            self._add(place, 0, 0)
         self.num_trained = 0
-        """Groups that were trained on when the last checkpoint was saved."""
+        """Groups before the place of the last checkpoint that were trained on."""
 
-    @property
-    def totals(self) -> dict[str, dict[str, int]]:
-        """Where every group went so far: each place with its groups, trajectories, turns and tokens. `trained`
-        are those that were handed to the trainer: it may find some of their rows too old or too long."""
-        return self._scheduler.totals
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings of the scheduler."""
-        return self._scheduler.settings
+    def __getattr__(self, name: str) -> Any:
+        if name == "_queue":
+            # Of a sieve that is only being made, as by `copy`.
+            raise AttributeError(name)
+        return getattr(self._queue, name)
 
     def get(self, *arguments: Any, **keywords: Any) -> Any:
         """The next row to train on. Raises `queue.Empty` as the queue does, and `NothingKept`."""
@@ -133,33 +122,54 @@ class AsyncSieve:
             self._count(told)
         return told
 
-    def qsize(self) -> int:
-        size: int = self._queue.qsize()
-        return size
+    def get_nowait(self) -> Any:
+        """The same without waiting."""
+        return self.get(False)
+
+    def _add(self, place: str, num_groups: int, num_tokens: int) -> None:
+        counts = self.totals.setdefault(place, {"groups": 0, "trajectories": 0, "tokens": 0})
+        counts["groups"] += num_groups
+        counts["trajectories"] += num_groups * self.settings["num_generations"]
+        counts["tokens"] += num_tokens
 
     def _count(self, seen: Seen) -> None:
         metrics = self._trainer._metrics["train"]
-        number = self._scheduler.progress["prompts"]
+        verdict = (self._filter or Filter()).judge([seen.values])[0]
+        is_kept = self._filter is None or verdict.kept
+        for place in ["generated", "trained"] if is_kept else ["generated", "dropped", f"dropped/{verdict.reason}"]:
+            self._add(place, 1, seen.num_tokens)
+        self._counts.update(["groups/generated", "groups/kept" if is_kept else "groups/dropped"])
+        metrics["train/filter_rate"].append((float(not is_kept), 1.0))
+        if verdict.num_correct is not None:
+            metrics["all/pass_rate"].append((verdict.num_correct, verdict.num_scored))
+        if verdict.num_scored:
+            metrics["all/filter_metric/mean"].append((verdict.mean * verdict.num_scored, verdict.num_scored))
         self._order.append(seen.group)
-        is_exhausted = (number + 1) % self._pass == 0
-        steps = self._scheduler.progress["steps"]
-        commands = self._scheduler.handle(Dispatched([number], steps, is_exhausted))
-        commands += self._scheduler.handle(Scored(number, seen.values, num_tokens=seen.num_tokens))
-        for command in commands:
-            match command:
-                case Judged(kept=kept):
-                    self._counts.update(["groups/generated", "groups/kept" if kept else "groups/dropped"])
-                    metrics["train/filter_rate"].append((float(not kept), 1.0))
-                    if not kept:
-                        self._dropped.add(seen.group)
-                case RoundComplete(report={"tally": tally}):
-                    metrics["all/pass_rate"].append((tally["correct"], tally["rated"]))
-                    metrics["all/filter_metric/mean"].append((tally["metric_sum"], tally["scored"]))
-                case StepReady():
-                    for event in (Trained(), Published(steps + 1), BeginStep()):
-                        self._scheduler.handle(event)
-                case Stop(diagnosis=diagnosis):
-                    raise NothingKept(diagnosis | {"text": _in_a_row(diagnosis["text"])})
+        if is_kept:
+            self._in_a_row = []
+            return
+        self._dropped.add(seen.group)
+        self._in_a_row.append(seen)
+        if len(self._in_a_row) >= self.settings["max_num_gen_batches"] * self.settings["gen_batch_size"]:
+            dropped, self._in_a_row = self._in_a_row, []
+            raise NothingKept(self._diagnosis(dropped))
+
+    def _diagnosis(self, dropped: list[Seen]) -> dict[str, Any]:
+        """What the scheduler says of these groups: of a step that has them in one round."""
+        limit = {name: self.settings[name] for name in ("max_num_gen_batches", "gen_batch_size")}
+        size = {"train_batch_size": 1, "gen_batch_size": len(dropped), "n": self.settings["num_generations"]}
+        judge = self.settings["filter"] | {"metric": self.settings["metric"]}
+        scheduler = Scheduler(**size, filter=judge, mode="rounds", max_num_gen_batches=1)
+        commands = [*scheduler.handle(BeginStep()), *scheduler.handle(Dispatched(range(len(dropped))))]
+        for i, seen in enumerate(dropped):
+            commands += scheduler.handle(Scored(i, seen.values, num_tokens=seen.num_tokens))
+        (diagnosis,) = (command.diagnosis for command in commands if isinstance(command, Stop))
+        said = f"stopped: none of {len(dropped)} groups in a row was kept ("
+        said += ", ".join(f"{name} = {value}" for name, value in limit.items())
+        # Its first line is of rounds and steps, and there is no record to look into.
+        text = diagnosis["text"].partition("\n")[2].replace("look in rollouts/ ", "look ")
+        limit |= {"rounds": limit["max_num_gen_batches"], "step": self._trainer.state.global_step + 1}
+        return diagnosis | limit | {"text": f"{said})\n{text}"}
 
     def over(self, trained: set[int]) -> set[int]:
         """Groups that a resumed run does not make again, beside those: dropped ones, and what was read before
@@ -173,28 +183,30 @@ class AsyncSieve:
             self._trainer._metrics["train"][name].append(float(self._counts[name]))
         self._counts.clear()
 
+    def _compared(self) -> dict[str, Any]:
+        data = self._trainer.train_dataset
+        compared = {name: self.settings[name] for name in ("filter", "metric", "num_generations")}
+        # If an environment has the data, TRL makes rows without text, as many as a step has samples.
+        has_text = next(iter(data), {}).get("prompt") != [{"role": "user", "content": ""}]
+        return compared | {"rows": len(data) if has_text else None}
+
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, in plain types."""
+        """What a checkpoint keeps, in plain types. Groups in a row are counted anew after a resume."""
         return {
-            "scheduler": self._scheduler.snapshot(),
-            "data": {"rows": len(self._trainer.train_dataset)},
+            "totals": self.totals,
+            "settings": self._compared(),
             "trained": self.num_trained,
             "global_step": self._trainer.state.global_step,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from such a state. Raises `AttachError` if the settings or the data differ from those of
-        the state."""
-        self._scheduler = restored_scheduler(state, self.settings | {"rows": len(self._trainer.train_dataset)})
+        """Continues from such a state. Raises `AttachError` if the filter, its metric, `num_generations` or
+        the number of rows differ from those of the state."""
+        if self._queue is not None:
+            must_equal(self._compared(), state["settings"])
+        self.totals, self.num_trained = state["totals"], state["trained"]
         # TRL takes the place in the data for this.
-        self._trainer._groups_before_resume = state["trained"]
-
-
-def _in_a_row(text: str) -> str:
-    """The scheduler's text, for rounds of a group each and steps of one."""
-    text = re.sub(r"in step \d+: 0 of 1 groups kept after (\d+) rounds", r"after \1 groups, none of them kept", text)
-    text = re.sub(r"in step \d+: (.*) \((\d+) rounds\)", r"after \2 groups: \1", text)
-    return text.replace("look in rollouts/ ", "look ")
+        self._trainer._groups_before_resume = self.num_trained
 
 
 class TamisSieve(TrainerCallback, ExportableState):
@@ -208,8 +220,7 @@ class TamisSieve(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if saved := saved_in(state):
-            if reasons := restored(lambda: self._sieve.restore(saved)):
-                raise AttachError("\n".join(reasons))
+            refuse(restored(lambda: self._sieve.restore(saved)))
         elif state.global_step > 0:
             have_saved(self, state)
 
@@ -228,9 +239,12 @@ class SievedAsync(Attached):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         parent: Any = super()
         trained = self._trained_groups
-        self.sieve.num_trained = self._groups_before_resume + len(trained)
-        # TRL notes the first group that is not in this set. It counts epochs by the set too, so it gets it back.
-        self._trained_groups = trained | self.sieve.over(trained)
+        over = trained | self.sieve.over(trained)
+        # TRL notes this place: groups after it are made again, and counted then.
+        place = next(group for group in itertools.count() if group not in over)
+        self.sieve.num_trained = self._groups_before_resume + sum(group < place for group in trained)
+        # TRL counts epochs by the set too, so it gets it back.
+        self._trained_groups = over
         try:
             parent._save_checkpoint(model, trial)
         finally:
@@ -256,12 +270,20 @@ def attach_to_loop(trainer: Any, given: Mapping[str, Any]) -> None:
         loop = getattr(worker, "_loop_cls", type(worker))
         reasons.append(f"`rollout_worker`: the sieve comes before TRL's own rollout loop, and this is {loop.__name__}")
         worker = None
+    if getattr(worker, "_process", None) is not None:
+        reasons.append("`rollout_worker` was started: attach before it, for TRL starts it itself")
+    if cls.get_train_dataloader.__module__.partition(".")[0] != "trl":
+        reasons.append(f"{cls.__name__}.get_train_dataloader is your own, and what it reads has the sieve's messages")
     if getattr(trainer, "is_in_train", False):
         reasons.append("`train()` is running: attach before it")
-    num_generations, data = trainer.args.num_generations, trainer.train_dataset
+    num_generations = trainer.args.num_generations
+    if worker is not None:
+        # A worker of your own may have been made with another number, or with the loop's.
+        default = inspect.signature(_AsyncRolloutLoop.__init__).parameters["num_generations"].default
+        num_generations = worker._loop_kwargs.get("num_generations", default)
     if num_generations < 2:
         reasons.append("`num_generations` is 1: a group needs two members to differ")
-    if not hasattr(data, "__len__"):
+    if not hasattr(trainer.train_dataset, "__len__"):
         reasons.append("`train_dataset` has no length: load it as a `Dataset`, not as an `IterableDataset`")
     if given["record"] is not None:
         reasons.append("`record`: dropped completions stay in the rollout process, which has no part in TRL's steps")
@@ -270,34 +292,36 @@ def attach_to_loop(trainer: Any, given: Mapping[str, Any]) -> None:
     judge, metric = make_filter(_reward_names(worker), given["filter"], given["metric"], reasons)
     if judge is not None and judge.compares_groups:
         reasons.append(f"`filter: {judge.kind}` compares groups, and here each one is judged as it comes")
-        judge = None
     elif judge is not None and judge.kind == "within_group":
         reasons.append("`filter: within_group`: TRL computes a group's advantages before members can be left out")
     asked = dict(given["schedule"] or {})
-    for key in [key for key in asked if key in _UNSCHEDULED]:
-        asked.pop(key)
-        reasons.append(
-            f"`schedule.{key}`: TRL draws prompts and trains on groups as they come; `max_num_gen_batches` and "
-            "`gen_batch_size` are the keys that mean something here"
-        )
-    if asked.get("on_limit", "error") != "error":
-        reasons.append(f"`schedule.on_limit: {asked.pop('on_limit')}`: there is no batch to fill up: use `error`")
-    if asked.pop("filter", None) is not None:
-        reasons.append("`schedule.filter`: it is an argument of `attach`")
-    samples = trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps
-    asked.setdefault("gen_batch_size", max(samples * trainer.accelerator.num_processes // num_generations, 1))
-    named = None if judge is None else judge.settings | {"metric": metric or "reward"}
-    try:
-        # A step is one kept group, so the limit holds from each kept one to the next.
-        scheduler = Scheduler(
-            train_batch_size=1, n=max(num_generations, 2), filter=named, mode="deficit", granularity=1, **asked
-        )
-    except (ConfigError, TypeError) as error:
-        reasons.append(f"`schedule`: {error}")
+    for key, value in asked.items():
+        if key == "filter":
+            reasons.append("`schedule.filter`: it is an argument of `attach`")
+        elif key not in ("max_num_gen_batches", "gen_batch_size", "on_limit"):
+            reasons.append(
+                f"`schedule.{key}`: TRL draws prompts and trains on groups as they come; `max_num_gen_batches` and "
+                "`gen_batch_size` are the keys that mean something here"
+            )
+        elif key == "on_limit" and value != "error":
+            reasons.append(f"`schedule.on_limit: {value}`: there is no batch to fill up: use `error`")
+        elif key != "on_limit" and (type(value) is not int or value < 1):
+            reasons.append(f"`schedule.{key}` is {value!r}: give a whole number from 1 on")
     if reasons:
         raise AttachError("\n".join(reasons))
 
-    trainer.sieve = AsyncSieve(trainer, scheduler)
+    samples = trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps
+    # A step may have one group, and ten of ten are dropped in healthy runs.
+    num_groups = max(samples * trainer.accelerator.num_processes // num_generations, 32)
+    settings = {
+        "filter": None if judge is None else {k: v for k, v in judge.settings.items() if k != "metric"},
+        "metric": metric or "reward",
+        "num_generations": num_generations,
+        "max_num_gen_batches": asked.get("max_num_gen_batches", 10),
+        "gen_batch_size": asked.get("gen_batch_size", num_groups),
+    }
+    limit = settings["max_num_gen_batches"] * settings["gen_batch_size"]
+    trainer.sieve = AsyncSieve(trainer, judge, settings)
     trainer.__class__ = type(f"Sieved{cls.__name__}", (SievedAsync, cls), {})
     trainer.add_callback(TamisSieve(trainer.sieve))
     if worker is not None:
@@ -306,7 +330,8 @@ def attach_to_loop(trainer: Any, given: Mapping[str, Any]) -> None:
         trainer.rollout_queue = trainer.sieve
         if judge is not None:
             _log.warning(
-                f"{cls.__name__} trains on groups that the filter keeps ({judge.rule}). Gradient norms are several "
+                f"{cls.__name__} trains on groups that the filter keeps ({judge.rule}), and ends if it drops "
+                f"{limit} in a row. Gradient norms are several "
                 f"times larger if most groups were uniform: `max_grad_norm` ({trainer.args.max_grad_norm}) clips more. "
                 f"`max_inflight_tasks` ({trainer.args.max_inflight_tasks}) was made for groups that are all trained "
                 "on: raise it if `perf/rollout_wait_s` grows. An epoch of TRL still counts trained groups."
@@ -315,10 +340,17 @@ def attach_to_loop(trainer: Any, given: Mapping[str, Any]) -> None:
 
 def _reward_names(worker: Any) -> list[str] | None:
     """Names of the trainer's rewards, those of functions and of environments that give one; None on a process
-    without rollouts."""
+    without rollouts, or if a factory is no class: what it makes is known in the rollout loop."""
     if worker is None:
         return None
-    names = [get_callable_name(function) for function in worker._loop_kwargs["reward_funcs"]]
-    factory = worker._loop_kwargs["environment_factory"]
-    factories = factory.values() if isinstance(factory, dict) else [factory]
-    return names + list(dict.fromkeys(each.__name__ for each in factories if hasattr(each, "get_reward")))
+    factory = worker._loop_kwargs.get("environment_factory")
+    factories = factory.values() if isinstance(factory, dict) else [] if factory is None else [factory]
+    kinds = []
+    for kind in factories:
+        while isinstance(kind, functools.partial):
+            kind = kind.func
+        if not isinstance(kind, type):
+            return None
+        kinds += [kind] if hasattr(kind, "get_reward") and kind not in kinds else []
+    functions = worker._loop_kwargs.get("reward_funcs") or []
+    return [*map(get_callable_name, functions), *(kind.__name__ for kind in kinds)]

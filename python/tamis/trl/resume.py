@@ -22,7 +22,7 @@ from .sieve import Sieve
 _log = logging.getLogger("tamis.trl")
 
 
-def _refuse(reasons: list[str]) -> None:
+def refuse(reasons: list[str]) -> None:
     """Raises on every process if one of them has a reason."""
     if told := list(dict.fromkeys(gather_object(reasons))):
         raise AttachError("\n".join(told))
@@ -119,11 +119,11 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             saved = saved_in(state)
             if trainer.train_dataset is not sieve._dataset:
-                _refuse(["`train_dataset` was replaced after the sieve was attached: attach after that"])
+                refuse(["`train_dataset` was replaced after the sieve was attached: attach after that"])
             sieve._run = saved.get("run") or sieve._run or uuid.uuid4().hex
             if saved:
                 folder = sieve._resumed_from or Path(args.output_dir) / f"checkpoint-{state.global_step}"
-                _refuse(restore(saved, Path(folder)))
+                refuse(restore(saved, Path(folder)))
             elif state.global_step > 0:
                 _log.warning(
                     "the checkpoint was saved without a sieve: the data start with their first prompts again, also "
@@ -131,7 +131,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
                 )
                 have_saved(self, state)
             reason = writes.begin(sieve._run, sieve._steps, saved.get("record")) if writes is not None else None
-            _refuse([] if reason is None else [reason])
+            refuse([] if reason is None else [reason])
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if place_in_batch() and trainer._buffered_inputs is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -95,8 +96,14 @@ def take_extra(trainer: Any, num_rows: int) -> list[dict[str, Any]]:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names, with the number of each after the first that has the name of another."""
-    return [f"{name}_{names[:i].count(name) + 1}" if name in names[:i] else name for i, name in enumerate(names)]
+    """The names, each once: a number after each that has the name of one before it."""
+    unique: list[str] = []
+    for name in names:
+        if name in unique:
+            made = (f"{name}_{number}" for number in itertools.count(2))
+            name = next(each for each in made if each not in names and each not in unique)
+        unique.append(name)
+    return unique
 
 
 def rounded(value: float) -> float:

@@ -145,13 +145,17 @@ def restored_scheduler(state: Mapping[str, Any], now: Mapping[str, Any]) -> Sche
     """The scheduler of a checkpoint's state. Raises `AttachError` if its settings or `data` are not those of
     now."""
     restored = Scheduler.restore(state["scheduler"])
-    then = restored.settings | state["data"]
+    must_equal(now, restored.settings | state["data"])
+    return restored
+
+
+def must_equal(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    """Raises `AttachError` if a setting is not what it was in the checkpoint."""
     if differing := [name for name in now if now[name] != then.get(name)]:
         raise AttachError(
             "the checkpoint's sieve has other settings: "
             + ", ".join(f"`{name}` is {now[name]} and was {then.get(name)}" for name in sorted(differing))
         )
-    return restored
 
 
 class Sieve:
