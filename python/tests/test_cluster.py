@@ -422,7 +422,7 @@ class TestLocal(ClusterCase):
         self.assertEqual(launcher.wait("log", role="learner")["message"], f"the log {log} {full}")
         launcher.wait("ready", role="learner")
         # The other rank has a file of its own.
-        self.assertEqual(len((self.folder / "learner_rank_1.log").read_text().splitlines()), 32)
+        self.assertEqual(len(self.lines("learner_rank_1.log", 32)), 32)
         os.kill(next(int(line[0]) for line in self.lines("ranks", 2) if line[2] == "0"), signal.SIGKILL)
         died = launcher.wait("died", rank=0)
         self.assertEqual((died["exit"], died["log_tail"].splitlines()[-1]), ("signal: 9 (SIGKILL)", "I am rank 0"))
