@@ -5,6 +5,8 @@ that TAMIS_TINKER_WIRE names); without it the tests that replay them are left ou
 """
 
 import base64
+import http.client
+import io
 import json
 import math
 import os
@@ -241,6 +243,43 @@ class Requests(Case):
         fake = Fake()
         fake.close()
         self.refused(Lost, "has not answered create_session for 0 s", api.Session, api.Api(fake.url, patience=0.2))
+
+    def test_a_key_is_shown_nowhere(self):
+        fake = self.fake()
+        self.assertEqual(self.api(fake, key="s3cret\n")._headers["X-API-Key"], "s3cret")
+        for key in ("s3cret\nmore", "s3cr\xe9t"):
+            error = self.refused(Refused, "TINKER_API_KEY has characters", lambda: self.api(fake, key=key))
+            self.assertNotIn("s3cr", f"{error} {error.hint}")
+        url = fake.url.replace("://", "://me:s3cret@")
+        error = self.refused(Refused, "has a name or a password in it", api.Api, url)
+        self.assertNotIn("s3cret", f"{error} {error.hint}")
+        # Nobody else is asked with it.
+        other = self.fake()
+        for status in (302, 307, 308):
+            fake.failures["create_session"] = [(status, {"detail": "elsewhere"})]
+            self.refused(Refused, f"status {status}", self.session, fake)
+        self.assertEqual(other.count("create_session"), 0)
+
+    def test_an_address_that_drops_packets_is_no_future_that_waits(self):
+        asked = self.api(self.fake(), patience=0.2)
+        silent = urllib.error.URLError(TimeoutError("timed out"))
+        with mock.patch.object(asked._opener, "open", side_effect=silent):
+            self.refused(Lost, "has not answered forward for 0 s: timed out", asked.result, "f", "forward")
+        late = [TimeoutError("timed out"), silent, silent, silent, silent, silent]
+        with mock.patch.object(asked._opener, "open", side_effect=late) as opened:
+            self.refused(Lost, "timed out", asked.result, "f", "forward")
+        self.assertGreater(opened.call_count, 2)
+
+    def test_an_error_that_is_cut_off_is_one_that_is_asked_again(self):
+        asked = self.api(self.fake(), patience=0.2)
+
+        def cut(*_, **__):
+            error = urllib.error.HTTPError(asked.url, 503, "odd", {}, io.BytesIO())
+            error.read = mock.Mock(side_effect=http.client.IncompleteRead(b"odd"))
+            raise error
+
+        with mock.patch.object(asked._opener, "open", side_effect=cut):
+            self.refused(Lost, "status 503: odd", asked.ask, "healthz")
 
     def test_a_program_that_is_none(self):
         fake = self.fake()

@@ -201,6 +201,11 @@ class DrawingTests(Case):
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None, surplus="carry")
         self.assertEqual(self.drawn(trainer, 3, 8, (13, 52)), 52 - 8)
 
+    def test_a_stretch_of_uniform_groups_draws_no_more_than_ten_steps(self):
+        trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None)
+        self.assertEqual(self.drawn(trainer, 0, 40, (1, 1000)), 160 - 40)
+        self.assertEqual(self.drawn(trainer, 0, 160, (1, 1000)), 0)
+
     def test_limit_bounds_what_is_drawn(self):
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=2)
         trainer.buffer._settled = {f"came{i}": None for i in range(8)}

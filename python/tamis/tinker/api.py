@@ -40,6 +40,13 @@ class ServerRefused(Refused):
         self.answered = answered
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirection is an error: the key would go with it."""
+
+    def redirect_request(self, *_):
+        return None
+
+
 class Api:
     """Calls to the server at `url`.
 
@@ -52,10 +59,15 @@ class Api:
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Refused(f"`{url}` is no address of a server", "name one as http://127.0.0.1:8000")
-        self._headers = {"User-Agent": "tamis", **({} if key is None else {"X-API-Key": key})}
+        if parts.username is not None or parts.password is not None:
+            raise Refused("the address of the server has a name or a password in it", "give the key in TINKER_API_KEY")
+        key = (key or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise Refused("TINKER_API_KEY has characters that no key has", "is it the text of the key alone?")
+        self._headers = {"User-Agent": "tamis", **({"X-API-Key": key} if key else {})}
         # No proxy stands between two processes of one machine.
         handlers = [urllib.request.ProxyHandler({})] if is_own(parts.netloc) else []
-        self._opener = urllib.request.build_opener(*handlers)
+        self._opener = urllib.request.build_opener(_NoRedirect, *handlers)
 
     def call(self, path, values):
         """The JSON that a call answers."""
@@ -124,7 +136,7 @@ class Api:
                     return found, answer.read()
             except urllib.error.HTTPError as error:
                 with error:
-                    status, detail = error.code, _detail(error.read())
+                    status, detail = error.code, _detail(_read(error))
                 if is_poll and status == 408:
                     return None
                 num_failed += status == 500
@@ -132,10 +144,10 @@ class Api:
                     raise self._error(what, status, detail) from None
                 reason = f"status {status}: {detail}"
             except OSError as error:
-                cause = getattr(error, "reason", error)
-                if is_poll and isinstance(cause, TimeoutError):
+                # One that comes while a connection is made is wrapped: nobody has answered then.
+                if is_poll and isinstance(error, TimeoutError):
                     return None
-                reason = first_line(cause)
+                reason = first_line(getattr(error, "reason", error))
             except http.client.HTTPException as error:
                 # What is no HTTP, as at a port of another program, or an answer that is cut off.
                 reason = f"{type(error).__name__}: {first_line(error)}"
@@ -178,6 +190,16 @@ def _shown(answer):
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def _read(answer):
+    """The body of an answer, or what came of it."""
+    try:
+        return answer.read()
+    except http.client.IncompleteRead as error:
+        return error.partial
+    except (OSError, http.client.HTTPException):
+        return b""
+
+
 def _detail(body):
     """What an answer says is wrong."""
     try:
@@ -206,14 +228,16 @@ class Session:
         threading.Thread(target=self._live, daemon=True).start()
 
     def _live(self):
+        is_lost = False
         while not self._ended.wait(HEARTBEAT_SECONDS):
             try:
                 self.api.call("session_heartbeat", {"session_id": self.id, "type": "session_heartbeat"})
+                is_lost = False
             except LearnerError as error:
-                # Calls fail with the reason.
-                self.api.log(f"no sign of life reaches the session: {first_line(error)}")
-                if isinstance(error, Lost):
-                    return
+                # Calls fail with the reason. A server may be there again.
+                if not is_lost:
+                    self.api.log(f"no sign of life reaches the session: {first_line(error)}")
+                is_lost = isinstance(error, Lost)
 
     def next_model(self):
         """The number of the session's next model, from 0."""

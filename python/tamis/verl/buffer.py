@@ -24,6 +24,8 @@ _log.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 _TRAIN = "train"
 _STATUSES = {"pending", "running", "finished", "failure"}
+_MOST_STEPS_IN_FLIGHT = 10
+"""Steps whose groups are in flight at once, at most, if no limit says less."""
 _SECONDS_BETWEEN_LINES = 60
 _MEMORY = 64
 """The keep rate is of about as many groups as were drawn for the last so many that were trained on."""
@@ -220,6 +222,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             # Half a group less, and a tenth of a deviation: what is kept beyond the batch is thrown away.
             margin = 0.0 if self.settings.carries else 0.5 + 0.1 * math.sqrt(to_keep * (1 - rate))
             enough = max(enough, (to_keep - margin) / rate)
+        # A stretch of uniform groups makes the rate small: what it asks for is not drawn at once.
+        enough = min(enough, max(float(to_keep), _MOST_STEPS_IN_FLIGHT * float(self._step_size)))
         lacking = math.ceil(enough - len(self._in_flight) - 1e-9)
         if self.settings.max_num_gen_batches is not None:
             limit = self.settings.max_num_gen_batches * self._step_size
