@@ -623,14 +623,6 @@ class PageTests(AsyncCase):
 
 
 class RefusalTests(AsyncCase):
-    def reasons(self, trainer, *arguments, **keywords):
-        before = type(trainer)
-        with self.assertRaises(AttachError) as raised:
-            tamis.trl.attach(trainer, *arguments, **keywords)
-        self.assertIs(type(trainer), before)
-        self.assertFalse(hasattr(trainer, "sieve"))
-        return str(raised.exception).splitlines()
-
     def test_arguments(self):
         trainer = self.made(filter=False)
         for arguments, keywords, reason in (

@@ -15,14 +15,6 @@ from tamis.trl import AttachError
 
 
 class RefusalTests(Case):
-    def reasons(self, trainer, *arguments, **keywords):
-        before = type(trainer)
-        with self.assertRaises(AttachError) as raised:
-            tamis.trl.attach(trainer, *arguments, **keywords)
-        self.assertIs(type(trainer), before)
-        self.assertFalse(hasattr(trainer, "sieve"))
-        return str(raised.exception).splitlines()
-
     def test_values_of_the_schedule(self):
         for key, value, reason in [
             ("mode", "streaming", "whole batches"),

@@ -228,6 +228,15 @@ class Case(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
+    def reasons(self, trainer: Any, *arguments: Any, **keywords: Any) -> list[str]:
+        """Why `attach` refuses a trainer, which stays as it was."""
+        before = type(trainer)
+        with self.assertRaises(tamis.trl.AttachError) as raised:
+            tamis.trl.attach(trainer, *arguments, **keywords)
+        self.assertIs(type(trainer), before)
+        self.assertFalse(hasattr(trainer, "sieve"))
+        return str(raised.exception).splitlines()
+
     def needs(self, oldest: str, what: str) -> None:
         if Version(oldest) > TRL:
             self.skipTest(f"TRL {TRL} has no {what}")
