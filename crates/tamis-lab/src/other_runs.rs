@@ -65,6 +65,8 @@ struct Found {
 pub(crate) struct OtherRun {
     path: PathBuf,
     found: Found,
+    /// The figures that rows of files told: a run that goes on adds files, and the others stay as they are.
+    told: HashMap<Stamp, Map<String, Value>>,
     scratch: GuardedFolder,
 }
 
@@ -81,7 +83,7 @@ impl OtherRun {
                 .with_hint("name one that can be written to with `TMPDIR`")
                 .with_source(cause)
         })?;
-        let run = Self { path: path.to_owned(), found, scratch };
+        let run = Self { path: path.to_owned(), found, told: HashMap::new(), scratch };
         std::fs::create_dir(run.folder().join(ROLLOUTS)).map_err(|cause| run.unwritten(cause))?;
         Ok(Some(run))
     }
@@ -174,12 +176,19 @@ impl OtherRun {
     ///
     /// # Errors
     /// As [`Self::rollouts`].
-    pub(crate) fn make_metrics(&self) -> Result<PathBuf, Fault> {
+    pub(crate) fn make_metrics(&mut self) -> Result<PathBuf, Fault> {
         let mut figures = self.found.figures.clone();
-        for step in self.steps() {
-            if let (false, Some(source)) = (figures.contains_key(&step), self.source(step)) {
-                figures.insert(step, figures_of(&self.rows(source, step)?, self.found.system));
+        for SourceFile { step, path } in &self.found.files {
+            if figures.contains_key(step) {
+                continue;
             }
+            let stamp = stamp(path);
+            let told = match self.told.get(&stamp) {
+                Some(told) => told.clone(),
+                None => figures_of(&self.rows(path, *step)?, self.found.system),
+            };
+            figures.insert(*step, told.clone());
+            self.told.insert(stamp, told);
         }
         let mut text = String::new();
         for (step, mut row) in figures {

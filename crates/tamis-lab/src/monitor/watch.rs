@@ -89,7 +89,7 @@ impl Watch {
             Err(cause) => return Err(unreadable(path, cause)),
         };
         let other = OtherRun::find(path)?;
-        let mut watch = if let Some(other) = other {
+        let mut watch = if let Some(mut other) = other {
             let main = Followed::new(&other.make_metrics()?, true);
             let total_steps = other.total_steps();
             Self { path: path.to_owned(), main, log: None, total_steps, other: Some(other) }

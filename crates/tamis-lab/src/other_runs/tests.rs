@@ -94,7 +94,7 @@ fn an_evaluation_that_is_due_after_the_last_state_is_none_of_training() {
     log.retain(|entry| entry["step"].as_u64() <= Some(4));
     known["global_step"] = 4.into();
     fs::write(&state, known.to_string()).unwrap();
-    let run = found(folder.path());
+    let mut run = found(folder.path());
     assert_eq!(run.steps().collect::<Vec<_>>(), [1, 2, 4, 5], "6 is a multiple of `eval_steps`");
     assert!(run.notes()[0].starts_with("the newest `trainer_state.json` is of step 4"), "{:?}", run.notes());
     // Steps that the log does not have get their figures from their rows.
@@ -349,7 +349,7 @@ fn rows_of_verl_that_are_not_json_or_not_there() {
     fs::write(&first, text.replacen("\"score\": 1.0", not_finite, 1)).unwrap();
     fs::write(folder.path().join("0.jsonl"), "").unwrap();
     fs::write(folder.path().join("3.jsonl"), &text[..text.len() - 5]).unwrap();
-    let run = found(folder.path());
+    let mut run = found(folder.path());
     assert_eq!(run.steps().collect::<Vec<_>>(), [1, 2]);
     assert_eq!(run.notes()[0], "2 of 4 files are empty or end in half a row: left out");
     assert!(numbers(&run, 1, "reward")[0].is_nan() && numbers(&run, 1, "extra")[0].is_infinite());

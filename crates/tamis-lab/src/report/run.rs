@@ -53,8 +53,8 @@ impl Run {
             let hint = "name the folder that a run printed at its start, or a `metrics.jsonl`";
             return Err(Fault::nothing_there(path, hint));
         }
-        let other = OtherRun::find(path)?;
-        if let Some(other) = &other {
+        let mut other = OtherRun::find(path)?;
+        if let Some(other) = &mut other {
             other.make_metrics()?;
             other.make_rollouts(|step| range.contains(step))?;
         }
