@@ -191,9 +191,9 @@ pub(crate) struct SweepArguments {
 #[derive(Debug, Args)]
 pub(crate) struct EvalArguments {
     /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
-    /// a model on a hub.
+    /// a model on a hub [default: the newest run].
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
-    pub(crate) source: PathBuf,
+    pub(crate) source: Option<PathBuf>,
     /// Files and overrides on top of the run's own configuration (`validate.n=8`). A checkpoint outside a run
     /// has none: name at least data and reward (`data.val=test.jsonl 'reward=[{kind: math}]'`).
     #[command(flatten)]
@@ -229,9 +229,9 @@ pub(crate) struct ExportArguments {
 #[derive(Debug, Args)]
 pub(crate) struct RolloutsArguments {
     /// A run directory, a folder of TRL or verl, or a file of rollouts or of validation samples (Parquet or
-    /// JSONL).
+    /// JSONL) [default: the newest run].
     #[arg(value_name = "RUN_DIR | FILE")]
-    pub(crate) source: PathBuf,
+    pub(crate) source: Option<PathBuf>,
     /// Step of the run [default: the last one whose rollouts were saved].
     #[arg(long, value_name = "N")]
     pub(crate) step: Option<u64>,
@@ -256,9 +256,9 @@ pub(crate) struct RolloutsArguments {
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
     /// A run directory, a folder of TRL or verl, a `metrics.jsonl`, or a log: of tamis, verl, EasyR1 or TRL,
-    /// or with verl's filter-group log lines.
+    /// or with verl's filter-group log lines [default: the newest run].
     #[arg(value_name = "RUN_DIR|LOG")]
-    pub(crate) path: PathBuf,
+    pub(crate) path: Option<PathBuf>,
     /// Print what is known now as text, and end; so it is where stdout is no terminal.
     #[arg(long)]
     pub(crate) once: bool,
@@ -285,8 +285,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     /// Run directories, finished or not, folders of TRL or verl, or files of metrics (`metrics.jsonl`, of
-    /// tamis or with verl's names).
-    #[arg(value_name = "RUN_DIR", required = true)]
+    /// tamis or with verl's names) [default: the newest run].
+    #[arg(value_name = "RUN_DIR")]
     pub(crate) runs: Vec<PathBuf>,
     /// The file to write; `-` for stdout [default: report.html in the run directory, of several runs in this
     /// folder].
@@ -307,9 +307,9 @@ pub(crate) struct ReportArguments {
 #[derive(Debug, Args)]
 pub(crate) struct AdviseArguments {
     /// Rollouts that any program wrote (JSONL or Parquet), a run directory, a folder of TRL or verl, or a
-    /// log: of tamis, verl, EasyR1 or TRL, or with verl's filter-group log lines.
+    /// log: of tamis, verl, EasyR1 or TRL, or with verl's filter-group log lines [default: the newest run].
     #[arg(value_name = "ROLLOUTS | RUN_DIR | LOG")]
-    pub(crate) source: PathBuf,
+    pub(crate) source: Option<PathBuf>,
     /// What is planned, over a run's own configuration: a configuration, or the sizes alone
     /// (`data.train_batch_size=256 rollout.n=8`).
     #[command(flatten)]
@@ -389,9 +389,9 @@ pub(crate) enum LearnerFault {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
-    /// a model on a hub.
+    /// a model on a hub [default: the newest run].
     #[arg(value_name = "RUN_DIR|CHECKPOINT")]
-    pub(crate) source: PathBuf,
+    pub(crate) source: Option<PathBuf>,
     /// Name or address to listen on; an address that other machines reach needs --api-key-file.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: String,

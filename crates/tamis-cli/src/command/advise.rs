@@ -7,19 +7,20 @@ use tamis_import::{load_of_run, load_to_show};
 use tamis_lab::advise::{self, Plan, advise, read};
 use tamis_run::directory::CONFIG;
 
-use super::{new_errors, print, show, warn};
+use super::{new_errors, print, show, source_and_layers, warn};
 use crate::arguments::{AdviseArguments, LayerArguments};
 use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
-    let plan = plan(&arguments.source, &arguments.layers)?;
+    let (source, layers) = source_and_layers(arguments.source.as_ref(), &arguments.layers)?;
+    let plan = plan(&source, &layers)?;
     let metric = arguments.metric.as_deref();
     let evidence =
-        read(&arguments.source, arguments.steps, metric, &plan).map_err(|fault| Failure::of_fault(&fault))?;
-    for note in tamis_lab::notes_of_other_run(&arguments.source) {
-        warn(&format!("{}: {note}", arguments.source.display()));
+        read(&source, arguments.steps, metric, &plan).map_err(|fault| Failure::of_fault(&fault))?;
+    for note in tamis_lab::notes_of_other_run(&source) {
+        warn(&format!("{}: {note}", source.display()));
     }
-    let advice = advise(&arguments.source.display().to_string(), &evidence, &plan);
+    let advice = advise(&source.display().to_string(), &evidence, &plan);
     if arguments.json {
         let json = serde_json::to_string_pretty(&advice)
             .map_err(|error| Failure::new(FAILED, format!("error: failed to write the advice: {error}")))?;

@@ -24,21 +24,22 @@ use tamis_train::measure::validation::Shown;
 use tamis_train::measure::validation_metrics::SourceResult;
 
 use super::train::{exit_code, listen, shorten};
-use super::{follow, new_errors, new_notes, notes, print, show, with_findings};
+use super::{follow, new_errors, new_notes, notes, print, show, source_and_layers, with_findings};
 use crate::arguments::EvalArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
 pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
     listen(&interrupt, "no result is written; Ctrl-C again ends at once")?;
-    let (files, overrides) = arguments.layers.split();
-    let on_hub = name_on_hub(&arguments.source);
+    let (source, layers) = source_and_layers(arguments.source.as_ref(), &arguments.layers)?;
+    let (files, overrides) = layers.split();
+    let on_hub = name_on_hub(&source);
     let (checkpoint, run_config) = match &on_hub {
         Some(name) => (PathBuf::from(name.to_string()), None),
-        None => find(&arguments.source)?,
+        None => find(&source)?,
     };
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
-        let source = arguments.source.display();
+        let source = source.display();
         return Err(Failure::new(
             USAGE,
             format!(
@@ -408,7 +409,9 @@ pub(crate) fn name_on_hub(source: &Path) -> Option<ModelSource> {
     match ModelSource::parse(source.to_str()?) {
         model @ ModelSource::Hub { .. } => {
             let near = tamis_file::nearest(source);
-            Some(model).filter(|_| !near.is_some_and(|near| near.join("checkpoints").is_dir()))
+            let is_model =
+                |near: PathBuf| near.join("checkpoints").is_dir() || near.join("config.json").is_file();
+            Some(model).filter(|_| !near.is_some_and(is_model))
         }
         ModelSource::Folder(_) => None,
     }
@@ -442,12 +445,16 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
         let run = folder.parent().and_then(Path::parent).map(|run| run.join("config.yaml"));
         return Ok((source.to_owned(), run.filter(|config| config.is_file())));
     }
-    let shown = source.display();
+    let shown = &*source.to_string_lossy();
     let hint = "a run directory holds `checkpoints/`, a checkpoint `config.json`";
     let text = if source.exists() {
         format!("error: {shown} is neither a run directory nor a checkpoint folder\n  hint: {hint}")
     } else {
-        let near = tamis_file::suggest(source);
+        let run = tamis_run::directory::meant(source).map(|run| format!("did you mean `{}`?", run.display()));
+        let near = run.or_else(|| tamis_file::suggest(source)).map(|near| match ModelSource::parse(shown) {
+            ModelSource::Hub { .. } => format!("{near} (a model of that name on a hub is `hf://{shown}`)"),
+            ModelSource::Folder(_) => near,
+        });
         format!("error: there is no folder {shown}\n  hint: {}", near.as_deref().unwrap_or(hint))
     };
     Err(Failure::new(USAGE, text))

@@ -57,6 +57,34 @@ pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
     Err(Failure::new(USAGE, format!("error: {} is there, and is no page\n  hint: {hint}", out.display())))
 }
 
+/// The path that a command line names, or the newest run if it names none, which is said on stderr.
+pub(crate) fn named_or_newest(named: Option<&PathBuf>) -> Result<PathBuf, Failure> {
+    if let Some(named) = named {
+        return Ok(named.clone());
+    }
+    let Some(run) = tamis_run::directory::newest() else {
+        let text = "error: no run is named, and there is none in `runs`\n  hint: name the folder that a run printed at its start";
+        return Err(Failure::new(USAGE, text));
+    };
+    let _ = writeln!(std::io::stderr().lock(), "the newest run: {}", lines(&run.display().to_string()));
+    Ok(run)
+}
+
+/// As [`named_or_newest`] before layers of a configuration: if the first word is an override, it names no
+/// path.
+pub(crate) fn source_and_layers(
+    source: Option<&PathBuf>,
+    layers: &LayerArguments,
+) -> Result<(PathBuf, LayerArguments), Failure> {
+    let mut layers = layers.clone();
+    let word = source.and_then(|source| source.to_str().filter(|_| !source.exists()));
+    let is_override = word.is_some_and(|word| word.contains('=') || word.starts_with(['~', '+']));
+    if is_override && let Some(word) = word {
+        layers.arguments.insert(0, word.to_owned());
+    }
+    Ok((named_or_newest(source.filter(|_| !is_override))?, layers))
+}
+
 /// Writes a warning to stderr.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "warning: {}", lines(text));

@@ -8,12 +8,13 @@ use tamis_lab::monitor::terminal::{Closed, follow};
 use tamis_lab::monitor::view::Look;
 use tamis_lab::monitor::{Watch, text};
 
-use super::{print, show};
+use super::{named_or_newest, print, show};
 use crate::arguments::MonitorArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
 
 pub(crate) fn run(arguments: &MonitorArguments) -> Result<u8, Failure> {
-    let mut watch = Watch::open(&arguments.path).map_err(|fault| Failure::of_fault(&fault))?;
+    let path = named_or_newest(arguments.path.as_ref())?;
+    let mut watch = Watch::open(&path).map_err(|fault| Failure::of_fault(&fault))?;
     if arguments.json {
         watch.check_understood().map_err(|fault| Failure::of_fault(&fault))?;
         let object = serde_json::to_string(&watch.summary())

@@ -7,18 +7,19 @@ use tamis_lab::report::{PageOptions, StepRange, page};
 use tamis_run::directory::REPORT;
 use tamis_run::durable::Disk;
 
-use super::{print, refuse_others, show, warn};
+use super::{named_or_newest, print, refuse_others, show, warn};
 use crate::arguments::ReportArguments;
 use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
+    let runs = if arguments.runs.is_empty() { vec![named_or_newest(None)?] } else { arguments.runs.clone() };
+    let out = out(arguments.out.as_deref(), &runs);
     let options = PageOptions {
-        runs: arguments.runs.clone(),
+        runs,
         steps: arguments.steps.unwrap_or(StepRange::ALL),
         num_samples: arguments.samples.map(usize::from),
         title: arguments.title.clone(),
     };
-    let out = out(arguments);
     if out != Path::new("-") {
         refuse_others(&out, "`--out FILE` names the page to write")?;
     }
@@ -46,10 +47,10 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
 }
 
 /// The file to write.
-fn out(arguments: &ReportArguments) -> PathBuf {
-    match (&arguments.out, arguments.runs.as_slice()) {
+fn out(out: Option<&Path>, runs: &[PathBuf]) -> PathBuf {
+    match (out, runs) {
         (Some(out), _) if out.is_dir() => out.join(REPORT),
-        (Some(out), _) => out.clone(),
+        (Some(out), _) => out.to_owned(),
         (None, [run]) if run.is_dir() => run.join(REPORT),
         (None, _) => PathBuf::from(REPORT),
     }

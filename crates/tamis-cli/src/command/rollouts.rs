@@ -2,13 +2,14 @@
 
 use tamis_lab::rollouts::{RolloutQuery, read};
 
-use super::{print, show, warn};
+use super::{named_or_newest, print, show, warn};
 use crate::arguments::RolloutsArguments;
 use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
+    let source = named_or_newest(arguments.source.as_ref())?;
     let query = RolloutQuery {
-        source: arguments.source.clone(),
+        source: source.clone(),
         step: arguments.step,
         verdict: arguments.verdict.clone(),
         group: arguments.group,
@@ -16,8 +17,8 @@ pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
         limit: arguments.limit,
     };
     let view = read(&query).map_err(|fault| Failure::of_fault(&fault))?;
-    for note in tamis_lab::notes_of_other_run(&arguments.source) {
-        warn(&format!("{}: {note}", arguments.source.display()));
+    for note in tamis_lab::notes_of_other_run(&source) {
+        warn(&format!("{}: {note}", source.display()));
     }
     if arguments.json {
         let json = serde_json::to_string_pretty(&view)

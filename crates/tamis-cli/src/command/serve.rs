@@ -16,7 +16,7 @@ use tamis_train::prompts::codec::{Codec, CodecError};
 
 use super::eval::{find, name_on_hub};
 use super::train::listen;
-use super::{follow_model, print, warn};
+use super::{follow_model, named_or_newest, print, warn};
 use crate::arguments::{ServeArguments, WhenPaused};
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
@@ -25,13 +25,14 @@ const LONGEST_KEY: u64 = 4096;
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     let settings = settings(arguments)?;
+    let source = named_or_newest(arguments.source.as_ref())?;
     let interrupt = Interrupt::new();
     listen(
         &interrupt,
         "running requests are answered with the tokens they have so far; Ctrl-C again ends at once",
     )?;
     let progress = Console::lines_on_stderr();
-    let (source, name) = (arguments.source.clone(), name(arguments));
+    let name = name(arguments, &source);
     let policy = match interrupt.or_abandon(move || read_policy(&source, name)) {
         Ok(policy) => policy?,
         Err(Interrupted) => return Err(Failure::new(INTERRUPTED, "interrupted")),
@@ -59,8 +60,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn name(arguments: &ServeArguments) -> String {
-    let of_source = || arguments.source.display().to_string().trim_start_matches("hf://").to_owned();
+fn name(arguments: &ServeArguments, source: &Path) -> String {
+    let of_source = || source.display().to_string().trim_start_matches("hf://").to_owned();
     arguments.served_model_name.clone().unwrap_or_else(of_source)
 }
 

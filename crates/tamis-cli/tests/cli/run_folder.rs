@@ -561,3 +561,42 @@ fn pipes(stride: usize) {
     }
     assert!(named > 20 / stride, "{named} of them are named");
 }
+
+#[test]
+fn a_command_without_a_run_takes_the_newest() {
+    let folder = Folder::tiny();
+    for command in ["monitor", "report", "rollouts", "advise", "eval", "serve"] {
+        folder.tamis(&[command]).exits(2).fails_with("no run is named, and there is none in `runs`");
+    }
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    let newest = "the newest run: runs/tiny-2";
+    folder.tamis(&["monitor", "--once"]).succeeds().says(newest).prints("runs/tiny-2");
+    folder.tamis(&["report"]).succeeds().says(newest).prints("runs/tiny-2/report.html");
+    folder.tamis(&["rollouts", "--limit", "1"]).succeeds().says(newest);
+    folder.tamis(&["advise", "rollout.n=4"]).succeeds().says(newest);
+    folder.tamis(&["eval", "validate.n=2"]).succeeds().says(newest).prints("runs/tiny-2/checkpoints/step_1");
+    // What was written to last is the newest, whatever its name.
+    let log = std::fs::File::options().append(true).open(folder.join("runs/tiny/run.log")).expect("a log");
+    log.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(60)).expect("a time");
+    folder.tamis(&["monitor", "--once"]).succeeds().says("the newest run: runs/tiny\n");
+}
+
+#[test]
+fn a_run_by_its_name_alone_or_misspelt_is_suggested() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    folder.write("models/tiny/config.json", "{}");
+    for command in ["monitor", "report", "rollouts", "advise", "eval", "serve", "export"] {
+        for typed in ["tiny", "tinny", "runs/tinny"] {
+            let words = if command == "export" { vec![command, typed, "out"] } else { vec![command, typed] };
+            folder.tamis(&words).exits(2).says("did you mean `runs/tiny`?");
+        }
+    }
+    for typed in ["tiny", "tinny"] {
+        folder.tamis(&["train", "--resume", typed]).exits(2).says("did you mean `runs/tiny`?");
+    }
+    // A folder of a model is no name on a hub if one like it is here.
+    let typed = folder.tamis(&["eval", "models/tinny", "data.val=x.jsonl"]).exits(2);
+    typed.says("did you mean `models/tiny`?").says("on a hub is `hf://models/tinny`");
+}

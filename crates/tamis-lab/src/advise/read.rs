@@ -45,9 +45,8 @@ pub fn read(
     plan: &Plan,
 ) -> Result<Evidence, Fault> {
     if !path.exists() {
-        let message = format!("there is no file or folder {}", path.display());
         let hint = "name a run directory, a file of rollouts (JSONL or Parquet), or a log";
-        return Err(Fault::usage(message).with_hint(hint));
+        return Err(Fault::nothing_there(path, hint));
     }
     let other = OtherRun::find(path)?;
     let files = if let Some(other) = &other {
@@ -84,9 +83,7 @@ const RATES_HINT: &str =
 /// Nothing there, files that cannot be read, and files that say nothing of groups.
 pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
     if !path.exists() {
-        return Err(
-            Fault::usage(format!("there is no file or folder {}", path.display())).with_hint(RATES_HINT)
-        );
+        return Err(Fault::nothing_there(path, RATES_HINT));
     }
     let other = OtherRun::find(path)?;
     let files = if let Some(other) = &other {

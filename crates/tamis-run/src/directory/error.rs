@@ -1,8 +1,9 @@
 //! Why a run directory cannot be made, opened or read.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{CHECKPOINTS, CONFIG, MAX_NAME, number_name};
+use super::find::meant;
+use super::{MAX_NAME, number_name};
 use crate::durable::DiskError;
 
 /// Why a run directory could not be made, opened or cut back.
@@ -93,21 +94,8 @@ impl RunDirectoryError {
             Self::Held { .. } => "wait for it or stop it (Ctrl-C saves first), then resume",
             Self::NotARun { path, .. } => {
                 let usual = "name the folder that a run printed at its start; it holds `config.yaml`";
-                let is_run = |folder: &PathBuf| {
-                    !folder.as_os_str().is_empty()
-                        && folder.join(CONFIG).is_file()
-                        && folder.join(CHECKPOINTS).is_dir()
-                };
-                // A run that is misspelt, one that the path leads into, or the name of one alone.
-                let misspelt = || tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near));
-                let around = || path.ancestors().skip(1).take(3).map(Path::to_owned).find(is_run);
-                let in_runs = || Some(Path::new("runs").join(path)).filter(is_run);
-                return Some(
-                    misspelt().or_else(around).or_else(in_runs).map_or_else(
-                        || usual.to_owned(),
-                        |near| format!("did you mean `{}`?", near.display()),
-                    ),
-                );
+                let near = meant(path).map(|near| format!("did you mean `{}`?", near.display()));
+                return Some(near.unwrap_or_else(|| usual.to_owned()));
             }
             Self::Gone { .. } => {
                 "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train \

@@ -40,11 +40,13 @@ use crate::durable::{Disk, DiskError, DiskOperation, UNFINISHED};
 
 mod checkpoints;
 mod error;
+mod find;
 mod step_files;
 
 pub use checkpoints::{CheckpointFolder, Keep, PendingCheckpoint};
 pub use error::RunDirectoryError;
 use error::holder;
+pub use find::{meant, newest};
 pub use step_files::{FolderError, step_files};
 
 /// Bytes of a run's name at most: file systems hold no longer ones.

@@ -1,0 +1,43 @@
+//! Runs as a person names them: not at all, by the name alone, misspelt.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::{CHECKPOINTS, CONFIG, RUN_LOG};
+
+/// The folder of runs if no `run.dir` is said.
+const RUNS: &str = "runs";
+
+/// Whether a folder is a run's.
+fn is_run(folder: &Path) -> bool {
+    folder.join(CONFIG).is_file() && (folder.join(CHECKPOINTS).is_dir() || folder.join(RUN_LOG).is_file())
+}
+
+/// The newest run: this folder if it is one itself, otherwise the one in `runs` whose `run.log` was written
+/// last.
+pub fn newest() -> Option<PathBuf> {
+    let here = Path::new(".");
+    if is_run(here) {
+        return Some(here.to_owned());
+    }
+    let written = |run: &Path| -> Option<SystemTime> { run.join(RUN_LOG).metadata().ok()?.modified().ok() };
+    let runs = std::fs::read_dir(RUNS).ok()?.flatten().map(|entry| entry.path());
+    let dated = runs.filter(|run| is_run(run)).filter_map(|run| Some((written(&run)?, run)));
+    // Of two in one tick of the clock the last by name, so that the answer is always the same.
+    dated.max().map(|(_, run)| run)
+}
+
+/// The run that is probably meant by a path that is none: a name misspelt, a path that leads into a run, or
+/// the name of one alone.
+pub fn meant(path: &Path) -> Option<PathBuf> {
+    let misspelt = || tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near));
+    let is_named = |folder: &&Path| !folder.as_os_str().is_empty() && is_run(folder);
+    let around = || path.ancestors().skip(1).take(3).find(is_named).map(Path::to_owned);
+    let in_runs = || Some(Path::new(RUNS).join(path)).filter(|run| is_run(run));
+    let near_in_runs = || {
+        let alone = path.components().count() == 1 && !path.exists();
+        let near = alone.then(|| tamis_file::nearest(&Path::new(RUNS).join(path)))?;
+        near.filter(|near| is_run(near))
+    };
+    misspelt().or_else(around).or_else(in_runs).or_else(near_in_runs)
+}
