@@ -151,6 +151,13 @@ pub(crate) struct TrainArguments {
     /// overridden; `tamis config explain KEY` says which.
     #[arg(long, value_name = "RUN_DIR")]
     pub(crate) resume: Option<PathBuf>,
+    /// Show everything on a terminal: rounds of generation, checkpoints, all figures of a step. `run.log` and
+    /// a pipe get it in any case.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Show warnings and the result alone. `run.log` gets everything.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Args)]

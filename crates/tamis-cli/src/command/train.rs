@@ -8,7 +8,7 @@ use tamis_import::load_of_run;
 use tamis_rollout::GeneratorError;
 use tamis_run::directory::{RunDirectory, RunDirectoryError};
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::Console;
+use tamis_run::log::progress::{Console, Verbosity};
 use tamis_train::assemble::check::{CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::keep_revisions;
 use tamis_train::checkpoint::SaveError;
@@ -47,8 +47,14 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         notes.extend(advice.map_err(|_| fail_unbegun(&Unbegun::NotBegun))?);
         RunStart::New(ConfigText::of(loaded, notes))
     };
-    let trained = train(begin, Console::on_stderr, tamis_cluster::Cluster::make, &interrupt)
-        .map_err(|error| fail(&error))?;
+    let verbosity = match (arguments.verbose, arguments.quiet) {
+        (true, _) => Verbosity::Verbose,
+        (_, true) => Verbosity::Quiet,
+        _ => Verbosity::Normal,
+    };
+    let console = |total, done| Console::on_stderr(verbosity, total, done);
+    let trained =
+        train(begin, console, tamis_cluster::Cluster::make, &interrupt).map_err(|error| fail(&error))?;
     let summary = match trained {
         TrainEnd::Ended(summary) => summary,
         TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),

@@ -56,6 +56,23 @@ pub fn line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duratio
     std::iter::once(format!("step {step}{total}")).chain(figures(view, left)).collect::<Vec<_>>().join("  ")
 }
 
+/// The line of a step for a terminal: what was generated, its cost, and the time left.
+pub fn short_line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duration>) -> String {
+    let total = total.map_or_else(String::new, |total| format!("/{total}"));
+    let mut shown = vec![format!("step {step}{total}")];
+    shown.extend(view.generated_reward.or(view.reward).map(|reward| format!("reward {}", plain(reward))));
+    shown.extend(view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy))));
+    shown
+        .extend(view.dropped.filter(|share| *share > 0.0).map(|share| format!("dropped {}", percent(share))));
+    let time = view.time.map(|time| {
+        if time < Duration::from_secs(10) { format!("{:.1}s", time.as_secs_f64()) } else { duration(time) }
+    });
+    let left = left.map(|left| format!("about {} left", duration(left)));
+    let times: Vec<String> = time.into_iter().chain(left).collect();
+    shown.extend(Some(times.join(", ")).filter(|times| !times.is_empty()));
+    shown.join("  ")
+}
+
 fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
     let mut shown = Vec::new();
     if let Some(reward) = view.reward {
@@ -164,6 +181,11 @@ mod tests {
              rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad \
              NaN  lr 1.0e-6  time 3.2s (generation 2.0s at 12.3k tok/s, update 1.0s at 850 tok/s)  3m 05s \
              left");
+        let short = |view: &StepView, left| super::short_line(3, Some(100), view, left);
+        assert_eq!(
+            short(&view, Some(Duration::from_secs(185))),
+            "step 3/100  reward 0.400  accuracy 46.9%  dropped 59.8%  3.2s, about 3m 05s left"
+        );
         view.old_logprobs = pace(250, 850);
         let text = line(&view, None);
         assert!(
@@ -179,6 +201,8 @@ mod tests {
         (view.generation, view.update, view.kl) = (pace(0, 10), None, None);
         insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  \
              length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s)");
+        assert_eq!(short(&view, None), "step 3/100  reward 0.531  accuracy 46.9%  3.2s");
+        assert_eq!(short(&StepView::default(), None), "step 3/100");
         let large = StepView {
             reward: Some(1e300),
             reward_std: Some(-2.5e299 / 3.0),

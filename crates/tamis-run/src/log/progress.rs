@@ -22,6 +22,28 @@ const WIDE: u16 = 72;
 /// Below so many columns there is room for nothing but words.
 const NARROW: u16 = 32;
 
+/// How much of what is said a terminal shows. `run.log`, and stderr that is no terminal, get all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Verbosity {
+    /// Warnings alone, without a bar; so too if stderr is no terminal.
+    Quiet,
+    /// A line a step.
+    #[default]
+    Normal,
+    /// All.
+    Verbose,
+}
+
+/// How a line looks on a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    /// Shown if all is to be shown.
+    Detail,
+    Usual,
+    /// The result of a measurement.
+    Measured,
+}
+
 /// The run's voice; clones speak to the same screen and log.
 #[derive(Debug, Clone)]
 pub struct Console {
@@ -31,6 +53,7 @@ pub struct Console {
 #[derive(Debug)]
 struct Inner {
     screen: Screen,
+    verbosity: Verbosity,
     run_log: Option<RunLog>,
     // The first failure of the run log: reported by `sync`, for saying something must not fail.
     failure: Option<DiskError>,
@@ -61,14 +84,16 @@ impl std::fmt::Debug for Screen {
 impl Console {
     /// On stderr: a bar where that is a terminal that can move its cursor, plain lines otherwise. `total`
     /// training steps where their number is known, `done` of them before (a resumed run).
-    pub fn on_stderr(total: Option<u64>, done: u64) -> Self {
+    pub fn on_stderr(verbosity: Verbosity, total: Option<u64>, done: u64) -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if std::io::stderr().is_terminal() && !dumb {
+        let console = if std::io::stderr().is_terminal() && !dumb && verbosity != Verbosity::Quiet {
             let (_, columns) = console::Term::stderr().size();
             Self::with_target(ProgressDrawTarget::stderr(), columns, total, done)
         } else {
             Self::plain(Box::new(std::io::stderr()), total, done)
-        }
+        };
+        console.inner().verbosity = verbosity;
+        console
     }
 
     /// Plain lines on stderr, without a bar, for what has no steps.
@@ -103,6 +128,7 @@ impl Console {
     fn new(screen: Screen, total: Option<u64>, done: u64) -> Self {
         let inner = Inner {
             screen,
+            verbosity: Verbosity::Normal,
             run_log: None,
             failure: None,
             total,
@@ -131,12 +157,27 @@ impl Console {
 
     /// Says something.
     pub fn say(&self, text: &str) {
-        self.inner().speak(LineKind::Info, text);
+        self.inner().speak(LineKind::Info, Weight::Usual, text, text);
+    }
+
+    /// Says what a terminal shows only if all is to be shown.
+    pub fn detail(&self, text: &str) {
+        self.inner().speak(LineKind::Info, Weight::Detail, text, text);
+    }
+
+    /// Says what was measured: a terminal shows it in bold.
+    pub fn measured(&self, text: &str) {
+        self.inner().speak(LineKind::Info, Weight::Measured, text, text);
+    }
+
+    /// Says the line of a step; a terminal shows the short form of it unless all is to be shown.
+    pub fn say_step(&self, text: &str, short: &str) {
+        self.inner().speak(LineKind::Info, Weight::Usual, text, short);
     }
 
     /// Says what a person should look at, marked `warning:`.
     pub fn warn(&self, text: &str) {
-        self.inner().speak(LineKind::Warning, text);
+        self.inner().speak(LineKind::Warning, Weight::Usual, text, text);
     }
 
     /// Writes to the run log alone (an error that the command line prints itself, say).
@@ -164,6 +205,12 @@ impl Console {
         inner.reached = Instant::now();
         inner.stage.clear();
         inner.redraw();
+    }
+
+    /// Whether no step of this session is done.
+    pub fn is_first_step(&self) -> bool {
+        let inner = self.inner();
+        inner.done == inner.first
     }
 
     /// Time left, estimated from the steps of this session: none before the first, or where the number of
@@ -201,18 +248,33 @@ impl Console {
 }
 
 impl Inner {
-    fn speak(&mut self, level: LineKind, text: &str) {
+    fn speak(&mut self, level: LineKind, weight: Weight, text: &str, short: &str) {
         let text = visible(text);
         self.log(level, &text);
         let mark = match level {
+            LineKind::Info if self.verbosity == Verbosity::Quiet => return,
             LineKind::Info => "",
             LineKind::Warning => "warning: ",
             LineKind::Error => "error: ",
         };
+        let shows_all = self.verbosity == Verbosity::Verbose;
         match &mut self.screen {
+            Screen::Bar(_) if weight == Weight::Detail && !shows_all => {}
             // A terminal that is gone is no reason to stop training.
             Screen::Bar(bar) => bar.suspend(|| {
-                let _ = writeln!(std::io::stderr(), "{mark}{text}");
+                let (_, columns) = console::Term::stderr().size();
+                let shown = if shows_all { text } else { visible(short) };
+                let shown = wrap(&format!("{mark}{shown}"), columns.into());
+                // Without colours if stderr has none, or NO_COLOR is set.
+                let style = console::Style::new().for_stderr();
+                let shown = match (shown.strip_prefix(mark), level, weight) {
+                    (Some(rest), LineKind::Warning | LineKind::Error, _) => {
+                        format!("{}{rest}", style.yellow().bold().apply_to(mark))
+                    }
+                    (_, _, Weight::Measured) => style.bold().apply_to(shown).to_string(),
+                    _ => shown,
+                };
+                let _ = writeln!(std::io::stderr(), "{shown}");
             }),
             Screen::Plain(writer) => {
                 let _ = writeln!(writer, "{mark}{text}").and_then(|()| writer.flush());
@@ -268,6 +330,29 @@ pub fn duration(time: Duration) -> String {
         3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
     }
+}
+
+/// The text with lines of at most so many characters, cut at spaces; what a line goes on with is set in by two.
+/// A word that is longer stays whole, as do the columns of a table, which two spaces part.
+fn wrap(text: &str, columns: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.split('\n') {
+        let mut rest = line.to_owned();
+        // Marks under a line of source stay below what they mark.
+        let is_source = line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|');
+        while !is_source && rest.chars().count() > columns {
+            let indent = rest.len() - rest.trim_start().len();
+            let end = rest.char_indices().nth(columns).map_or(rest.len(), |(at, _)| at);
+            let fits = rest.get(..=end).unwrap_or(&rest);
+            let after = |from: usize| rest.get(from..)?.find(' ').map(|at| from + at);
+            let Some(at) = fits.rfind(' ').filter(|at| *at > indent).or_else(|| after(indent)) else { break };
+            let next = format!("  {}", rest.get(at..).unwrap_or_default().trim_start());
+            rest.truncate(at);
+            lines.push(std::mem::replace(&mut rest, next).trim_end().to_owned());
+        }
+        lines.push(rest);
+    }
+    lines.join("\n")
 }
 
 /// The text as it may be printed, without ends of line after it.
@@ -433,6 +518,49 @@ mod tests {
         assert!(line.contains("step 50  generating round 2:"), "{line}");
         assert_eq!(last(24, Some(200)), "step 50/200  generating");
         assert!(last(100, Some(200)).starts_with("=====> "), "{}", last(100, Some(200)));
+    }
+
+    #[test]
+    fn lines_are_wrapped_at_words() {
+        let text = "run directory runs/a\nobjective: preset dapo; clip 0.2/0.28\n";
+        assert_eq!(wrap(text, 80), text);
+        assert_eq!(wrap(text, 20), "run directory runs/a\nobjective: preset\n  dapo; clip\n  0.2/0.28\n");
+        assert_eq!(wrap("/a/path/that/is/longer and more", 10), "/a/path/that/is/longer\n  and more");
+        assert_eq!(wrap("äöü äöü äöü", 7), "äöü äöü\n  äöü");
+        assert_eq!(wrap("12 | a: 1, b: 2\n   |       ^^^^", 9), "12 | a: 1, b: 2\n   |       ^^^^");
+        assert_eq!(wrap("  in two", 5), "  in\n  two");
+        for columns in 0..40 {
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(words(&wrap(text, columns)), words(text));
+        }
+    }
+
+    #[test]
+    fn a_quiet_console_says_warnings_and_logs_all() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("run.log");
+        let screen = Captured::default();
+        let progress = Console::plain(Box::new(screen.clone()), None, 0);
+        progress.inner().verbosity = Verbosity::Quiet;
+        progress.copy_to(RunLog::open(&Disk::without_flush(), &path).expect("open"));
+        progress.say("one");
+        progress.detail("two");
+        progress.measured("three");
+        progress.say_step("four, in full", "four");
+        progress.warn("five");
+        assert_eq!(screen.text(), "warning: five\n");
+        let log = std::fs::read_to_string(&path).expect("read");
+        let logged: Vec<&str> = log.lines().map(|line| &line[25..]).collect();
+        assert_eq!(logged, ["info one", "info two", "info three", "info four, in full", "warning five"]);
+    }
+
+    #[test]
+    fn what_is_no_terminal_gets_all() {
+        let screen = Captured::default();
+        let progress = Console::plain(Box::new(screen.clone()), None, 0);
+        progress.detail("round 1: 12 of 32 kept");
+        progress.say_step("step 1  reward 0.500  entropy 0.2", "step 1  reward 0.500");
+        assert_eq!(screen.text(), "round 1: 12 of 32 kept\nstep 1  reward 0.500  entropy 0.2\n");
     }
 
     #[test]

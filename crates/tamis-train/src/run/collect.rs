@@ -118,8 +118,16 @@ impl Run {
         let target = self.recipe.config.data.train_batch_size as u64;
         let ready = self.attempts.early.num_groups as u64;
         let group_size = self.recipe.config.rollout.n;
-        let mut watch =
-            StepWatch { progress: &self.recorder.progress, group_size, target, ready, round: (0, 0) };
+        let progress = &self.recorder.progress;
+        let mut watch = StepWatch {
+            progress,
+            group_size,
+            target,
+            ready,
+            round: (0, 0),
+            began,
+            is_to_estimate: progress.is_first_step(),
+        };
         let interrupt = &workers.interrupt;
         let next = workers.dispatcher.next(Dependencies {
             source: &mut workers.pool,

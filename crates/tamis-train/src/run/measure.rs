@@ -158,7 +158,7 @@ impl Run {
                 report.num_failed
             ));
         }
-        self.recorder.progress.say(&format!(
+        self.recorder.progress.measured(&format!(
             "validation after step {step}: {} ({}){}",
             report.outcome.describe_mean(report.accuracy),
             report.describe_prompts(),

@@ -123,7 +123,7 @@ impl Preparation<'_> {
             ui.warn(warning);
         }
         for line in &resources.lines {
-            ui.say(line);
+            ui.detail(line);
         }
         for warning in resources.warnings.iter().chain(&of_logs) {
             ui.warn(warning);

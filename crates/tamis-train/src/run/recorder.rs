@@ -89,7 +89,7 @@ impl Recorder {
         let folder = pending.commit()?;
         self.directory.note_checkpoint()?;
         self.saved = Some(state.step);
-        self.progress.say(&format!("checkpoint {}", folder.path.display()));
+        self.progress.detail(&format!("checkpoint {}", folder.path.display()));
         self.prune(&state)?;
         self.shorten_journals(&state, workers)?;
         match overflow {

@@ -40,7 +40,7 @@ impl Run {
         let mut found = StepMetrics::of(&self.recipe, step);
         let details = details(step, &recorder.loggers);
         recorder.write_rollouts(facts.step, &step.trained, &step.others)?;
-        recorder.progress.say(&facts.report.to_string());
+        recorder.progress.detail(&facts.report.to_string());
         let mut timings = std::mem::take(&mut self.attempts.timings);
         timings.append(&facts.timings);
         for (name, time) in self.workers.scorer.take_times() {
@@ -113,7 +113,11 @@ impl Run {
         progress.step(facts.step);
         if self.recipe.config.run.loggers.iter().any(|logger| matches!(logger, LoggerKind::Console(_))) {
             let (total, left) = (progress.total_steps(), progress.time_left());
-            progress.say(&console::line(facts.step, total, &view, left.filter(|_| !is_last)));
+            let left = left.filter(|_| !is_last);
+            progress.say_step(
+                &console::line(facts.step, total, &view, left),
+                &console::short_line(facts.step, total, &view, left),
+            );
         }
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! Passes what the dispatcher sees on to the person who watches.
 
+use std::time::{Duration, Instant};
+
 use tamis_core::schedule::RoundReport;
 use tamis_rollout::Observer;
 
 use super::generated::GeneratedBatch;
-use tamis_run::log::progress::Console;
+use tamis_run::log::progress::{Console, duration};
 use tamis_run::log::run_log::LineKind;
 
 /// Speaks and moves the bar while a step is collected.
@@ -17,17 +19,55 @@ pub(super) struct StepWatch<'a> {
     pub(super) ready: u64,
     /// The round that is generated, and its prompts.
     pub(super) round: (u64, usize),
+    /// When the round began, or what is collected of a streaming step.
+    pub(super) began: Instant,
+    /// Whether the time of the step is still to be estimated.
+    pub(super) is_to_estimate: bool,
+}
+
+/// Groups are finished for so long before their pace says something.
+const EARLIEST_ESTIMATE: Duration = Duration::from_secs(20);
+/// What takes less than this needs no estimate.
+const SHORT: Duration = Duration::from_secs(60);
+
+impl StepWatch<'_> {
+    /// Says once in a session how long generation will take, and what would make it shorter.
+    fn estimate(&mut self, finished: u64, of: u64) {
+        let elapsed = self.began.elapsed();
+        if !self.is_to_estimate || finished == 0 || elapsed < EARLIEST_ESTIMATE {
+            return;
+        }
+        self.is_to_estimate = false;
+        if let Some(text) = estimate(elapsed, finished, of, self.group_size) {
+            self.progress.say(&text);
+        }
+    }
+}
+
+/// The time of a round, from the groups of it that are finished; `None` if it is short.
+fn estimate(elapsed: Duration, finished: u64, of: u64, group_size: usize) -> Option<String> {
+    let total = elapsed.mul_f64(of as f64 / finished as f64);
+    (total >= SHORT).then(|| {
+        format!(
+            "this round ({of} prompts, {group_size} completions each) takes about {} at its pace so far, and training comes after it; \
+             smaller values of data.train_batch_size, data.gen_batch_size, rollout.n or rollout.max_response_length \
+             make a step shorter",
+            duration(total)
+        )
+    })
 }
 
 impl Observer for StepWatch<'_> {
     fn round_begins(&mut self, _step: u64, round: u64, num_prompts: usize) {
         self.round = (round, num_prompts);
+        self.began = Instant::now();
         self.groups_finished(0);
     }
 
     fn groups_finished(&mut self, finished: usize) {
         let (round, num_prompts) = self.round;
         self.progress.stage(&format!("generating round {round}: {finished}/{num_prompts}"));
+        self.estimate(finished as u64, num_prompts as u64);
     }
 
     fn round_complete(&mut self, report: &RoundReport) {
@@ -35,13 +75,14 @@ impl Observer for StepWatch<'_> {
         self.progress.note(LineKind::Info, &batch.line(report.round, self.group_size));
         if report.is_filtered {
             self.progress.note(LineKind::Info, &batch.verdicts());
-            self.progress.say(&report.to_string());
+            self.progress.detail(&report.to_string());
         }
     }
 
     fn groups_ready(&mut self, _step: u64, num_groups: usize) {
         self.ready += num_groups as u64;
         self.progress.stage(&format!("generating: {}/{} groups ready", self.ready, self.target));
+        self.estimate(self.ready, self.target);
     }
 
     fn epoch_begins(&mut self, epoch: u64) {
@@ -64,5 +105,17 @@ impl Observer for Warnings<'_> {
 
     fn warn(&mut self, message: &str) {
         self.0.push(message.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_round_is_estimated_and_a_short_one_is_not() {
+        assert_eq!(estimate(Duration::from_secs(20), 40, 64, 8), None);
+        let text = estimate(Duration::from_secs(30), 4, 64, 8).expect("eight minutes");
+        assert!(text.starts_with("this round (64 prompts, 8 completions each) takes about 8m 00s"), "{text}");
     }
 }
