@@ -4,6 +4,7 @@ The table of the base model is made of a seed; an adapter adds to it, and learns
 clipping, the number of models and failures are those that a test asks for.
 """
 
+import contextlib
 import copy
 import http.server
 import json
@@ -89,8 +90,8 @@ def zeros():
 class Model:
     """Table, moments and gradient of one adapter, and the futures of its calls by number."""
 
-    def __init__(self, rank):
-        self.rank = rank
+    def __init__(self, rank, session):
+        self.rank, self.session = rank, session
         self.table, self.first, self.second, self.num_steps = zeros(), zeros(), zeros(), 0
         self.calls, self.passes, self.numbers = [], [], {}
 
@@ -124,6 +125,8 @@ class Fake:
         self.asked, self.failures = [], {}
         # Times that a future is asked for before it is there; those of samples.
         self.delay = self.sample_delay = 0
+        # Whether `create_model` says the model's name at once, as SkyRL does.
+        self.is_quick = True
         self.num = 0
         self.lock = threading.Lock()
         # What becomes of log-probabilities that are answered, and of advantages that are asked for.
@@ -195,8 +198,9 @@ class Fake:
         if len(self.models) >= self.most_models:
             return self.future((400, {"detail": f"Maximum number of LoRA adapters ({self.most_models}) reached"}))
         model = self.name("model")
-        self.models[model] = Model(body["lora_config"]["rank"])
-        return self.future((200, {"model_id": model}))
+        self.models[model] = Model(body["lora_config"]["rank"], body["session_id"])
+        status, answer = self.future((200, {"model_id": model}))
+        return status, {**answer, **({"model_id": model} if self.is_quick else {})}
 
     def on_unload_model(self, body):
         found = self.models.pop(body["model_id"], None)
@@ -366,6 +370,11 @@ def handler(fake):
                 return
             status, found = answered
             data = found if isinstance(found, bytes) else json.dumps(found).encode()
+            # Nobody waits for the answer if a client was ended.
+            with contextlib.suppress(ConnectionError):
+                self.write(status, found, data)
+
+        def write(self, status, found, data):
             self.send_response(status)
             kind = protobuf.CONTENT_TYPE if isinstance(found, bytes) else "application/json"
             self.send_header("Content-Type", kind)

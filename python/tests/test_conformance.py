@@ -1,4 +1,5 @@
-"""What docs/learner-protocol.md says, asked over HTTP of both learners: `tamis learner` and `python -m tamis.learner`.
+"""What docs/learner-protocol.md says, asked over HTTP of the learners: `tamis learner`, `python -m tamis.learner`, and
+`python -m tamis.tinker`, which says that it does not have everything.
 
 The native one needs the program `tamis`: TAMIS_PROGRAM, or what cargo has built under target/.
 """
@@ -17,6 +18,7 @@ import unittest
 # First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import OPTIMIZER, ROOT, columns, golden_folder
 
+import fake_tinker
 import torch
 from tamis.learner import protocol
 
@@ -76,6 +78,8 @@ class Conformance:
     """The page's statuses. A case is `(what, status, kind, call, settings, columns)`."""
 
     COMMAND = None
+    # Of passes and samples.
+    COLUMNS = ("logprob", "entropy")
 
     @classmethod
     def setUpClass(cls):
@@ -150,6 +154,10 @@ class Conformance:
         for what, status, kind, name, *given in cases:
             self.judge(what, self.call(name, *given), status, kind)
 
+    def refuses_all(self, *calls):
+        """Calls that ask for what the learner says it does not have."""
+        self.refuses([(f"{name} {given}", 422, "refused", name, *given) for name, *given in calls])
+
     def hold(self, network="policy"):
         return self.done("forward_hold", {"network": network}, WAVE)[1]
 
@@ -184,20 +192,25 @@ class Conformance:
         }  # fmt: skip
         for name, value in bounds.items():
             opened(f"{name} {value}", 400, "request", optimizer={**OPTIMIZER, name: value})
-            critic = {"optimizer": {**OPTIMIZER, name: value}}
-            opened(f"critic's {name} {value}", 400, "request", critic=critic)
         opened("no optimizer", 400, "request", optimizer=None)
         opened("a relative policy", 400, "request", policy="policy")
         opened("a relative reference", 400, "request", reference="policy")
-        opened("a relative critic", 400, "request", critic={"folder": "critic", "optimizer": OPTIMIZER})
         opened("an unknown key", 400, "request", polic="x")
         opened("an unknown option", 400, "request", options={"no_such_option": 1})
         opened("no sequences", 400, "request", generation={"max_sequences": 0})
         opened("no time", 400, "request", orphan_timeout=0.0)
         opened("no policy there", 422, "files", policy="/nowhere/at/all")
-        opened("no reference there", 422, "files", reference="/nowhere/at/all")
         status, info, _ = self.send("/v1/info", method="GET")
         self.assertIsNone(info["incarnation"], "one that fails leaves none")
+
+    def test_what_open_refuses_of_other_networks(self):
+        def opened(what, status, kind, **more):
+            self.judge(what, self.send("/v1/open", json.dumps(self.request(**more))), status, kind)
+
+        for name, value in {"beta1": 1.0, "epsilon": -1.0, "max_grad_norm": 0.0, "unknown": 1}.items():
+            opened(f"critic's {name}", 400, "request", critic={"optimizer": {**OPTIMIZER, name: value}})
+        opened("a relative critic", 400, "request", critic={"folder": "critic", "optimizer": OPTIMIZER})
+        opened("no reference there", 422, "files", reference="/nowhere/at/all")
 
     # Numbers
 
@@ -265,13 +278,13 @@ class Conformance:
     def test_waves(self):
         self.open()
         first = self.done("forward", {"network": "policy"}, WAVE)[1]
-        self.assertEqual({name: column.dtype for name, column in first.items()}, dict.fromkeys(("logprob", "entropy"), torch.float32))
-        self.assertEqual([column.numel() for column in first.values()], [4, 4])
+        self.assertEqual({name: column.dtype for name, column in first.items()}, dict.fromkeys(self.COLUMNS, torch.float32))
+        self.assertEqual([column.numel() for column in first.values()], [4] * len(self.COLUMNS))
         held = self.hold()
         self.assertTrue(all(torch.equal(held[name], column) for name, column in first.items()))
         for name in ("forward", "forward_hold"):
             found = self.done(name, {"network": "policy"}, EMPTY)[1]
-            self.assertEqual({name: list(column.shape) for name, column in found.items()}, {"logprob": [0], "entropy": [0]})
+            self.assertEqual({name: list(column.shape) for name, column in found.items()}, {name: [0] for name in self.COLUMNS})
         self.done("backward", {}, {"logprob": f32()})
         policy = {"network": "policy"}
         wrong = {
@@ -307,7 +320,6 @@ class Conformance:
         self.open()
         self.refuses([
             ("no reference", 409, "state", "forward", {"network": "reference"}, WAVE),
-            ("no adapter", 422, "refused", "forward", {"network": "base"}, WAVE),
             ("no critic", 422, "refused", "forward", {"network": "critic"}, WAVE),
             ("no critic to hold", 422, "refused", "forward_hold", {"network": "critic"}, WAVE),
             ("no critic's norm", 422, "refused", "grad_norm", {"network": "critic"}),
@@ -320,7 +332,15 @@ class Conformance:
         # Without `keep` it is the policy.
         before, policy = (self.done("forward", {"network": name}, WAVE)[1] for name in ("before", "policy"))
         self.assertTrue(torch.equal(before["logprob"], policy["logprob"]))
+
+    def test_a_copy_as_the_reference(self):
+        self.open()
+        self.refuses([("no adapter", 422, "refused", "forward", {"network": "base"}, WAVE)])
+        policy = self.done("forward", {"network": "policy"}, WAVE)[1]
+        self.hold()
+        # It is none of what is held.
         self.done("copy", {"to": "reference"})
+        self.done("backward", {"discard": True})
         reference = self.done("forward", {"network": "reference"}, WAVE)[1]
         self.assertTrue(torch.equal(reference["logprob"], policy["logprob"]))
 
@@ -352,7 +372,6 @@ class Conformance:
         # What is refused leaves the graph.
         self.refuses([
             ("no columns", 400, "request", "backward", {}),
-            ("entropy alone", 400, "request", "backward", {}, {"entropy": f32(0, 0, 0, 0)}),
             ("a critic's column", 400, "request", "backward", {}, {"value": f32(0, 0, 0, 0)}),
             ("one more", 400, "request", "backward", {}, {**good, "value": f32(0, 0, 0, 0)}),
             ("too short", 400, "request", "backward", {}, {"logprob": f32(0, 0, 0)}),
@@ -364,7 +383,6 @@ class Conformance:
         # Nor does what does not concern it take it away.
         self.done("restore")
         self.done("forward", {"network": "policy"}, WAVE)
-        self.done("copy", {"to": "reference"})
         self.done("backward", {}, good)
         self.refuses([("once alone", 409, "state", "backward", {}, good)])
         self.assertGreater(self.done("grad_norm", {"network": "policy"})[1]["grad_norm"].item(), 0)
@@ -372,6 +390,13 @@ class Conformance:
         self.hold()
         self.done("backward", {"discard": True})
         self.refuses([("discarded", 409, "state", "backward", {}, good)])
+
+    def test_entropies(self):
+        self.open()
+        self.hold()
+        self.refuses([("entropy alone", 400, "request", "backward", {}, {"entropy": f32(0, 0, 0, 0)})])
+        self.done("backward", {}, {"logprob": f32(1, 0, 0, 0), "entropy": f32(0, 0, 0, 0)})
+        self.done("forward", {"network": "policy", "sharpness": 2.0}, WAVE)
 
     def test_steps(self):
         self.open()
@@ -385,11 +410,20 @@ class Conformance:
         self.done("backward", {}, {"logprob": f32(float("inf"), 0, 0, 0)})
         answer, found = self.done("optim_step", step)
         self.assertEqual((answer, found["grad_norm"].isfinite().item()), ({"skipped": True, "num_steps": 0}, False))
-        self.done("keep")
         self.hold()
         self.done("backward", {}, {"logprob": f32(1, 1, 1, 1)})
         answer, found = self.done("optim_step", step)
         self.assertEqual((answer, found["grad_norm"].dtype), ({"skipped": False, "num_steps": 1}, torch.float64))
+        self.assertFalse(torch.equal(self.done("forward", {"network": "policy"}, WAVE)[1]["logprob"], before))
+        self.assertEqual(self.done("check")[0], {"not_finite": None})
+
+    def test_weights_that_are_set_aside(self):
+        self.open()
+        step = {"network": "policy", "learning_rate": 1e-3}
+        before = self.hold()["logprob"]
+        self.done("keep")
+        self.done("backward", {}, {"logprob": f32(1, 1, 1, 1)})
+        self.done("optim_step", step)
 
         def logprobs(network):
             return self.done("forward", {"network": network}, WAVE)[1]["logprob"]
@@ -406,7 +440,6 @@ class Conformance:
         self.done("optim_step", step)
         self.done("publish", {"version": 1})
         self.assertTrue(torch.equal(logprobs("before"), logprobs("policy")))
-        self.assertEqual(self.done("check")[0], {"not_finite": None})
 
     # Files
 
@@ -495,7 +528,7 @@ class Conformance:
         nothing = {**beginning(), "prompt_token": i32(), "prompt_offset": i64(0), "prompt_drawing": i32()}
         answer, found = self.done("generate", {"seconds": 30.0, "drawing": []}, {**nothing, "abort": i64(1, 77)})
         self.assertEqual((answer["num_open"], found["sample"].tolist(), found["end"].tolist()), (0, [2], [2]))
-        self.assertEqual([found[name].numel() for name in ("token", "logprob", "entropy")], [3, 3, 3])
+        self.assertEqual([found[name].numel() for name in ("token", *self.COLUMNS)], [3] * (1 + len(self.COLUMNS)))
         room = {**beginning(9), "prompt_token": i32(*[1] * 100_000), "prompt_offset": i64(0, 100_000)}
         answer, _ = self.done("generate", begun, room)
         self.assertEqual((answer["num_open"], [one["sample"] for one in answer["refused"]]), (0, [9]))
@@ -507,6 +540,92 @@ class Torch(Conformance, unittest.TestCase):
     def request(self, **more):
         more["options"] = {"device": "cpu", "threads": 1, **more.get("options", {})}
         return super().request(**more)
+
+
+class Tinker(Conformance, unittest.TestCase):
+    """`python -m tamis.tinker` over a server of Tinker's API in this process."""
+
+    COLUMNS = ("logprob",)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.fake = fake_tinker.Fake()
+        cls.COMMAND = [sys.executable, "-m", "tamis.tinker", "--base-model", fake_tinker.BASE, "--url", cls.fake.url]
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.fake.close()
+
+    # What it says that it does not have (`capabilities`) is refused; its reference is the base model.
+
+    def test_what_open_refuses_of_other_networks(self):
+        for more in ({"critic": {"optimizer": OPTIMIZER}}, {"reference": POLICY}):
+            self.judge(f"open {more}", self.send("/v1/open", json.dumps(self.request(**more))), 422, "refused")
+
+    def test_a_critic(self):
+        self.open()
+        self.refuses_all(("copy", {"to": "critic"}), ("forward", {"network": "critic"}, WAVE))
+
+    def test_a_copy_as_the_reference(self):
+        self.open()
+        self.refuses_all(("copy", {"to": "reference"}))
+        policy, base = (self.done("forward", {"network": name}, WAVE)[1] for name in ("policy", "base"))
+        self.assertTrue(torch.equal(base["logprob"], policy["logprob"]))
+
+    def test_weights_that_are_set_aside(self):
+        self.open()
+        self.refuses_all(("keep",))
+        before = self.hold()["logprob"]
+        self.assertEqual(self.done("restore")[0]["num_steps"], 0)
+        self.done("backward", {"discard": True})
+        self.assertTrue(torch.equal(self.done("forward", {"network": "before"}, WAVE)[1]["logprob"], before))
+
+    def test_entropies(self):
+        self.open()
+        self.refuses_all(("forward", {"network": "policy", "sharpness": 2.0}, WAVE))
+        self.hold()
+        self.refuses_all(("backward", {}, {"logprob": f32(1, 0, 0, 0), "entropy": f32(0, 0, 0, 0)}))
+        self.done("backward", {}, {"logprob": f32(1, 0, 0, 0)})
+
+    def test_files(self):
+        self.open()
+        root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name in ("full", "checkpoint", "none"):
+            (root / name).mkdir()
+        (root / "full/x").write_text("1")
+
+        def asked(folder, content="checkpoint"):
+            return {"folder": str(folder), "content": content}
+
+        self.refuses_all(*(("save", asked(root / "none", content)) for content in ("weights", "adapter", "handles")))
+        self.refuses_all(("load", asked(root / "none", "reference")))
+        self.refuses([
+            ("a relative folder", 400, "request", "save", asked("here")),
+            ("a folder that is not empty", 400, "request", "save", asked(root / "full")),
+            ("a folder that is not there", 500, "disk", "save", asked(root / "gone")),
+            ("other content", 400, "request", "save", asked(root / "none", "weight")),
+            ("another format", 400, "request", "save", {**asked(root / "none"), "dtype": "f8"}),
+            ("a relative folder to load", 400, "request", "load", asked("here")),
+            ("more than there is to say", 400, "request", "load", {**asked(root / "full"), "dtype": "f32"}),
+            ("other content to load", 400, "request", "load", asked(root / "full", "weights")),
+            ("no checkpoint", 422, "files", "load", asked(root / "full")),
+            ("no folder", 422, "files", "load", asked(root / "gone")),
+        ])  # fmt: skip
+        step = {"network": "policy", "learning_rate": 1e-3}
+        self.hold()
+        self.done("backward", {}, {"logprob": f32(1, 1, 1, 1)})
+        self.done("optim_step", step)
+        answer, _ = self.done("save", asked(root / "checkpoint"))
+        self.assertEqual({one["name"] for one in answer["files"]}, {path.name for path in (root / "checkpoint").iterdir()})
+        for one in answer["files"]:
+            self.assertEqual(one["bytes"], (root / "checkpoint" / one["name"]).stat().st_size)
+            self.assertRegex(one["crc32"], "^[0-9a-f]{8}$")
+        before = self.hold()["logprob"]
+        self.assertEqual(self.done("load", asked(root / "checkpoint"))[0]["num_steps"], 1)
+        self.refuses([("freed", 409, "state", "backward", {}, {"logprob": f32(1, 1, 1, 1)})])
+        self.assertTrue(torch.equal(self.done("forward", {"network": "policy"}, WAVE)[1]["logprob"], before))
 
 
 @unittest.skipIf(PROGRAM is None, "there is no program tamis; build it, or name it in TAMIS_PROGRAM")

@@ -5,6 +5,7 @@ that TAMIS_TINKER_WIRE names); without it the tests that replay them are left ou
 """
 
 import base64
+import copy
 import http.client
 import io
 import json
@@ -14,6 +15,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -332,6 +334,71 @@ class Requests(Case):
         self.assertEqual((held.num_steps, held.passes, fake.count("optim_step")), (1, [], 3))
         self.assertEqual(sorted(held.numbers), [1, 2, 3])
 
+    def test_a_model_whose_answer_is_lost_is_made_in_another_session(self):
+        for failure in (LOST, (502, {}), (504, {})):
+            fake = self.fake()
+            fake.failures["create_model"] = [(503, {}), failure]
+            with mock.patch.object(api, "HEARTBEAT_SECONDS", 0.01):
+                model = Model(self.session(fake), BASE, 4, 0)
+                seen = fake.count("session_heartbeat")
+                end = time.monotonic() + LIMIT
+                while fake.count("session_heartbeat") < seen + 6:
+                    self.assertLess(time.monotonic(), end, "waited in vain")
+                    time.sleep(0.01)
+                model.unload()
+            first, again, other = [body["session_id"] for body in fake.bodies("create_model")]
+            # A server that will answer later has made none.
+            self.assertEqual((again, other), (first, model.session.id))
+            self.assertNotEqual(first, other)
+            # What may be there unknown is in a session that gives no sign of life, so the server forgets it.
+            self.assertEqual({body["session_id"] for body in fake.bodies("session_heartbeat")[seen + 3 :]}, {other})
+            self.assertTrue(all(held.session == first for held in fake.models.values()))
+        fake.failures["create_model"] = [LOST] * 9
+        self.refused(Lost, "the answer of .* to create_model was lost", Model, self.session(fake), BASE, 4, 0)
+        self.assertEqual(fake.count("create_model"), 3 + 3)
+
+    def test_a_model_that_is_unloaded_already_is_content(self):
+        fake = self.fake()
+        for failures in ([LOST], [(502, {})]):
+            model = Model(self.session(fake), BASE, 4, 0)
+            fake.failures["unload_model"] = list(failures)
+            model.unload()
+            self.assertEqual((fake.models, model.api.models), ({}, set()))
+        model = Model(self.session(fake), BASE, 4, 0)
+        fake.restart()
+        model.unload()
+        model = Model(self.session(fake), BASE, 4, 0)
+        fake.failures["unload_model"] = [(400, {"detail": "odd"})]
+        self.refused(Refused, "odd", model.unload)
+
+    def test_a_signal_while_a_model_is_made_leaves_none(self):
+        class Ended(BaseException):
+            pass
+
+        def end(*_):
+            raise Ended
+
+        before = signal.signal(signal.SIGTERM, end)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        for path in ("create_model", "retrieve_future"):
+            for is_quick in (True, False):
+                with self.subTest(path, is_quick=is_quick):
+                    fake = self.fake()
+                    fake.is_quick = is_quick
+                    session = self.session(fake)
+                    plainly, num = getattr(fake, f"on_{path}"), [0]
+
+                    def killing(body, plainly=plainly, num=num):
+                        num[0] += 1
+                        if num[0] == 1:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                        return plainly(body)
+
+                    setattr(fake, f"on_{path}", killing)
+                    with self.assertRaises(Ended):
+                        Model(session, BASE, 4, 0)
+                    self.assertEqual((fake.models, session.api.models, fake.count("create_model")), ({}, set(), 1))
+
     def test_a_name_that_is_there_is_given_another(self):
         fake = self.fake()
         model = Model(self.session(fake), BASE, 4, 0)
@@ -345,7 +412,7 @@ class Requests(Case):
         fake = self.fake()
         model = Model(self.session(fake), BASE, 4, 0)
         fake.restart()
-        for call in (model.save, model.sampler, model.unload):
+        for call in (model.save, model.sampler):
             self.refused(Lost, "Model not found", call)
         self.refused(Lost, "Future not found", model.api.result, "future_0", "optim_step")
 
@@ -466,12 +533,63 @@ class Replayed(Case):
         self.assertEqual(seen, set(kinds))
 
 
+class Measured(unittest.TestCase):
+    """What gradients SkyRL's server computed beside PyTorch's: why derivatives are sent as they are."""
+
+    def setUp(self):
+        self.measured = captured("gradients.json")
+        # Of all targets: those that have no weight count, too.
+        self.weights = self.measured["w"]
+        self.targets = [len(sequence) - 1 for sequence in self.measured["sequences"]]
+        self.assertEqual([len(own) for own in self.weights], self.targets)
+
+    def rows(self, loss):
+        rows = [row for row in self.measured["rows"] if row["loss_fn"] == loss]
+        self.assertGreater(len(rows), 3)
+        return rows
+
+    def test_cross_entropy_has_no_divisor_that_could_be_undone(self):
+        *of_one_sign, negative = self.rows("cross_entropy")
+        for row in of_one_sign:
+            # Another direction than the loss's gradient, so no factor mends it.
+            self.assertLess(row["cosine"], 0.96)
+        for own in self.weights:
+            self.assertLess(sum(-weight for weight in own), 0.0)
+        # It is divided by 1e-9 for each of them, in a mean over three.
+        self.assertAlmostEqual(negative["server"] / negative["sum"] * 3e-9, 1.0, delta=reduction.TOLERANCE)
+
+    def test_importance_sampling_is_undone_by_the_divisor_that_the_probe_finds(self):
+        plain, in_two_calls, *multiplied, _ = self.rows("importance_sampling")
+        one_call = [[(targets, True) for targets in self.targets]]
+        two_calls = [one_call[0][:1], one_call[0][1:]]
+        # Two calls have the gradient of one, and it has another direction than the plain sum's: sequences differ in it.
+        self.assertLess(plain["cosine"], 0.96)
+        fitting = [
+            one
+            for one in reduction.REDUCTIONS
+            if reduction.is_near(in_two_calls["server"] / plain["server"], one.share(two_calls) / one.share(one_call))
+            and len({one.divisor(own, self.targets, self.targets) for own in self.targets}) > 1
+        ]
+        self.assertEqual([one.name for one in fitting], ["a mean over sequences of means over targets"])
+        # With its divisor the gradient is the plain sum: advantages are those of the rows in which it was.
+        (known,) = fitting
+        for row, sign in zip(multiplied, (1.0, -1.0), strict=True):
+            self.assertTrue(row["input"].startswith(("advantages -w *", "advantages w *")[sign > 0]), row)
+            self.assertTrue(reduction.is_near(row["server"], row["sum"]), row)
+            for tokens, weights in zip(self.measured["sequences"], self.weights, strict=True):
+                sequence = Sequence(array("i", tokens[:1]), array("i", tokens[1:]))
+                derivatives = array("f", [-sign * one for one in weights])
+                own = Derivatives(sequence, array("f", weights), derivatives)
+                sent = own.datum(known.divisor(sequence.num_targets, self.targets, self.targets)).inputs["advantages"]
+                for one, weight in zip(sent, weights, strict=True):
+                    self.assertAlmostEqual(one, sign * weight * sequence.num_targets * len(self.targets), places=4)
+
+
 class Probed(Case):
     """What a server is found to do."""
 
     def probed(self, fake, **more):
-        session = self.session(fake, **more)
-        return probe.probe(session, BASE, 4, 0)
+        return probe.probe(self.api(fake, **more), BASE, 4, 0)
 
     def test_every_reduction_is_found_and_undone(self):
         for place, known in enumerate(reduction.REDUCTIONS):
@@ -517,8 +635,40 @@ class Probed(Case):
 
     def test_a_server_that_trains_nothing(self):
         fake = self.fake()
-        fake.on_optim_step = lambda body: fake.future((200, {"metrics": {"grad_norm": 1.0}}))
+        plainly = fake.on_optim_step
+
+        def on_optim_step(body):
+            table = copy.deepcopy(fake.models[body["model_id"]].table)
+            answer = plainly(body)
+            fake.models[body["model_id"]].table = table
+            return answer
+
+        fake.on_optim_step = on_optim_step
         self.refused(Refused, "changes no log-probability", self.probed, fake)
+
+    def test_a_constant_factor_is_refused(self):
+        for known in reduction.REDUCTIONS[:2]:
+            for factor in (512.0, 8.0, 1 / 4):
+                with self.subTest(known.name, factor=factor):
+
+                    def divisor(own, call, step, known=known, factor=factor):
+                        return factor * known.divisor(own, call, step)
+
+                    fake = self.fake(divisor=divisor)
+                    pattern = f"it takes {known.name}, and a step changes the loss .* times as much as the norm"
+                    error = self.refused(Refused, pattern, self.probed, fake)
+                    self.assertIn("constant", error.hint)
+                    self.assertEqual(fake.models, {}, "the scratch model is unloaded")
+
+    def test_a_server_that_clips_unasked_is_refused(self):
+        fake = self.fake()
+        plainly = fake.on_optim_step
+
+        def on_optim_step(body):
+            return plainly({**body, "adam_params": {**body["adam_params"], "grad_clip_norm": 0.1}})
+
+        fake.on_optim_step = on_optim_step
+        self.refused(Refused, "a step changes the loss 0", self.probed, fake)
 
     def test_sixteen_bits(self):
         fake = self.fake()
@@ -716,6 +866,43 @@ class Learning(Opened):
         fake.on_optim_step = lambda body: fake.future((200, {"metrics": {"grad_norm": None}}))
         error = self.refused(Failed, "not finite: the weights there are lost", self.step, learner)
         self.assertIn("--resume", error.hint)
+        self.refused(Failed, "the weights there are lost", self.save, learner, "lost")
+
+    def test_a_step_that_is_not_taken_whole(self):
+        fake = self.fake()
+        learner = self.opened(fake, generation={"max_sequences": 1})
+        folder, _ = self.save(learner, "before")
+        for by_future in (True, False):
+            with self.subTest(by_future=by_future), mock.patch.object(training, "MAX_SEQUENCES", 2):
+                plainly, num = fake.on_forward_backward, [0]
+
+                def refusing(body, plainly=plainly, num=num, by_future=by_future):
+                    num[0] += not fake_tinker.read_pass(body)["forward_only"]
+                    if num[0] != 2:
+                        return plainly(body)
+                    refusal = 400, {"detail": "Sequence length 40 exceeds max_length 32"}
+                    # The server goes on with what comes after it.
+                    return fake.future(refusal) if by_future else refusal
+
+                fake.on_forward_backward = refusing
+                error = self.refused(Failed, "exceeds max_length 32: .* part of the mini-batch", self.step, learner)
+                self.assertIn("--resume", error.hint)
+                fake.on_forward_backward = plainly
+                # Nothing is done any more with such weights: not trained, saved, or sampled from.
+                for call in (
+                    lambda: self.step(learner),
+                    lambda folder=self.folder / f"after_{by_future}": self.save(learner, folder),
+                    lambda: self.generate(learner, [(1, 5, 0)]),
+                    lambda: self.call(learner, "reset_optimizer", {"network": "policy"}),
+                ):
+                    learner._num_steps = 1
+                    self.refused(Failed, "a step that was not taken whole", call)
+                num_steps = self.held(fake).num_steps
+                self.assertEqual(num_steps, int(by_future), "the server took the step without the pass")
+                self.call(learner, "load", {"folder": str(folder), "content": "checkpoint"})
+                self.assertEqual(self.step(learner)[1]["num_steps"], 1)
+                self.assertEqual(self.held(fake).num_steps, 1)
+                self.open(learner, generation={"max_sequences": 1})
 
     def test_what_it_cannot_do(self):
         fake = self.fake()
@@ -758,7 +945,6 @@ class Learning(Opened):
             ),
             (RequestError, "must rise", "forward", policy, wave([[1]], [(0, [])])),
             (StateError, "no pass is held", "backward", {}, {"logprob": column("F32", GIVEN)}),
-            (StateError, "no derivatives to step by", "grad_norm", policy, {}),
             (Refused, "cannot be set aside", "keep", {}, {}),
             (Refused, "cannot be copied", "copy", {"to": "reference"}, {}),
             (Refused, "weights stay at the server", "save", {"folder": str(self.folder), "content": "weights"}, {}),
@@ -797,6 +983,7 @@ class Learning(Opened):
             self.call(learner, "backward", {}, {"logprob": column("F32", GIVEN)})
             return numbers(self.call(learner, "grad_norm", {"network": "policy"})[1], "grad_norm", "F64")[0]
 
+        self.assertEqual(numbers(self.call(learner, "grad_norm", {"network": "policy"})[1], "grad_norm", "F64"), [0.0])
         first = norm()
         self.assertEqual(norm(), first)
         self.assertEqual((fake.models[policy].state(), fake.count("save_weights"), len(fake.models)), (state, 1, 2))
@@ -1009,6 +1196,22 @@ class Learning(Opened):
         (refused,) = answer["refused"]
         self.assertEqual(refused["sample"], 7)
         self.assertIn("exceeds max_length 32", refused["reason"])
+        # As the hosted service says it of one sample.
+        fake.failures["asample"] = [fake.future((200, {"error": "the prompt is too long", "category": "user"}))]
+        answer, columns = self.generate(learner, [(17, 5, 0)])
+        self.assertEqual((answer["num_open"], numbers(columns, "sample", "I64")), (0, []))
+        self.assertEqual([one["sample"] for one in answer["refused"]], [17])
+        self.assertIn("asample failed at http://", answer["refused"][0]["reason"])
+        for tokens, logprobs, said in (
+            ([3, VOCABULARY, 0], [-1.0] * 3, f"sampled the token 18, and the vocabulary of `model.path` has {VOCABULARY}"),
+            ([3, -1, 0], [-1.0] * 3, "sampled the token -1"),
+            ([3, 4, 5, 6, 7, 0], [-1.0] * 6, "sampled 6 tokens, and at most 5 were asked for"),
+            ([3, 4, 0], [-1.0, math.nan, -1.0], "gave nan as the log-probability of token 2"),
+            ([3, 4, 0], [-math.inf, -1.0, -1.0], "gave -inf as the log-probability of token 1"),
+        ):
+            fake.failures["asample"] = [fake.future((200, fake_tinker.sample_body([(tokens, logprobs, True)])))]
+            self.refused(Failed, f"http://.* {said}", self.generate, learner, [(6, 5, 0)])
+            self.call(learner, "generate", {"seconds": 0.0, "drawing": []}, beginning([], [], abort=[6]))
         fake.failures["asample"] = [fake.future((200, fake_tinker.sample_body([([3, 4], [-1.0, -1.0], True)])))]
         self.refused(Failed, "left out the token that ended it", self.generate, learner, [(6, 5, 0)])
         fake.samplers.clear()
@@ -1110,6 +1313,32 @@ class Process(Opened):
         self.assertIn(f"probe: the server takes {known.name}", log)
         self.assertIn("probe: the server does not clip gradients", log)
         self.assertEqual((process.returncode, fake.models), (0, {}), "what it held is unloaded")
+
+    def test_a_signal_during_the_probe_leaves_no_model(self):
+        for path in ("create_model", "forward_backward", "unload_model"):
+            fake = self.fake()
+            plainly, started = getattr(fake, f"on_{path}"), threading.Event()
+
+            def killing(body, plainly=plainly, started=started):
+                started.wait(LIMIT)
+                process.send_signal(signal.SIGTERM)
+                return plainly(body)
+
+            setattr(fake, f"on_{path}", killing)
+            process = self.start(fake)
+            started.set()
+            said, log = process.communicate(timeout=LIMIT)
+            self.assertEqual((process.returncode, said, fake.models), (0, "", {}), log)
+            self.assertGreater(fake.count("create_model"), 0)
+
+    def test_an_address_that_is_taken_is_known_before_the_server_is_asked(self):
+        fake = self.fake()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            process = self.start(fake, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+            _, log = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 2, log)
+        self.assertIn("failed to listen on 127.0.0.1:", log)
+        self.assertEqual(fake.asked, [])
 
     def test_what_it_ends_with_at_the_start(self):
         cases = [

@@ -387,8 +387,9 @@ def read_key(path):
     return key
 
 
-def serve(where, session, key=None):
-    """Listens, and has the session compute in this thread until it is done or a signal comes.
+def serve(where, session, key=None, prepare=lambda: None):
+    """Listens, and has the session compute in this thread until it is done or a signal comes. `prepare` is called
+    once the address is taken, before anybody is answered.
 
     Whether it was done. Raises `DeviceLost` where the session does, after what is answered has been sent.
     """
@@ -396,6 +397,7 @@ def serve(where, session, key=None):
     try:
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGINT, _end)
+        prepare()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print(f"listening on {address}", flush=True)
         session.run()

@@ -9,7 +9,6 @@ import sys
 from ..learner import connections, messages
 from . import api
 from .learner import Learner, Session
-from .probe import probe
 
 
 def _log(line):
@@ -17,7 +16,7 @@ def _log(line):
 
 
 def main():
-    """Probes the server, then listens."""
+    """Takes the address, probes the server, then listens."""
     parser = argparse.ArgumentParser(
         prog="python -m tamis.tinker",
         description="Learns at a server of Tinker's API what a controller asks for over tamis-learner/1 (docs/tinker.md).",
@@ -47,25 +46,15 @@ def main():
         parser.error("--rank must be at least 1, and --seed from 0 to 2147483647")
     if not min(arguments.patience, arguments.call_timeout) > 0.0:
         parser.error("--patience and --call-timeout must be above 0")
-    learner = None
-    # What is begun at the server is ended there, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    server = None
     try:
         key = connections.read_key(arguments.api_key_file)
         server = api.Api(
             arguments.url, os.environ.get("TINKER_API_KEY"), arguments.patience, arguments.call_timeout, _log
         )
-        model = arguments.base_model, arguments.rank, arguments.seed
-        api.begin(server, arguments.base_model)
-        scratch = api.Session(server)
-        try:
-            findings = probe(scratch, *model)
-        finally:
-            scratch.close()
-        for line in findings.describe():
-            _log(line)
-        learner = Learner(server, *model, findings)
-        connections.serve(arguments.listen, Session(learner, log=_log), key)
+        learner = Learner(server, arguments.base_model, arguments.rank, arguments.seed)
+        session = Session(learner, log=_log)
+        connections.serve(arguments.listen, session, key, session.probe)
     except connections.ListenError as error:
         parser.error(str(error))
     except messages.LearnerError as error:
@@ -74,8 +63,11 @@ def main():
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        if learner is not None:
-            learner.close()
+        # What is begun at the server is ended there, too, whenever a signal comes.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if server is not None:
+            server.leave()
 
 
 main()

@@ -4,9 +4,11 @@ A call that changes something is answered at once with the id of its future, who
 there. A training call bears a number: the server carries it out once, however often it is sent.
 """
 
+import contextlib
 import http.client
 import json
 import math
+import signal
 import threading
 import time
 import urllib.error
@@ -25,6 +27,8 @@ POLL_SECONDS = 45.0
 HEARTBEAT_SECONDS = 10.0
 # Statuses of a server that will answer later.
 _LATER = (408, 425, 429, 502, 503, 504)
+# Those of something between it and here: the server may have got the request.
+_UNCLEAR = (502, 504)
 # Times that a request is sent again which the server itself failed on.
 _AGAIN = 3
 # What a server says of a model, session or future that it does not have any more, as after a restart.
@@ -38,6 +42,40 @@ class ServerRefused(Refused):
     def __init__(self, answered, message, hint=None):
         super().__init__(message, hint)
         self.answered = answered
+
+
+class Gone(Lost):
+    """The server does not have a model, a session or a future, or not any more."""
+
+
+class FutureFailed(Failed):
+    """The server says of one future that it failed, as the hosted service does."""
+
+
+class AnswerLost(Lost):
+    """A call may have been carried out, and its answer did not come."""
+
+
+@contextlib.contextmanager
+def held_signals():
+    """What would end the process within the block ends it after the block. Another thread than the main one hears no
+    signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -68,6 +106,13 @@ class Api:
         # No proxy stands between two processes of one machine.
         handlers = [urllib.request.ProxyHandler({})] if is_own(parts.netloc) else []
         self._opener = urllib.request.build_opener(_NoRedirect, *handlers)
+        # What may have a place at the server.
+        self.models = set()
+
+    def leave(self):
+        """Frees all places at the server, and does not wait for it."""
+        for model in list(self.models):
+            model.leave()
 
     def call(self, path, values):
         """The JSON that a call answers."""
@@ -77,18 +122,22 @@ class Api:
         """The JSON that a `GET` answers."""
         return self._json(path, *self._send(path, None, None, _JSON))
 
-    def submit(self, path, body, patience=None):
-        """The id of the future of a call, whose body is a JSON object or protobuf as bytes."""
+    def submit(self, path, body, patience=None, note=None):
+        """The id of the future of a call, whose body is a JSON object or protobuf as bytes.
+
+        `note`: a function of the answer, which is told before any signal is heard. Such a call bears no number, so it
+        is not sent again if it may have been carried out: `AnswerLost`.
+        """
         content_type = protobuf.CONTENT_TYPE if isinstance(body, bytes) else _JSON
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        answer = self._json(path, *self._send(path, data, content_type, _JSON, patience=patience))
+        answer = self._json(path, *self._send(path, data, content_type, _JSON, patience=patience, note=note))
         if not isinstance(answer.get("request_id"), str):
             raise Failed(f"{self.url} answered {path} without a `request_id`: {_shown(answer)}")
         return answer["request_id"]
 
-    def result(self, future, what):
-        """The result of a future, in JSON."""
-        content_type, body = self._poll(future, what, _JSON)
+    def result(self, future, what, timeout=None):
+        """The result of a future, in JSON; `timeout`: the seconds that it is waited for, if they are fewer."""
+        content_type, body = self._poll(future, what, _JSON, timeout)
         return self._json(what, content_type, body)
 
     def protobuf_result(self, future, what, decode):
@@ -102,11 +151,12 @@ class Api:
         except protobuf.ProtobufError as error:
             raise Failed(f"the answer of {self.url} to {what} cannot be read: {error}") from None
 
-    def _poll(self, future, what, accept):
+    def _poll(self, future, what, accept, timeout=None):
         body = json.dumps({"request_id": future, "allow_metadata_only": False}).encode()
-        end = time.monotonic() + self.timeout
+        patience, timeout = timeout, self.timeout if timeout is None else min(timeout, self.timeout)
+        end = time.monotonic() + timeout
         while True:
-            answered = self._send("retrieve_future", body, _JSON, accept, of=what, is_poll=True)
+            answered = self._send("retrieve_future", body, _JSON, accept, of=what, is_poll=True, patience=patience)
             if answered is not None:
                 content_type, found = answered
                 waits = False
@@ -114,26 +164,31 @@ class Api:
                     answer = self._json(what, content_type, found)
                     waits = answer.get("type") == "try_again" or answer.get("status") == "complete_metadata"
                     if "error" in answer and "category" in answer:
-                        raise Failed(f"{what} failed at {self.url}: {answer['error']}")
+                        raise FutureFailed(f"{what} failed at {self.url}: {answer['error']}")
                 if not waits:
                     return content_type, found
                 time.sleep(min(1.0, self.patience / 100))
             if time.monotonic() > end:
-                raise Lost(f"{self.url} has not answered {what} within {self.timeout:.0f} s")
+                raise Lost(f"{self.url} has not answered {what} within {timeout:.0f} s")
 
-    def _send(self, path, body, content_type, accept, of=None, is_poll=False, patience=None):
+    def _send(self, path, body, content_type, accept, of=None, is_poll=False, patience=None, note=None):
         """Content type and body of an answer of 200. `None` of a poll whose future is not there yet."""
         what = of or path
         url = f"{self.url}/api/v1/{path}"
         headers = {**self._headers, "Accept": accept, **({"Content-Type": content_type} if content_type else {})}
+        longest = POLL_SECONDS if patience is None else min(POLL_SECONDS, patience)
         patience = self.patience if patience is None else min(patience, self.patience)
         end, pause, num_failed = time.monotonic() + patience, 0.05, 0
         while True:
             try:
                 request = urllib.request.Request(url, body, headers, method="GET" if body is None else "POST")
-                with self._opener.open(request, timeout=POLL_SECONDS) as answer:
-                    found = answer.headers.get("Content-Type", "").split(";")[0].strip().lower()
-                    return found, answer.read()
+                with held_signals() if note else contextlib.nullcontext():
+                    with self._opener.open(request, timeout=longest) as answer:
+                        found = answer.headers.get("Content-Type", "").split(";")[0].strip().lower()
+                        data = answer.read()
+                    if note is not None:
+                        note(self._json(what, found, data))
+                return found, data
             except urllib.error.HTTPError as error:
                 with error:
                     status, detail = error.code, _detail(_read(error))
@@ -142,15 +197,17 @@ class Api:
                 num_failed += status == 500
                 if status not in _LATER and not (status == 500 and num_failed <= _AGAIN):
                     raise self._error(what, status, detail) from None
-                reason = f"status {status}: {detail}"
+                reason, is_lost = f"status {status}: {detail}", status in _UNCLEAR
             except OSError as error:
                 # One that comes while a connection is made is wrapped: nobody has answered then.
                 if is_poll and isinstance(error, TimeoutError):
                     return None
-                reason = first_line(getattr(error, "reason", error))
+                reason, is_lost = first_line(getattr(error, "reason", error)), not isinstance(error, urllib.error.URLError)
             except http.client.HTTPException as error:
                 # What is no HTTP, as at a port of another program, or an answer that is cut off.
-                reason = f"{type(error).__name__}: {first_line(error)}"
+                reason, is_lost = f"{type(error).__name__}: {first_line(error)}", True
+            if is_lost and note is not None:
+                raise AnswerLost(f"the answer of {self.url} to {what} was lost: {reason}")
             if time.monotonic() + pause > end:
                 message = f"{self.url} has not answered {what} for {patience:.0f} s: {reason}"
                 raise Lost(message, "is the server of --url up?")
@@ -170,7 +227,7 @@ class Api:
     def _error(self, what, status, detail):
         message = f"{self.url} refused {what} (status {status}): {detail}"
         if status == 410 or any(text in detail.lower() for text in _GONE):
-            return Lost(message, "the server was started again, or ended the session")
+            return Gone(message, "the server was started again, or ended the session")
         if status >= 500:
             return Failed(
                 message, "the server's log may say more; docs/tinker.md has the servers that are known to work"
@@ -215,7 +272,9 @@ def _detail(body):
 
 
 class Session:
-    """A session at the server, with its sign of life until `close`. Models are its own."""
+    """A session at the server, with its sign of life until `close`. It has one model: what nobody knows of any more is
+    forgotten by the server with its session.
+    """
 
     def __init__(self, api):
         self.api = api
@@ -223,7 +282,7 @@ class Session:
         self.id = api.call("create_session", values).get("session_id")
         if not isinstance(self.id, str):
             raise Failed(f"{api.url} began a session without a `session_id`")
-        self._num_models = self._num_samplers = 0
+        self._num_samplers = 0
         self._ended = threading.Event()
         threading.Thread(target=self._live, daemon=True).start()
 
@@ -238,11 +297,6 @@ class Session:
                 if not is_lost:
                     self.api.log(f"no sign of life reaches the session: {first_line(error)}")
                 is_lost = isinstance(error, Lost)
-
-    def next_model(self):
-        """The number of the session's next model, from 0."""
-        self._num_models += 1
-        return self._num_models - 1
 
     def next_sampler(self):
         """The number of the session's next sampler, from 0."""

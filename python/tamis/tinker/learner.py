@@ -10,13 +10,22 @@ import types
 from dataclasses import dataclass
 
 from ..learner import session
-from ..learner.messages import Failed, FilesError, LearnerError, Refused, RequestError, StateError, refuse_columns
+from ..learner.messages import (
+    Failed,
+    FilesError,
+    LearnerError,
+    Lost,
+    Refused,
+    RequestError,
+    StateError,
+    refuse_columns,
+)
 from . import api, checkpoint
 from .api import ServerRefused
 from .columns import Limits, column, take, take_places, take_rows, take_wave
-from .probe import SAME_LOGPROBS
+from .probe import SAME_LOGPROBS, probe
 from .sampling import Samples
-from .training import Adam, Derivatives, Model, cut, grad_norm
+from .training import GO_ON, Adam, Derivatives, Model, cut, grad_norm
 
 # Largest whole number that every server takes as a seed.
 _SEEDS = 1 << 31
@@ -37,13 +46,18 @@ class Session(session.Session):
 
     implementation = "tamis tinker"
 
+    def probe(self):
+        """Measures what the learner must know of the server, before anything is asked of it."""
+        self.learner.probe(self.log)
+        self._facts = self._gather_facts()
+
 
 class Learner:
     """Holds one model at the server, and one more that never learns once the base model is asked for."""
 
     num_ranks = 1
 
-    def __init__(self, server, base_model, rank, seed, findings):
+    def __init__(self, server, base_model, rank, seed, findings=None):
         self._api, self._base_model, self._rank, self._seed = server, base_model, rank, seed
         self._findings = findings
         self.transfer = types.SimpleNamespace(calls={})
@@ -64,8 +78,15 @@ class Learner:
             "/v1/load": self.load,
             "/v1/generate": self.generate,
         }
-        self._session = self._samples = None
+        self._samples = None
         self._forget()
+
+    def probe(self, log):
+        """Finds out what the server does."""
+        api.begin(self._api, self._base_model)
+        self._findings = probe(self._api, self._base_model, self._rank, self._seed)
+        for line in self._findings.describe():
+            log(line)
 
     def _forget(self):
         # `_copy`: the policy's weights in a model whose moments are nobody's.
@@ -103,7 +124,8 @@ class Learner:
         }
 
     def _dtype(self):
-        return "f32" if self._findings.difference <= SAME_LOGPROBS else "bf16"
+        is_coarse = self._findings is not None and self._findings.difference > SAME_LOGPROBS
+        return "bf16" if is_coarse else "f32"
 
     def close(self):
         """Frees what it holds at the server."""
@@ -112,9 +134,6 @@ class Learner:
         for model in (self._policy, self._base, self._copy):
             if model is not None:
                 model.leave()
-        if self._session is not None:
-            self._session.close()
-            self._session = None
         self._forget()
 
     # Opening
@@ -147,16 +166,11 @@ class Learner:
         config = checkpoint.read_json(pathlib.Path(folder) / checkpoint.CONFIG)
         limits = _read_limits(folder, config)
         self.close()
-        self._session = api.Session(self._api)
-        try:
-            self._policy = self._new_model()
-        except BaseException:
-            self.close()
-            raise
+        self._policy = self._new_model()
         self._adam, self._limits, self._folder = adam, limits, pathlib.Path(folder)
         self._num_parameters = checkpoint.num_parameters(self._folder)
         if max_sequences is not None:
-            self._samples = Samples(self._api, max_sequences)
+            self._samples = Samples(self._api, max_sequences, limits.vocab_size)
         return {"dtype": self._dtype(), "adopted": False, **self._networks()}, {}
 
     def _refuse(self, temperature, adam, critic, reference):
@@ -184,7 +198,7 @@ class Learner:
         return self._policy
 
     def _new_model(self):
-        return Model(self._session, self._base_model, self._rank, self._seed)
+        return Model(api.Session(self._api), self._base_model, self._rank, self._seed)
 
     def _refuse_critic(self, settings):
         if settings.choice("network", ["policy", "critic"]) == "critic":
@@ -265,11 +279,18 @@ class Learner:
             # A server would take such a step, and have no finite weight left.
             return {"skipped": True, "num_steps": self._num_steps}, _norm_column(math.nan)
         self._note_moved()
-        norm = self._step(model, pending, learning_rate)
+        try:
+            norm = self._step(model, pending, learning_rate)
+        except Lost:
+            raise
+        except LearnerError as error:
+            message = "the step and its passes go together, so the weights there may be of a part of the mini-batch"
+            hint = f"{error.hint}; then {GO_ON}" if error.hint else GO_ON
+            raise Failed(f"{error.message}: {message}", hint) from None
         if not math.isfinite(norm):
             message = f"{self._api.url} took a step by a gradient that is not finite: the weights there are lost"
-            hint = "go on from the last checkpoint (--resume), with a lower train.optimizer.learning_rate"
-            raise Failed(message, hint)
+            model.spoil(message)
+            raise Failed(message, f"{GO_ON}, with a lower train.optimizer.learning_rate")
         self._num_steps += 1
         return {"skipped": False, "num_steps": self._num_steps}, _norm_column(norm)
 
@@ -304,9 +325,15 @@ class Learner:
         refuse_columns(columns)
         self._refuse_critic(settings)
         settings.finish()
-        model, pending = self._opened(), self._take_pending()
+        model = self._opened()
+        if not self._pending and self._held is None:
+            return {}, _norm_column(0.0)
+        pending = self._take_pending()
         if pending is None:
             return {}, _norm_column(math.nan)
+        if self._copy is not None and self._copy.is_spoilt:
+            self._copy.leave()
+            self._copy = None
         if self._copy is None:
             path = model.save()
             self._copy = self._new_model()
@@ -315,6 +342,7 @@ class Learner:
 
     def keep(self, settings, columns):
         """Weights cannot be set aside."""
+        _finish(settings, columns)
         raise Refused("weights at the server cannot be set aside", "set `schedule.early_updates: false`")
 
     def restore(self, settings, columns):
@@ -324,6 +352,9 @@ class Learner:
 
     def copy(self, settings, columns):
         """There is neither a critic, nor a reference but the base model."""
+        refuse_columns(columns)
+        settings.choice("to", ["reference", "critic"])
+        settings.finish()
         raise Refused("weights at the server cannot be copied", "the network `base` is the reference that there is")
 
     def reset_optimizer(self, settings, columns):
@@ -382,6 +413,8 @@ class Learner:
         settings.finish()
         if content == "reference":
             raise Refused("the reference can only be the base model", "set `model.reference: null`")
+        if not folder.startswith("/"):
+            raise RequestError(f"the path {folder} is not absolute")
         self._opened()
         place = checkpoint.read(folder)
         file = f"{folder}/{checkpoint.ELSEWHERE}"
@@ -438,16 +471,21 @@ class Learner:
         for number in numbers:
             if number in self._samples:
                 raise RequestError(f"sample {number} is open already")
+        most, full = self._limits.max_positions, []
         for number, key, place in zip(numbers, keys, prompt_of, strict=True):
             prompt = prompts[place]
+            if most is not None and len(prompt) >= most:
+                reason = f"its prompt has {len(prompt)} tokens, and the model {most} positions"
+                full.append({"sample": number, "reason": reason})
+                continue
             drawing = drawings[drawn_by[place]]
             self._samples.begin(number, prompt, {**drawing, "seed": key % _SEEDS})
         if self._sampler is None and self._samples.num_open:
             self._sampler = model.sampler()
-        return self._generated(self._samples.wait(self._sampler, seconds))
+        return self._generated(self._samples.wait(self._sampler, 0.0 if full else seconds), full)
 
-    def _generated(self, ended):
-        grown, refused = [], []
+    def _generated(self, ended, refused):
+        grown = []
         for number, found in ended:
             if isinstance(found, LearnerError):
                 refused.append({"sample": number, "reason": found.message})
@@ -508,6 +546,8 @@ def _read_optimizer(settings):
 def _read_drawing(settings):
     """Parameters of the API for how samples are drawn."""
     temperature = settings.number("temperature", least=0.0)
+    if temperature != 0.0 and not 1e-6 <= temperature <= 1e6:
+        raise RequestError(f"`temperature` must be 0 or from 1e-6 to 1e6, and is {temperature}")
     top_k = settings.count("top_k")
     top_p = settings.number("top_p", above=0.0)
     min_p = settings.number("min_p", least=0.0)
@@ -515,8 +555,9 @@ def _read_drawing(settings):
     max_tokens = settings.count("max_tokens", least=1)
     ends = settings.counts("end_tokens")
     settings.finish()
-    if top_p > 1.0:
-        raise RequestError(f"`top_p` must be at most 1, and is {top_p}")
+    for name, value in (("top_p", top_p), ("min_p", min_p)):
+        if value > 1.0:
+            raise RequestError(f"`{name}` must be at most 1, and is {value}")
     for name, value, plain in (("min_p", min_p, 0.0), ("repetition_penalty", penalty, 1.0)):
         if value != plain:
             raise Refused(f"Tinker's API samples without `{name}`", f"set `rollout.{name}: {plain:g}`")

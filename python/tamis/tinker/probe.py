@@ -1,8 +1,9 @@
 """What a server does that it does not say, measured at the start on a scratch model of a few made-up sequences.
 
-Four things, in about ten calls: whether `grad_clip_norm` is honoured, by a step with a tiny one; what derivatives are
-divided by, from the norms of gradients at learning rate 0; whether one derivative a token gives the gradient that
-it should, in one sequence or in two; how far log-probabilities of samples are from those of passes.
+Five things, in about twenty calls: how far log-probabilities of samples are from those of passes; what derivatives are
+divided by, from the norms of gradients at learning rate 0; whether one derivative a token gives the gradient that it
+should, in one sequence or in two; whether a step goes as far as that gradient says, which shows a constant factor;
+whether `grad_clip_norm` is honoured, by a step with a tiny one.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from ..learner.messages import LearnerError, Refused
 from . import reduction
+from .api import Session
 from .columns import Sequence
 from .reduction import Reduction
 from .sampling import sample
@@ -22,6 +24,15 @@ _PADDED = Sequence(_SHORT.prompt, array("i", [4, 5, 6, 7, 8, 9, 1, 2]))
 _BESIDE = Sequence(array("i", [9]), array("i", [8, 7, 6, 5, 4, 3, 2, 1, 9, 8, 7, 6, 5, 4, 3, 2]))
 _DERIVATIVES = (-1.5, 0.5)
 _ADAM = Adam(0.9, 0.95, 1e-8, 0.0)
+# What a step down its gradient takes from the loss of a sequence, in nats: little beside what is not linear, much
+# beside what 16 bits round.
+_GAIN = 0.25
+# So many times less or more than that is a factor of the server's own.
+_MOST_FACTOR = 2.0
+# A share of it that is nothing.
+_NOTHING = 1e-3
+# An epsilon of AdamW that is so many norms of the gradient makes it plain gradient descent.
+_PLAIN = 1e3
 # A step that is seen: AdamW moves each weight by about so much, whatever the gradient.
 _LEARNING_RATE = 0.02
 # A gradient of this norm is nothing beside AdamW's epsilon.
@@ -49,20 +60,21 @@ class Findings:
         ]
 
 
-def probe(session, base_model, rank, seed):
-    """`Findings` about the session's server. Raises `Refused` if its gradient cannot be corrected."""
-    model = Model(session, base_model, rank, seed)
+def probe(api, base_model, rank, seed):
+    """`Findings` about a server. Raises `Refused` if its gradient cannot be corrected."""
+    model = Model(Session(api), base_model, rank, seed)
     try:
-        return _probe(session, model, base_model)
-    finally:
-        # What failed before is the better message.
-        with contextlib.suppress(LearnerError):
-            model.unload()
+        findings = _probe(model, base_model)
+    except BaseException:
+        model.leave()
+        raise
+    with contextlib.suppress(LearnerError):
+        model.unload()
+    return findings
 
 
-def _probe(session, model, base_model):
-    difference = _difference(session, model, base_model)
-    clips = _clips(model)
+def _probe(model, base_model):
+    difference = _difference(model, base_model)
     measure = _Measure(model)
     once = [[measure.real(_SHORT)]]
     steps = [
@@ -80,7 +92,7 @@ def _probe(session, model, base_model):
     ])  # fmt: skip
     names = "twice in a call", "with targets without an advantage", "beside a sequence without any", "in two calls"
     measured = ", ".join(f"{name} {norm / unit:.3f}" for name, norm in zip(names, norms[1:], strict=True))
-    refusal = f"{session.api.url} divides derivatives by what is not known"
+    refusal = f"{model.api.url} divides derivatives by what is not known"
     if found is None:
         hint = "such a server would train by another gradient than the loss's: docs/tinker.md has those that are known"
         raise Refused(f"{refusal}: a sequence's gradient is, in multiples of one alone, {measured}", hint)
@@ -91,16 +103,25 @@ def _probe(session, model, base_model):
     if not reduction.is_near(thrice, 3.0) or not reduction.is_near(split, 1.0):
         message = f"{refusal}: the gradient of three times the derivatives is {thrice:.3f} of theirs, "
         raise Refused(f"{message}and of the derivatives in two sequences {split:.3f} of those in one", None)
-    return Findings(found, clips, difference)
+    # Ratios do not show a constant. This is the first step of all that moves: weights are as they were made.
+    gained = measure.gain(found.divisor, measure.norm(once, found.divisor))
+    if abs(gained) < _NOTHING:
+        message = f"a step down the gradient changes no log-probability at {model.api.url}"
+        raise Refused(message, "does the server train adapters of the base model?")
+    if not 1.0 / _MOST_FACTOR < gained < _MOST_FACTOR:
+        message = f"{refusal}: it takes {found.name}, and a step changes the loss {gained:.3g} times as much as the norm"
+        hint = "does it divide by a constant besides, or clip by a norm of its own?"
+        raise Refused(f"{message} of its gradient says", hint)
+    return Findings(found, _clips(model), difference)
 
 
-def _difference(session, model, base_model):
+def _difference(model, base_model):
     """How far log-probabilities of a sample are from those of a pass: a new adapter changes nothing."""
-    prompt = _SHORT.prompt
+    prompt, session, api = _SHORT.prompt, model.session, model.api
     values = {"session_id": session.id, "sampling_session_seq_id": session.next_sampler(), "base_model": base_model}
-    answer = session.api.call("create_sampling_session", {**values, "type": "create_sampling_session"})
+    answer = api.call("create_sampling_session", {**values, "type": "create_sampling_session"})
     sampled = sample(
-        session.api, answer.get("sampling_session_id"), 0, prompt, {"max_tokens": 8, "seed": 1, "temperature": 1.0}
+        api, answer.get("sampling_session_id"), 0, prompt, {"max_tokens": 8, "seed": 1, "temperature": 1.0}
     )
     if not sampled.tokens:
         return 0.0
@@ -118,7 +139,8 @@ def _clips(model):
     def moves(largest):
         """Whether a step moves log-probabilities, by more than a pass differs from the same once more."""
         before, again = model.forward([_SHORT, _SHORT])
-        adam = Adam(_ADAM.beta1, _ADAM.beta2, _ADAM.epsilon, 0.0, largest)
+        # Without the moments of steps before it.
+        adam = Adam(0.0, 0.0, _ADAM.epsilon, 0.0, largest)
         derivatives = Derivatives(_SHORT, before, array("f", _DERIVATIVES))
         model.step([[derivatives]], adam, _LEARNING_RATE, lambda own, call, step: 1.0)
         (after,) = model.forward([_SHORT])
@@ -155,7 +177,21 @@ class _Measure:
 
     def norm(self, calls, divisor=lambda own, call, step: 1.0):
         """The norm of a step's gradient."""
-        norm = grad_norm(self.model.step(calls, _ADAM, 0.0, divisor))
+        return self._step(calls, _ADAM, 0.0, divisor)
+
+    def gain(self, divisor, norm):
+        """A step by plain gradient descent, after which the loss of a sequence, whose gradient has so large a norm, is
+        less by `_GAIN`: the share of it by which it is.
+        """
+        adam = Adam(0.0, 0.0, _PLAIN * norm, 0.0)
+        self._step([[self.real(_SHORT)]], adam, _GAIN / norm**2 * adam.epsilon, divisor)
+        (after,) = self.model.forward([_SHORT])
+        before = self.logprobs[id(_SHORT)]
+        moved = sum(own * (one - other) for own, one, other in zip(_DERIVATIVES, after, before, strict=True))
+        return -moved / _GAIN
+
+    def _step(self, calls, adam, learning_rate, divisor):
+        norm = grad_norm(self.model.step(calls, adam, learning_rate, divisor))
         if norm is None:
             hint = "without it neither the server's reduction nor a run's gradients can be looked at"
             raise Refused(f"{self.model.api.url} gives no `grad_norm` of an optimizer step", hint)

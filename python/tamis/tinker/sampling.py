@@ -5,6 +5,7 @@ Nothing is known of a sample before it has ended, so all of its tokens are of th
 weights change while it is open, it is begun again by the new ones.
 """
 
+import math
 import queue
 import threading
 import time
@@ -13,14 +14,20 @@ from dataclasses import dataclass
 
 from ..learner.messages import Failed, LearnerError
 from . import protobuf
-from .api import ServerRefused
+from .api import FutureFailed, ServerRefused
 
 # Threads that wait for samples: the server has as many at once.
 MAX_THREADS = 256
 
 
-def sample(api, sampler, number, prompt, parameters):
-    """One completion of a prompt."""
+# What one sample is answered with, and says nothing of others.
+_OF_ONE = (ServerRefused, FutureFailed)
+
+
+def sample(api, sampler, number, prompt, parameters, vocab_size=None):
+    """One completion of a prompt. Raises `Failed` if it is none: of ids outside the vocabulary (`None`: any size), too
+    long, or with log-probabilities that are not finite.
+    """
     values = {
         "num_samples": 1,
         "prompt": {"chunks": [{"tokens": list(prompt), "type": "encoded_text"}]},
@@ -36,6 +43,17 @@ def sample(api, sampler, number, prompt, parameters):
     if len(sequences) != 1:
         raise Failed(f"{api.url} answered one sample with {len(sequences)}")
     found, stop = sequences[0], parameters.get("stop")
+    for token in found.tokens:
+        if token < 0 or (vocab_size is not None and token >= vocab_size):
+            message = f"{api.url} sampled the token {token}, and the vocabulary of `model.path` has {vocab_size}"
+            raise Failed(message, "name the same model in --base-model and in `model.path`")
+    if len(found.tokens) > parameters["max_tokens"]:
+        message = f"{api.url} sampled {len(found.tokens)} tokens, and at most {parameters['max_tokens']} were asked for"
+        raise Failed(message)
+    for at, logprob in enumerate(found.logprobs):
+        if not math.isfinite(logprob):
+            message = f"{api.url} gave {logprob} as the log-probability of token {at + 1} of a sample"
+            raise Failed(message, "its weights may be lost: go on from the last checkpoint (--resume)")
     if stop and found.is_stopped and (not found.tokens or found.tokens[-1] not in stop):
         hint = "a policy learns to end only if its end tokens are among those that it is trained on"
         raise Failed(f"{api.url} ended a sample and left out the token that ended it", hint)
@@ -54,7 +72,8 @@ class _Open:
 class Samples:
     """The open samples of a run, and the threads that wait for them."""
 
-    def __init__(self, api, max_sequences):
+    def __init__(self, api, max_sequences, vocab_size):
+        self._vocab_size = vocab_size
         self._api, self._num_threads = api, min(max_sequences, MAX_THREADS)
         self._open, self._threads = {}, []
         self._to_do, self._done = queue.SimpleQueue(), queue.SimpleQueue()
@@ -103,7 +122,7 @@ class Samples:
                 break
             # Another beginning of it, or none, is what is waited for.
             if number in self._open and self._open[number].begun is begun:
-                if isinstance(found, BaseException) and not isinstance(found, ServerRefused):
+                if isinstance(found, BaseException) and not isinstance(found, _OF_ONE):
                     raise found
                 del self._open[number]
                 ended.append((number, found))
@@ -121,7 +140,7 @@ class Samples:
             if one.begun is not begun:
                 continue
             try:
-                found = sample(self._api, sampler, asked, one.prompt, one.parameters)
+                found = sample(self._api, sampler, asked, one.prompt, one.parameters, self._vocab_size)
             except LearnerError as error:
                 found = error
             except Exception as error:

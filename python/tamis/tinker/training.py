@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..learner.messages import Failed, LearnerError
 from . import protobuf
-from .api import ServerRefused, is_norm
+from .api import AnswerLost, Gone, ServerRefused, Session, is_norm
 from .columns import Sequence
 from .protobuf import Datum
 
@@ -23,8 +23,11 @@ MAX_BYTES = 5_000_000
 LAST_SECONDS = 5.0
 # Bytes of a target: token, target, log-probability, advantage.
 _TARGET_BYTES = 4 + 8 + 4 + 4
-# Names that are tried for something to be saved, before an answer that it is there already is an error.
+# Names that are tried for something to be saved, before an answer that it is there already is an error; and sessions
+# for a model, before a lost answer is one.
 _NAMES = 3
+_TRAINED = {"train_mlp": True, "train_attn": True}
+GO_ON = "go on from the last checkpoint (--resume)"
 
 
 @dataclass(frozen=True)
@@ -94,31 +97,68 @@ def cut(items, sequence_of):
 
 
 class Model:
-    """A model with an adapter of its own at the server."""
+    """A model with an adapter of its own at the server. `session`: an `api.Session` for it alone."""
 
     def __init__(self, session, base_model, rank, seed):
         self.session, self.api = session, session.api
-        config = {"rank": rank, "seed": seed, "train_unembed": False, "train_mlp": True, "train_attn": True}
-        values = {"session_id": session.id, "model_seq_id": session.next_model(), "base_model": base_model}
-        future = self.api.submit("create_model", {**values, "lora_config": config, "type": "create_model"})
-        self.id = self.api.result(future, "create_model").get("model_id")
-        if not isinstance(self.id, str):
-            raise Failed(f"{self.api.url} made a model without a `model_id`")
+        self.id = self._future = self._spoilt = None
         self._number = 0
+        self.api.models.add(self)
+        try:
+            self._create(base_model, {"rank": rank, "seed": seed, "train_unembed": False} | _TRAINED)
+        except BaseException:
+            self.leave()
+            raise
+
+    def _create(self, base_model, config):
+        for attempt in range(_NAMES):
+            values = {"session_id": self.session.id, "model_seq_id": 0, "base_model": base_model}
+            try:
+                body = {**values, "lora_config": config, "type": "create_model"}
+                self.api.submit("create_model", body, note=self._note)
+                break
+            except AnswerLost:
+                if attempt + 1 == _NAMES:
+                    raise
+                # There may be a model now whose id nobody knows. Without a sign of life its session ends, and it too.
+                self.session.close()
+                self.session = Session(self.api)
+        made = self.api.result(self._future, "create_model").get("model_id")
+        if not isinstance(made, str):
+            raise Failed(f"{self.api.url} made a model without a `model_id`")
+        self.id = made
+
+    def _note(self, answer):
+        self._future, self.id = answer.get("request_id"), answer.get("model_id")
 
     @property
     def is_fresh(self):
         """Whether nothing was asked of it yet: only then it may take the weights of a checkpoint."""
         return self._number == 0
 
-    def _submit(self, path, values):
+    def spoil(self, why):
+        """From here on the weights are nobody's: all calls but those that end it raise `Failed`."""
+        self._spoilt = self._spoilt or why
+
+    @property
+    def is_spoilt(self):
+        """Whether its weights are nobody's."""
+        return self._spoilt is not None
+
+    def _next_number(self):
+        if self._spoilt is not None:
+            raise Failed(self._spoilt, GO_ON)
         self._number += 1
-        return self.api.submit(path, {"model_id": self.id, "seq_id": self._number, **values, "type": path})
+        return self._number
+
+    def _submit(self, path, values):
+        number = self._next_number()
+        return self.api.submit(path, {"model_id": self.id, "seq_id": number, **values, "type": path})
 
     def _submit_pass(self, data, loss, forward_only=False):
-        self._number += 1
+        number = self._next_number()
         encoded = [protobuf.encode_datum(datum) for datum in data]
-        body = protobuf.encode_pass(self.id, self._number, encoded, loss, forward_only)
+        body = protobuf.encode_pass(self.id, number, encoded, loss, forward_only)
         return self.api.submit("forward_backward", body)
 
     def _pass_result(self, future, data):
@@ -145,8 +185,16 @@ class Model:
     def step(self, calls, adam, learning_rate, divisor):
         """Sends passes and an optimizer step together; gives the step's metrics.
 
-        `calls`: lists of `Derivatives`; `divisor`: that of a `Reduction`.
+        `calls`: lists of `Derivatives`; `divisor`: that of a `Reduction`. A server takes a step without those of its
+        passes that it refused, and keeps the passes of a step that it refused: after an error the model is spoilt.
         """
+        try:
+            return self._step(calls, adam, learning_rate, divisor)
+        except LearnerError:
+            self.spoil(f"the weights at {self.api.url} are of a step that was not taken whole")
+            raise
+
+    def _step(self, calls, adam, learning_rate, divisor):
         step = [one.sequence.num_targets for call in calls for one in call]
         futures = []
         for call in calls:
@@ -201,12 +249,26 @@ class Model:
     def leave(self):
         """Asks the server to free its place, and does not wait for it. A server that is gone has none of it."""
         with contextlib.suppress(LearnerError):
-            self.api.submit("unload_model", {"model_id": self.id, "type": "unload_model"}, patience=LAST_SECONDS)
+            if self.id is None and self._future is not None:
+                self.id = self.api.result(self._future, "create_model", LAST_SECONDS).get("model_id")
+            if self.id is not None:
+                self.api.submit("unload_model", self._ending(), patience=LAST_SECONDS)
+        self._forget()
 
     def unload(self):
-        """Frees its place at the server."""
-        future = self.api.submit("unload_model", {"model_id": self.id, "type": "unload_model"})
-        self.api.result(future, "unload_model")
+        """Frees its place at the server. One that has it no more, for an answer was lost or it was started again, is
+        content.
+        """
+        with contextlib.suppress(Gone):
+            self.api.result(self.api.submit("unload_model", self._ending()), "unload_model")
+        self._forget()
+
+    def _ending(self):
+        return {"model_id": self.id, "type": "unload_model"}
+
+    def _forget(self):
+        self.session.close()
+        self.api.models.discard(self)
 
 
 def grad_norm(metrics):
