@@ -136,7 +136,9 @@ def run(wheel, mode, keep, given, make=builtin):
         stale += metrics.get("training/off_policy/evicted_samples", 0)
     trained = given.steps * BATCH
     figures = generated / trained, queue.sleeps / given.steps, surplus / trained, stale / trained
-    return *figures, lag / trained, len(queue.prompts) / trained
+    # What has finished and is still there was kept: it waits for a later batch.
+    waiting = sum(end <= queue.now for _, end in queue.prompts.values())
+    return *figures, lag / trained, waiting / trained, (len(queue.prompts) - waiting) / trained
 
 
 def main():

@@ -6,9 +6,9 @@
 The world is that of verl_buffer.py, beside this file: prompt number i has the same lengths and scores whichever
 buffer asks for it, and both look at the queue every two seconds. Needs tamis and numpy.
 
-Columns: groups generated for each that is trained on (without those that are in the queue at the end), looks at the
-queue for each step, kept groups thrown away for each that is trained on, and the mean number of policy versions
-between drawing a group and training on it.
+Columns: groups generated for each that is trained on, or is kept for a later batch at the end (without those in flight
+then), looks at the queue for each step, kept groups thrown away for each that is trained on, and the mean number of
+policy versions between drawing a group and training on it.
 """
 
 import argparse
@@ -57,8 +57,11 @@ def main():
             makes = {"verl": verl_buffer.builtin} | {f"tamis {refill}": sieve(refill) for refill in REFILLS}
             own = None
             for name, make in makes.items():
-                generated, polls, surplus, _, lag, left = verl_buffer.run(given.wheel, mode, keep, given, make)
-                generated -= left
+                generated, polls, surplus, _, lag, waiting, in_flight = verl_buffer.run(
+                    given.wheel, mode, keep, given, make
+                )
+                # Those that wait for a later batch cost what those of this one cost.
+                generated = (generated - in_flight) / (1.0 + waiting)
                 own = own or (generated, polls)
                 ratio = f"{generated / own[0]:.2f} of groups, {polls / own[1]:.2f} of polls"
                 figures = f"{generated:>9.3f} {polls:>6.2f} {surplus:>8.3f} {lag:>5.2f}"

@@ -655,7 +655,7 @@ class Probed(Case):
                         return factor * known.divisor(own, call, step)
 
                     fake = self.fake(divisor=divisor)
-                    pattern = f"it takes {known.name}, and a step changes the loss .* times as much as the norm"
+                    pattern = f"it takes {known.name}, and a step changes the loss .* times as much"
                     error = self.refused(Refused, pattern, self.probed, fake)
                     self.assertIn("constant", error.hint)
                     self.assertEqual(fake.models, {}, "the scratch model is unloaded")
@@ -1203,7 +1203,7 @@ class Learning(Opened):
         self.assertEqual([one["sample"] for one in answer["refused"]], [17])
         self.assertIn("asample failed at http://", answer["refused"][0]["reason"])
         for tokens, logprobs, said in (
-            ([3, VOCABULARY, 0], [-1.0] * 3, f"sampled the token 18, and the vocabulary of `model.path` has {VOCABULARY}"),
+            ([3, VOCABULARY, 0], [-1.0] * 3, "sampled the token 18, and the vocabulary of `model.path` has 18"),
             ([3, -1, 0], [-1.0] * 3, "sampled the token -1"),
             ([3, 4, 5, 6, 7, 0], [-1.0] * 6, "sampled 6 tokens, and at most 5 were asked for"),
             ([3, 4, 0], [-1.0, math.nan, -1.0], "gave nan as the log-probability of token 2"),

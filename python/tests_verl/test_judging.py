@@ -139,6 +139,23 @@ class JudgingTests(Case):
         with self.assertRaisesRegex(SamplerError, "a number and no dictionary"):
             self.batch(Group((None, None)), Group((None, None)))
 
+    def test_a_first_look_without_the_metric(self):
+        # Groups that end first may be the few that could not be scored; a whole batch of them says that nobody has it.
+        trainer = Trainer(first(Group((None, None), 0.5), *[Group((0.0, 1.0), 5.0)] * 8), batch_size=3)
+        trainer.add_prompts(3)
+        uids, _, report = trainer.sample()
+        self.assertEqual((len(uids), report["groups/dropped/unscored_total"]), (3, 1))
+        trainer = Trainer(lambda number: Group((None, None), number), batch_size=3)
+        with trainer.patched():
+            # Nothing is known of a batch yet.
+            trainer.add_prompts(1)
+            trainer.queue.now = 5.0
+            trainer.pass_time()
+            self.assertEqual(trainer.buffer.get_sampleable_count(1, "train"), 0)
+        with self.assertRaisesRegex(SamplerError, "none of the first [68] trajectories has the metric `acc`"):
+            trainer.add_prompts(3)
+            trainer.sample()
+
     def test_metric_that_is_no_number(self):
         with self.assertRaisesRegex(
             SamplerError, "`acc` of the trajectory prompt0_1_0 is 'no answer': a filter needs numbers"

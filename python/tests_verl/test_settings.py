@@ -40,12 +40,33 @@ class RefusalTests(Case):
             ("surplus", "keep"): ".surplus` is 'keep': it is one of null, `discard`, `carry`",
             ("max_num_gen_batches", 0): ".max_num_gen_batches` is 0: a whole number from 1, or null: no limit",
             ("max_num_gen_batches", True): ".max_num_gen_batches` is True: a whole number from 1, or null: no limit",
+            ("max_num_gen_batches", 3.0): ".max_num_gen_batches` is 3.0: a whole number from 1, or null: no limit",
             ("poll_interval", 0): ".poll_interval` is 0: seconds, above 0",
+            ("poll_interval", float("inf")): ".poll_interval` is inf: seconds, above 0",
+            ("poll_interval", float("nan")): ".poll_interval` is nan: seconds, above 0",
+            ("filter", 3): ".filter` is 3: the name of a kind, its keys, or null: every group",
+            ("filter", ("variance",)): ".filter` is ('variance',): the name of a kind, its keys, or null: every group",
+            ("metric", 3): ".metric` is 3: a name that the reward function returns, or `reward`",
+            ("metric", ""): ".metric` is '': a name that the reward function returns, or `reward`",
             ("max_lag", 2): ".max_lag` has no effect: no group waits for a later batch. Remove it, or set "
             f"`{KWARGS}.surplus: carry`",
         }.items():
             with self.subTest(asked=asked):
                 self.assertEqual(self.refused(dict([asked])), [f"`{KWARGS}{said}"])
+        # A list cannot be a part of the table above.
+        (line,) = self.refused({"metric": ["acc"]})
+        self.assertEqual(line, f"`{KWARGS}.metric` is ['acc']: a name that the reward function returns, or `reward`")
+        lines = self.refused({"filter": {"kind": "mean_range", "low": "a", "high": 0.9}})
+        self.assertIn(f"`{KWARGS}.filter`: ", lines[0])
+        self.assertIn("low", "".join(lines))
+
+    def test_of_verl(self):
+        (line,) = self.refused({}, of=config(metric=["acc"]))
+        self.assertTrue(line.startswith("`algorithm.filter_groups.metric` is ['acc']: a name"), line)
+        for limit in (3.0, "3", True):
+            (line,) = self.refused({}, of=config(limit=limit))
+            said = f"`algorithm.filter_groups.max_num_gen_batches` is {limit!r}: a whole number"
+            self.assertTrue(line.startswith(said), line)
 
     def test_combinations(self):
         for asked, said in (
@@ -103,13 +124,19 @@ class RefusalTests(Case):
 class DefaultTests(Case):
     def test_of_verl(self):
         read = read_settings({}, "sync", 8, "drop", config(metric="acc", limit=3))
-        self.assertEqual((read.metric, read.max_num_gen_batches), ("acc", 3))
+        self.assertEqual((read.metric, read.max_num_gen_batches, read.ends_if_dead), ("acc", 3, False))
         read = read_settings(
             {"metric": "score", "max_num_gen_batches": None}, "sync", 8, "drop", config(metric="acc", limit=3)
         )
-        self.assertEqual((read.metric, read.max_num_gen_batches), ("score", None))
+        self.assertEqual((read.metric, read.max_num_gen_batches, read.ends_if_dead), ("score", None, False))
         read = read_settings(None, "sync", 8, "drop", config())
-        self.assertEqual((read.metric, read.max_num_gen_batches), ("reward", 10))
+        self.assertEqual((read.metric, read.max_num_gen_batches, read.ends_if_dead), ("reward", None, True))
+        # A batch that is filled up needs a limit.
+        for on_limit in ("use_partial", "keep_dropped"):
+            read = read_settings({"on_limit": on_limit}, "sync", 8, "drop", config())
+            self.assertEqual(read.max_num_gen_batches, 10)
+            read = read_settings({"on_limit": on_limit}, "sync", 8, "drop", config(limit=3))
+            self.assertEqual(read.max_num_gen_batches, 3)
         read = read_settings({"filter": {"kind": "variance", "metric": "acc"}}, "sync", 8, "drop", config())
         self.assertEqual(read.metric, "acc")
 

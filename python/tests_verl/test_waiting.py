@@ -1,6 +1,7 @@
 """When a batch is complete, how much is drawn for it, and how it ends if nothing is kept."""
 
 import pickle
+import random
 import unittest
 
 from world import HAS_VERL, ROOT, Case, Group, NothingKept, Trainer
@@ -27,6 +28,38 @@ class LimitTests(Case):
                 self.assertIn("by `acc`, of 20 groups (80 trajectories) generated", lines[1])
                 self.assertEqual(raised.exception.diagnosis["tally"]["all_correct"], 20)
                 self.assertEqual(len(trainer.groups), 20)
+
+    def test_without_a_limit_only_a_run_that_keeps_nothing_ends(self):
+        for mode in ("sync", "colocate_async", "separate_async"):
+            for refill in ("expected", "exact"):
+                for batch_size, most in ((4, 320), (40, 400)):
+                    with self.subTest(mode=mode, refill=refill, batch_size=batch_size):
+                        # A few are kept first: they are in the error's first line, and do not count.
+                        draw = lambda number: Group(MIXED if number < 3 else UNIFORM)  # noqa: E731
+                        trainer = Trainer(draw, mode, batch_size=batch_size, ahead=0, refill=refill)
+                        trainer.add_prompts(batch_size)
+                        with self.assertRaisesRegex(NothingKept, f"step 1: 3 of {batch_size} groups kept after"):
+                            trainer.sample()
+                        # The last look may have had a kept group beside others.
+                        self.assertGreaterEqual(len(trainer.groups), most)
+                        self.assertLessEqual(len(trainer.groups), most + batch_size)
+        trainer = Trainer(lambda _: Group((), status="failure"), batch_size=4)
+        trainer.add_prompts(4)
+        with self.assertRaisesRegex(NothingKept, "0 of 4 groups kept after 320 came back, 320 of them failed"):
+            trainer.sample()
+
+    def test_a_healthy_run_at_a_low_keep_rate_goes_on(self):
+        for mode in ("sync", "colocate_async"):
+            rng = random.Random(5)
+            trainer = Trainer(lambda _, rng=rng: Group(MIXED if rng.random() < 0.1 else UNIFORM), mode, batch_size=4)
+            most = 0
+            for _ in range(60):
+                before = len(trainer.groups)
+                trainer.step()
+                most = max(most, len(trainer.groups) - before)
+            self.assertEqual(len(trainer.trained), 240)
+            self.assertGreater(most, 10 * 4, "a limit of ten batches would have ended it")
+            self.assert_adds_up(trainer)
 
     def test_advice_is_in_verls_names(self):
         trainer = Trainer(lambda number: Group(MIXED if number % 8 == 0 else UNIFORM), max_num_gen_batches=2)
@@ -326,7 +359,16 @@ class ModeTests(Case):
         uids, report = trainer.wait(3)
         self.assertGreaterEqual(len(uids), 3)
         self.assertEqual(report["groups/trained_total"], 0)
-        self.assertLessEqual(set(trainer.sample()[0]), uids)
+        # verl would give these no weight: they are in the next batch's report, with what that one judges.
+        means = {"train/filter_rate", "all/pass_rate", "all/filter_metric/mean"}
+        self.assertEqual(report.keys() & means, set())
+        self.assertGreater(report["training/filter_groups/evicted_samples"], 0)
+        chosen, _, report = trainer.sample()
+        self.assertLessEqual(set(chosen), uids)
+        judged = trainer.totals["training/filter_groups/evicted_samples"] + len(uids)
+        rate = trainer.totals["training/filter_groups/evicted_samples"] / judged
+        self.assertEqual(report["train/filter_rate"], rate)
+        self.assertEqual(report["all/pass_rate"], (0.5 * len(uids) + judged - len(uids)) / judged)
         self.assert_adds_up(trainer)
 
 

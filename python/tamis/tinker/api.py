@@ -202,7 +202,8 @@ class Api:
                 # One that comes while a connection is made is wrapped: nobody has answered then.
                 if is_poll and isinstance(error, TimeoutError):
                     return None
-                reason, is_lost = first_line(getattr(error, "reason", error)), not isinstance(error, urllib.error.URLError)
+                reason = first_line(getattr(error, "reason", error))
+                is_lost = not isinstance(error, urllib.error.URLError)
             except http.client.HTTPException as error:
                 # What is no HTTP, as at a port of another program, or an answer that is cut off.
                 reason, is_lost = f"{type(error).__name__}: {first_line(error)}", True

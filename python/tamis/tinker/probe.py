@@ -109,9 +109,9 @@ def _probe(model, base_model):
         message = f"a step down the gradient changes no log-probability at {model.api.url}"
         raise Refused(message, "does the server train adapters of the base model?")
     if not 1.0 / _MOST_FACTOR < gained < _MOST_FACTOR:
-        message = f"{refusal}: it takes {found.name}, and a step changes the loss {gained:.3g} times as much as the norm"
+        message = f"{refusal}: it takes {found.name}, and a step changes the loss {gained:.3g} times"
         hint = "does it divide by a constant besides, or clip by a norm of its own?"
-        raise Refused(f"{message} of its gradient says", hint)
+        raise Refused(f"{message} as much as the norm of its gradient says", hint)
     return Findings(found, _clips(model), difference)
 
 

@@ -26,6 +26,9 @@ _TRAIN = "train"
 _STATUSES = {"pending", "running", "finished", "failure"}
 _MOST_STEPS_IN_FLIGHT = 10
 """Steps whose groups are in flight at once, at most, if no limit says less."""
+_MOST_BATCHES_DROPPED, _LEAST_GROUPS_IN_A_BATCH = 10, 32
+"""If no limit is said: how many batches of groups in a row may come back of which none is kept, and how many groups
+such a batch has at least."""
 _SECONDS_BETWEEN_LINES = 60
 _MEMORY = 64
 """The keep rate is of about as many groups as were drawn for the last so many that were trained on."""
@@ -52,7 +55,9 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         metric: what the filter looks at: `reward` (the sum of `rm_scores`) or a name that the reward function
             returns. Unless said it is `algorithm.filter_groups.metric`.
         max_num_gen_batches: how many times `data.train_batch_size` groups a batch may take. Unless said it is
-            `algorithm.filter_groups.max_num_gen_batches` if that is above 0, and otherwise 10. Null: no limit.
+            `algorithm.filter_groups.max_num_gen_batches` if that is above 0. Otherwise it is 10 if `on_limit` is
+            not `error`, and if it is, only a run ends that keeps none of 10 batches of groups in a row, each of
+            which counts as 32 groups at least. Null: no limit at all.
         on_limit: what happens then. `error` raises `NothingKept`, `use_partial` returns what was kept,
             `keep_dropped` fills up with groups that the filter dropped. If nothing was kept, all three raise.
         refill: `expected` draws as many prompts as the batch lacks by the keep rate so far; `exact` draws one for
@@ -113,12 +118,18 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         """What came back since the last batch: the metric of each member; None if the group is lost."""
         # Until something is known, as if a few had been kept.
         self._num_judged = self._num_good = 4.0
+        self._num_in_a_row = 0
+        """Groups that came back since the last one that was kept."""
         self._step_size = 0
         self._step = self._num_taken = 0
         self._group_size = 0
         self._is_metric_known = False
+        self._names: set[str] = set()
+        self._num_without = self._num_groups_without = 0
+        """What the reward function returned, and the trajectories and groups without the metric, until it is known."""
         self._num_waiting = 0
         self._begin_report()
+        self._begin_figures()
         rule = "every group" if settings.filter is None else f"{settings.filter.rule}, by `{settings.metric}`"
         _log.info("tamis.verl.ReplayBuffer trains on %s (refill: %s)", rule, settings.refill)
 
@@ -161,7 +172,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         meanwhile. Raises what `sample` raises."""
         self._refuse_validation(partition_id)
         self._wait(global_steps, target_count)
-        return set(self._kept), self._report()
+        # verl gives means of such a wait the weight 0: they are in the report of the next batch.
+        return set(self._kept), self._report(with_figures=False)
 
     def get_sampleable_count(self, global_steps: int, partition_id: str) -> int:
         """Number of kept groups that are not too old. Raises `SamplerError` if the metric is not there."""
@@ -228,6 +240,9 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         if self.settings.max_num_gen_batches is not None:
             limit = self.settings.max_num_gen_batches * self._step_size
             lacking = min(lacking, limit - len(self._settled) - len(self._in_flight))
+        elif self.settings.ends_if_dead:
+            limit = _MOST_BATCHES_DROPPED * max(self._step_size, _LEAST_GROUPS_IN_A_BATCH)
+            lacking = min(lacking, limit - self._num_in_a_row - len(self._in_flight))
         return max(0, lacking)
 
     def _taken(self, global_steps: int) -> int:
@@ -238,8 +253,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         """All that may be drawn has come back, and the batch is short."""
         said = self._describe(global_steps, target)
         if not self._kept or self.settings.on_limit == "error":
-            limit = self.settings.max_num_gen_batches
-            assert limit is not None
+            # Without a limit it is what came back in vain.
+            limit = self.settings.max_num_gen_batches or math.ceil(len(self._settled) / self._step_size)
             judge, metric = self.settings.filter, self.settings.metric
             raise nothing_kept(said, self._settled.values(), self._step_size, limit, judge, metric)
         if self.settings.on_limit == "keep_dropped":
@@ -285,6 +300,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
 
         self._settled |= dict.fromkeys(failed)
         self._num_judged += len(failed)
+        self._num_in_a_row += len(failed)
         self._clear(failed, "failed")
         judge = self.settings.filter
         if judge is not None and judge.compares_groups and self._in_flight:
@@ -309,11 +325,11 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             flat = [value for uid in uids for value in values[uid]]
             for uid, verdict in zip(uids, judge.judge(flat, offsets), strict=True):
                 if verdict.num_scored:
-                    self._counts["scored"] += verdict.num_scored
+                    self._figures["scored"] += verdict.num_scored
                     self._metric_sum += verdict.mean * verdict.num_scored
-                    self._counts["correct"] += verdict.num_correct or 0
+                    self._figures["correct"] += verdict.num_correct or 0
                     if verdict.num_correct is None:
-                        self._counts["rated_otherwise"] += 1
+                        self._figures["rated_otherwise"] += 1
                 if not verdict.kept:
                     dropped.append(uid)
                     self._reasons[str(verdict.reason)] += 1
@@ -325,8 +341,9 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         self._kept.update(set(uids) - set(dropped))
         self._num_judged += len(uids)
         self._num_good += len(uids) - len(dropped)
-        self._counts["judged"] += len(uids)
-        self._counts["rejected"] += len(dropped)
+        self._num_in_a_row = self._num_in_a_row + len(uids) if len(dropped) == len(uids) else 0
+        self._figures["judged"] += len(uids)
+        self._figures["rejected"] += len(dropped)
         self._clear(set(dropped) - self._held, "dropped")
 
     def _values(self, uids: list[str]) -> dict[str, list[float]]:
@@ -352,12 +369,12 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         if field == "rm_scores":
             numbers = [_decimal(float(scores.sum())) for scores in found]
         else:
-            numbers = self._of_reward_function(keys, found)
+            numbers = self._of_reward_function(keys, found, len(uids))
         of_key = dict(zip(keys, numbers, strict=True))
         places = range(self._group_size)
         return {uid: [of_key.get(members.get(i, ""), math.nan) for i in places] for uid, members in last.items()}
 
-    def _of_reward_function(self, keys: list[str], found: list[Any]) -> list[float]:
+    def _of_reward_function(self, keys: list[str], found: list[Any], num_groups: int) -> list[float]:
         metric = self.settings.metric
         infos = []
         for value in found:
@@ -366,11 +383,15 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         if not self._is_metric_known:
             # Later on a member without it is one that was not scored.
             self._is_metric_known = any(metric in info for info in infos)
-            if not self._is_metric_known:
-                names = ", ".join(f"`{name}`" for name in sorted({str(name) for info in infos for name in info}))
+            self._names |= {str(name) for info in infos for name in info}
+            self._num_without += len(infos)
+            self._num_groups_without += num_groups
+            # A few may be unscored; of a whole step somebody has it.
+            if not self._is_metric_known and 0 < self._step_size <= self._num_groups_without:
+                names = ", ".join(f"`{name}`" for name in sorted(self._names))
                 raise SamplerError(
-                    f"none of the first {len(infos)} trajectories has the metric `{metric}`: the reward function "
-                    f"returned {names or 'no names, so it returns a number and no dictionary'}. Set "
+                    f"none of the first {self._num_without} trajectories has the metric `{metric}`: the reward "
+                    f"function returned {names or 'no names, so it returns a number and no dictionary'}. Set "
                     f"`{KWARGS}.metric` to one of them, or to `reward`"
                 )
         numbers = []
@@ -421,23 +442,28 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         self._counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._uniform: Counter[float] = Counter()
+
+    def _begin_figures(self) -> None:
+        self._figures: Counter[str] = Counter()
         self._metric_sum = 0.0
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self, with_figures: bool = True) -> dict[str, Any]:
         """What happened since the last one. What was drawn is what went to the other places, and the change of what
-        is waiting in the queue."""
-        counts = self._counts
+        is waiting in the queue. Figures that are means are of all since the last report that had some."""
+        counts, figures = self._counts, self._figures
         report: dict[str, Any] = {name: counts[place] for place, name in _PLACES.items()}
         if self.settings.on_limit != "keep_dropped":
             del report[_PLACES["filled"]]
         report["groups/waiting_change_total"] = len(self._numbers) - self._num_waiting
         report |= {f"groups/dropped/{reason}_total": number for reason, number in self._reasons.items()}
-        if counts["judged"]:
-            report["train/filter_rate"] = counts["rejected"] / counts["judged"]
-        if counts["scored"]:
-            report["all/filter_metric/mean"] = self._metric_sum / counts["scored"]
-            if not counts["rated_otherwise"]:
-                report["all/pass_rate"] = counts["correct"] / counts["scored"]
+        if with_figures:
+            if figures["judged"]:
+                report["train/filter_rate"] = figures["rejected"] / figures["judged"]
+            if figures["scored"]:
+                report["all/filter_metric/mean"] = self._metric_sum / figures["scored"]
+                if not figures["rated_otherwise"]:
+                    report["all/pass_rate"] = figures["correct"] / figures["scored"]
+            self._begin_figures()
         if self._uniform:
             # verl logs it as a table.
             report[DAPO_FILTERED_REWARD_COUNTS_KEY] = dict(self._uniform)
@@ -452,5 +478,6 @@ def _member(key: str) -> int:
 
 
 def _decimal(value: float) -> float:
-    """The number that a float of 32 bits was made from, if that has seven digits at most."""
+    """The number that a float of 32 bits was made from, if that has seven digits at most: what sums of rewards differ
+    by beyond that is rounding. The sieve inside TRL reads rewards alike."""
     return value if not math.isfinite(value) or value.is_integer() else float(f"{value:.7g}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,16 @@ _LATE = ("seq_final_reward", "token_level_rewards")
 _DEFAULTS: dict[str, Any] = {
     "filter": "variance",
     "metric": None,
-    "max_num_gen_batches": 10,
+    "max_num_gen_batches": None,
     "on_limit": "error",
     "refill": "expected",
     "surplus": None,
     "max_lag": None,
     "poll_interval": 2.0,
 }
+
+_BATCHES = 10
+"""The limit, if none is said and a batch needs one."""
 
 _CHOICES = {
     "on_limit": ("error", "use_partial", "keep_dropped"),
@@ -39,6 +43,8 @@ class Settings:
     filter: Filter | None
     metric: str
     max_num_gen_batches: int | None
+    ends_if_dead: bool
+    """Whether a run ends that keeps nothing for long, though no limit was said."""
     on_limit: str
     refill: str
     carries: bool
@@ -66,12 +72,25 @@ def read_settings(
         if given[key] not in choices:
             known = ", ".join("null" if choice is None else f"`{choice}`" for choice in choices)
             reasons.append(f"`{KWARGS}.{key}` is {given[key]!r}: it is one of {known}")
+    groups = _at(config, "algorithm", "filter_groups")
+    of_verl = _at(groups, "max_num_gen_batches")
+    if of_verl is not None and type(of_verl) is not int:
+        reasons.append(f"`algorithm.filter_groups.max_num_gen_batches` is {of_verl!r}: a whole number; 0 says no limit")
+        of_verl = None
+    if "max_num_gen_batches" not in asked and (of_verl or 0) > 0:
+        given["max_num_gen_batches"] = of_verl
+    # A batch that is filled up or partial needs a limit. Otherwise only a run that keeps nothing has to end.
+    is_said = "max_num_gen_batches" in asked or given["max_num_gen_batches"] is not None
+    if not is_said and given["on_limit"] != "error":
+        given["max_num_gen_batches"] = _BATCHES
     for key, least, none in (("max_num_gen_batches", 1, "no limit"), ("max_lag", 0, "verl's own threshold")):
         value = given[key]
         if value is not None and (type(value) is not int or value < least):
             reasons.append(f"`{KWARGS}.{key}` is {value!r}: a whole number from {least}, or null: {none}")
-    if type(given["poll_interval"]) not in (int, float) or not given["poll_interval"] > 0:
-        reasons.append(f"`{KWARGS}.poll_interval` is {given['poll_interval']!r}: seconds, above 0")
+    interval = given["poll_interval"]
+    if type(interval) not in (int, float) or not 0 < interval < math.inf:
+        reasons.append(f"`{KWARGS}.poll_interval` is {interval!r}: seconds, above 0")
+        interval = 0
 
     is_sync = trainer_mode == "sync"
     carries = not is_sync if given["surplus"] is None else given["surplus"] == "carry"
@@ -89,7 +108,6 @@ def read_settings(
         elif type(given["max_lag"]) is int:
             threshold = given["max_lag"] + 1
 
-    groups = _at(config, "algorithm", "filter_groups")
     judge, metric = _make_filter(given, _at(groups, "metric"), reasons)
     if judge is not None and judge.compares_groups and not is_sync:
         reasons.append(
@@ -98,8 +116,6 @@ def read_settings(
         )
     if judge is not None and judge.kind == "within_group":
         reasons.append(f"`{KWARGS}.filter`: within_group leaves members of a group out, and verl takes whole groups")
-    if "max_num_gen_batches" not in asked and (_at(groups, "max_num_gen_batches") or 0) > 0:
-        given["max_num_gen_batches"] = groups.max_num_gen_batches
 
     if is_sync and config is not None and not _draws_single_prompts(config, groups):
         reasons.append(
@@ -118,18 +134,22 @@ def read_settings(
         filter=judge,
         metric=metric,
         max_num_gen_batches=given["max_num_gen_batches"],
+        ends_if_dead=not is_said,
         on_limit=given["on_limit"],
         refill=given["refill"],
         carries=carries,
         threshold=threshold if carries else None,
         waits=strategy == "wait" and not is_sync,
-        poll_interval=float(given["poll_interval"]),
+        poll_interval=float(interval),
     )
 
 
 def _make_filter(given: dict[str, Any], of_verl: str | None, reasons: list[str]) -> tuple[Filter | None, str]:
     judge = None
     asked = given["filter"]
+    if not isinstance(asked, str | dict | None):
+        reasons.append(f"`{KWARGS}.filter` is {asked!r}: the name of a kind, its keys, or null: every group")
+        asked = None
     try:
         if asked is not None:
             judge = Filter(**({"kind": asked} if isinstance(asked, str) else asked))
@@ -137,6 +157,10 @@ def _make_filter(given: dict[str, Any], of_verl: str | None, reasons: list[str])
         reasons.append(f"`{KWARGS}.filter`: {error}")
     own = None if judge is None else judge.settings.get("metric")
     metric = given["metric"]
+    for key, name in ((f"{KWARGS}.metric", metric), ("algorithm.filter_groups.metric", of_verl)):
+        if name is not None and (not isinstance(name, str) or not name):
+            reasons.append(f"`{key}` is {name!r}: a name that the reward function returns, or `reward`")
+            return judge, "reward"
     if metric is not None and own is not None and metric != own:
         reasons.append(f"`{KWARGS}.metric` is {metric!r} and `{KWARGS}.filter.metric` is {own!r}: give one of them")
     metric = str(metric or own or of_verl or "reward")
