@@ -992,6 +992,40 @@ class Learning(Opened):
         self.assertEqual(list(fake.models), [policy])
         self.assertNotAlmostEqual(norm(), first, places=4)
 
+    def test_the_norm_after_a_copy_that_failed(self):
+        fake = self.fake()
+        learner = self.opened(fake)
+        self.step(learner)
+
+        def norm():
+            self.call(learner, "forward_hold", {"network": "policy"}, wave())
+            self.call(learner, "backward", {}, {"logprob": column("F32", GIVEN)})
+            return numbers(self.call(learner, "grad_norm", {"network": "policy"})[1], "grad_norm", "F64")[0]
+
+        refusal = (400, {"detail": "odd"})
+        fake.failures["load_weights"] = [refusal]
+        self.refused(Refused, "odd", norm)
+        # A copy without the weights is given up.
+        first = norm()
+        self.assertEqual(len(fake.models), 2)
+        fake.failures["optim_step"] = [refusal]
+        self.refused(Refused, "odd", norm)
+        # What that one had got of the step is not in the next.
+        self.assertEqual(norm(), first)
+        self.assertEqual(len(fake.models), 2)
+        self.assertAlmostEqual(self.step(learner)[1]["grad_norm"], first, places=6)
+
+    def test_a_policy_that_took_no_weights(self):
+        fake = self.fake()
+        learner = self.opened(fake)
+        folder, _ = self.save(learner, "a")
+        settings = {"folder": str(folder), "content": "checkpoint"}
+        fake.failures["load_weights"] = [(400, {"detail": "odd"})]
+        self.refused(Refused, "odd", self.call, learner, "load", settings)
+        self.refused(Failed, "did not take the weights", self.step, learner)
+        self.call(learner, "load", settings)
+        self.assertEqual(self.step(learner)[1]["num_steps"], 1)
+
     def test_the_reference_is_the_base_model(self):
         fake = self.fake()
         learner = self.opened(fake)

@@ -337,7 +337,7 @@ class Learner:
         if self._copy is None:
             path = model.save()
             self._copy = self._new_model()
-            self._copy.load(path)
+            self._load(self._copy, path)
         return {}, _norm_column(self._step(self._copy, pending, 0.0))
 
     def keep(self, settings, columns):
@@ -442,7 +442,14 @@ class Learner:
             # First, for there may be no place for another.
             self._policy.unload()
             self._policy = self._new_model()
-        self._policy.load(path, has_optimizer)
+        self._load(self._policy, path, has_optimizer)
+
+    def _load(self, model, path, has_optimizer=True):
+        try:
+            model.load(path, has_optimizer)
+        except LearnerError:
+            model.spoil(f"a model at {self._api.url} did not take the weights of {path}")
+            raise
 
     # Generation
 

@@ -24,9 +24,10 @@ _PADDED = Sequence(_SHORT.prompt, array("i", [4, 5, 6, 7, 8, 9, 1, 2]))
 _BESIDE = Sequence(array("i", [9]), array("i", [8, 7, 6, 5, 4, 3, 2, 1, 9, 8, 7, 6, 5, 4, 3, 2]))
 _DERIVATIVES = (-1.5, 0.5)
 _ADAM = Adam(0.9, 0.95, 1e-8, 0.0)
-# What a step down its gradient takes from the loss of a sequence, in nats: little beside what is not linear, much
-# beside what 16 bits round.
+# What a step down its gradient takes from the loss of a sequence, in nats: little beside what is not linear.
 _GAIN = 0.25
+# So many of them, for 16 bits may round by as much as one.
+_NUM_GAINS = 4
 # So many times less or more than that is a factor of the server's own.
 _MOST_FACTOR = 2.0
 # A share of it that is nothing.
@@ -154,6 +155,11 @@ def _clips(model):
     return True
 
 
+def _loss(logprobs):
+    """What `_DERIVATIVES` are the derivatives of."""
+    return sum(own * one for own, one in zip(_DERIVATIVES, logprobs, strict=True))
+
+
 class _Measure:
     """Norms of gradients at learning rate 0."""
 
@@ -180,15 +186,20 @@ class _Measure:
         return self._step(calls, _ADAM, 0.0, divisor)
 
     def gain(self, divisor, norm):
-        """A step by plain gradient descent, after which the loss of a sequence, whose gradient has so large a norm, is
-        less by `_GAIN`: the share of it by which it is.
+        """How many times as much the loss of a sequence falls as norms of its gradient say, in a few steps of plain
+        gradient descent; `norm`: of the first.
         """
-        adam = Adam(0.0, 0.0, _PLAIN * norm, 0.0)
-        self._step([[self.real(_SHORT)]], adam, _GAIN / norm**2 * adam.epsilon, divisor)
-        (after,) = self.model.forward([_SHORT])
-        before = self.logprobs[id(_SHORT)]
-        moved = sum(own * (one - other) for own, one, other in zip(_DERIVATIVES, after, before, strict=True))
-        return -moved / _GAIN
+        first, expected = self.logprobs[id(_SHORT)], 0.0
+        for _ in range(_NUM_GAINS):
+            adam, rate = Adam(0.0, 0.0, _PLAIN * norm, 0.0), _GAIN / norm**2
+            norm = self._step([[self.real(_SHORT)]], adam, rate * adam.epsilon, divisor)
+            expected += rate * norm**2
+            (last,) = self.model.forward([_SHORT])
+            self.logprobs[id(_SHORT)] = last
+            if abs(_loss(last) - _loss(first)) > _MOST_FACTOR * _NUM_GAINS * _GAIN:
+                # It went far too far: what comes after it says nothing.
+                break
+        return (_loss(first) - _loss(last)) / expected
 
     def _step(self, calls, adam, learning_rate, divisor):
         norm = grad_norm(self.model.step(calls, adam, learning_rate, divisor))
