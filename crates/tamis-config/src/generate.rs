@@ -275,7 +275,7 @@ fn nearest(key: &str) -> Option<String> {
     });
     // Options may be written with hyphens.
     let key = &key.trim_start_matches('-').replace('-', "_");
-    suggest::nearest_key(key, "", &[], ours)
+    suggest::nearest_key(key, "", &[], ours, |_| None)
 }
 
 /// Whether a path is that of a mapping from names of the user's, or within one.

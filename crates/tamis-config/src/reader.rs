@@ -20,12 +20,23 @@ use crate::tree::{MapEntry, Node, Value, join, parse_bool, parse_float, parse_wh
 pub struct KnownNames {
     /// The path of every key of the configuration.
     pub paths: fn() -> &'static [String],
-    /// The other system that a key belongs to, by its name.
-    pub owner_of: OwnerOf,
+    /// What other systems call a key.
+    pub others: OtherNames,
 }
 
-/// Names the other system that a key seems to be of.
-pub type OwnerOf = fn(&str) -> Option<&'static str>;
+/// What is known of the names that other systems have for a key.
+#[derive(Debug, Clone, Copy)]
+pub struct OtherNames {
+    /// The system that a key seems to be of.
+    pub owner_of: fn(&str) -> Option<&'static str>,
+    /// The key of ours that an argument of another system leads to, by its last part.
+    pub ours_of: fn(&str) -> Option<&'static str>,
+}
+
+impl OtherNames {
+    /// No others.
+    pub const NONE: Self = Self { owner_of: |_| None, ours_of: |_| None };
+}
 
 /// Reads settings from raw values and collects everything that is wrong.
 #[derive(Debug)]
@@ -50,7 +61,7 @@ fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
 impl Default for Reader {
     /// A reader that knows no names beyond those of the section at hand.
     fn default() -> Self {
-        Self::new(KnownNames { paths: || &[], owner_of: |_| None })
+        Self::new(KnownNames { paths: || &[], others: OtherNames::NONE })
     }
 }
 
@@ -161,8 +172,10 @@ impl Reader {
             let of_kinds = among.iter().flat_map(|(variants, _)| *variants).flat_map(|variant| &variant.keys);
             let near: Vec<&'static str> =
                 known.iter().copied().chain(of_kinds.map(|spec| spec.name)).collect();
-            let suggestion = nested.or_else(|| suggest::nearest_key(&key, path, &near, (self.names.paths)()));
-            let owner = (self.names.owner_of)(&key);
+            let others = self.names.others;
+            let all = (self.names.paths)();
+            let suggestion = nested.or_else(|| suggest::nearest_key(&key, path, &near, all, others.ours_of));
+            let owner = (others.owner_of)(&key);
             let known = known.iter().map(|&name| name.to_owned()).collect();
             let problem = Problem::UnknownKey { key, suggestion, known, owner };
             self.diagnostics.push(Diagnostic::error(problem, origin));

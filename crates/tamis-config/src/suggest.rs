@@ -2,8 +2,15 @@
 
 /// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
 /// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
-/// otherwise one that is spelled alike as a whole. Never a section that the key itself names.
-pub fn nearest_key(key: &str, section: &str, siblings: &[&'static str], all: &[String]) -> Option<String> {
+/// otherwise one that is spelled alike as a whole. Never a section that the key itself names. `ours_of` knows
+/// the last part if it is another system's name of a key: that goes before keys elsewhere.
+pub fn nearest_key(
+    key: &str,
+    section: &str,
+    siblings: &[&'static str],
+    all: &[String],
+    ours_of: fn(&str) -> Option<&'static str>,
+) -> Option<String> {
     let name = key.rsplit('.').next().unwrap_or(key);
     let sibling = siblings
         .iter()
@@ -13,6 +20,9 @@ pub fn nearest_key(key: &str, section: &str, siblings: &[&'static str], all: &[S
         .max_by(|(left, _), (right, _)| left.total_cmp(right));
     if let Some((_, candidate)) = sibling {
         return Some(crate::tree::join(section, candidate));
+    }
+    if let Some(ours) = ours_of(name) {
+        return Some(ours.to_owned());
     }
     let is_around = |candidate: &str| key.strip_prefix(candidate).is_some_and(|rest| rest.starts_with('.'));
     let same = all.iter().filter(|candidate| candidate.rsplit('.').next() == Some(name));

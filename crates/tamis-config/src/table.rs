@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::diagnostic::Problem;
+use crate::reader::OtherNames;
 use crate::schema::Config;
 use crate::suggest;
 use crate::tree::{join, with_brackets};
@@ -103,10 +104,12 @@ pub struct Unknown {
 
 impl Unknown {
     /// The problem to report.
-    pub(crate) fn into_problem(self, owner: Option<&'static str>) -> Problem {
+    pub(crate) fn into_problem(self, others: OtherNames) -> Problem {
+        let owner = (others.owner_of)(&self.key);
         let is_value = self.known.is_empty() && !self.section.is_empty();
         let suggestion = self.item.map(|item| with_brackets(&item)).or_else(|| {
-            let nearest = || suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
+            let all = suggestion_keys();
+            let nearest = || suggest::nearest_key(&self.key, &self.section, &self.known, all, others.ours_of);
             if is_value { None } else { nearest() }
         });
         let known = self.known.into_iter().map(str::to_owned).collect();

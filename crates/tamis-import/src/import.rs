@@ -15,7 +15,8 @@ use crate::options::join_options;
 use crate::owner::Owner;
 use crate::translate::{Translation, translate_whole};
 use crate::translator::note_on;
-use crate::{entry, is_foreign_name, owner_of_section, value_form};
+use crate::words::OTHER_NAMES;
+use crate::{entry, is_foreign_name, value_form};
 
 /// TRL's number of processes, which its launcher is told.
 const PROCESSES: &str = "num_processes";
@@ -80,7 +81,7 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
         return Err(ConfigErrors { diagnostics });
     }
     let yaml = render::with_origins(&tree, folder);
-    let mut layers = Layers::new(owner_of_section);
+    let mut layers = Layers::new(OTHER_NAMES);
     layers.files.push(tree);
     let remaining = layers
         .assemble(LoadPurpose::Training)
@@ -118,9 +119,9 @@ fn tree_of(
         if matches!(argument.operation, Operation::Add(_)) && tree.at(&argument.path).is_none() {
             let empty = Node { value: Value::List(Vec::new()), origin: argument.origin.clone() };
             let start = Override { operation: Operation::Set(empty), ..argument.clone() };
-            apply(&mut tree, start, owner_of_section, diagnostics);
+            apply(&mut tree, start, OTHER_NAMES, diagnostics);
         }
-        apply(&mut tree, argument, owner_of_section, diagnostics);
+        apply(&mut tree, argument, OTHER_NAMES, diagnostics);
     }
     drop_unread(&mut tree, notes, diagnostics);
     tree

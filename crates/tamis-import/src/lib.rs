@@ -31,6 +31,7 @@ mod translate;
 mod translator;
 mod trl;
 mod verl;
+mod words;
 
 use std::sync::LazyLock;
 

@@ -13,7 +13,8 @@ use tamis_config::{ConfigErrors, Loaded, Preset, table, yaml};
 
 use crate::documents::{flatten, flatten_tree, is_foreign_tree};
 use crate::translate::{Lower, translate, translate_whole};
-use crate::{is_foreign, is_foreign_name, names_model, owner_of_section, value_form};
+use crate::words::OTHER_NAMES;
+use crate::{is_foreign, is_foreign_name, names_model, value_form};
 
 /// Loads a configuration from files and command-line overrides.
 ///
@@ -92,7 +93,7 @@ struct Mixed {
 
 impl Mixed {
     fn new() -> Self {
-        Self { layers: Layers::new(owner_of_section), others: Vec::new() }
+        Self { layers: Layers::new(OTHER_NAMES), others: Vec::new() }
     }
 
     fn load(

@@ -67,7 +67,7 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
             let key = key.trim_start_matches('-').replace('-', "_");
             let theirs: Vec<String> =
                 Owner::ALL.iter().flat_map(|owner| owner.keys()).map(|row| row.key.to_owned()).collect();
-            let suggestion = || suggest::nearest_key(&key, "", &[], &theirs);
+            let suggestion = || suggest::nearest_key(&key, "", &[], &theirs, |_| None);
             UnknownKey { suggestion: unknown.suggestion.clone().or_else(suggestion), ..unknown }
         })
     })

@@ -3,15 +3,15 @@
 use super::defaults::default_tree;
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::override_argument::{Operation, Override};
-use crate::reader::OwnerOf;
+use crate::reader::OtherNames;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
 use crate::tree::{MapEntry, Node, Value, forget_other_kind, with_brackets};
 use crate::yaml;
 use tamis_core::setting::Shape;
 
-/// Applies one override to the tree; `owner_of` names the other system whose key an unknown one seems to be.
-pub fn apply(tree: &mut Node, argument: Override, owner_of: OwnerOf, diagnostics: &mut Vec<Diagnostic>) {
+/// Applies one override to the tree; `others`: what an unknown key may mean.
+pub fn apply(tree: &mut Node, argument: Override, others: OtherNames, diagnostics: &mut Vec<Diagnostic>) {
     let Override { path, origin, operation } = argument;
     let parts: Vec<&str> = path.split('.').collect();
     let above = parts.split_last().map_or(&[][..], |(_, above)| above);
@@ -22,7 +22,7 @@ pub fn apply(tree: &mut Node, argument: Override, owner_of: OwnerOf, diagnostics
         // The reader names the keys of the kind that the section has in the end.
         Err(_) if has_kind && !matches!(operation, Operation::Reset) => Place::Free,
         Err(unknown) => {
-            let problem = unknown.into_problem(owner_of(&path));
+            let problem = unknown.into_problem(others);
             diagnostics.push(Diagnostic::error(problem, Some(origin)));
             return;
         }

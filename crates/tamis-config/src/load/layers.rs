@@ -14,7 +14,7 @@ use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::note::Note;
 use crate::override_argument::{Override, value_form};
 use crate::preset_difference;
-use crate::reader::{KnownNames, OwnerOf, Reader};
+use crate::reader::{KnownNames, OtherNames, Reader};
 use crate::rules::{self, LoadPurpose};
 use crate::schema::{Config, Preset};
 use crate::source::{Source, SourceKind};
@@ -37,19 +37,19 @@ pub struct Layers {
     pub diagnostics: Vec<Diagnostic>,
     /// A layer that is missing as a whole would only bring errors about what it holds.
     pub is_whole: bool,
-    owner_of: OwnerOf,
+    others: OtherNames,
 }
 
 impl Layers {
-    /// No layers yet; `owner_of` names the other system that an unknown key seems to be of.
-    pub fn new(owner_of: OwnerOf) -> Self {
+    /// No layers yet; `others`: what an unknown key may mean.
+    pub fn new(others: OtherNames) -> Self {
         Self {
             files: Vec::new(),
             overrides: Vec::new(),
             notes: Vec::new(),
             diagnostics: Vec::new(),
             is_whole: true,
-            owner_of,
+            others,
         }
     }
 
@@ -109,7 +109,7 @@ impl Layers {
         }
         for argument in &self.overrides {
             // What is wrong with it is reported when all layers are put together.
-            apply(&mut tree, argument.clone(), self.owner_of, &mut Vec::new());
+            apply(&mut tree, argument.clone(), self.others, &mut Vec::new());
         }
         tree
     }
@@ -119,7 +119,7 @@ impl Layers {
     /// # Errors
     /// Every violation in all layers at once, and the warnings with them.
     pub fn assemble(self, purpose: LoadPurpose) -> Result<Loaded, ConfigErrors> {
-        let Self { files, overrides, mut notes, mut diagnostics, mut is_whole, owner_of } = self;
+        let Self { files, overrides, mut notes, mut diagnostics, mut is_whole, others } = self;
         let mut tree = default_tree().clone();
         let preset = chosen_preset(&files, &overrides);
         let mut shaping = None;
@@ -141,13 +141,13 @@ impl Layers {
             }
         }
         for argument in overrides {
-            apply(&mut tree, argument, owner_of, &mut diagnostics);
+            apply(&mut tree, argument, others, &mut diagnostics);
         }
         drop_unread(&mut tree, &mut notes, &mut diagnostics);
         complete_rewards(&mut tree, shaping);
         complete_working_folders(&mut tree);
 
-        let mut reader = Reader::new(KnownNames { paths: table::suggestion_keys, owner_of });
+        let mut reader = Reader::new(KnownNames { paths: table::suggestion_keys, others });
         let config = Config::read(&tree, &mut reader);
         let mut found = Vec::new();
         if let (Some(config), true) = (&config, is_whole && purpose != LoadPurpose::Sections) {

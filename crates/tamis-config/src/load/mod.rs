@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::diagnostic::ConfigErrors;
+use crate::reader::OtherNames;
 use crate::schema::Config;
 use crate::source::{Source, SourceKind};
 
@@ -65,7 +66,7 @@ fn load_files(
     arguments: &[String],
     purpose: LoadPurpose,
 ) -> Result<Loaded, ConfigErrors> {
-    let mut layers = Layers::new(|_| None);
+    let mut layers = Layers::new(OtherNames::NONE);
     let sources = read_sources(run, files, &mut layers);
     load_layers(layers, &sources, arguments, purpose)
 }
@@ -85,12 +86,12 @@ pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, C
 
 /// Loads a configuration from texts and overrides, as [`load`] does from files.
 pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_layers(Layers::new(|_| None), sources, arguments, LoadPurpose::Training)
+    load_layers(Layers::new(OtherNames::NONE), sources, arguments, LoadPurpose::Training)
 }
 
 /// Loads a configuration from texts and overrides, as [`load_to_show`] does from files.
 pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_layers(Layers::new(|_| None), sources, arguments, LoadPurpose::Showing)
+    load_layers(Layers::new(OtherNames::NONE), sources, arguments, LoadPurpose::Showing)
 }
 
 /// Reads some sections of a configuration from a text, for what uses them without a run: every key of theirs
@@ -99,7 +100,8 @@ pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Re
 /// # Errors
 /// Every key that is unknown or out of range.
 pub fn load_sections(source: &Arc<Source>) -> Result<Config, ConfigErrors> {
-    Ok(load_layers(Layers::new(|_| None), std::slice::from_ref(source), &[], LoadPurpose::Sections)?.config)
+    Ok(load_layers(Layers::new(OtherNames::NONE), std::slice::from_ref(source), &[], LoadPurpose::Sections)?
+        .config)
 }
 
 fn load_layers(
