@@ -21,7 +21,7 @@ use tamis_train::error::RunError;
 use tamis_train::evaluate::{EvaluateError, EvaluationReport, evaluate, fit_lengths};
 use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 use tamis_train::measure::validation::Shown;
-use tamis_train::measure::validation_metrics::SourceResult;
+use tamis_train::measure::validation_metrics::{Figure, SourceResult};
 
 use super::train::{exit_code, listen, shorten};
 use super::{follow, new_errors, new_notes, notes, print, show, source_and_layers, with_findings};
@@ -312,9 +312,8 @@ fn table(source: &SourceResult, text: &mut String) {
             }
         }
     }
-    let value = |score: &str, name: &str| {
-        source.figures.iter().find(|figure| figure.score == score && figure.name == name).map(|f| f.value)
-    };
+    let figure = |score: &str, name: &str| source.figures.iter().find(|f| f.score == score && f.name == name);
+    let value = |score: &str, name: &str| figure(score, name).map(|figure| figure.value);
     // A figure that only one score has (pass@k of `acc`) does not part it from the others.
     let agree = |one: &str, other: &str| {
         figures.iter().all(|name| match (value(one, name), value(other, name)) {
@@ -343,19 +342,22 @@ fn table(source: &SourceResult, text: &mut String) {
         text.push_str("  nothing was scored: no reward function answered any completion\n");
     }
     let headings: Vec<String> = columns.iter().map(|column| column.join(", ")).collect();
-    let width = |heading: &String| heading.chars().count().max(10);
+    let width = |heading: &String| heading.chars().count().max(15);
     if !figures.is_empty() {
         let _ = write!(text, "  {:<18}", "");
         for heading in &headings {
-            let _ = write!(text, "  {heading:>10}");
+            let _ = write!(text, "  {heading:>15}");
         }
         text.push('\n');
     }
     for name in &figures {
         let _ = write!(text, "  {:<18}", name.trim_end_matches("/mean"));
         for (column, heading) in columns.iter().zip(&headings) {
-            let cell = column.iter().find_map(|score| value(score, name));
-            let cell = cell.map_or_else(|| "-".to_owned(), |value| fixed(value, 4));
+            let cell = column.iter().find_map(|score| figure(score, name)).map(|figure| {
+                let error = figure.standard_error.map(|error| format!(" ± {}", fixed(error, 4)));
+                fixed(figure.value, 4) + &error.unwrap_or_default()
+            });
+            let cell = cell.unwrap_or_else(|| "-".to_owned());
             let _ = write!(text, "  {cell:>width$}", width = width(heading));
         }
         text.push('\n');
@@ -367,9 +369,32 @@ fn table(source: &SourceResult, text: &mut String) {
     for (name, cell) in [("unscored", unscored), ("mean tokens", length), ("cut at the limit", truncated)] {
         if let Some(cell) = cell {
             let _ =
-                writeln!(text, "  {name:<18}  {cell:>width$}", width = headings.first().map_or(10, width));
+                writeln!(text, "  {name:<18}  {cell:>width$}", width = headings.first().map_or(15, width));
         }
     }
+    text.push_str(&legend(source));
+}
+
+/// What the figures are: their errors, and how `pass` counts where a score has values between 0 and 1.
+fn legend(source: &SourceResult) -> String {
+    let mut text = String::new();
+    if source.figures.iter().any(|figure| figure.standard_error.is_some()) {
+        text.push_str("  ± is one standard error over the prompts\n");
+    }
+    let of = |statistic: &str| {
+        let is_it = |figure: &&Figure| figure.score == "acc" && figure.name.starts_with(statistic);
+        source.figures.iter().find(is_it)
+    };
+    if let (Some(mean), Some(pass)) = (of("mean@"), of("pass@1"))
+        && (mean.value - pass.value).abs() > 1e-9
+    {
+        let _ = writeln!(
+            text,
+            "  acc has values between 0 and 1 here: {} is their mean, and pass@k counts a completion as right from acc 1 on",
+            mean.name
+        );
+    }
+    text
 }
 
 fn show_sample(sample: &Shown, text: &mut String) {

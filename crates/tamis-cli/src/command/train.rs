@@ -174,7 +174,8 @@ fn format_closing(summary: &RunSummary) -> String {
     let run = summary.run.display();
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
         let figure = |report: &ValidationReport| {
-            report.outcome.figure(report.accuracy).unwrap_or_else(|| "none".to_owned())
+            let figure = report.outcome.figure_within(report.accuracy, report.standard_error());
+            figure.unwrap_or_else(|| "none".to_owned())
         };
         let length = |report: &ValidationReport| {
             report.mean_length.map_or_else(|| "none".to_owned(), |length| format!("{length:.1}"))
@@ -184,22 +185,32 @@ fn format_closing(summary: &RunSummary) -> String {
             OutcomeKind::Unscored => before.outcome,
             outcome => outcome,
         };
-        let _ = writeln!(text, "\n{:<28} {:>10} {:>10}", "", "before RL", "after RL");
-        let _ = writeln!(
-            text,
-            "{:<28} {:>10} {:>10}",
-            format!("{} ({} held-out)", outcome.name(), after.num_prompts),
-            figure(before),
-            figure(after)
-        );
+        let gain = before.gain(after).and_then(|(gain, error)| {
+            let sign = if gain > 0.0 { "+" } else { "" };
+            Some(format!("{sign}{}", outcome.figure_within(Some(gain), Some(error))?))
+        });
+        let heading = if gain.is_some() { "difference" } else { "" };
+        let mut rows = vec![
+            [String::new(), "before RL".to_owned(), "after RL".to_owned(), heading.to_owned()],
+            [
+                format!("{} ({} held-out)", outcome.name(), after.num_prompts),
+                figure(before),
+                figure(after),
+                gain.unwrap_or_default(),
+            ],
+        ];
         // They may be means of other prompts.
         if before.num_failed + after.num_failed > 0 {
-            let num = |report: &ValidationReport| report.num_prompts - report.num_failed;
+            let num = |report: &ValidationReport| (report.num_prompts - report.num_failed).to_string();
             let label = format!("prompts measured, of {}", after.num_prompts);
-            let _ = writeln!(text, "{label:<28} {:>10} {:>10}", num(before), num(after));
+            rows.push([label, num(before), num(after), String::new()]);
         }
-        let _ =
-            writeln!(text, "{:<28} {:>10} {:>10}", "mean completion tokens", length(before), length(after));
+        rows.push(["mean completion tokens".to_owned(), length(before), length(after), String::new()]);
+        text.push('\n');
+        for [name, before, after, gain] in rows {
+            let row = format!("{name:<28} {before:>14} {after:>14} {gain:>15}");
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
         let mark = |is_correct: Option<bool>| match is_correct {
             Some(true) => " (right)",
             Some(false) => " (wrong)",

@@ -42,6 +42,24 @@ impl Choice {
     }
 }
 
+/// The standard error of a value of a validation over its prompts: as the run has logged it, otherwise that of
+/// a share, which is the most it can be.
+pub(crate) fn standard_error(series: &Series, name: &str, step: u64, value: f64) -> Option<f64> {
+    let found = |name: &str| series.rows.iter().find(|row| row.step == step)?.values.get(name).copied();
+    let logged = name.strip_prefix("val-core/").map(|rest| format!("val-aux/{rest}/standard_error"));
+    if let Some(error) = logged.and_then(|name| found(&name)) {
+        return Some(error);
+    }
+    let prompts = found(&format!("val-aux/{}/num_prompts", source_of(name)?))?;
+    ((0.0..=1.0).contains(&value) && prompts > 1.0).then(|| (value * (1.0 - value) / prompts).sqrt())
+}
+
+/// The data source in `val-core/{source}/{score}/{statistic}`.
+pub(crate) fn source_of(name: &str) -> Option<&str> {
+    let (rest, _statistic) = name.strip_prefix("val-core/")?.rsplit_once('/')?;
+    rest.rsplit_once('/').map(|(source, _score)| source)
+}
+
 /// What a value is plotted over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {

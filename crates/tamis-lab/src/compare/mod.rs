@@ -13,7 +13,7 @@ pub mod table;
 use std::path::{Path, PathBuf};
 
 use crate::{Fault, names};
-use measure::{Choice, Measure, Over, Summary, area, curve, value_at};
+use measure::{Choice, Measure, Over, Summary, area, curve, standard_error, value_at};
 use series::{Series, metrics_of};
 
 /// Runs that differ in their seeds alone.
@@ -170,10 +170,31 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
         if names.len() > 1 {
             notes.push(format!("{} stands under different names: {}", choice.title(), names.join(", ")));
         }
+        if choice == Choice::Validation {
+            notes.extend(errors_of_last(&measured));
+        }
         let rows = cells(&measured, &choice, limits);
         tables.push(MetricTable { choice, names, rows });
     }
     Ok(Comparison { variants: measured, tables, limits, notes })
+}
+
+/// How well the last validation of single runs is known.
+fn errors_of_last(variants: &[Measured]) -> Option<String> {
+    let of = |variant: &Measured| {
+        let [series] = variant.series.as_slice() else { return None };
+        let name = Choice::Validation.name(series)?;
+        let row = series.rows.iter().rev().find(|row| row.values.contains_key(&name))?;
+        let error = standard_error(series, &name, row.step, *row.values.get(&name)?)?;
+        Some(format!("{} ±{error:.4}", variant.name))
+    };
+    let errors: Vec<String> = variants.iter().filter_map(of).collect();
+    (!errors.is_empty()).then(|| {
+        format!(
+            "the last validation is known within one standard error over its prompts: {}",
+            errors.join(", ")
+        )
+    })
 }
 
 fn cells(variants: &[Measured], choice: &Choice, limits: [Option<f64>; 3]) -> Vec<Vec<Cell>> {

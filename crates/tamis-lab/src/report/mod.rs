@@ -25,6 +25,7 @@ mod settings_table;
 mod sieve;
 mod steps;
 mod time;
+mod verdict;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

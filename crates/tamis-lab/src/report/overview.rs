@@ -7,8 +7,9 @@ use tamis_core::figure::percent;
 use super::groups::StepGroups;
 use super::run::{Run, state_name};
 use super::time::duration;
+use super::verdict;
 use crate::chart::axis::figure as number;
-use crate::compare::measure::Choice;
+use crate::compare::measure::{Choice, standard_error};
 use crate::html::{escape, head, row, text};
 use crate::monitor::summary::RunState;
 
@@ -64,7 +65,15 @@ fn facts(run: &Run) -> Vec<Fact> {
     let mut facts: Vec<Fact> = vec![("State", escape(&state(run)))];
     let mut add = |name: &'static str, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     add("Trainer", run.other.as_ref().map(|other| text(other.system())));
-    add("Validation", Choice::Validation.name(&run.series).and_then(|name| course(run, &name, false)));
+    add(
+        "Validation",
+        Choice::Validation.name(&run.series).and_then(|name| {
+            let (step, last) = run.values(&name).last()?;
+            let error = standard_error(&run.series, &name, step, last);
+            let error = error.map_or_else(String::new, |error| format!(" ± {}", number(error)));
+            Some(course(run, &name, false)? + &error)
+        }),
+    );
     add("Reward, all generated", course(run, "all/critic/score/mean", false));
     add("Reward, trained", course(run, "critic/score/mean", false));
     add("Pass rate, all generated", course(run, "all/pass_rate", true));
@@ -117,6 +126,12 @@ fn facts(run: &Run) -> Vec<Fact> {
 /// The facts about every run: a list for one, a table for several, which is read across.
 pub(crate) fn of_runs(runs: &[Run]) -> String {
     let mut html = String::new();
+    for run in runs {
+        if let Some(verdict) = verdict::of_run(run) {
+            let of = if runs.len() == 1 { String::new() } else { format!("{}: ", escape(&run.name)) };
+            let _ = write!(html, "<p class=\"verdict\"><strong>{of}</strong>{}</p>", text(&verdict));
+        }
+    }
     if let [run] = runs {
         html.push_str("<dl class=\"facts\">");
         for (name, value) in facts(run) {

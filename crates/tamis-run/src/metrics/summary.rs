@@ -43,6 +43,11 @@ impl NumberSummary {
             std: (count > 1).then(|| (squares / (count - 1) as f64).sqrt()),
         })
     }
+
+    /// Standard error of the mean, of numbers that were drawn independently; `None` below two.
+    pub fn standard_error(&self) -> Option<f64> {
+        self.std.map(|std| std / (self.count as f64).sqrt())
+    }
 }
 
 /// Whether two or more numbers that are not NaN are there and all are the same (max == min).

@@ -83,16 +83,23 @@ impl OutcomeKind {
         }
     }
 
-    /// Name and mean: `accuracy 51.6%`, `mean score 0.516`, `no score`.
+    /// As [`Self::figure`] with its standard error: `51.6% ± 2.2%`.
+    pub fn figure_within(self, mean: Option<f64>, error: Option<f64>) -> Option<String> {
+        let error =
+            error.and_then(|_| self.figure(error)).map_or_else(String::new, |error| format!(" ± {error}"));
+        Some(self.figure(mean)? + &error)
+    }
+
+    /// Name, mean and standard error: `accuracy 51.6% ± 2.2%`, `mean score 0.516`, `no score`.
     ///
     /// ```
     /// use tamis_train::measure::validation::OutcomeKind;
-    /// assert_eq!(OutcomeKind::Accuracy.describe_mean(Some(0.0312)), "accuracy 3.1%");
-    /// assert_eq!(OutcomeKind::Score.describe_mean(Some(0.0312)), "mean score 0.031");
-    /// assert_eq!(OutcomeKind::Unscored.describe_mean(None), "no score");
+    /// assert_eq!(OutcomeKind::Accuracy.describe_mean(Some(0.0312), Some(0.011)), "accuracy 3.1% ± 1.1%");
+    /// assert_eq!(OutcomeKind::Score.describe_mean(Some(0.0312), None), "mean score 0.031");
+    /// assert_eq!(OutcomeKind::Unscored.describe_mean(None, None), "no score");
     /// ```
-    pub fn describe_mean(self, mean: Option<f64>) -> String {
-        match self.figure(mean) {
+    pub fn describe_mean(self, mean: Option<f64>, error: Option<f64>) -> String {
+        match self.figure_within(mean, error) {
             Some(figure) => format!("{} {figure}", self.name()),
             None => Self::Unscored.name().to_owned(),
         }
@@ -123,6 +130,10 @@ pub struct ValidationReport {
     /// Kind of the mean outcome.
     #[serde(default)]
     pub outcome: OutcomeKind,
+    /// Mean outcome of each prompt, in their order; `None` where nothing was scored. Empty in checkpoints of
+    /// earlier builds.
+    #[serde(default)]
+    pub outcomes: Vec<Option<f64>>,
     /// Mean length of the completions in tokens; `None` without completions.
     pub mean_length: Option<f64>,
     /// Some completions.
@@ -130,6 +141,20 @@ pub struct ValidationReport {
 }
 
 impl ValidationReport {
+    /// Standard error of the mean outcome, over the prompts; `None` below two of them.
+    pub fn standard_error(&self) -> Option<f64> {
+        NumberSummary::of(self.outcomes.iter().copied().flatten())?.standard_error()
+    }
+
+    /// By how much a later validation of the same prompts is better, on average over those that were scored
+    /// both times, with the standard error of that: prompt by prompt, so that what makes prompts unlike drops
+    /// out. `None` if there are not two such prompts.
+    pub fn gain(&self, later: &Self) -> Option<(f64, f64)> {
+        let pairs = self.outcomes.iter().zip(&later.outcomes);
+        let gains = NumberSummary::of(pairs.filter_map(|(before, after)| Some((*after)? - (*before)?)))?;
+        Some((gains.mean, gains.standard_error()?))
+    }
+
     /// Prompts that the figures are made of, among all where some could not be generated from: `8 prompts`,
     /// `4 of 8 prompts`.
     pub fn describe_prompts(&self) -> String {
@@ -256,10 +281,11 @@ fn report(groups: &[ValidationGroup], num_shown: usize) -> ValidationReport {
     let is_verified = |one: &Trajectory| score_of(one, "acc").is_some_and(|acc| [0.0, 1.0].contains(&acc));
     let mean = |values: Vec<f64>| NumberSummary::of(values).map(|summary| summary.mean);
     let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for group in groups {
-        let outcomes = group.trajectories().iter().map(outcome).filter(|outcome| !outcome.is_nan());
-        if let Some(mean) = mean(outcomes.collect()) {
-            successes.entry(group.source()).or_default().push(mean);
+    let of_group = |group: &ValidationGroup| mean(group.trajectories().iter().map(outcome).collect());
+    let outcomes: Vec<Option<f64>> = groups.iter().map(of_group).collect();
+    for (group, mean) in groups.iter().zip(&outcomes) {
+        if let Some(mean) = mean {
+            successes.entry(group.source()).or_default().push(*mean);
         }
     }
     let failures = || groups.iter().filter_map(|group| Some((group, group.failure()?)));
@@ -280,6 +306,7 @@ fn report(groups: &[ValidationGroup], num_shown: usize) -> ValidationReport {
             _ if scored().all(|(one, _)| is_verified(one)) => OutcomeKind::Accuracy,
             _ => OutcomeKind::Score,
         },
+        outcomes,
         mean_length: (num_samples > 0).then(|| length as f64 / num_samples as f64),
         shown: all().take(num_shown).map(|(group, one)| group.shown(one)).collect(),
     }
@@ -470,7 +497,7 @@ mod tests {
         let lengths: Vec<usize> = rows.iter().flat_map(|row| row.lengths.clone()).collect();
         let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
         assert_eq!((report.accuracy, report.mean_length), (None, Some(mean)));
-        assert_eq!(report.outcome.describe_mean(report.accuracy), "no score");
+        assert_eq!(report.outcome.describe_mean(report.accuracy, None), "no score");
     }
 
     #[test]
@@ -492,11 +519,11 @@ mod tests {
 
     #[test]
     fn an_accuracy_and_a_mean_score_are_told_apart() {
-        let describe_mean = |kind: OutcomeKind| kind.describe_mean(Some(0.031_25));
+        let describe_mean = |kind: OutcomeKind| kind.describe_mean(Some(0.031_25), None);
         assert_eq!(describe_mean(OutcomeKind::Accuracy), "accuracy 3.1%");
         assert_eq!(describe_mean(OutcomeKind::Score), "mean score 0.031");
         // As in a checkpoint of an earlier build, which holds 0 there.
         assert_eq!(describe_mean(OutcomeKind::Unscored), "no score");
-        assert_eq!(OutcomeKind::Accuracy.describe_mean(None), "no score");
+        assert_eq!(OutcomeKind::Accuracy.describe_mean(None, None), "no score");
     }
 }

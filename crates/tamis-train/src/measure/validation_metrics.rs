@@ -393,6 +393,8 @@ pub struct Figure {
     pub name: String,
     /// Value of the figure.
     pub value: f64,
+    /// Its standard error, over the prompts; `None` below two of them.
+    pub standard_error: Option<f64>,
     /// Whether it is of all n samples on the main score.
     pub is_core: bool,
 }
@@ -449,11 +451,16 @@ impl SourceResult {
         figures.chain(Quantity::COUNTS.into_iter().map(move |quantity| name(false, quantity)))
     }
 
-    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, what was logged among them,
-    /// and `val-env/{source}/...` of what was played.
+    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, the standard error
+    /// of the main mean and what was logged among them, and `val-env/{source}/...` of what was played.
     pub fn put(&self, metrics: &mut Metrics) {
         for name in self.names() {
             metrics.set_some(name.to_string(), self.value(&name.quantity));
+        }
+        let is_mean = |figure: &&Figure| matches!(figure.statistic, ValidationStatistic::Mean(_));
+        for figure in self.figures.iter().filter(|figure| figure.is_core).filter(is_mean) {
+            let name = format!("val-aux/{}/{}/{}/standard_error", self.source, figure.score, figure.name);
+            metrics.set_some(name, figure.standard_error);
         }
         for (name, value) in &self.logged {
             metrics.set(format!("val-aux/{}/reward_log/{name}", self.source), *value);
@@ -490,6 +497,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
                 statistic,
                 name: statistic.to_string(),
                 value: summary.mean,
+                standard_error: summary.standard_error(),
                 is_core: statistic.is_core(num_samples) && name == main,
             }));
         }

@@ -54,7 +54,8 @@ impl Run {
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
         let describe = |accuracy: Option<f64>| {
-            accuracy.map_or_else(String::new, |_| format!(", {}", outcome.get().describe_mean(accuracy)))
+            accuracy
+                .map_or_else(String::new, |_| format!(", {}", outcome.get().describe_mean(accuracy, None)))
         };
         let (interrupt, directory) = (self.interrupt.clone(), &self.recorder.directory);
         let report = warm_start(

@@ -160,7 +160,7 @@ impl Run {
         }
         self.recorder.progress.measured(&format!(
             "validation after step {step}: {} ({}){}",
-            report.outcome.describe_mean(report.accuracy),
+            report.outcome.describe_mean(report.accuracy, report.standard_error()),
             report.describe_prompts(),
             report.mean_length.map_or_else(String::new, |length| format!(", mean length {length:.1} tokens"))
         ));

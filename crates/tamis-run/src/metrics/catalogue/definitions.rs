@@ -516,6 +516,8 @@ pub const CATALOGUE: &[Section] = &[
                 "Mean over prompts of the expected score of the majority answer of `k` of the `n` samples."),
             verl("val-aux/{source}/{score}/std@{n}", "",
                 "Mean over prompts of the deviation of the `n` samples (ddof 0)."),
+            tamis("val-aux/{source}/{score}/mean@{n}/standard_error", "",
+                "Standard error of `val-core/{source}/{score}/mean@{n}` over the prompts; not there for one prompt."),
             tamis("val-aux/{source}/num_prompts", "prompts",
                 "Prompts that the metrics are made of: those that could be generated from."),
             tamis("val-aux/{source}/num_failed", "prompts",

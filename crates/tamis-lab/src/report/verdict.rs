@@ -1,0 +1,184 @@
+//! One sentence that answers "is it learning?".
+
+use tamis_core::figure::{fixed, percent};
+
+use super::run::Run;
+use crate::compare::measure::{Choice, source_of, standard_error};
+use crate::compare::series::Series;
+
+/// A change counts from so many standard errors on.
+const CLEAR: f64 = 2.0;
+/// From this share of cut completions on it is said.
+const MANY_CUT: f64 = 0.05;
+
+/// The sentence; `None` if the run has no figure that says it.
+pub(crate) fn of_run(run: &Run) -> Option<String> {
+    let mut text = of_series(&run.series)?;
+    if let Some((_, cut)) = values(&run.series, "response_length/clip_ratio").last()
+        && *cut >= MANY_CUT
+    {
+        let limit = run.settings.get("rollout.max_response_length");
+        let limit = limit.map_or_else(String::new, |limit| format!(" at {limit} tokens"));
+        text += &format!(" {} of the completions of the last step are cut{limit}.", percent(*cut));
+    }
+    Some(text)
+}
+
+fn of_series(series: &Series) -> Option<String> {
+    validation(series).or_else(|| {
+        Some(
+            reward(series)?
+                + " There is no validation: held-out prompts (`data.val`) would say what it has learned.",
+        )
+    })
+}
+
+fn values(series: &Series, name: &str) -> Vec<(u64, f64)> {
+    series.rows.iter().filter_map(|row| Some((row.step, *row.values.get(name)?))).collect()
+}
+
+fn validation(series: &Series) -> Option<String> {
+    let name = Choice::Validation.name(series)?;
+    let values_of = |name: &str| values(series, name);
+    let all = values_of(&name);
+    let (&(first_step, first), &(last_step, last)) = (all.first()?, all.last()?);
+    let is_share = all.iter().all(|(_, value)| (0.0..=1.0).contains(value));
+    let shown = |value: f64| if is_share { percent(value) } else { fixed(value, 3) };
+    let num_prompts = source_of(&name).map(|source| values_of(&format!("val-aux/{source}/num_prompts")));
+    let prompts = num_prompts
+        .and_then(|numbers| numbers.last().copied())
+        .map_or_else(String::new, |(_, number)| format!(" of {number} held-out prompts"));
+    let what = if name.contains("/acc/") { "accuracy" } else { "the mean score" };
+    if all.len() == 1 {
+        return Some(format!("One validation so far: {what}{prompts} is {}.", shown(last)));
+    }
+    let last_error = standard_error(series, &name, last_step, last);
+    let error = standard_error(series, &name, first_step, first)
+        .zip(last_error)
+        .map(|(one, other)| (one.powi(2) + other.powi(2)).sqrt());
+    let within = error.map_or_else(String::new, |error| format!(" (± {})", shown(error)));
+    let change = last - first;
+    let verdict = match change {
+        _ if error.is_some_and(|error| change.abs() <= CLEAR * error) => "No clear change",
+        change if change > 0.0 => "It learns",
+        change if change < 0.0 => "It gets worse",
+        _ => "No change",
+    };
+    let trend = last_error.and_then(|error| trend(&all, error));
+    let trend = trend.map_or_else(String::new, |trend| format!(", {trend}"));
+    Some(format!(
+        "{verdict}: {what}{prompts} went from {} to {}{within} in {} steps{trend}.",
+        shown(first),
+        shown(last),
+        last_step - first_step
+    ))
+}
+
+/// What the last quarter of the validations does, against the quarter before it.
+fn trend(values: &[(u64, f64)], error: f64) -> Option<String> {
+    let quarter = values.len() / 4;
+    if quarter == 0 {
+        return None;
+    }
+    let mean = |values: &[(u64, f64)]| values.iter().map(|(_, value)| value).sum::<f64>() / quarter as f64;
+    let (before, last) = values.split_at(values.len() - quarter);
+    let change = mean(last) - mean(before.split_at(before.len() - quarter).1);
+    let error = error * (2.0 / quarter as f64).sqrt();
+    Some(match change {
+        change if change > error => "still rising".to_owned(),
+        change if change < -error => "falling at the end".to_owned(),
+        _ => format!("level since step {}", before.last().map_or(0, |(step, _)| *step)),
+    })
+}
+
+/// Of the rewards of everything generated, in the first and in the last fifth of the steps.
+fn reward(series: &Series) -> Option<String> {
+    let name = Choice::Reward.name(series)?;
+    let values: Vec<f64> = values(series, &name).into_iter().map(|(_, value)| value).collect();
+    let fifth = values.len() / 5;
+    if fifth == 0 {
+        return None;
+    }
+    let of = |values: &[f64]| {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        (mean, squares / values.len() as f64 / (values.len().max(2) - 1) as f64)
+    };
+    let (first, first_error) = of(values.get(..fifth)?);
+    let (last, last_error) = of(values.get(values.len() - fifth..)?);
+    let change = last - first;
+    let verdict = match change.abs() > CLEAR * (first_error + last_error).sqrt() {
+        false => "No clear change",
+        true if change > 0.0 => "The reward rises",
+        true => "The reward falls",
+    };
+    Some(format!(
+        "{verdict}: its mean (`{}`) was {} in the first fifth of the steps and {} in the last.",
+        name,
+        fixed(first, 3),
+        fixed(last, 3)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(rows: impl Iterator<Item = String>) -> Series {
+        Series::parse(&rows.map(|row| row + "\n").collect::<String>())
+    }
+
+    fn accuracies(values: &[f64], prompts: usize) -> Option<String> {
+        let row = |(at, value): (usize, &f64)| {
+            format!(
+                "{{\"step\":{},\"val-core/gsm8k/acc/mean@4\":{value},\"val-aux/gsm8k/num_prompts\":{prompts}}}",
+                at * 10
+            )
+        };
+        of_series(&series(values.iter().enumerate().map(row)))
+    }
+
+    #[test]
+    fn a_change_is_named_with_its_uncertainty() {
+        // sqrt(0.09 * 0.91 / 100 + 0.36 * 0.64 / 100) = 5.6 points.
+        insta::assert_snapshot!(accuracies(&[0.09, 0.2, 0.28, 0.36], 100).expect("a sentence"), @"It learns: accuracy of 100 held-out prompts went from 9.0% to 36.0% (± 5.6%) in 30 steps, still rising.");
+        let level = accuracies(&[0.09, 0.3, 0.36, 0.36], 100).expect("a sentence");
+        assert!(level.ends_with("in 30 steps, level since step 20."), "{level}");
+        let worse = accuracies(&[0.5, 0.4, 0.3, 0.1], 400).expect("a sentence");
+        assert!(worse.starts_with("It gets worse") && worse.ends_with(", falling at the end."), "{worse}");
+        let unclear = accuracies(&[0.3, 0.35], 50).expect("a sentence");
+        insta::assert_snapshot!(unclear, @"No clear change: accuracy of 50 held-out prompts went from 30.0% to 35.0% (± 9.4%) in 10 steps.");
+        insta::assert_snapshot!(accuracies(&[0.3], 50).expect("a sentence"), @"One validation so far: accuracy of 50 held-out prompts is 30.0%.");
+    }
+
+    #[test]
+    fn a_logged_standard_error_goes_before_the_bound() {
+        let rows = [(0, 0.2), (5, 0.4)].map(|(step, value)| {
+            format!(
+                "{{\"step\":{step},\"val-core/a/b/reward/mean@2\":{value},\"val-aux/a/b/reward/mean@2/standard_error\":0.03}}"
+            )
+        });
+        insta::assert_snapshot!(of_series(&series(rows.into_iter())).expect("a sentence"), @"It learns: the mean score went from 20.0% to 40.0% (± 4.2%) in 5 steps.");
+    }
+
+    #[test]
+    fn without_a_validation_the_rewards_speak() {
+        let rewards = |from: f64, rise: f64| {
+            let row = |step: usize| {
+                let noise = if step.is_multiple_of(2) { 0.01 } else { -0.01 };
+                let value = from + rise * step as f64 + noise;
+                format!("{{\"step\":{},\"all/critic/score/mean\":{value}}}", step + 1)
+            };
+            of_series(&series((0..20).map(row)))
+        };
+        let rising = rewards(0.2, 0.01).expect("a sentence");
+        assert!(
+            rising.starts_with("The reward rises: its mean (`all/critic/score/mean`) was 0.215"),
+            "{rising}"
+        );
+        assert!(rising.contains("There is no validation"), "{rising}");
+        assert!(rewards(0.2, 0.0).expect("a sentence").starts_with("No clear change"));
+        assert!(rewards(0.9, -0.01).expect("a sentence").starts_with("The reward falls"));
+        assert_eq!(of_series(&series(std::iter::once("{\"step\":1,\"loss\":2}".to_owned()))), None);
+    }
+}
