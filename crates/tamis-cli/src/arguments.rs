@@ -68,6 +68,11 @@ pub(crate) enum CliCommand {
     /// Look at what is here (GPUs, driver, Python environments, servers, Ray, disks), and say what can run
     /// with it and what a configuration would be missing.
     Doctor(DoctorArguments),
+    /// Print what completes commands and options in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Show, check, explain and import configurations.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -342,6 +347,9 @@ pub(crate) struct SimulateArguments {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Show all columns, and what was wasted by cause; the page has them in any case.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// The page to write; `-` for stdout [default: simulation.html in this folder; none with --json].
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

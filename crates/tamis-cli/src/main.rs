@@ -6,16 +6,18 @@
 mod arguments;
 mod command;
 mod failure;
+mod help;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 
 use arguments::{Arguments, CliCommand, read_arguments};
 
 fn main() -> ExitCode {
     leave_caught_panics_unprinted();
-    let arguments = match Arguments::try_parse_from(read_arguments()) {
+    let read = help::command().try_get_matches_from(read_arguments());
+    let arguments = match read.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are no errors; clap knows which stream and code they want.
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         CliCommand::Export(export) => command::export::run(export),
         CliCommand::Explain { name } => command::explain::run(name.as_deref()),
         CliCommand::Doctor(doctor) => command::doctor::run(doctor),
+        CliCommand::Completions { shell } => command::completions::run(*shell),
         CliCommand::Config(config) => command::config::run(config),
     };
     match result {

@@ -1,7 +1,8 @@
 """Answers tamis's reward requests with a user's own Python function, unchanged.
 
-    python3 tamis_reward.py --path FILE --name FUNCTION [--kind verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]
+    python3 tamis_reward.py --path FILE --name FUNCTION [--kind simple|verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]
 
+simple: FUNCTION(completion, ...) -> number | bool | {name: number, ...} | None; further parameters are `prompt` and columns of the row
 verl:   FUNCTION(data_source, solution_str, ground_truth, extra_info, **kwargs) -> number | {"score": number, ...} | None
 trl:    FUNCTION(prompts=, completions=, completion_ids=, <columns>=, trainer_state=, log_extra=, log_metric=, **kwargs) -> [number | None]
 easyr1: FUNCTION([{"response": str, "response_length": int, "ground_truth": str}], **kwargs) -> [{"overall": number, ...}], and where the
@@ -26,6 +27,7 @@ import types
 
 MODULE = "tamis_user_reward"
 
+SIMPLE = ("completion", "prompt", "ground_truth", "data_source")
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 TRL_CENTRAL = TRL[:3]
@@ -122,33 +124,74 @@ async def finished(value):
     return await value if inspect.isawaitable(value) else value
 
 
-async def call_verl(function, item, kwargs):
-    columns = item["columns"]
-    truth = item["ground_truth"]
-    reward_model = columns.get("reward_model")
+def truth_of(item):
+    """The ground truth as the dataset holds it: tamis compares text, a function may want a number or list."""
+    reward_model = item["columns"].get("reward_model")
     if isinstance(reward_model, dict) and "ground_truth" in reward_model:
-        truth = reward_model["ground_truth"]  # as the dataset holds it: tamis compares text, a function may want a number or list
-    extra_info = columns.get("extra_info")
+        return reward_model["ground_truth"]
+    return item["ground_truth"]
+
+
+def question_of(prompt):
+    """The prompt as text: of a conversation the last message of the user."""
+    if isinstance(prompt, str):
+        return prompt
+    content = next((message["content"] for message in reversed(prompt) if message["role"] == "user"), "")
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content or [] if isinstance(part, dict))
+
+
+def simple_numbers(result):
+    """As of verl; a dictionary without `score` has the sum of its numbers as score."""
+    if isinstance(result, dict) and "score" not in result:
+        values = {name: number(value, f"the function returned a dictionary whose `{name}` is") for name, value in result.items()}
+        known = [value for value in values.values() if value is not None]
+        result = {**values, "score": sum(known) if known else None}
+    return named_numbers(result)
+
+
+async def call_simple(function, item, kwargs):
+    given = {
+        **item["columns"],
+        "completion": item["completion"],
+        "prompt": question_of(item["prompt"]),
+        "ground_truth": truth_of(item),
+        "data_source": item["data_source"],
+        **kwargs,
+    }
+    signature = signature_of(function)
+    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        given = {name: given[name] for name in named_parameters(signature) if name in given}
+    return {"scores": simple_numbers(await finished(function(**given)))}
+
+
+async def call_verl(function, item, kwargs):
+    extra_info = item["columns"].get("extra_info")
     arguments = {
         "data_source": item["data_source"],
         "solution_str": item["completion"],
-        "ground_truth": truth,
+        "ground_truth": truth_of(item),
         "extra_info": dict(extra_info) if isinstance(extra_info, dict) else {},
     }
     result = await finished(function(**{**arguments, **kwargs}))
     return {"scores": named_numbers(result), **answer_of(result)}
 
 
-async def answer_verl(function, items, kwargs):
+async def answer_verl(function, items, kwargs, call=call_verl):
     async def one(item):
         try:
-            return await call_verl(function, item, kwargs)
+            return await call(function, item, kwargs)
         except BaseException:  # SystemExit too: it ends a completion, not the run
             return failure()
 
     if inspect.iscoroutinefunction(function):
         return await asyncio.gather(*map(one, items))
     return [await one(item) for item in items]
+
+
+async def answer_simple(function, items, kwargs):
+    return await answer_verl(function, items, kwargs, call_simple)
 
 
 class Log:
@@ -322,6 +365,7 @@ async def answer_trl(function, items, kwargs):
 
 
 KINDS = {
+    "simple": answer_simple,
     "verl": answer_verl,
     "trl": answer_trl,
     "easyr1": answer_easyr1,
@@ -348,12 +392,25 @@ def misfit(function, kind, kwargs, columns):
     if signature is None:
         return None
     named = named_parameters(signature)
+    if kind == "simple":
+        needed = [name for name in named if signature.parameters[name].default is inspect.Parameter.empty]
+        known = {*SIMPLE, *kwargs, *(needed if columns is None else columns)}
+        missing = [name for name in needed if name not in known]
+        if "completion" not in named:
+            return "it has no parameter `completion`"
+        try:
+            signature.bind(**dict.fromkeys(needed))
+        except TypeError as error:
+            return str(error)
+        if missing:
+            return f"missing a required argument: '{missing[0]}' (the columns of the rows: {', '.join(sorted(columns)) or 'none'})"
+        return None
     if kind.startswith("easyr1"):
         try:
             signature.bind(None, **kwargs)
         except TypeError as error:
             return str(error)
-        foreign = [name for name in named[:1] if name in VERL + TRL]
+        foreign = [name for name in named[:1] if name in SIMPLE + VERL + TRL]
         return f"its first parameter is `{foreign[0]}`, and it would get a list of dictionaries" if foreign else None
     own, central, more = (VERL, VERL, []) if kind == "verl" else (TRL, TRL_CENTRAL, named if columns is None else columns)
     try:
@@ -372,8 +429,9 @@ def misfit(function, kind, kwargs, columns):
 
 def fitting(function, kwargs):
     """The kinds that a function's parameters fit."""
-    fits = [kind for kind in ("verl", "trl") if misfit(function, kind, kwargs, None) is None]
     signature = signature_of(function)
+    kinds = ("simple", "verl", "trl") if signature is not None else ("verl", "trl")
+    fits = [kind for kind in kinds if misfit(function, kind, kwargs, None) is None]
     first = (named_parameters(signature) if signature is not None else [])[:1]
     is_easyr1 = hasattr(sys.modules[MODULE], "REWARD_TYPE") or bool(first and first[0].startswith("reward_input"))
     if is_easyr1 and misfit(function, "easyr1", kwargs, None) is None:
@@ -388,6 +446,8 @@ def chosen(function, fits):
         return fits[0]
     signature = signature_of(function)
     named = set(named_parameters(signature)) if signature is not None else set()
+    if not fits and "completion" in named:
+        return "simple"
     return "trl" if not fits and named & set(TRL_CENTRAL) and not named & set(VERL) else "verl"
 
 
@@ -459,7 +519,7 @@ def main():
     kind = arguments.kind or chosen(function, fits)
     loop = asyncio.new_event_loop()
     # Each answer is written at once: one that hangs does not cost those before it.
-    is_one_by_one = kind == "verl" and not inspect.iscoroutinefunction(function)
+    is_one_by_one = kind in ("simple", "verl") and not inspect.iscoroutinefunction(function)
     items = []
     for line in requests:
         request = json.loads(line)

@@ -342,11 +342,13 @@ fn table(source: &SourceResult, text: &mut String) {
         text.push_str("  nothing was scored: no reward function answered any completion\n");
     }
     let headings: Vec<String> = columns.iter().map(|column| column.join(", ")).collect();
-    let width = |heading: &String| heading.chars().count().max(15);
+    let has_errors = source.figures.iter().any(|figure| figure.standard_error.is_some());
+    let narrowest = if has_errors { 15 } else { 10 };
+    let width = |heading: &String| heading.chars().count().max(narrowest);
     if !figures.is_empty() {
         let _ = write!(text, "  {:<18}", "");
         for heading in &headings {
-            let _ = write!(text, "  {heading:>15}");
+            let _ = write!(text, "  {heading:>narrowest$}");
         }
         text.push('\n');
     }
@@ -369,7 +371,7 @@ fn table(source: &SourceResult, text: &mut String) {
     for (name, cell) in [("unscored", unscored), ("mean tokens", length), ("cut at the limit", truncated)] {
         if let Some(cell) = cell {
             let _ =
-                writeln!(text, "  {name:<18}  {cell:>width$}", width = headings.first().map_or(15, width));
+                writeln!(text, "  {name:<18}  {cell:>width$}", width = headings.first().map_or(10, width));
         }
     }
     text.push_str(&legend(source));

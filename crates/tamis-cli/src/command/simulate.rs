@@ -67,7 +67,8 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
         return Ok(code);
     }
     if !arguments.json {
-        show(&simulation.to_string())?;
+        let table = if arguments.verbose { format!("{simulation:#}") } else { simulation.to_string() };
+        show(&table)?;
     }
     Disk::new().write_shared_file(&out, html.as_bytes()).map_err(|error| {
         Failure::of(FAILED, &error, Some("name a file that can be written with `--html FILE`".to_owned()))

@@ -249,7 +249,7 @@ error: `model.path`: there is no model `org/tinny` on HUB, or it is not for this
     insta::assert_snapshot!(place.tamis(&["eval", "runs/tinny"]).failure(), @r#"
 exit code 2
 error: there is no folder runs/tinny
-  hint: did you mean `runs/tiny`?
+  hint: did you mean `runs/tiny`? (a model of that name on a hub is `hf://runs/tinny`)
 "#);
 }
 

@@ -38,14 +38,13 @@ impl Checker<'_> {
         // Those that compare within the group have a key for it.
         let singleton = serde_json::to_value(&config.objective.advantage).unwrap_or_default();
         if let Some(singleton) = singleton.get("singleton").and_then(|singleton| singleton.as_str()) {
-            let outcome = if singleton == SingletonAdvantage::Zero.as_str() {
-                "every advantage is 0 and nothing is learned"
-            } else {
-                "the advantage is the reward itself"
-            };
-            let message =
-                format!("`rollout.n` is 1: a group of one has nothing to be compared with, {outcome}");
-            self.warn(&["rollout.n"], message, hint);
+            let why = "`rollout.n` is 1: a group of one has nothing to be compared with";
+            if singleton == SingletonAdvantage::Zero.as_str() {
+                let message = format!("{why}, every advantage is 0 and nothing is learned");
+                self.error(&["rollout.n", "objective.advantage"], message, hint);
+                return;
+            }
+            self.warn(&["rollout.n"], format!("{why}, the advantage is the reward itself"), hint);
         }
         let Some(filter) = &config.filter else { return };
         let outcome = match (filter.kind.singleton(), filter.kind.pool()) {

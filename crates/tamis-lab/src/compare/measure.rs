@@ -51,7 +51,9 @@ pub(crate) fn standard_error(series: &Series, name: &str, step: u64, value: f64)
         return Some(error);
     }
     let prompts = found(&format!("val-aux/{}/num_prompts", source_of(name)?))?;
-    ((0.0..=1.0).contains(&value) && prompts > 1.0).then(|| (value * (1.0 - value) / prompts).sqrt())
+    // With a right and a wrong one more (Agresti and Coull): of none right nothing is certain either.
+    let share = (value * prompts + 1.0) / (prompts + 2.0);
+    ((0.0..=1.0).contains(&value) && prompts > 1.0).then(|| (share * (1.0 - share) / prompts).sqrt())
 }
 
 /// The data source in `val-core/{source}/{score}/{statistic}`.

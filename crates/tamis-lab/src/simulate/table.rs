@@ -10,6 +10,10 @@ use crate::simulate::simulation::Simulation;
 /// Columns: heading, digits, value.
 pub(crate) type Column = (&'static str, usize, fn(&PolicyResult) -> Option<f64>);
 
+/// Those that decide between policies: what a kept group costs, how long a step takes, how well servers are
+/// used, how old what is trained on is.
+const DECISIVE: [&str; 4] = ["generated", "step s", "slots %", "lag"];
+
 /// The numbers of a policy, in the order in which they are shown.
 pub(crate) const COLUMNS: [Column; 13] = [
     ("generated", 2, |policy| policy.generated_per_kept),
@@ -41,27 +45,33 @@ pub(crate) fn causes(policy: &PolicyResult) -> Vec<(&'static str, f64)> {
     causes
 }
 
+/// The decisive columns; in the alternate form all, with what was wasted by cause.
 impl fmt::Display for Simulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shows_all = f.alternate();
+        let columns: Vec<&Column> =
+            COLUMNS.iter().filter(|(heading, ..)| shows_all || DECISIVE.contains(heading)).collect();
         let width = self.policies.iter().map(|policy| policy.name.as_str().len()).max().unwrap_or(0).max(11);
         write!(f, "{:<width$}", "policy")?;
-        for (heading, ..) in &COLUMNS {
+        for (heading, ..) in &columns {
             write!(f, "  {heading:>9}")?;
         }
-        writeln!(f, "  by cause")?;
+        writeln!(f, "{}", if shows_all { "  by cause" } else { "" })?;
         for policy in &self.policies {
             write!(f, "{:<width$}", policy.name.as_str())?;
-            for column in &COLUMNS {
+            for column in &columns {
                 write!(f, "  {:>9}", shown(policy, column))?;
             }
+            let causes = if shows_all { causes(policy) } else { Vec::new() };
             let listed: Vec<String> =
-                causes(policy).iter().map(|(cause, share)| format!("{cause} {}", fixed(*share, 2))).collect();
+                causes.iter().map(|(cause, share)| format!("{cause} {}", fixed(*share, 2))).collect();
             let ended = policy
                 .ended
                 .as_ref()
                 .map(|_| format!("ended after {} of {} steps", policy.steps, self.steps))
                 .into_iter();
-            writeln!(f, "  {}", listed.into_iter().chain(ended).collect::<Vec<_>>().join(", "))?;
+            let last = listed.into_iter().chain(ended).collect::<Vec<_>>().join(", ");
+            writeln!(f, "{}{last}", if last.is_empty() { "" } else { "  " })?;
         }
         write!(f, "{:<width$}", "lower bound")?;
         let bound = match &self.bound {
@@ -73,7 +83,8 @@ impl fmt::Display for Simulation {
         };
         write!(f, "  {:>9}", fixed(bound.generated_per_kept, 2))?;
         if let Some(step_time) = bound.step_time {
-            write!(f, "  {:>9}  {:>9}", "", fixed(step_time, 1))?;
+            let between = columns.iter().skip(1).take_while(|(heading, ..)| *heading != "step s").count();
+            write!(f, "{:>width$}  {:>9}", "", fixed(step_time, 1), width = 11 * between)?;
         }
         let steps = self.steps_of_bound();
         let batch = if bound.step_time.is_some() { ", a step for a batch that is all kept" } else { "" };

@@ -44,9 +44,10 @@ impl NumberSummary {
         })
     }
 
-    /// Standard error of the mean, of numbers that were drawn independently; `None` below two.
+    /// Standard error of the mean, of numbers that were drawn independently; `None` below two, and if all are
+    /// alike: that they do not differ here does not say by how much others would.
     pub fn standard_error(&self) -> Option<f64> {
-        self.std.map(|std| std / (self.count as f64).sqrt())
+        self.std.filter(|_| self.min < self.max).map(|std| std / (self.count as f64).sqrt())
     }
 }
 

@@ -118,6 +118,8 @@ pub enum RunError {
         run: PathBuf,
         /// Keys with both values.
         differences: String,
+        /// The fix.
+        hint: String,
     },
     /// The run stopped for want of signal.
     #[error("the run stopped for lack of training signal\n{diagnosis}")]
@@ -450,9 +452,7 @@ impl RunError {
             ),
             Self::Memory { remedy, .. } => Some(remedy.clone()),
             Self::Plan { hint, .. } => Some(hint.clone()),
-            Self::Mismatch { .. } => {
-                Some("leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change".to_owned())
-            }
+            Self::Mismatch { hint, .. } => Some(hint.clone()),
             Self::CheckpointsGone { .. } => Some(
                 "nothing was changed: put the checkpoints back where they were, or begin a new run (`tamis train` with another run.name)"
                     .to_owned(),

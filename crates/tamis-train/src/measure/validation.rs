@@ -141,14 +141,14 @@ pub struct ValidationReport {
 }
 
 impl ValidationReport {
-    /// Standard error of the mean outcome, over the prompts; `None` below two of them.
+    /// Standard error of the mean outcome, over the prompts; `None` below two of them, and if all are alike.
     pub fn standard_error(&self) -> Option<f64> {
         NumberSummary::of(self.outcomes.iter().copied().flatten())?.standard_error()
     }
 
     /// By how much a later validation of the same prompts is better, on average over those that were scored
     /// both times, with the standard error of that: prompt by prompt, so that what makes prompts unlike drops
-    /// out. `None` if there are not two such prompts.
+    /// out. `None` if there are not two such prompts, or all gained the same.
     pub fn gain(&self, later: &Self) -> Option<(f64, f64)> {
         let pairs = self.outcomes.iter().zip(&later.outcomes);
         let gains = NumberSummary::of(pairs.filter_map(|(before, after)| Some((*after)? - (*before)?)))?;

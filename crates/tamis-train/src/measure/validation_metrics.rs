@@ -393,7 +393,7 @@ pub struct Figure {
     pub name: String,
     /// Value of the figure.
     pub value: f64,
-    /// Its standard error, over the prompts; `None` below two of them.
+    /// Its standard error, over the prompts; `None` below two of them, and if all are alike.
     pub standard_error: Option<f64>,
     /// Whether it is of all n samples on the main score.
     pub is_core: bool,

@@ -42,10 +42,40 @@ pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<
         .partition(|difference: &ResumeDifference| difference.refused);
     if !refused.is_empty() {
         let lines: Vec<String> = refused.iter().map(ResumeDifference::to_string).collect();
-        return Err(RunError::Mismatch { run: directory.path().to_owned(), differences: lines.join("\n") });
+        let is_length = |difference: &ResumeDifference| {
+            matches!(difference.key.as_str(), "train.total_steps" | "train.total_epochs")
+        };
+        let hint = if refused.iter().all(is_length) {
+            how_to_begin_again(&was, &directory)
+        } else {
+            KEEP_KEYS.to_owned()
+        };
+        return Err(RunError::Mismatch {
+            run: directory.path().to_owned(),
+            differences: lines.join("\n"),
+            hint,
+        });
     }
     now.notes.extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
     Ok((now, Some(directory)))
+}
+
+/// What to do about keys that may not change.
+pub(super) const KEEP_KEYS: &str =
+    "leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change";
+
+/// What to do about another number of steps, where the learning rate depends on it.
+fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {
+    let run = directory.path().display();
+    let checkpoint = directory.list_checkpoints().ok().and_then(|mut all| all.pop());
+    let Some(checkpoint) = checkpoint else { return KEEP_KEYS.to_owned() };
+    let warm_start = if was.warm_start.steps > 0 { " '~warm_start'" } else { "" };
+    format!(
+        "the learning rate falls towards the last step, so with another number of steps those that are done would have been others; \
+         to train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{warm_start} \
+         train.total_steps=STEPS`; a run with train.lr_schedule.kind: constant can be resumed with more steps",
+        checkpoint.path.display()
+    )
 }
 
 /// Results of the checks that need no folder: mistakes found here leave none behind.

@@ -31,11 +31,7 @@ impl Run {
     /// Validation before the first step, where it is wanted.
     pub(super) fn first_measurement(&mut self) -> Result<(), Halt<RunError>> {
         if !self.recipe.config.validate.before_train || self.measurement.prompts.is_empty() {
-            // Without a warm start there is nothing in it that a new start would have to do again.
-            if self.recipe.config.warm_start.steps > 0 {
-                self.save_first()?;
-            }
-            return Ok(());
+            return Ok(self.save_first()?);
         }
         let mut after = self.state.clone();
         after.validation.is_missing = true;
@@ -69,12 +65,14 @@ impl Run {
         Ok(if self.state.step == 0 { self.save_first() } else { self.save() }?)
     }
 
-    /// The checkpoint before the first step, where checkpoints are asked for (`checkpoint.save_freq`): a run
-    /// that is killed before the second one need not make warm start and measurement again. Without, a run
-    /// keeps its last state only.
+    /// The checkpoint before the first step, if checkpoints are asked for (`checkpoint.save_freq`): a run that
+    /// is killed before the second one need not make its warm start again. Without a warm start it would
+    /// equal the model.
     fn save_first(&mut self) -> Result<(), RunError> {
-        let never = self.recipe.config.checkpoint.save_freq == tamis_config::Frequency::NEVER;
-        if never { Ok(()) } else { self.save() }
+        let config = &self.recipe.config;
+        let is_saved =
+            config.checkpoint.save_freq != tamis_config::Frequency::NEVER && config.warm_start.steps > 0;
+        if is_saved { self.save() } else { Ok(()) }
     }
 
     /// The validation after the last step of a run that its data ended, where it has not been made.

@@ -18,7 +18,7 @@ use tamis_rollout::{
 };
 
 use super::ending::how_to_train_further;
-use super::look::{Resources, STARTED, opening_line, score_names};
+use super::look::{KEEP_KEYS, Resources, STARTED, opening_line, score_names};
 use super::state::{RunState, ScheduleState};
 use crate::assemble::headline::headline;
 use crate::assemble::learner::native_generator;
@@ -228,6 +228,7 @@ impl Preparation<'_> {
                 "the training prompts are not those that the run was begun with: {date}{}",
                 what_changed(self.config)
             ),
+            hint: KEEP_KEYS.to_owned(),
         })
     }
 
@@ -256,6 +257,7 @@ impl Preparation<'_> {
                 "the model that the adapter goes onto, {} (model.path), {trouble}; put it back as it was",
                 folder.display()
             ),
+            hint: KEEP_KEYS.to_owned(),
         }))
     }
 

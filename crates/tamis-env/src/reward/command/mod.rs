@@ -349,7 +349,7 @@ impl RewardFunction for CommandReward {
         let style = lock(&self.introduced).as_ref().map(|introduction| introduction.style.clone());
         match style.as_deref() {
             None => Some("let the program answer `scores` with `score` and `acc`"),
-            Some("verl") => Some("let the function return a dictionary with `score` and `acc`"),
+            Some("verl" | "simple") => Some("let the function return a dictionary with `score` and `acc`"),
             // TRL's return a number for each completion.
             Some("trl") => None,
             Some(_) => Some("let the function return dictionaries with `overall` and `accuracy`"),

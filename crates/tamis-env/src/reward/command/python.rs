@@ -23,6 +23,9 @@ pub const FILE: &str = "tamis_reward.py";
 tamis_core::choice! {
     /// Whose calling convention a Python reward function has.
     pub enum PythonStyle {
+        /// Parameters by name, one completion a call: `f(completion, answer)` gets the completion and the
+        /// column `answer`; `prompt`, `ground_truth`, `data_source` and every column may be asked for.
+        Simple = "simple",
         /// verl: `compute_score(data_source, solution_str, ground_truth, extra_info)`, one completion a call.
         Verl = "verl",
         /// TRL: `f(prompts, completions, completion_ids, **columns)`, a batch a call.
@@ -53,6 +56,21 @@ tamis_core::settings! {
         ..pool: ProcessPool;
     }
 }
+
+/// A function of each style, to be pasted.
+const TEMPLATES: &str = "
+    # style: simple. One completion a call; parameters are columns of the row by their names.
+    def reward(completion, answer):
+        return 1.0 if completion.strip() == str(answer) else 0.0
+    # style: verl. One completion a call.
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        return 1.0 if solution_str.strip() == ground_truth else 0.0
+    # style: trl. All completions of a batch; columns are lists.
+    def reward(prompts, completions, **kwargs):
+        return [float(len(completion) > 0) for completion in completions]
+    # style: easyr1. All completions of a batch as dictionaries.
+    def compute_score(reward_inputs):
+        return [{\"overall\": float(one[\"response\"].strip() == one[\"ground_truth\"])} for one in reward_inputs]";
 
 impl PythonSettings {
     /// The command line, where the shipped program lies at `program`.
@@ -110,7 +128,9 @@ impl PythonSettings {
         let hint = if fits.contains(&taken) {
             "give the rows that column, the parameter a default, or its value in `kwargs`".to_owned()
         } else if others.is_empty() {
-            "its parameters fit none of the styles verl, trl and easyr1; docs/rewards.md shows how each calls a function".to_owned()
+            format!(
+                "its parameters fit none of the styles; write it like one of these (docs/rewards.md says more):{TEMPLATES}"
+            )
         } else {
             format!("its parameters fit {}: write that", others.join(" and "))
         };

@@ -472,3 +472,34 @@ def reward(prompts, completions, answer, scale, **kwargs):
     let inputs = [RewardInput::text(&prompt, "one"), RewardInput::text(&prompt, "two"), several];
     insta::assert_snapshot!(show(&command.score(&inputs)), @"score=3; score=0; score=3");
 }
+
+#[test]
+fn a_simple_function_asks_for_what_it_wants_by_name() {
+    let source = r#"
+def one(completion, level, missing=3): return {"right": level == 2, "long": len(completion) + missing}
+def all(completion, **kwargs): return sorted(kwargs) == ["answer", "data_source", "ground_truth", "level", "prompt"]
+def text(completion, prompt, ground_truth): return f"{len(prompt)}" if ground_truth else None
+async def later(completion): return {"score": 0.5, "acc": 1, "pred": "x"}
+def none(completion): return {"a": None}
+def column(completion, colour): return 1
+def positional(completion, /): return 1
+"#;
+    let columns = BTreeSet::from(["answer", "level"]);
+    let said = |name: &str| {
+        let (_folder, command) = python(source, name, None, &Value::Null);
+        let found = command.introduce(Some(&columns)).unwrap();
+        format!("{} {}", found.style, found.problem.unwrap_or_else(|| "runs".to_owned()))
+    };
+    for name in ["one", "all", "text", "later", "none"] {
+        assert_eq!(said(name), "simple runs", "{name}");
+    }
+    assert_eq!(
+        said("column"),
+        "simple missing a required argument: 'colour' (the columns of the rows: answer, level)"
+    );
+    assert_ne!(said("positional"), "simple runs");
+    insta::assert_snapshot!(
+        ["later", "none"].map(|name| shown(source, name, None, &Value::Null, 1)).join("\n"),
+        @""
+    );
+}
