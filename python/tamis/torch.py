@@ -114,6 +114,9 @@ def policy_loss(
     `logprob` is [B, T] with `mask`, or flat [N] with `offsets` [B + 1]; the arguments are those of
     `Objective.evaluate`. An objective that chooses tokens over the whole batch (`needs_selection`) does so here, its
     draws keyed by `seed`; of a micro-batch pass the `selection` of the whole.
+
+    NaN and log-probabilities above 0 raise `ColumnError` with token and trajectory of the first, unless `mask` leaves
+    them out. Above 0 by up to 0.001 they are rounding. NaN in `behaviour` says that the sampler gave none.
     """
     columns: dict[str, Any] = {
         "offsets": _column(offsets),

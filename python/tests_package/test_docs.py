@@ -1,5 +1,6 @@
 """The examples of docs/python.md, run as they stand there."""
 
+import importlib.util
 import re
 
 import pytest
@@ -8,21 +9,18 @@ import pytest
 def test_examples_of_the_page(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (root / "docs/python.md").read_text()
-    examples = re.findall(r"^```python( torch)?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    examples = re.findall(r"^```python(?: (torch|numpy))?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(examples) >= 6
     # One after the other, as a reader types them.
     names = {}
     left_out = 0
-    for needs_torch, example in examples:
-        if needs_torch:
-            try:
-                import torch  # noqa: F401
-            except ImportError:
-                left_out += 1
-                continue
+    for needs, example in examples:
+        if needs and not importlib.util.find_spec(needs):
+            left_out += 1
+            continue
         exec(compile(example, "docs/python.md", "exec"), names)
     if left_out:
-        pytest.skip(f"{left_out} example needs PyTorch; the others passed")
+        pytest.skip(f"{left_out} example(s) need PyTorch or NumPy; the others passed")
 
 
 def test_ranges_are_those_of_the_tested_versions(root):

@@ -317,3 +317,38 @@ def test_dapo_equal_to_trl(golden):
         assert list(evaluation.dlogprob) == pytest.approx(outputs["dloss_dlogp"], rel=1e-7, abs=1e-10), case["name"]
         compared += 1
     assert compared >= 8
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("logprob", math.nan, "column `logprob` is NaN at token 1 of trajectory 1: leave"),
+        ("logprob", 0.25, "column `logprob` is 0.25 at token 1 of trajectory 1: log-probabilities are 0 or less"),
+        ("logprob", math.inf, "column `logprob` is inf at token 1 of trajectory 1"),
+        ("old", math.nan, "column `old` is NaN at token 1 of trajectory 1"),
+        ("old", 1.0, "column `old` is 1 at token 1 of trajectory 1"),
+        ("behaviour", 1.0, "column `behaviour` is 1 at token 1 of trajectory 1"),
+        ("reference", math.nan, "column `reference` is NaN at token 1 of trajectory 1"),
+        ("advantage", math.nan, "column `advantage` is NaN at token 1 of trajectory 1"),
+    ],
+)
+def test_what_is_no_log_probability_is_refused_by_its_place(column, value, message):
+    objective = tamis.Objective("clip", kl={"coefficient": 0.1})
+    names = ("logprob", "advantage", "old", "behaviour", "reference")
+    columns = {name: [[-1.0], [-2.0, -3.0]] for name in names}
+    columns[column][1][1] = value
+    with pytest.raises(tamis.ColumnError, match=message):
+        objective.evaluate(**columns)
+    # What is masked is never read.
+    assert math.isfinite(objective.evaluate(**columns, mask=[[1], [1, 0]]).loss)
+
+
+def test_rounding_above_0_and_tokens_without_a_sampler_are_no_fault():
+    batch = tamis.Objective("clip").evaluate([[1e-6, -1.0]], [1.0], behaviour=[[-1.0, math.nan]])
+    assert math.isfinite(batch.loss)
+    with pytest.raises(tamis.ColumnError, match="column `advantage` is NaN for trajectory 1: leave it out of `mask`"):
+        tamis.Objective("clip").evaluate([[-1.0], [-1.0, -2.0]], [1.0, math.nan])
+    with pytest.raises(tamis.ColumnError, match="column `returns` is NaN at token 0 of trajectory 0"):
+        tamis.ValueLoss().evaluate([[1.0]], [[1.0]], [[math.nan]])
+    with pytest.raises(tamis.ColumnError, match="column `old` is NaN at token 0 of trajectory 0"):
+        tamis.Correction().correct([[math.nan]], [[-1.0]])

@@ -68,6 +68,64 @@ impl Cuts {
     }
 }
 
+/// Above 0 by more than this, a log-probability is none: rounding in single precision stays below it.
+const ROUNDING: f64 = 1e-3;
+
+impl Cuts {
+    /// Refuses a column of log-probabilities \[N\] with one above 0, or with NaN where that does not stand for "not
+    /// given". What is masked is not looked at.
+    pub(crate) fn check_logprobs<T: Copy + Into<f64>>(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        values: &[T],
+        may_be_nan: bool,
+    ) -> PyResult<()> {
+        let is_refused = |value: f64| value > ROUNDING || (value.is_nan() && !may_be_nan);
+        let Some((place, value, fix)) = self.first_of(values, is_refused).map(|(place, value)| {
+            let fix = if value.is_nan() {
+                "leave what has no log-probability out of `mask`"
+            } else {
+                "log-probabilities are 0 or less (pass no probabilities and no losses, and compute them in float32)"
+            };
+            (place, value, fix)
+        }) else {
+            return Ok(());
+        };
+        Err(column_error(py, &format!("column `{name}` is {value} at {place}: {fix}")))
+    }
+
+    /// Refuses a column of numbers \[N\] with NaN. What is masked is not looked at.
+    pub(crate) fn check_numbers<T: Copy + Into<f64>>(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        values: &[T],
+    ) -> PyResult<()> {
+        match self.first_of(values, f64::is_nan) {
+            None => Ok(()),
+            Some((place, _)) => {
+                let message =
+                    format!("column `{name}` is NaN at {place}: leave what has no value out of `mask`");
+                Err(column_error(py, &message))
+            }
+        }
+    }
+
+    /// The place of the first unmasked value for which a condition holds, in words, and the value.
+    fn first_of<T: Copy + Into<f64>>(
+        &self,
+        values: &[T],
+        condition: impl Fn(f64) -> bool,
+    ) -> Option<(String, f64)> {
+        let unmasked = self.mask.values().iter().zip(values).map(|(stays, value)| (*stays, (*value).into()));
+        let place = unmasked.clone().position(|(stays, value)| stays && condition(value))?;
+        let row = self.offsets.partition_point(|offset| *offset <= place).saturating_sub(1);
+        let value = unmasked.map(|(_, value)| value).nth(place)?;
+        Some((format!("token {} of trajectory {row}", place - self.offsets[row]), value))
+    }
+}
+
 /// What means divide by, and the counts of each trajectory's group; those that were passed come first.
 pub(crate) struct Counts {
     pub(crate) normalisers: core::Normalisers,

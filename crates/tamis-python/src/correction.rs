@@ -108,6 +108,8 @@ impl Correction {
         let old = read::<f64>(old, "old")?;
         let cuts = Cuts::of(py, "old", &old, offsets, mask)?;
         let behaviour = read::<f64>(behaviour, "behaviour")?;
+        cuts.check_logprobs(py, "old", &old.values, false)?;
+        cuts.check_logprobs(py, "behaviour", &behaviour.values, true)?;
         let columns = SamplerColumns {
             offsets: &cuts.offsets,
             mask: cuts.mask.values(),

@@ -1,14 +1,17 @@
 //! `Filter`: which groups carry signal.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList, PyString};
 use serde_json::{Value, json};
 use tamis_config::FilterConfig;
-use tamis_core::filter::{self, GroupFilter, GroupStatistics, Metric, Scope, judge_columns};
+use tamis_core::filter::{self, GroupFilter, GroupStatistics, Keeping, Metric, Scope, judge_columns};
+use tamis_core::ragged::Ragged;
 
 use crate::config::{kind_section, sections};
 use crate::error::{column_error, config_error, refused};
-use crate::rows::{flat, lengths_of, read};
+use crate::flags::flags_like;
+use crate::groups::Groups;
+use crate::rows::{flat, is_frame, lengths_of, library_of, read};
 use crate::value::to_python;
 
 /// A rule by which groups are kept or dropped, with the settings of `filter` in a configuration.
@@ -38,6 +41,103 @@ impl Filter {
         section.kind.check().map_err(|error| refused(py, &error, error.hint()))?;
         let metric = Metric::from(section.metric.as_deref().unwrap_or("acc"));
         Ok(Self { filter: section.kind, metric, settings: tamis_config::json_of(section) })
+    }
+}
+
+/// Values cut into groups as their rows are, or by offsets.
+fn cut(values: &Bound<'_, PyAny>, offsets: Option<&Bound<'_, PyAny>>) -> PyResult<Ragged<f64>> {
+    let py = values.py();
+    let offsets = offsets.map(|offsets| flat::<usize>(offsets, "offsets")).transpose()?;
+    let lengths = offsets.map(|offsets| lengths_of(&offsets, "offsets", py)).transpose()?;
+    let by = "offsets`, or the id of each value's group as `groups";
+    read::<f64>(values, "values")?.cut("values", lengths.as_deref(), by, py)
+}
+
+/// Flat values gathered by the ids of their groups.
+fn cut_by_ids<'py>(
+    values: &Bound<'py, PyAny>,
+    ids: &Bound<'py, PyAny>,
+    offsets: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(Groups<'py>, Ragged<f64>)> {
+    let py = values.py();
+    if offsets.is_some() {
+        return Err(column_error(
+            py,
+            &"`offsets` and `groups` both say which values are a group: pass one of them",
+        ));
+    }
+    let rows = read::<f64>(values, "values")?;
+    if rows.lengths.is_some() {
+        let message = "column `values` has one row per group already: leave out `groups`, or pass values one after \
+                       the other (`.reshape(-1)`)";
+        return Err(column_error(py, &message));
+    }
+    if library_of(values)? == "pandas" && library_of(ids)? == "pandas" {
+        let (own, theirs) = (values.getattr("index")?, ids.getattr("index")?);
+        if !own.call_method1("equals", (theirs,))?.extract::<bool>()? {
+            let message = "`values` and `groups` have different indexes: pass `groups.reindex(values.index)`, or \
+                           `.to_numpy()` of both if they go by place";
+            return Err(column_error(py, &message));
+        }
+    }
+    let groups = Groups::of(ids, rows.values.len())?;
+    let columns = groups.gather(rows.values).map_err(|error| column_error(py, &error))?;
+    Ok((groups, columns))
+}
+
+impl Filter {
+    /// Values, and ids of groups: of a frame the columns that are named.
+    fn columns_of<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        groups: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+        if !is_frame(values)? {
+            return Ok((values.clone(), groups.cloned()));
+        }
+        let metric = self.metric.to_string();
+        let refuse = |message: &str| {
+            let class = values.get_type().name().map_or_else(|_| "frame".to_owned(), |name| name.to_string());
+            column_error(values.py(), &format!("`values` is a {class}{message}"))
+        };
+        let Some(groups) = groups else {
+            return Err(refuse(&format!(
+                ", whose rows may be members or groups: pass the column with the groups' ids, \
+                 `(frame, groups=\"prompt_id\")` or `(frame[\"{metric}\"], groups=frame[\"prompt_id\"])`, or \
+                 `frame.to_numpy()` if each of its rows is a group"
+            )));
+        };
+        if !values.hasattr("__getitem__")? || values.get_type().name()? == "LazyFrame" {
+            return Err(refuse(" that has not been read yet: pass `frame.collect()`"));
+        }
+        let column = |name: &Bound<'py, PyAny>| -> PyResult<Bound<'py, PyAny>> {
+            let columns = values.getattr("columns")?;
+            if !columns.contains(name)? {
+                let names: Vec<String> =
+                    columns.try_iter()?.map(|name| Ok(name?.str()?.to_string())).collect::<PyResult<_>>()?;
+                return Err(refuse(&format!(" without a column `{name}`; it has {}", names.join(", "))));
+            }
+            values.get_item(name)
+        };
+        let ids = if groups.is_instance_of::<PyString>() { column(groups)? } else { groups.clone() };
+        Ok((column(PyString::new(values.py(), &metric).as_any())?, Some(ids)))
+    }
+
+    fn verdicts(&self, py: Python<'_>, groups: &Ragged<f64>) -> PyResult<Vec<Verdict>> {
+        let scale = self.metric.outcome_scale();
+        let judged = judge_columns(&*self.filter, scale, groups.values(), groups.offsets());
+        let (verdicts, statistics) = judged.map_err(|error| column_error(py, &error))?;
+        let verdict = |(row, (verdict, statistics)): (usize, (filter::Verdict, GroupStatistics))| {
+            let members = verdict.is_kept().then(|| self.filter.members(groups.row(row))).flatten();
+            Verdict { verdict, statistics, members }
+        };
+        Ok(verdicts.into_iter().zip(statistics).enumerate().map(verdict).collect())
+    }
+
+    fn kept(&self, groups: &Ragged<f64>) -> Vec<bool> {
+        let mut keeping = Keeping::new(&*self.filter, groups.num_rows());
+        groups.rows().for_each(|group| keeping.push(group));
+        keeping.finish()
     }
 }
 
@@ -91,32 +191,61 @@ impl Filter {
 
     /// Judges groups by the metric of their members; NaN or None is a member without one.
     ///
-    /// `values` has one row per group: a list of rows, an array [P, G], or flat with `offsets` [P + 1]. One
-    /// verdict per group. A filter that compares groups takes them for a whole round.
-    #[pyo3(signature = (values, offsets=None))]
-    fn judge(
+    /// `values` has one row per group: a list of rows, or an array [P, G]. Flat values [N] need `offsets` [P + 1], or
+    /// `groups`, the id of each value's group [N] in any order; a frame of pandas or polars needs the name of the
+    /// column with the ids as `groups`, and is read in its column `metric`.
+    ///
+    /// One verdict per group: a list, or with `groups` a dict by id in the order in which ids first appear. A filter
+    /// that compares groups takes them for a whole round.
+    #[pyo3(signature = (values, offsets=None, *, groups=None))]
+    fn judge<'py>(
         &self,
-        py: Python<'_>,
-        values: &Bound<'_, PyAny>,
-        offsets: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<Verdict>> {
-        let offsets = offsets.map(|offsets| flat::<usize>(offsets, "offsets")).transpose()?;
-        let lengths = offsets.map(|offsets| lengths_of(&offsets, "offsets", py)).transpose()?;
-        let groups = read::<f64>(values, "values")?.cut("values", lengths.as_deref(), "offsets", py)?;
-        let scale = self.metric.outcome_scale();
-        let judged = judge_columns(&*self.filter, scale, groups.values(), groups.offsets());
-        let (verdicts, statistics) = judged.map_err(|error| column_error(py, &error))?;
-        let members = |row: usize, verdict: filter::Verdict| {
-            verdict.is_kept().then(|| self.filter.members(groups.row(row))).flatten()
+        py: Python<'py>,
+        values: &Bound<'py, PyAny>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        groups: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (values, groups) = self.columns_of(values, groups)?;
+        let Some(ids) = groups else {
+            return Ok(PyList::new(py, self.verdicts(py, &cut(&values, offsets)?)?)?.into_any());
         };
-        let told = verdicts.into_iter().zip(statistics).enumerate();
-        Ok(told
-            .map(|(row, (verdict, statistics))| Verdict {
-                verdict,
-                statistics,
-                members: members(row, verdict),
-            })
-            .collect())
+        let (groups, columns) = cut_by_ids(&values, &ids, offsets)?;
+        let verdicts = PyDict::new(py);
+        for (id, verdict) in groups.ids(py)?.into_iter().zip(self.verdicts(py, &columns)?) {
+            verdicts.set_item(id, verdict)?;
+        }
+        Ok(verdicts.into_any())
+    }
+
+    /// Which groups are kept, as `judge` has it: flags in the library that `values` came in (NumPy, PyTorch, pandas,
+    /// polars; a list for lists).
+    ///
+    /// One flag per group [P]. With `groups`, one per value [N], so that it masks the values: whether the value's
+    /// group is kept and, with a filter that chooses among the members of a group (`within_group`), whether it is
+    /// chosen.
+    #[pyo3(signature = (values, groups=None, *, offsets=None))]
+    fn keep<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        groups: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (values, groups) = self.columns_of(values, groups)?;
+        if let Some(ids) = groups {
+            let (groups, columns) = cut_by_ids(&values, &ids, offsets)?;
+            let kept = self.kept(&columns);
+            let flags = if self.filter.chooses_members() {
+                let members = columns.rows().zip(kept).flat_map(|(group, kept)| {
+                    let members = kept.then(|| self.filter.members(group)).flatten();
+                    members.unwrap_or_else(|| vec![kept; group.len()])
+                });
+                groups.scatter(&members.collect::<Vec<bool>>())
+            } else {
+                groups.spread(&kept)
+            };
+            return flags_like(&values, flags, true);
+        }
+        flags_like(&values, self.kept(&cut(&values, offsets)?), offsets.is_none())
     }
 
     fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((), Bound<'py, PyAny>)> {

@@ -9,7 +9,8 @@
 //! | `filter`, `advantage`, `shaping`, `objective`, `correction`, `value_loss`, `machine` | the classes of that name |
 //! | `batch` | what the losses read alike: cuts, and what means divide by |
 //! | `rows` | columns of numbers: buffers, arrays, sequences, rows of either |
-//! | `array` | columns of numbers on their way out |
+//! | `groups` | ids of groups: which values belong together |
+//! | `array`, `flags` | columns of numbers and of flags on their way out |
 //! | `value` | settings and events as Python has them, and as JSON has them |
 //! | `error` | errors as the exceptions of `tamis.errors` |
 
@@ -20,6 +21,8 @@ mod config;
 mod correction;
 mod error;
 mod filter;
+mod flags;
+mod groups;
 mod machine;
 mod objective;
 mod rows;

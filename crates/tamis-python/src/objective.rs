@@ -154,20 +154,45 @@ impl<T: Cell + Real> Batch<T> {
         let column = |column: Option<&Bound<'_, PyAny>>, name| {
             column.map(|column| Ok::<_, PyErr>(read::<T>(column, name)?.values)).transpose()
         };
+        let logprobs = |passed: Option<&Bound<'_, PyAny>>, name, may_be_nan| {
+            let values = column(passed, name)?;
+            if let Some(values) = &values {
+                cuts.check_logprobs(py, name, values, may_be_nan)?;
+            }
+            Ok::<_, PyErr>(values)
+        };
+        cuts.check_logprobs(py, "logprob", &logprob.values, false)?;
+        let old = logprobs(passed.old, "old", false)?;
+        // A sampler may give none for a token.
+        let behaviour = logprobs(passed.behaviour, "behaviour", true)?;
+        let reference = logprobs(passed.reference, "reference", false)?;
+        let is_per_token = has_rows || advantage.values.len() != num_sequences;
+        if is_per_token {
+            cuts.check_numbers(py, "advantage", &advantage.values)?;
+        } else {
+            let trains = |row: usize| cuts.mask.row(row).iter().any(|stays| *stays);
+            let nan = (0..num_sequences).find(|row| advantage.values[*row].is_nan() && trains(*row));
+            if let Some(row) = nan {
+                let message = format!(
+                    "column `advantage` is NaN for trajectory {row}: leave it out of `mask`, or pass 0"
+                );
+                return Err(column_error(py, &message));
+            }
+        }
         Ok(Self {
-            offsets: cuts.offsets,
-            mask: cuts.mask,
-            old: column(passed.old, "old")?,
-            behaviour: column(passed.behaviour, "behaviour")?,
-            reference: column(passed.reference, "reference")?,
+            old,
+            behaviour,
+            reference,
             entropy: column(passed.entropy, "entropy")?,
             weight: column(passed.weight, "weight")?,
             selection: passed
                 .selection
                 .map(|column| Ok::<_, PyErr>(read::<u8>(column, "selection")?.values))
                 .transpose()?,
-            is_per_token: has_rows || advantage.values.len() != num_sequences,
+            is_per_token,
             advantage: advantage.values,
+            offsets: cuts.offsets,
+            mask: cuts.mask,
             logprob: logprob.values,
             group_tokens: counts.group_tokens,
             group_sequences: counts.group_sequences,
@@ -337,7 +362,8 @@ impl Objective {
     /// Loss, derivatives and metrics of B trajectories of N tokens in all.
     /// `logprob` has one row per trajectory (a list of rows, or a padded array [B, T] with `mask`), or is
     /// flat with `offsets` [B + 1]; the other columns of tokens have its length. Nothing is read where `mask`
-    /// is 0. `advantage` is one number per trajectory [B], or per token. Derivatives have the precision of
+    /// is 0; elsewhere NaN and log-probabilities above 0 are refused, except NaN in `behaviour` for "the sampler
+    /// gave none". `advantage` is one number per trajectory [B], or per token. Derivatives have the precision of
     /// `logprob`.
     /// The means divide by what `normalisers` count: those of the batch itself unless they are given, as for
     /// one micro-batch of a larger batch. `group_sizes` [P] is needed where the mean is over groups; of a

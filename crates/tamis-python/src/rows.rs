@@ -4,7 +4,7 @@
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt, PyMapping, PyString};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyMapping, PyString};
 use tamis_core::ragged::Ragged;
 
 use crate::error::column_error;
@@ -13,6 +13,15 @@ use crate::error::column_error;
 pub(crate) trait Cell: Copy + Default {
     /// The number of this type that stands for one of a buffer; `None` where there is none.
     fn of(number: f64) -> Option<Self>;
+
+    /// Those of many; otherwise the place and the number of the first that stands for none.
+    fn all(numbers: impl ExactSizeIterator<Item = f64>) -> Result<Vec<Self>, (usize, f64)> {
+        let mut cells = Vec::with_capacity(numbers.len());
+        for (place, number) in numbers.enumerate() {
+            cells.push(Self::of(number).ok_or((place, number))?);
+        }
+        Ok(cells)
+    }
 
     /// What a column of it holds, in words.
     const MEANING: &'static str;
@@ -38,6 +47,11 @@ impl Cell for f64 {
 
     fn of(number: f64) -> Option<Self> {
         Some(number)
+    }
+
+    fn all(numbers: impl ExactSizeIterator<Item = f64>) -> Result<Vec<Self>, (usize, f64)> {
+        // In the memory of whole numbers of the same size.
+        Ok(numbers.collect())
     }
 
     fn same(buffer: &PyUntypedBuffer, py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
@@ -113,24 +127,77 @@ pub(crate) fn read<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<R
     nested(object, name, true)
 }
 
+/// Whether it is a table of columns (pandas, polars, Arrow), which does not say what one of its rows is.
+pub(crate) fn is_frame(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    // A lazy one warns when it is asked for its columns.
+    Ok(object.get_type().name()? == "LazyFrame" || object.hasattr("columns")?)
+}
+
+/// Whether a buffer holds references to objects of Python.
+fn holds_objects(buffer: &PyUntypedBuffer) -> bool {
+    buffer.format().to_bytes() == b"O"
+}
+
+/// The object as one with a buffer if it offers one: a tensor or a series as the array that shares its memory. The
+/// types of 16 bits and fewer that only PyTorch has are widened. Everything else stays as it is.
+pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if PyUntypedBuffer::get(object).is_ok() {
+        return Ok(object.clone());
+    }
+    if object.hasattr("detach")? {
+        // On the CPU and without its graph it shares its memory with numpy.
+        let mut tensor = object.call_method0("detach")?.call_method0("cpu")?;
+        if tensor.call_method0("is_floating_point")?.extract()?
+            && tensor.call_method0("element_size")?.extract::<usize>()? < size_of::<f32>()
+        {
+            tensor = tensor.call_method0("float")?;
+        }
+        return tensor.call_method0("numpy");
+    }
+    if !object.hasattr("__array__")? {
+        return Ok(object.clone());
+    }
+    let array = object.call_method0("__array__")?;
+    if library_of(object)? == "pandas"
+        && PyUntypedBuffer::get(&array).is_ok_and(|buffer| holds_objects(&buffer))
+    {
+        // Numbers with missing ones among them (`Float64`, `boolean`).
+        let missing = PyDict::new(object.py());
+        missing.set_item("dtype", "float64")?;
+        missing.set_item("na_value", f64::NAN)?;
+        return Ok(object.call_method("to_numpy", (), Some(&missing)).unwrap_or(array));
+    }
+    Ok(array)
+}
+
+/// The library that an object's class comes from: `numpy`, `torch`, `pandas`, `polars`, `builtins`, ...
+pub(crate) fn library_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let module = object.get_type().module()?.to_string();
+    Ok(module.split('.').next().unwrap_or_default().to_owned())
+}
+
 /// Reads a column, or a row of one.
 fn nested<T: Cell>(object: &Bound<'_, PyAny>, name: &str, may_have_rows: bool) -> PyResult<Rows<T>> {
     let py = object.py();
     if object.is_instance_of::<PyString>() || object.cast::<PyMapping>().is_ok() {
         return Err(not_a_column::<T>(object, name));
     }
-    if let Ok(buffer) = PyUntypedBuffer::get(object) {
-        return from_buffer(object, &buffer, name);
+    if is_frame(object)? {
+        let class = object.get_type().name()?.to_string();
+        let message = format!(
+            "column `{name}` is a {class}, whose rows may be trajectories or groups: pass one of its columns, or \
+             `.to_numpy()` if each of its rows is a group"
+        );
+        return Err(column_error(py, &message));
     }
-    // A tensor: on the CPU without its graph it shares its memory with numpy.
-    if object.hasattr("detach")? {
-        let array = object.call_method0("detach")?.call_method0("cpu")?.call_method0("numpy")?;
-        return from_buffer(&array, &PyUntypedBuffer::get(&array)?, name);
+    let array = as_array(object)?;
+    if let Ok(buffer) = PyUntypedBuffer::get(&array)
+        && !holds_objects(&buffer)
+    {
+        return from_buffer(&array, &buffer, name);
     }
-    if object.hasattr("__array__")? {
-        let array = object.call_method0("__array__")?;
-        return from_buffer(&array, &PyUntypedBuffer::get(&array)?, name);
-    }
+    // Items of any kind: lists, and arrays of objects.
+    let object = &array;
     let Ok(items) = object.try_iter() else { return Err(not_a_column::<T>(object, name)) };
     let mut rows = Rows { values: Vec::new(), lengths: None, is_single: false };
     let mut lengths = Vec::new();
@@ -217,32 +284,32 @@ fn from_buffer<T: Cell>(
         let bytes = PyBuffer::<u8>::get(&bytes)?.to_vec(py)?;
         match T::flags(&bytes) {
             Some(flags) => flags,
-            None => converted(bytes, name, py)?,
+            None => converted(bytes, Into::into, name, py)?,
         }
     } else if let Some(same) = T::same(buffer, py) {
         is_single = buffer.as_typed::<f32>().is_ok();
         same.map_err(|_| column_error(py, &format!("column `{name}` must hold {}", T::MEANING)))?
     } else if let Some(values) = typed::<f64>(buffer, py) {
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else if let Some(values) = typed::<f32>(buffer, py) {
         is_single = true;
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else if let Some(values) = typed::<i64>(buffer, py) {
-        converted(values?.into_iter().map(|value| value as f64), name, py)?
+        converted(values?, |value| value as f64, name, py)?
     } else if let Some(values) = typed::<u64>(buffer, py) {
-        converted(values?.into_iter().map(|value| value as f64), name, py)?
+        converted(values?, |value| value as f64, name, py)?
     } else if let Some(values) = typed::<i32>(buffer, py) {
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else if let Some(values) = typed::<u32>(buffer, py) {
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else if let Some(values) = typed::<i16>(buffer, py) {
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else if let Some(values) = typed::<u16>(buffer, py) {
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else if let Some(values) = typed::<i8>(buffer, py) {
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else if let Some(values) = typed::<u8>(buffer, py) {
-        converted(values?, name, py)?
+        converted(values?, Into::into, name, py)?
     } else {
         let format = buffer.format().to_string_lossy();
         let message = format!("column `{name}` holds elements of format `{format}`; pass float32 or float64");
@@ -251,22 +318,16 @@ fn from_buffer<T: Cell>(
     Ok(Rows { values, lengths, is_single })
 }
 
-fn converted<T: Cell, U: Into<f64>>(
-    values: impl IntoIterator<Item = U>,
+fn converted<T: Cell, U>(
+    values: Vec<U>,
+    wide: impl Fn(U) -> f64,
     name: &str,
     py: Python<'_>,
 ) -> PyResult<Vec<T>> {
-    let values = values.into_iter();
-    let mut cells = Vec::with_capacity(values.size_hint().0);
-    for (place, value) in values.enumerate() {
-        let value: f64 = value.into();
-        let Some(cell) = T::of(value) else {
-            let message = format!("value {place} of column `{name}` is {value}; expected {}", T::MEANING);
-            return Err(column_error(py, &message));
-        };
-        cells.push(cell);
-    }
-    Ok(cells)
+    T::all(values.into_iter().map(wide)).map_err(|(place, value)| {
+        let message = format!("value {place} of column `{name}` is {value}; expected {}", T::MEANING);
+        column_error(py, &message)
+    })
 }
 
 /// A column of numbers without rows.

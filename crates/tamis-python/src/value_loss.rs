@@ -103,6 +103,9 @@ impl ValueLoss {
         let counts =
             Counts::of(py, &cuts, &aggregations, group_sizes, normalisers, group_tokens, group_sequences)?;
         let (old, returns) = (read::<f64>(old, "old")?, read::<f64>(returns, "returns")?);
+        for (name, column) in [("values", &values), ("old", &old), ("returns", &returns)] {
+            cuts.check_numbers(py, name, &column.values)?;
+        }
         let columns = CriticColumns {
             offsets: &cuts.offsets,
             mask: cuts.mask.values(),

@@ -30,6 +30,7 @@
 //! scale: their uniform groups are `uniform`.
 
 mod group_filter;
+mod keeping;
 mod mean_range;
 mod metric;
 mod min_p;
@@ -46,6 +47,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use group_filter::GroupFilter;
+pub use keeping::Keeping;
 pub use mean_range::{Bounds, MeanRange};
 pub use metric::{AvailableMetrics, ExtraColumns, FinalReward, Metric, MetricError};
 pub use min_p::MinP;
@@ -229,7 +231,7 @@ impl FilterError {
 /// \[P + 1\]).
 ///
 /// The one path that every judgement takes, in a run and offline; linear in B, no allocation but the two
-/// results \[P\].
+/// results \[P\]. [`Keeping`] answers for callers that want nothing but the flags.
 ///
 /// ```
 /// use tamis_core::filter::{judge_columns, DropReason, OutcomeScale, Variance, Verdict};

@@ -387,6 +387,26 @@ fn values() -> impl Strategy<Value = Vec<f64>> {
     )
 }
 
+/// Filters of every kind that there is, and of settings by which they differ.
+fn of_every_kind() -> Vec<GroupFilter> {
+    let pool = Pool { include_zero: false, ..Pool::default() };
+    let filters = vec![
+        GroupFilter::Variance(Variance::default()),
+        GroupFilter::Variance(Variance { tolerance: 0.5, singleton: Singleton::Drop }),
+        GroupFilter::MeanRange(MeanRange { low: 0.1, high: 0.9, bounds: Bounds::Closed }),
+        GroupFilter::TopP(TopP { pool, ..TopP::of(0.7) }),
+        GroupFilter::TopK(TopK { k: Some(3), ..TopK::default() }),
+        GroupFilter::TopK(TopK { fraction: Some(0.3), pool, ..TopK::default() }),
+        GroupFilter::MinP(MinP { p: 0.8, pool: Pool { score: PoolScore::Mean, ..Pool::default() } }),
+        GroupFilter::Percentile(Percentile { low: 0.2, high: 0.6, ..Percentile::default() }),
+        GroupFilter::WithinGroup(WithinGroup { k: Some(2), ..WithinGroup::default() }),
+        GroupFilter::WithinGroup(WithinGroup { k: Some(2), include_zero: false, ..WithinGroup::default() }),
+    ];
+    let kinds: std::collections::BTreeSet<&str> = filters.iter().map(GroupFilter::as_str).collect();
+    assert_eq!(kinds.len(), GroupFilter::NAMES.len(), "a kind of filter is missing here");
+    filters
+}
+
 proptest! {
     #[test]
     fn a_group_is_kept_whatever_the_order_shift_and_scale(mut values in values(), shift in -4i32..4, scale in 1i32..4) {
@@ -426,6 +446,23 @@ proptest! {
             for group in kept {
                 prop_assert!(filter.judge(&[GroupStatistics::of(group, SCALE)], SCALE)[0].is_kept());
             }
+        }
+    }
+
+    #[test]
+    fn flags_alone_are_those_of_the_verdicts(groups in prop::collection::vec(values(), 0..40), repeats in 1_usize..60) {
+        // More groups than are judged at a time.
+        let groups: Vec<Vec<f64>> = std::iter::repeat_n(groups, repeats).flatten().collect();
+        let mut offsets = vec![0];
+        offsets.extend(groups.iter().scan(0, |end, group| { *end += group.len(); Some(*end) }));
+        for filter in of_every_kind() {
+            let (verdicts, _) = judge_columns(&*filter, SCALE, &groups.concat(), &offsets).unwrap();
+            let mut keeping = Keeping::new(&*filter, groups.len());
+            for group in &groups {
+                keeping.push(group);
+            }
+            let expected: Vec<bool> = verdicts.into_iter().map(Verdict::is_kept).collect();
+            prop_assert_eq!(keeping.finish(), expected, "{:?}", filter);
         }
     }
 
