@@ -240,8 +240,8 @@ pub(crate) struct ExportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct RolloutsArguments {
-    /// A run directory, a folder of TRL or verl, or a file of rollouts or of validation samples (Parquet or
-    /// JSONL) [default: the newest run].
+    /// A run directory, a folder of TRL, verl, verifiers or prime-rl, or a file of rollouts or of validation
+    /// samples (Parquet or JSONL) [default: the newest run].
     #[arg(value_name = "RUN_DIR | FILE")]
     pub(crate) source: Option<PathBuf>,
     /// Step of the run [default: the last one whose rollouts were saved].
@@ -267,8 +267,8 @@ pub(crate) struct RolloutsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
-    /// A run directory, a folder of TRL or verl, a `metrics.jsonl`, or a log: of tamis, verl, EasyR1 or TRL,
-    /// or with verl's filter-group log lines [default: the newest run].
+    /// A run directory, a folder of TRL, verl, verifiers or prime-rl, a `metrics.jsonl`, or a log: of tamis,
+    /// verl, EasyR1 or TRL, or with verl's filter-group log lines [default: the newest run].
     #[arg(value_name = "RUN_DIR|LOG")]
     pub(crate) path: Option<PathBuf>,
     /// Print what is known now as text, and end; so it is where stdout is no terminal.
@@ -296,8 +296,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// Run directories, finished or not, folders of TRL or verl, or files of metrics (`metrics.jsonl`, of
-    /// tamis or with verl's names) [default: the newest run].
+    /// Run directories, finished or not, folders of TRL, verl, verifiers or prime-rl, or files of metrics
+    /// (`metrics.jsonl`, of tamis or with verl's names) [default: the newest run].
     #[arg(value_name = "RUN_DIR")]
     pub(crate) runs: Vec<PathBuf>,
     /// The file to write; `-` for stdout [default: report.html in the run directory, of several runs in this
@@ -318,8 +318,9 @@ pub(crate) struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AdviseArguments {
-    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, a folder of TRL or verl, or a
-    /// log: of tamis, verl, EasyR1 or TRL, or with verl's filter-group log lines [default: the newest run].
+    /// Rollouts that any program wrote (JSONL or Parquet), a run directory, a folder of TRL, verl, verifiers
+    /// or prime-rl, or a log: of tamis, verl, EasyR1 or TRL, or with verl's filter-group log lines [default:
+    /// the newest run].
     #[arg(value_name = "ROLLOUTS | RUN_DIR | LOG")]
     pub(crate) source: Option<PathBuf>,
     /// What is planned, over a run's own configuration: a configuration, or the sizes alone
@@ -488,7 +489,8 @@ fn value_of<T: Described + Clone + Send + Sync + 'static>() -> impl TypedValuePa
 
 #[derive(Debug, Args)]
 pub(crate) struct FilterArguments {
-    /// Rollouts, one trajectory a row or one whole group a row (see --metric), or folders of TRL or verl.
+    /// Rollouts, one trajectory a row or one whole group a row (see --metric), or folders of TRL, verl,
+    /// verifiers or prime-rl.
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); true counts 1,

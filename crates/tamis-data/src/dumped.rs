@@ -31,15 +31,35 @@ pub struct DumpedRow {
     pub reward: f64,
     /// Advantage.
     pub advantage: Option<f64>,
+    /// Tokens of the completion, if they are known.
+    pub num_tokens: Option<u64>,
+    /// Why the completion ended, if it is known.
+    pub finish_reason: Option<String>,
+    /// What became of it: `trained`, `finished` or `failed`.
+    pub verdict: &'static str,
 }
 
-/// Writes trajectories that were trained on as Parquet.
+/// Writes trajectories as Parquet. Without any row that says it there is no column of tokens, and none of
+/// ends.
 ///
 /// # Errors
 /// What the output refuses.
 pub fn write_dumped_to(out: impl Write + Send, rows: &[DumpedRow]) -> std::io::Result<()> {
     let column = |name, values| TableColumn { name, values, meaning: "" };
-    let columns = TableColumns::<DumpedRow> {
+    let mut known = Vec::new();
+    if rows.iter().any(|row| row.num_tokens.is_some()) {
+        known.push(column(
+            "num_tokens",
+            Values::Number(|row: &DumpedRow| row.num_tokens.map(|number| number as f64)),
+        ));
+    }
+    if rows.iter().any(|row| row.finish_reason.is_some()) {
+        known.push(column(
+            "finish_reason",
+            Values::OptionalText(|row: &DumpedRow| row.finish_reason.as_deref()),
+        ));
+    }
+    let mut columns = TableColumns::<DumpedRow> {
         before: vec![
             column("step", Values::Integer(|row: &DumpedRow| row.step as i64)),
             column("group_id", Values::Integer(|row| row.group as i64)),
@@ -54,9 +74,10 @@ pub fn write_dumped_to(out: impl Write + Send, rows: &[DumpedRow]) -> std::io::R
         after: vec![
             column("reward", Values::Number(|row: &DumpedRow| not_nan(row.reward))),
             column("advantage", Values::Number(|row| row.advantage.and_then(not_nan))),
-            column("verdict", Values::Text(|_| "trained")),
+            column("verdict", Values::Text(|row| row.verdict)),
         ],
     };
+    columns.after.append(&mut known);
     let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
     let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
     let columns = columns.with_others(&scores, &logged);

@@ -12,7 +12,7 @@
 //! | `tamis report` | [`report`] | writes one HTML page about one run or several |
 //! | `tamis sweep` | [`sweep`] | runs a grid of configurations, each as a process of its own |
 //! | `tamis sweep --compare` | [`compare`] | compares runs by their `metrics.jsonl` |
-//! Runs of TRL and of verl are read too: `other_runs` makes run folders of them.
+//! Runs of TRL, verl, verifiers and prime-rl are read too: `other_runs` makes run folders of them.
 //! [`cost`] is the model of cost of `advise` and `simulate`. [`chart`] draws for the pages of [`report`],
 //! [`compare`] and [`simulate`], and [`html`] frames them.
 
@@ -33,4 +33,3 @@ pub mod simulate;
 pub mod sweep;
 
 pub use fault::{Fault, FaultKind};
-pub use other_runs::notes as notes_of_other_run;

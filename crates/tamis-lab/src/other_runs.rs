@@ -1,8 +1,9 @@
-//! Runs of other trainers: a folder that TRL or verl wrote, as a run folder of ours.
+//! Runs of other trainers: a folder that TRL, verl, prime-rl or verifiers wrote, as a run folder of ours.
 //!
 //! ```text
 //! OUT/completions/*.parquet, trainer_state.json (trl.rs) ─┐
-//! DUMPS/*.jsonl (verl.rs) ────────────────────────────────┴─▶ OtherRun ─▶ rollouts/step_N.parquet, metrics.jsonl
+//! DUMPS/*.jsonl (verl.rs) ────────────────────────────────┼─▶ OtherRun ─▶ rollouts/step_N.parquet, metrics.jsonl
+//! traces.jsonl, results.jsonl (verifiers.rs) ─────────────┘
 //! ```
 //!
 //! What is made lies in a folder for temporary files until the [`OtherRun`] is dropped, so that every command
@@ -10,8 +11,10 @@
 //! known of each system, and what is not.
 
 mod trl;
+mod verifiers;
 mod verl;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -25,9 +28,11 @@ use tamis_process::GuardedFolder;
 use tamis_run::directory::{METRICS, ROLLOUTS, RUN_LOG, step_files};
 
 use crate::Fault;
+use crate::filter::GroupLayout;
+use crate::monitor::LogFormat;
+use crate::repeats::{Repeats, split_prompts};
 
 pub(crate) use trl::add_our_names;
-pub(crate) use verl::Session;
 
 /// A file with its size and time.
 type Stamp = (PathBuf, u64, Option<SystemTime>);
@@ -60,37 +65,83 @@ struct Found {
     seen: Vec<Stamp>,
 }
 
+/// The trajectories of a step.
+#[derive(Debug, Default)]
+pub(crate) struct Trajectories {
+    pub(crate) rows: Vec<DumpedRow>,
+    /// The rows of the trainer's files that each was read from: the file's place in [`OtherRun::sources`],
+    /// and the row's in the file, blank lines not counted.
+    pub(crate) places: Vec<Vec<(usize, u64)>>,
+    /// How rows of one prompt became groups, if nothing else names these.
+    repeats: Repeats,
+}
+
 /// A run of another trainer.
 #[derive(Debug)]
 pub(crate) struct OtherRun {
     path: PathBuf,
     found: Found,
+    /// The fewest and the most rows of a prompt, of steps whose groups nothing tells apart; once they are
+    /// read.
+    uneven: RefCell<BTreeMap<u64, (usize, usize)>>,
+    group_ids: verifiers::GroupIds,
     /// The figures that rows of files told: a run that goes on adds files, and the others stay as they are.
     told: HashMap<Stamp, Map<String, Value>>,
     scratch: GuardedFolder,
 }
 
 impl OtherRun {
-    /// The run of another trainer at a path: a folder that one wrote, or TRL's `trainer_state.json`. `None`
-    /// for a run of ours, a single file of rows, a log, and everything else.
+    /// The run of another trainer at a path: a folder that one wrote, TRL's `trainer_state.json`, or
+    /// verifiers' file. `None` for a run of ours, a single file of rows, a log, and everything else.
     ///
     /// # Errors
     /// A folder that is one, and cannot be read.
     pub(crate) fn find(path: &Path) -> Result<Option<Self>, Fault> {
-        let Some(found) = look(path)? else { return Ok(None) };
+        look(path)?.map(|found| Self::new(path, found)).transpose()
+    }
+
+    /// As [`Self::find`], and of a single file of rows that TRL or verl wrote.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub(crate) fn find_rows(path: &Path) -> Result<Option<Self>, Fault> {
+        let found = match look(path)? {
+            None if path.is_file() => trl::look_at_table(path).or_else(|| verl::look_at_dump(path)),
+            found => found,
+        };
+        found.map(|found| Self::new(path, found)).transpose()
+    }
+
+    fn new(path: &Path, found: Found) -> Result<Self, Fault> {
         let scratch = GuardedFolder::create_in(&std::env::temp_dir(), "tamis-run-").map_err(|cause| {
             Fault::failed("a folder for temporary files could not be made")
                 .with_hint("name one that can be written to with `TMPDIR`")
                 .with_source(cause)
         })?;
-        let run = Self { path: path.to_owned(), found, told: HashMap::new(), scratch };
+        let (told, uneven, group_ids) = Default::default();
+        let run = Self { path: path.to_owned(), found, told, uneven, group_ids, scratch };
         std::fs::create_dir(run.folder().join(ROLLOUTS)).map_err(|cause| run.unwritten(cause))?;
-        Ok(Some(run))
+        Ok(run)
     }
 
     /// The trainer's name.
     pub(crate) fn system(&self) -> &'static str {
         self.found.system
+    }
+
+    /// What its files are to `monitor`.
+    pub(crate) fn format(&self) -> LogFormat {
+        match self.found.system {
+            trl::NAME => LogFormat::Trl,
+            verifiers::NAME => LogFormat::Verifiers,
+            verifiers::PRIME_RL => LogFormat::PrimeRl,
+            _ => LogFormat::Verl,
+        }
+    }
+
+    /// Where it was found.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The folder with what was made so far.
@@ -103,9 +154,18 @@ impl OtherRun {
         self.found.total_steps
     }
 
-    /// What a reader should know.
-    pub(crate) fn notes(&self) -> &[String] {
-        &self.found.notes
+    /// What a reader should know, of the rows too that were read so far.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let uneven = self.uneven.borrow();
+        let sizes = uneven.values().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+        let merged = sizes.map(|(fewest, most)| {
+            format!(
+                "{} of its files: prompts have {fewest} to {most} rows there, so a prompt that came more than \
+                 once is one group, or rows are missing",
+                uneven.len()
+            )
+        });
+        self.found.notes.iter().cloned().chain(merged).collect()
     }
 
     /// Steps that have a file of their own.
@@ -131,10 +191,15 @@ impl OtherRun {
     /// The error of a run without any.
     pub(crate) fn no_rollouts(&self) -> Fault {
         let fault = Fault::usage(format!("no rollouts are in {}", self.path.display()));
-        match self.notes().last() {
+        match self.notes().pop() {
             Some(note) => fault.with_hint(note),
             None => fault,
         }
+    }
+
+    /// Whether it is a single file of rows, which say their steps.
+    pub(crate) fn is_table(&self) -> bool {
+        self.sources() == [self.path.clone()]
     }
 
     fn unwritten(&self, cause: std::io::Error) -> Fault {
@@ -146,21 +211,38 @@ impl OtherRun {
     /// # Errors
     /// Rows that cannot be read, and a disk that is full.
     pub(crate) fn rollouts(&self, step: u64) -> Result<Option<PathBuf>, Fault> {
-        let Some(source) = self.source(step) else { return Ok(None) };
+        if self.source(step).is_none() {
+            return Ok(None);
+        }
         let made = self.folder().join(ROLLOUTS).join(format!("step_{step}.parquet"));
         if !made.exists() {
-            let rows = self.rows(source, step)?;
+            let rows = self.trajectories(step)?.rows;
             let out = File::create(&made).map_err(|cause| self.unwritten(cause))?;
             write_dumped_to(out, &rows).map_err(|cause| self.unwritten(cause))?;
         }
         Ok(Some(made))
     }
 
-    fn rows(&self, source: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
-        match self.found.system {
-            trl::NAME => trl::rows(source, step, self.found.rewards.as_deref(), self.found.is_plain_sum),
-            _ => verl::rows(source, step),
+    /// The trajectories of a step, as every command reads them.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    pub(crate) fn trajectories(&self, step: u64) -> Result<Trajectories, Fault> {
+        let Found { system, files, rewards, is_plain_sum, .. } = &self.found;
+        let Some(place) = files.iter().position(|file| file.step == step) else {
+            return Ok(Trajectories::default());
+        };
+        let read = match *system {
+            trl::NAME => trl::rows(&files[place], place, rewards.as_deref(), *is_plain_sum),
+            verifiers::NAME | verifiers::PRIME_RL => verifiers::rows(files, place, &self.group_ids),
+            _ => verl::rows(&files[place], place),
+        }?;
+        let mut uneven = self.uneven.borrow_mut();
+        match read.repeats {
+            Repeats::Uneven { fewest, most } => drop(uneven.insert(step, (fewest, most))),
+            _ => drop(uneven.remove(&step)),
         }
+        Ok(read)
     }
 
     /// Makes the rollout files of steps.
@@ -178,16 +260,16 @@ impl OtherRun {
     /// As [`Self::rollouts`].
     pub(crate) fn make_metrics(&mut self) -> Result<PathBuf, Fault> {
         let mut figures = self.found.figures.clone();
-        for SourceFile { step, path } in &self.found.files {
-            if figures.contains_key(step) {
+        for SourceFile { step, path } in self.found.files.clone() {
+            if figures.contains_key(&step) {
                 continue;
             }
-            let stamp = stamp(path);
+            let stamp = stamp(&path);
             let told = match self.told.get(&stamp) {
                 Some(told) => told.clone(),
-                None => figures_of(&self.rows(path, *step)?, self.found.system),
+                None => figures_of(&self.trajectories(step)?.rows, self.found.system),
             };
-            figures.insert(*step, told.clone());
+            figures.insert(step, told.clone());
             self.told.insert(stamp, told);
         }
         let mut text = String::new();
@@ -211,8 +293,11 @@ impl OtherRun {
     /// # Errors
     /// As [`Self::rollouts`].
     pub(crate) fn look_again(&mut self) -> Result<(), Fault> {
-        let seen =
-            if self.found.system == trl::NAME { trl::files(&self.path) } else { verl::files(&self.path) };
+        let seen = match self.found.system {
+            trl::NAME => trl::files(&self.path),
+            verifiers::NAME | verifiers::PRIME_RL => verifiers::files(&self.path),
+            _ => verl::files(&self.path),
+        };
         if seen == self.found.seen {
             return Ok(());
         }
@@ -230,6 +315,10 @@ fn look(path: &Path) -> Result<Option<Found>, Fault> {
         [METRICS, RUN_LOG].iter().any(|name| path.join(name).exists())
             || step_files(path).is_ok_and(|files| !files.is_empty())
     };
+    // prime-rl has a `metrics.jsonl` too.
+    if let Some(found) = verifiers::look(path) {
+        return Ok(Some(found));
+    }
     if path.is_dir() && is_ours() {
         return Ok(None);
     }
@@ -256,11 +345,6 @@ fn stamp(path: &Path) -> Stamp {
     )
 }
 
-/// What a reader should know of a run of another trainer at a path; nothing of anything else.
-pub fn notes(path: &Path) -> Vec<String> {
-    OtherRun::find(path).ok().flatten().map_or_else(Vec::new, |other| other.found.notes)
-}
-
 /// The figures of a step that its rows tell, as TRL would call them; of verl under its names.
 fn figures_of(rows: &[DumpedRow], system: &str) -> Map<String, Value> {
     let mut figures = Map::new();
@@ -280,23 +364,38 @@ fn figures_of(rows: &[DumpedRow], system: &str) -> Map<String, Value> {
             scored.iter().filter(|members| members.windows(2).all(|pair| pair[0] - pair[1] == 0.0)).count();
         figures.insert("frac_reward_zero_std".to_owned(), (alike as f64 / scored.len() as f64).into());
     }
-    if system == trl::NAME {
-        add_our_names(&mut figures);
-    } else {
+    if system == verl::NAME {
         // What verl's filter dropped is not in them.
         figures.extend(figures.get("reward").cloned().map(|mean| ("critic/score/mean".to_owned(), mean)));
         figures.insert("groups/trained".to_owned(), groups.len().into());
+    } else {
+        add_our_names(&mut figures);
     }
     figures
 }
 
-/// The column with the prompt in a row of another trainer's tables that name no group.
-pub(crate) fn prompt_column(row: &Map<String, Value>) -> Option<&'static str> {
-    match (trl::is_row(row), verl::is_row(row)) {
-        (true, _) => Some("prompt"),
-        (_, true) => Some("input"),
-        _ => None,
-    }
+/// A number of a trajectory by its name: a score's, or the total reward. `None` if it has none of that name.
+pub(crate) fn number(row: &DumpedRow, name: &str) -> Option<f64> {
+    let score = row.scores.get(name.strip_prefix("scores.").unwrap_or(name)).copied();
+    score.or_else(|| Some(row.reward).filter(|reward| is_total(name) && !reward.is_nan()))
+}
+
+/// Whether a name is that of the total reward.
+pub(crate) fn is_total(name: &str) -> bool {
+    ["reward", "seq_reward"].contains(&name)
+}
+
+/// Whether a row names its group as ours do.
+fn names_group(row: &Map<String, Value>) -> bool {
+    GroupLayout::GROUP_COLUMNS
+        .iter()
+        .filter(|column| **column != "uid")
+        .any(|column| row.contains_key(*column))
+}
+
+/// The step that a row is of: its own, or that of its file.
+fn step_of_row(row: &Map<String, Value>, of_file: u64) -> u64 {
+    row.get("step").and_then(Value::as_u64).unwrap_or(of_file)
 }
 
 /// A prompt's number: the same wherever its text comes again.
@@ -318,14 +417,21 @@ fn numbered(names: impl Iterator<Item = String>) -> Vec<usize> {
         .collect()
 }
 
-/// Gives each row its place in its group.
-fn count_members(rows: &mut [DumpedRow]) {
+/// Gives each row its group by the names, and its place in it. Names of prompts are cut into groups.
+fn put_into_groups(rows: &mut [DumpedRow], names: Vec<String>, are_prompts: bool) -> Repeats {
+    let names = rows.iter().zip(names).map(|(row, name)| format!("{}/{name}", row.step));
+    let mut groups = numbered(names);
+    let repeats = if are_prompts { split_prompts(&mut groups) } else { Repeats::None };
+    for (row, group) in rows.iter_mut().zip(groups) {
+        row.group = group as u64;
+    }
     let mut sizes: HashMap<u64, u64> = HashMap::new();
     for row in rows {
         let size = sizes.entry(row.group).or_default();
         row.sample_index = *size;
         *size += 1;
     }
+    repeats
 }
 
 /// The text of a cell: itself, or that of messages, with the roles in front unless it is one message of the

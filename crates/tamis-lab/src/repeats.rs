@@ -17,9 +17,10 @@ pub(crate) fn name_prompts(columns: &[String]) -> bool {
 }
 
 /// How rows of the same prompt were cut into groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Repeats {
     /// Every prompt has equally many rows, which stand in one run each or apart.
+    #[default]
     None,
     /// Each run of so many rows is a group.
     Cut {

@@ -91,6 +91,9 @@ pub struct RolloutView {
     pub num_matching: u64,
     /// The first of them, with all their columns.
     pub rows: Vec<Map<String, Value>>,
+    /// What to know of a run of another trainer.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }
 
 fn as_object<S: serde::Serializer>(verdicts: &[(String, u64)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -116,6 +119,7 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, Fault> {
         verdicts: Vec::new(),
         num_matching: 0,
         rows: Vec::new(),
+        notes: other.as_ref().map_or_else(Vec::new, OtherRun::notes),
     };
     let mut wanted = BTreeSet::new();
     for (number, record) in (0_u64..).zip(Records::open_with(&file, |column| QUERIED.contains(&column.name))?)
@@ -223,7 +227,7 @@ fn file_of_another(other: &OtherRun, query: &RolloutQuery) -> Result<(PathBuf, P
         return Ok((made, own.to_owned()));
     }
     let fault = not_of_step(&query.source, step, &steps);
-    Err(match other.notes().first() {
+    Err(match other.notes().into_iter().next() {
         Some(note) => fault.with_hint(note),
         None => fault,
     })

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tamis_config::{Config, Loaded};
 use tamis_import::{load_of_run, load_to_show};
-use tamis_lab::advise::{self, Plan, advise, read};
+use tamis_lab::advise::{self, Plan, advise, read, read_with_notes};
 use tamis_run::directory::CONFIG;
 
 use super::{new_errors, print, show, source_and_layers, warn};
@@ -15,9 +15,9 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
     let (source, layers) = source_and_layers(arguments.source.as_ref(), &arguments.layers)?;
     let plan = plan(&source, &layers)?;
     let metric = arguments.metric.as_deref();
-    let evidence =
-        read(&source, arguments.steps, metric, &plan).map_err(|fault| Failure::of_fault(&fault))?;
-    for note in tamis_lab::notes_of_other_run(&source) {
+    let (evidence, notes) = read_with_notes(&source, arguments.steps, metric, &plan)
+        .map_err(|fault| Failure::of_fault(&fault))?;
+    for note in notes {
         warn(&format!("{}: {note}", source.display()));
     }
     let advice = advise(&source.display().to_string(), &evidence, &plan);

@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
         limit: arguments.limit,
     };
     let view = read(&query).map_err(|fault| Failure::of_fault(&fault))?;
-    for note in tamis_lab::notes_of_other_run(&source) {
+    for note in &view.notes {
         warn(&format!("{}: {note}", source.display()));
     }
     if arguments.json {

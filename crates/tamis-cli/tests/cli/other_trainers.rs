@@ -1,4 +1,4 @@
-//! The commands that read runs, over folders that TRL and verl wrote (crates/tamis-lab/tests/other_runs).
+//! The commands that read runs, over folders that other trainers wrote (crates/tamis-lab/tests/other_runs).
 
 use std::path::PathBuf;
 
@@ -10,27 +10,35 @@ fn made(name: &str) -> String {
 }
 
 #[test]
-fn every_command_reads_a_folder_of_trl_and_of_verl() {
+fn every_command_reads_the_folders_of_other_trainers() {
     let folder = Folder::new();
-    for (name, metric) in [("trl", "exact"), ("trl-chat", "exact"), ("verl", "score")] {
+    let formats = [
+        ("trl", "trl"),
+        ("trl-chat", "trl"),
+        ("verl", "verl"),
+        ("verifiers", "verifiers"),
+        ("verifiers-results", "verifiers"),
+        ("prime-rl", "prime_rl"),
+    ];
+    for (name, format) in formats {
+        let metric = if name == "verl" { "score" } else { "exact" };
         let out = made(name);
         let watched = folder.tamis(&["monitor", &out, "--json"]).succeeds().stdout;
         let watched: serde_json::Value = serde_json::from_str(&watched).expect("one object");
-        assert_eq!(watched["formats"][0], name.split('-').next().unwrap(), "{watched}");
+        assert_eq!(watched["formats"][0], format, "{watched}");
         assert!(watched["reward"]["last"].is_f64(), "{watched}");
-        let metric_of_advice = if name == "verl" { "reward" } else { metric };
-        let advice = folder.tamis(&["advise", &out, "--metric", metric_of_advice]).succeeds().stdout;
+        let advice = folder.tamis(&["advise", &out, "--metric", metric]).succeeds().stdout;
         assert!(advice.contains("\nTRL on one device") && advice.contains(" groups of "), "{advice}");
         let rows = folder.tamis(&["rollouts", &out, "--group", "0", "--json"]).succeeds().stdout;
         let rows: serde_json::Value = serde_json::from_str(&rows).expect("one object");
         assert!(rows["file"].as_str().is_some_and(|file| file.starts_with(&out)), "{rows}");
-        assert!(rows["num_matching"].as_u64() >= Some(2), "{rows}");
+        assert!(rows["num_matching"].as_u64() >= Some(1), "{rows}");
         let page = format!("{name}.html");
         folder.tamis(&["report", &out, "--out", &page]).succeeds();
         let page = folder.read(&page);
         assert!(page.contains("Trainer"), "{name}");
         assert!(!page.contains("/.tmp"), "{name}: a folder for temporary files shows in the page");
-        let kept = format!("kept.{}", if name == "verl" { "jsonl" } else { "parquet" });
+        let kept = format!("kept.{}", if format == "trl" { "parquet" } else { "jsonl" });
         let done =
             folder.tamis(&["filter", &out, "--metric", metric, "--kept", &kept, "--overwrite"]).succeeds();
         assert!(done.stdout.contains("Total prompts: "), "{}", done.stdout);

@@ -44,7 +44,7 @@ pub use lines::ConfigLines;
 pub use metric::{MetricAdvice, metrics};
 pub use plan::Plan;
 pub(crate) use read::read_groups;
-pub use read::{EvidenceSource, read};
+pub use read::{EvidenceSource, read, read_with_notes};
 
 use finding::{count, is_kept_alone, of_choice, of_counts, of_groups};
 use lines::Values;

@@ -44,33 +44,51 @@ pub fn read(
     metric: Option<&str>,
     plan: &Plan,
 ) -> Result<Evidence, Fault> {
+    read_with_notes(path, steps, metric, plan).map(|(evidence, _)| evidence)
+}
+
+/// As [`read`], with what to know of a run of another trainer.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_with_notes(
+    path: &Path,
+    steps: Option<StepRange>,
+    metric: Option<&str>,
+    plan: &Plan,
+) -> Result<(Evidence, Vec<String>), Fault> {
     if !path.exists() {
         let hint = "name a run directory, a file of rollouts (JSONL or Parquet), or a log";
         return Err(Fault::nothing_there(path, hint));
     }
-    let other = OtherRun::find(path)?;
+    let other = OtherRun::find_rows(path)?;
+    let of_log = || {
+        let notes = other.as_ref().map_or_else(Vec::new, OtherRun::notes);
+        Ok((log(path, steps, plan)?, notes))
+    };
     let files = if let Some(other) = &other {
         let files = if other.is_sieved() { Vec::new() } else { own_files(other, steps)? };
         if files.is_empty() {
-            return log(path, steps, plan);
+            return of_log();
         }
         files
     } else if path.is_dir() {
         let files = tables(path)?;
         let is_partial = plan.saves_kept_alone && path.join(METRICS).is_file();
         if files.is_empty() || is_partial {
-            return log(path, steps, plan);
+            return of_log();
         }
         files
     } else if is_rollouts(path)? {
         vec![(None, path.to_owned())]
     } else {
-        return log(path, steps, plan);
+        return of_log();
     };
     let most = if steps.is_none() { ENOUGH } else { usize::MAX };
     let hint = "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`; name another with --metric";
     let outcome = metric.map_or(Outcome::Best { hint }, Outcome::Named);
-    Ok(Evidence::Groups(rollouts(path, &files, steps, most, outcome)?))
+    let groups = rollouts(path, &files, steps, most, outcome)?;
+    Ok((Evidence::Groups(groups), other.as_ref().map_or_else(Vec::new, OtherRun::notes)))
 }
 
 const OUTCOMES_HINT: &str = "an outcome is read from `acc`, `accuracy`, `success`, `score` or `reward`";
@@ -85,7 +103,7 @@ pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
     if !path.exists() {
         return Err(Fault::nothing_there(path, RATES_HINT));
     }
-    let other = OtherRun::find(path)?;
+    let other = OtherRun::find_rows(path)?;
     let files = if let Some(other) = &other {
         own_files(other, None)?
     } else if path.is_dir() {
@@ -105,11 +123,11 @@ fn own_files(other: &OtherRun, steps: Option<StepRange>) -> Result<Vec<(Option<u
     let mut files = Vec::new();
     let mut num_rows = 0;
     for step in other.steps().rev() {
-        if steps.is_none_or(|range| range.contains(step))
+        if (other.is_table() || steps.is_none_or(|range| range.contains(step)))
             && let Some(file) = other.rollouts(step)?
         {
             num_rows += Columns::open(&file)?.num_rows();
-            files.push((Some(step), file));
+            files.push((Some(step).filter(|_| !other.is_table()), file));
         }
         // Groups have two members at least, or teach nothing.
         if steps.is_none() && num_rows >= 64 * ENOUGH {
@@ -171,7 +189,7 @@ fn rollouts(
     most: usize,
     outcome: Outcome<'_>,
 ) -> Result<Groups, Fault> {
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(outcome);
     for (number, (step, file)) in files.iter().enumerate().rev() {
         if let Some(step) = step.filter(|step| steps.is_some_and(|range| !range.contains(*step))) {
             reader.leave_out(step);
@@ -185,7 +203,7 @@ fn rollouts(
     if reader.num_groups() == 0 {
         return Err(reader.nothing(path));
     }
-    let mut groups = Groups { sampled: sampled(path), ..reader.end(outcome)? };
+    let mut groups = Groups { sampled: sampled(path), ..reader.end()? };
     let found = [groups.first_members, groups.sampled.screen_first];
     groups.first_members = found.into_iter().flatten().min();
     Ok(groups)

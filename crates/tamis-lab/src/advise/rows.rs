@@ -6,7 +6,6 @@ use std::path::Path;
 
 use crate::Fault;
 use crate::filter::{GroupLayout, Repeats, split_prompts};
-use crate::other_runs::Session;
 use crate::report::StepRange;
 use serde_json::{Map, Value};
 use tamis_core::fault::chain;
@@ -27,7 +26,7 @@ const COMPLETIONS: [&str; 4] = ["completion", "output", "response", "text"];
 const LISTS_OF_COMPLETIONS: [&str; 3] = ["completions", "outputs", "responses"];
 const TRUTHS: [&str; 6] = ["ground_truth", "gts", "reward_model.ground_truth", "answer", "gold", "solution"];
 const LENGTHS: [&str; 4] = ["num_tokens", "response_length", "completion_length", "length"];
-/// Numbers that are no scores.
+/// Numbers that are no scores, unless one is named as the outcome.
 const NO_SCORES: [&str; 25] = [
     "step",
     "global_step",
@@ -70,7 +69,8 @@ const COUNTED_ROWS: usize = 4096;
 
 /// Reads files, from the first to the last.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct Reader<'a> {
+    wanted: Outcome<'a>,
     groups: Groups,
     places: Numbers,
     prompts: Numbers,
@@ -82,8 +82,6 @@ pub(super) struct Reader {
     has_verdicts: bool,
     has_dropped: bool,
     named_metric: Option<String>,
-    /// Where the rollouts of a group stand among its members, of verl's dumps.
-    rollouts: HashMap<(usize, u64), usize>,
     /// The first row that cannot be read, in words.
     first_fault: Option<String>,
 }
@@ -97,7 +95,23 @@ pub(super) enum Outcome<'a> {
     Best { hint: &'static str },
 }
 
-impl Reader {
+impl Default for Outcome<'_> {
+    fn default() -> Self {
+        Self::Best { hint: "" }
+    }
+}
+
+impl Outcome<'_> {
+    fn is_named(self, column: &str) -> bool {
+        matches!(self, Self::Named(name) if name.strip_prefix("scores.").unwrap_or(name) == column)
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(wanted: Outcome<'a>) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
     pub(super) fn num_groups(&self) -> usize {
         self.groups.groups.len()
     }
@@ -215,9 +229,7 @@ impl Reader {
             row.get("turn_texts").and_then(Value::as_array).is_some_and(|turns| turns.len() > 1);
         let members = self.members(row, tokens);
         let prompt = key_of(row, &["prompt_id"]).or_else(|| text_key(row));
-        let by_column = Session::of(row)
-            .map(|session| session.group.to_owned())
-            .or_else(|| key_of(row, &GroupLayout::GROUP_COLUMNS));
+        let by_column = key_of(row, &GroupLayout::GROUP_COLUMNS);
         let is_by_text = by_column.is_none();
         let named = by_column.or_else(|| text_key(row));
         let is_whole = members.len() > 1 || lists_values(row);
@@ -237,7 +249,8 @@ impl Reader {
             let id = if is_by_text {
                 begins() + &first_words(row).map_or_else(String::new, |words| format!(" \"{words}\""))
             } else {
-                format!("group {id}")
+                // Each step numbers its groups anew.
+                step.map_or_else(String::new, |step| format!("step {step} ")) + &format!("group {id}")
             };
             self.groups.groups.push(Group { id, prompt, ..Group::default() });
         }
@@ -248,15 +261,7 @@ impl Reader {
             group.is_screened |= is_screened;
             let inclusion = row.get("inclusion").and_then(Value::as_f64);
             group.inclusion = group.inclusion.or(inclusion.filter(|q| *q > 0.0 && *q <= 1.0));
-            // Of several outputs of one rollout of verl's the last has its score.
-            let rollout = Session::of(row).map(|session| (place, session.rollout));
-            match (rollout.and_then(|rollout| self.rollouts.get(&rollout)), members.first()) {
-                (Some(known), Some(member)) if members.len() == 1 => group.members[*known] = member.clone(),
-                _ => {
-                    self.rollouts.extend(rollout.map(|rollout| (rollout, group.members.len())));
-                    group.members.extend(members);
-                }
-            }
+            group.members.extend(members);
         }
     }
 
@@ -267,7 +272,9 @@ impl Reader {
         for (name, value) in row {
             let is_score = match value {
                 Value::Number(_) | Value::Bool(_) => {
-                    !NO_SCORES.contains(&name.as_str()) || name == "metric_value"
+                    !NO_SCORES.contains(&name.as_str())
+                        || name == "metric_value"
+                        || self.wanted.is_named(name)
                 }
                 Value::Array(list) => {
                     let is_one = is_outcome_list(name, list);
@@ -294,7 +301,8 @@ impl Reader {
             .get("finish_reason")
             .and_then(Value::as_str)
             .map(|reason| reason == "length" || reason == "abort");
-        let tokens = LENGTHS.iter().find_map(|name| row.get(*name)?.as_u64()).or(tokens);
+        let lengths = LENGTHS.iter().filter(|name| !self.wanted.is_named(name));
+        let tokens = lengths.into_iter().find_map(|name| row.get(*name)?.as_u64()).or(tokens);
         let place = row.get("sample_index").and_then(Value::as_u64);
         (0..num_members)
             .map(|member| {
@@ -320,7 +328,7 @@ impl Reader {
     }
 
     /// What was read, with the outcome that was asked for, or the best that there is.
-    pub(super) fn end(mut self, wanted: Outcome<'_>) -> Result<Groups, Fault> {
+    pub(super) fn end(mut self) -> Result<Groups, Fault> {
         self.groups.groups.append(&mut self.cut);
         let has_any = |groups: &Groups, place: usize| {
             groups.groups.iter().flat_map(|group| Groups::values(group, place)).any(f64::is_finite)
@@ -331,7 +339,7 @@ impl Reader {
             self.scores.get(name).copied().filter(|place| has_any(&self.groups, *place))
         };
         let named = self.named_metric.clone();
-        let outcome = match wanted {
+        let outcome = match self.wanted {
             // The number that the run's filter looked at has no column of its own.
             Outcome::Named(name) => place_of(name)
                 .or_else(|| place_of("metric_value").filter(|_| named.as_deref() == Some(name)))

@@ -10,7 +10,7 @@ use tamis_data::rollouts::find_metric;
 
 use super::layout::GroupLayout;
 use crate::Fault;
-use crate::other_runs::{OtherRun, Session, prompt_column};
+use crate::other_runs::{self, OtherRun};
 use crate::repeats::{name_prompts, split_prompts};
 
 /// The metric of every trajectory and the group of every row.
@@ -61,24 +61,53 @@ impl RolloutColumns {
 /// Columns of the rows read so far, to say what there is instead of a column that there is not.
 const ROWS_LISTED: usize = 100;
 
-/// The files, with those of training in place of a folder that another trainer wrote, and what to know of
-/// them.
-pub(super) fn training_files(inputs: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<String>), Fault> {
-    let (mut files, mut notes) = (Vec::new(), Vec::new());
-    for input in inputs {
-        match OtherRun::find(input)?.filter(|_| input.is_dir()) {
-            Some(other) if other.steps().next().is_some() => {
-                files.extend(other.sources());
-                notes.extend(other.notes().iter().map(|note| format!("{}: {note}", input.display())));
-            }
-            Some(other) => return Err(other.no_rollouts()),
-            None => files.push(input.clone()),
-        }
-    }
-    Ok((files, notes))
+/// The group of a row, and which of its members it is; `None` if it holds several.
+type Place = (usize, Option<usize>);
+
+/// For each row its place.
+type GroupOfRow = Vec<Place>;
+
+/// The files to be filtered.
+#[derive(Debug, Default)]
+pub(super) struct Inputs {
+    pub(super) files: Vec<PathBuf>,
+    /// Runs of other trainers, each with the place of the first of its files.
+    runs: Vec<(usize, OtherRun)>,
 }
 
-pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutColumns, Fault> {
+impl Inputs {
+    /// The files that are named, with those of training in place of a folder that another trainer wrote.
+    pub(super) fn find(inputs: &[PathBuf]) -> Result<Self, Fault> {
+        let mut found = Self::default();
+        for input in inputs {
+            match OtherRun::find_rows(input)? {
+                Some(other) if other.steps().next().is_some() => {
+                    let first = found.files.len();
+                    found.files.extend(other.sources());
+                    found.runs.push((first, other));
+                }
+                Some(other) => return Err(other.no_rollouts()),
+                None => found.files.push(input.clone()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The run that begins with a file.
+    fn run_at(&self, file: usize) -> Option<&OtherRun> {
+        self.runs.iter().find(|(first, _)| *first == file).map(|(_, run)| run)
+    }
+
+    /// What to know of the runs of other trainers.
+    fn notes(&self) -> impl Iterator<Item = String> + '_ {
+        let of_run = |run: &OtherRun| -> Vec<String> {
+            run.notes().iter().map(|note| format!("{}: {note}", run.path().display())).collect()
+        };
+        self.runs.iter().flat_map(move |(_, run)| of_run(run))
+    }
+}
+
+pub(super) fn read(inputs: &Inputs, layout: &GroupLayout) -> Result<RolloutColumns, Fault> {
     let mut columns = RolloutColumns {
         metric: match layout {
             GroupLayout::Long { metric, .. } => metric.clone(),
@@ -89,20 +118,25 @@ pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutCo
         },
         ..RolloutColumns::default()
     };
-    if inputs.is_empty() {
+    if inputs.files.is_empty() {
         return Err(Fault::usage("no rollout file was given"));
     }
-    for file in inputs {
+    for (place, file) in inputs.files.iter().enumerate() {
+        // Read with the run that it is of.
+        if place < columns.rows.len() {
+            continue;
+        }
         let mut seen = BTreeSet::new();
         let rows = match layout {
-            GroupLayout::Long { group_by, metric } if group_by.is_empty() && holds_lists(file, metric)? => {
-                lists(file, metric, &mut columns.groups, &mut seen)?
-            }
-            GroupLayout::Long { group_by, metric } => {
-                let (rows, warnings) = long(file, group_by, metric, &mut columns.groups, &mut seen)?;
-                columns.warnings.extend(warnings);
-                rows
-            }
+            GroupLayout::Long { group_by, metric } if group_by.is_empty() => match inputs.run_at(place) {
+                Some(run) => {
+                    of_another(run, metric, &mut columns)?;
+                    continue;
+                }
+                None if holds_lists(file, metric)? => lists(file, metric, &mut columns.groups, &mut seen)?,
+                None => long(file, group_by, metric, &mut columns, &mut seen)?,
+            },
+            GroupLayout::Long { group_by, metric } => long(file, group_by, metric, &mut columns, &mut seen)?,
             GroupLayout::Wide { metrics } => wide(file, metrics, &mut columns.groups, &mut seen)?,
         };
         if rows.is_empty() {
@@ -114,11 +148,72 @@ pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutCo
         };
         let absent: Vec<String> = asked.iter().filter(|metric| !seen.contains(*metric)).cloned().collect();
         if !absent.is_empty() {
-            return Err(missing(file, &absent, &[], true));
+            return Err(missing(file, &listed(file), &absent, &[], true));
         }
         columns.rows.push(rows);
     }
+    columns.warnings.splice(..0, inputs.notes());
     Ok(columns)
+}
+
+/// The files of a run of another trainer, in the groups that every command reads there.
+fn of_another(run: &OtherRun, metric: &String, columns: &mut RolloutColumns) -> Result<(), Fault> {
+    let files = run.sources();
+    let mut rows: Vec<Vec<Option<Place>>> = vec![Vec::new(); files.len()];
+    let mut names = BTreeSet::new();
+    let mut has_metric = false;
+    for step in run.steps() {
+        let read = run.trajectories(step)?;
+        let first = columns.groups.len();
+        for (row, places) in read.rows.iter().zip(&read.places) {
+            let value = other_runs::number(row, metric);
+            has_metric |= value.is_some();
+            names.extend(row.scores.keys().cloned());
+            names.extend(Some("reward".to_owned()).filter(|_| !row.reward.is_nan()));
+            let group = first + row.group as usize;
+            if columns.groups.len() <= group {
+                columns.groups.resize_with(group + 1, Vec::new);
+            }
+            let member = columns.groups[group].len();
+            columns.groups[group].push(value.unwrap_or(f64::NAN));
+            for &(file, place) in places {
+                let (of_file, place) = (&mut rows[file], place as usize);
+                if of_file.len() <= place {
+                    of_file.resize(place + 1, None);
+                }
+                match &mut of_file[place] {
+                    none @ None => *none = Some((group, Some(member))),
+                    // A row with several members of a group is kept or dropped as a whole.
+                    Some((known, member)) if *known == group => *member = None,
+                    Some(_) => {
+                        let (place, file) = (place + 1, files[file].display());
+                        let message = format!("row {place} of {file} has trajectories of several groups");
+                        return Err(Fault::usage(message).with_hint(
+                            "`filter` copies whole rows: it cannot keep one group of such a row and drop another",
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    if !has_metric {
+        let names: Vec<String> = names.into_iter().collect();
+        let fault = missing(run.path(), &names, std::slice::from_ref(metric), &[], true);
+        let note = run.notes().pop().filter(|_| other_runs::is_total(metric));
+        return Err(match note {
+            Some(note) => fault.with_hint(note),
+            None => fault,
+        });
+    }
+    for (file, rows) in files.iter().zip(rows) {
+        let whole: Option<Vec<_>> = rows.iter().copied().collect();
+        columns.rows.push(whole.ok_or_else(|| {
+            let row = rows.iter().position(Option::is_none).unwrap_or(0) + 1;
+            Fault::failed(format!("row {row} of {} is of no group", file.display()))
+                .with_hint("it may be half written: take it out, or wait until the run has written it")
+        })?);
+    }
+    Ok(())
 }
 
 /// The columns of the first rows of a file, nested ones by their path.
@@ -156,9 +251,14 @@ fn nearest(columns: &[String], column: &str) -> Option<String> {
 }
 
 /// The error of metrics that no row has, and of group columns that the first row does not have.
-fn missing(file: &Path, metrics: &[String], groups: &[String], has_any_group: bool) -> Fault {
-    let columns = listed(file);
-    let absent = |role: &str, column: &String| match nearest(&columns, column) {
+fn missing(
+    file: &Path,
+    columns: &[String],
+    metrics: &[String],
+    groups: &[String],
+    has_any_group: bool,
+) -> Fault {
+    let absent = |role: &str, column: &String| match nearest(columns, column) {
         Some(name) => format!("no {role} column `{column}` (did you mean `{name}`?)"),
         None => format!("no {role} column `{column}`"),
     };
@@ -168,7 +268,7 @@ fn missing(file: &Path, metrics: &[String], groups: &[String], has_any_group: bo
         let known = list_names(&GroupLayout::GROUP_COLUMNS);
         all.push(format!("no column that is known to name the group ({known})"));
     }
-    let (file, there) = (file.display(), list_names(&columns));
+    let (file, there) = (file.display(), list_names(columns));
     let fault = Fault::usage(format!("{file} has {}; it has {there}", all.join(" and ")));
     if has_any_group {
         return fault;
@@ -196,7 +296,7 @@ fn no_group(file: &Path, first: &DataRecord, groups: &[String], metric: &String,
     let has_metric = metric_value(&first.values, metric).is_some()
         || rest.map_while(Result::ok).any(|record| metric_value(&record.values, metric).is_some());
     let metrics = if has_metric { &[] } else { std::slice::from_ref(metric) };
-    missing(file, metrics, groups, !groups.is_empty())
+    missing(file, &listed(file), metrics, groups, !groups.is_empty())
 }
 
 /// Opens a file with the columns that name groups and hold metrics.
@@ -216,41 +316,28 @@ fn open(file: &Path, groups: &[String], metrics: &[String]) -> Result<Records, R
         groups.iter().chain(metrics).any(leads_to)
             || metrics.iter().any(is_score)
             || OF_OURS.contains(&column.name)
-            || groups.is_empty()
-                && (GroupLayout::GROUP_COLUMNS.contains(&column.name) || is_of_other(column.name))
+            || groups.is_empty() && GroupLayout::GROUP_COLUMNS.contains(&column.name)
             || column.name == "loss_mask" && metrics.iter().any(|metric| metric == "length")
     })
 }
 
-/// Whether a column is one by which a table of another trainer is known.
-fn is_of_other(column: &str) -> bool {
-    ["step", "prompt", "completion", "advantage"].contains(&column)
-}
-
-/// For each row its group, and its place in the values of the group where it has one.
-type GroupOfRow = Vec<(usize, Option<usize>)>;
-
-/// One row a trajectory: the group of each row, and what a person should know about the ids.
+/// One row a trajectory: the group of each row.
 fn long(
     file: &Path,
     group_by: &[String],
     metric: &String,
-    groups: &mut Vec<Vec<f64>>,
+    read: &mut RolloutColumns,
     seen: &mut BTreeSet<String>,
-) -> Result<(GroupOfRow, Vec<String>), Fault> {
+) -> Result<GroupOfRow, Fault> {
     let mut rows = Vec::new();
     let mut spellings: BTreeMap<String, Spellings> = BTreeMap::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();
-    let mut rollouts: HashMap<(usize, u64), usize> = HashMap::new();
     let mut inferred: Vec<String> = Vec::new();
     let mut records = open(file, group_by, std::slice::from_ref(metric))?;
     while let Some(record) = records.next() {
         let record = record?;
         if group_by.is_empty() && inferred.is_empty() {
-            let known =
-                GroupLayout::GROUP_COLUMNS.into_iter().find(|name| lookup(&record.values, name).is_some());
-            // Tables of TRL, and dumps of verl's older trainers, name no group.
-            match known.or_else(|| prompt_column(&record.values)) {
+            match GroupLayout::GROUP_COLUMNS.into_iter().find(|name| lookup(&record.values, name).is_some()) {
                 Some(name) => inferred.push(name.to_owned()),
                 None => return Err(no_group(file, &record, &[], metric, records)),
             }
@@ -263,7 +350,7 @@ fn long(
                 return Err(no_group(file, &record, &absent, metric, records));
             }
         }
-        let (mut key, mut rollout) = (String::new(), None);
+        let mut key = String::new();
         for column in columns {
             match lookup(&record.values, column) {
                 None | Some(Value::Null) => {
@@ -285,12 +372,7 @@ fn long(
                         Some(known) => known.note(value),
                         None => spellings.entry(column.clone()).or_default().note(value),
                     }
-                    let session = Session::of(&record.values).filter(|_| column == "uid");
-                    match session {
-                        Some(session) => key.push_str(session.group),
-                        None => key.push_str(&value.to_string()),
-                    }
-                    rollout = session.map(|session| session.rollout);
+                    key.push_str(&value.to_string());
                 }
             }
             key.push('\n');
@@ -298,33 +380,27 @@ fn long(
         let value = number(&record, metric, seen)?;
         let next = by_key.len();
         let group = *by_key.entry(key).or_insert(next);
-        // Of several outputs of one rollout of verl's the last has its score.
-        let first = rollout.map(|rollout| *rollouts.entry((group, rollout)).or_insert(rows.len()));
-        rows.push((group, value, first.filter(|first| *first < rows.len())));
+        rows.push((group, value));
     }
-    let mut warnings: Vec<String> =
-        spellings.iter().filter_map(|(column, spellings)| spellings.warning(file, column)).collect();
-    let mut keys: Vec<usize> = rows.iter().map(|(key, ..)| *key).collect();
+    read.warnings.extend(spellings.iter().filter_map(|(column, spellings)| spellings.warning(file, column)));
+    let mut keys: Vec<usize> = rows.iter().map(|(key, _)| *key).collect();
     let columns = if group_by.is_empty() { &inferred } else { group_by };
     if name_prompts(columns) {
         let warning = split_prompts(&mut keys).warning(&columns.join("`, `"));
-        warnings.extend(warning.map(|warning| format!("{}: {warning}", file.display())));
+        read.warnings.extend(warning.map(|warning| format!("{}: {warning}", file.display())));
     }
+    let groups = &mut read.groups;
     let first = groups.len();
     let mut of_rows: GroupOfRow = Vec::with_capacity(rows.len());
-    for (key, (_, value, same_as)) in keys.into_iter().zip(rows) {
+    for (key, (_, value)) in keys.into_iter().zip(rows) {
         let group = first + key;
         if groups.len() <= group {
             groups.resize_with(group + 1, Vec::new);
         }
-        let member = same_as.and_then(|row| of_rows[row].1);
-        match member.and_then(|member| groups[group].get_mut(member)) {
-            Some(known) => *known = value,
-            None => groups[group].push(value),
-        }
-        of_rows.push((group, member.or(Some(groups[group].len() - 1))));
+        of_rows.push((group, Some(groups[group].len())));
+        groups[group].push(value);
     }
-    Ok((of_rows, warnings))
+    Ok(of_rows)
 }
 
 /// Spellings of the ids in one column: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.

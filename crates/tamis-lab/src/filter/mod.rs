@@ -81,10 +81,10 @@ fn unread_hint(error: &RecordError) -> Option<String> {
 fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
     let filter = options.filter;
     filter.check()?;
-    let (inputs, notes) = columns::training_files(&options.inputs)?;
-    check_outputs(options, &inputs)?;
-    let mut columns = columns::read(&inputs, &options.layout)?;
-    columns.warnings.splice(..0, notes);
+    let found = columns::Inputs::find(&options.inputs)?;
+    let inputs = &found.files;
+    check_outputs(options, inputs)?;
+    let columns = columns::read(&found, &options.layout)?;
     if let Some(file) = columns.file_of_whole_groups().filter(|_| filter.chooses_members()) {
         let message = format!(
             "the {} filter chooses among the members of a group, but a row of {} holds a whole group",
@@ -115,7 +115,7 @@ fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
             };
             // A link stays one: the file that it leads to is replaced.
             let behind = target.is_symlink().then(|| target.canonicalize().ok()).flatten();
-            let copied = copy_rows(&inputs, choose, behind.as_ref().unwrap_or(target))?;
+            let copied = copy_rows(inputs, choose, behind.as_ref().unwrap_or(target))?;
             copies.push((target.clone(), copied.num_kept));
         }
     }

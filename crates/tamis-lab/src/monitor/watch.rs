@@ -5,7 +5,6 @@ use std::time::SystemTime;
 
 use tamis_run::directory::{CONFIG, METRICS, RUN_LOG, held_by};
 
-use super::format::LogFormat;
 use super::reading::Reading;
 use super::summary::{Source, WatchedRun};
 use super::tail::{Change, Tail};
@@ -190,8 +189,8 @@ impl Watch {
         };
         let mut run = WatchedRun::of(&source, &self.main.reading, self.log.as_ref().map(|log| &log.reading));
         if let Some(other) = &self.other {
-            run.formats = vec![if other.system() == "TRL" { LogFormat::Trl } else { LogFormat::Verl }];
-            run.notes.extend(other.notes().iter().cloned());
+            run.formats = vec![other.format()];
+            run.notes.extend(other.notes());
         }
         run
     }

@@ -1,4 +1,4 @@
-//! Over what TRL 1.16 and verl 0.9.1 wrote (tests/other_runs/make.py).
+//! Over what TRL 1.16, verl 0.9.1 and verifiers 0.4.0 and 0.3.1 wrote (tests/other_runs/make.py).
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 use tamis_data::columns::Columns;
 
 use super::*;
-use crate::advise::{Plan, read};
+use crate::advise::{Plan, read, read_with_notes};
 use crate::filter::{FilterOptions, GroupLayout, filter_file};
 use crate::monitor::summary::RunState;
 use crate::monitor::{LogFormat, Watch};
@@ -80,7 +80,7 @@ fn rows_under_several_steps_count_once_and_evaluations_not_at_all() {
     for alone in ["trl/checkpoint-6", "trl/checkpoint-6/trainer_state.json"] {
         let run = found(&made(alone));
         assert_eq!(run.steps().count(), 0);
-        let note = run.notes().last().unwrap();
+        let note = run.notes().pop().unwrap();
         assert!(note.starts_with("its completions are in the folder around it"), "{note}");
     }
 }
@@ -170,7 +170,7 @@ fn messages_are_text_and_logged_columns_are_no_scores() {
     assert!(shown.contains("reward ") && shown.contains("exact ") && shown.contains("first "), "{shown}");
     let refused = rollouts::read(&RolloutQuery { step: Some(3), ..query(made("trl-chat")) }).unwrap_err();
     assert!(refused.to_string().ends_with("there are those of steps 1 to 2, 4 to 5"), "{refused}");
-    // A single file is shown as it is.
+    // A single file too.
     let file = made("trl-chat/completions/completions_00001.parquet");
     let shown = rollouts::read(&RolloutQuery { step: None, group: None, ..query(file) }).unwrap().to_string();
     assert!(shown.contains("  prompt      user: q0"), "{shown}");
@@ -382,4 +382,301 @@ fn what_is_no_run_of_another_trainer() {
     let ours = copy("trl");
     fs::write(ours.path().join(METRICS), "{\"step\": 1}\n").unwrap();
     assert!(OtherRun::find(ours.path()).unwrap().is_none());
+}
+
+fn advice(path: &Path, metric: Option<&str>) -> (String, Vec<String>) {
+    let (evidence, notes) = read_with_notes(path, None, metric, &Plan::default()).unwrap();
+    (crate::advise::advise("x", &evidence, &Plan::default()).to_string(), notes)
+}
+
+#[test]
+fn a_reward_function_may_be_called_as_a_column_that_is_no_score() {
+    let (told, _) = advice(&made("trl"), Some("length"));
+    assert!(told.contains("12 groups"), "{told}");
+    // Its own file as well, and a JSON file of any program.
+    let file = made("trl/completions/completions_00001.parquet");
+    assert!(advice(&file, Some("scores.length")).0.contains("6 groups"));
+    let folder = tempfile::tempdir().unwrap();
+    let rows = folder.path().join("rows.jsonl");
+    let row = |group: u64, rank: u64| json!({"group": group, "rank": rank, "score": 1}).to_string() + "\n";
+    fs::write(&rows, (0..8).map(|place| row(place / 2, place % 2)).collect::<String>()).unwrap();
+    assert!(advice(&rows, Some("rank")).0.contains("100.0%"), "{}", advice(&rows, Some("rank")).0);
+}
+
+#[test]
+fn filter_knows_the_reward_that_the_others_know() {
+    let sum = filtered(vec![made("trl")], "reward", None);
+    let json = serde_json::to_value(&sum).unwrap();
+    let rewards: Vec<f64> =
+        [1, 4].iter().flat_map(|step| numbers(&found(&made("trl")), *step, "reward")).collect();
+    let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+    assert!((json["mean_metric"].as_f64().unwrap() - mean).abs() < 1e-12, "{json}");
+    // verl's total has two names.
+    for name in ["reward", "score"] {
+        let json = serde_json::to_value(filtered(vec![made("verl/1.jsonl")], name, None)).unwrap();
+        assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(3), Some(1)), "{json}");
+        assert!(advice(&made("verl"), Some(name)).0.contains("6 groups"), "{name}");
+    }
+    // Nothing says how the scores of a single file add up.
+    let file = made("trl/completions/completions_00001.parquet");
+    let layout = GroupLayout::Long { group_by: Vec::new(), metric: "reward".to_owned() };
+    let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
+    let options = FilterOptions {
+        inputs: vec![file],
+        layout,
+        filter,
+        scale: None,
+        kept: None,
+        dropped: None,
+        overwrite: false,
+    };
+    let refused = filter_file(&options).unwrap_err().to_string();
+    assert!(refused.ends_with("has no metric column `reward`; it has `exact`, `length`"), "{refused}");
+}
+
+#[test]
+fn a_score_of_verl_that_is_no_number_is_unscored_for_filter_too() {
+    let folder = copy("verl");
+    let first = folder.path().join("1.jsonl");
+    let text = fs::read_to_string(&first).unwrap().replacen("\"score\": 1.0", "\"score\": NaN", 1);
+    fs::write(&first, &text).unwrap();
+    for input in [first, folder.path().to_owned()] {
+        let kept = tempfile::tempdir().unwrap();
+        let kept = kept.path().join("kept.jsonl");
+        let json = serde_json::to_value(filtered(vec![input], "score", Some(kept.clone()))).unwrap();
+        assert_eq!(json["num_unscored_trajectories"], 1, "{json}");
+        let kept = fs::read_to_string(kept).unwrap();
+        assert!(kept.lines().count() >= 3 && kept.lines().take(3).all(|row| text.contains(row)), "{kept}");
+    }
+}
+
+#[test]
+fn a_uid_that_looks_like_the_key_of_a_row_names_a_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("1.jsonl");
+    let write = |rows: &[(&str, &str)]| {
+        let row = |(uid, input): &(&str, &str)| {
+            json!({"uid": uid, "input": input, "output": "x", "score": 1, "step": 1}).to_string() + "\n"
+        };
+        fs::write(&file, rows.iter().map(row).collect::<String>()).unwrap();
+        let run = found(folder.path());
+        numbers(&run, 1, "group_id")
+    };
+    // Two rows of each of two groups, and one row of each of three prompts.
+    assert_eq!(
+        write(&[("math_0_3", "a"), ("math_0_4", "b"), ("math_0_3", "a"), ("math_0_4", "b")]),
+        [0.0, 1.0, 0.0, 1.0]
+    );
+    assert_eq!(write(&[("math_0_3", "a"), ("math_0_4", "b"), ("code_0_4", "c")]), [0.0, 1.0, 2.0]);
+    // Keys: of one prompt; of two that an environment drew, under a UUID; of outputs in any order.
+    assert_eq!(write(&[("m_0_0", "a"), ("m_1_0", "a"), ("n_0_0", "b")]), [0.0, 0.0, 1.0]);
+    let uuid = "7d444840-9dc0-11d1-b245-5ffdce74fad2";
+    let keys = [0, 1].map(|rollout| format!("{uuid}_{rollout}_0"));
+    assert_eq!(write(&[(&keys[0], "a"), (&keys[1], "b")]), [0.0, 0.0]);
+    assert_eq!(write(&[("m_0_0", "a"), ("m_1_0", "b")]), [0.0, 1.0], "without one they are two groups");
+    assert_eq!(write(&[("m_0_1", "a then c"), ("m_0_0", "a"), ("m_1_0", "a")]), [0.0, 0.0]);
+    let shown = rollouts::read(&RolloutQuery {
+        source: folder.path().to_owned(),
+        step: None,
+        verdict: None,
+        group: None,
+        prompt: None,
+        limit: 9,
+    });
+    let shown = shown.unwrap();
+    assert_eq!(shown.rows.iter().map(|row| row["prompt"].as_str().unwrap()).collect::<Vec<_>>(), ["a", "a"]);
+}
+
+#[test]
+fn rows_of_one_prompt_that_cannot_be_cut_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for (step, inputs) in [(1, "aabbb"), (2, "aabbbb"), (3, "aabb")] {
+        let row =
+            |input: char| json!({"input": input, "output": "x", "score": 1, "step": step}).to_string() + "\n";
+        fs::write(folder.path().join(format!("{step}.jsonl")), inputs.chars().map(row).collect::<String>())
+            .unwrap();
+    }
+    let told =
+        "1 of its files: prompts have 2 to 3 rows there, so a prompt that came more than once is one group";
+    let has_it = |notes: &[String]| notes.iter().filter(|note| note.contains(told)).count();
+    assert_eq!(has_it(&advice(folder.path(), None).1), 1);
+    assert_eq!(has_it(&filtered(vec![folder.path().to_owned()], "score", None).warnings), 1);
+    assert_eq!(has_it(&Watch::open(folder.path()).unwrap().summary().notes), 1);
+    let options = crate::report::PageOptions {
+        runs: vec![folder.path().to_owned()],
+        steps: crate::report::StepRange::ALL,
+        num_samples: None,
+        title: None,
+    };
+    let page = crate::report::page(&options).unwrap();
+    assert_eq!(has_it(&page.notes.into_iter().map(|(_, note)| note).collect::<Vec<_>>()), 1);
+    // `rollouts` reads one step.
+    for (step, number) in [(1, 1), (2, 0)] {
+        let query = RolloutQuery {
+            source: folder.path().to_owned(),
+            step: Some(step),
+            verdict: None,
+            group: None,
+            prompt: None,
+            limit: 1,
+        };
+        assert_eq!(has_it(&rollouts::read(&query).unwrap().notes), number);
+    }
+}
+
+#[test]
+fn a_single_file_of_several_steps_keeps_them_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("all.jsonl");
+    let row = |step: u64, score: u64| {
+        json!({"input": "a", "output": "x", "score": score, "step": step}).to_string() + "\n"
+    };
+    fs::write(&file, [row(3, 0), row(3, 1), row(7, 0), row(7, 0)].concat()).unwrap();
+    let json = serde_json::to_value(filtered(vec![file.clone()], "score", None)).unwrap();
+    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(2), Some(1)), "{json}");
+    let range = "7".parse().unwrap();
+    let groups = read(&file, Some(range), None, &Plan::default()).unwrap();
+    let told = crate::advise::advise("x", &groups, &Plan::default()).to_string();
+    assert!(told.contains("1 group of 2"), "{told}");
+}
+
+#[test]
+fn an_evaluation_of_verifiers() {
+    for (name, file, members) in [
+        ("verifiers", "traces.jsonl", [0, 1, 0, 0, 1, 1]),
+        ("verifiers-results", "results.jsonl", [0, 0, 0, 1, 1, 1]),
+    ] {
+        for path in [made(name), made(name).join(file)] {
+            let run = found(&path);
+            assert_eq!((run.system(), run.steps().collect::<Vec<_>>()), ("verifiers", vec![1]));
+            assert_eq!(run.notes(), ["an evaluation has no steps: all of it is shown as step 1"]);
+            assert_eq!(numbers(&run, 1, "group_id"), members.map(f64::from), "a task's rollouts are a group");
+            // 1 * exact + 0.1 * brief; the last rollout failed.
+            let rewards = numbers(&run, 1, "reward");
+            assert!((rewards[0] - 1.05).abs() < 1e-12 && rewards[5].is_nan(), "{rewards:?}");
+            assert_eq!(numbers(&run, 1, "exact").iter().filter(|score| **score > 0.5).count(), 2);
+            assert_eq!(numbers(&run, 1, "brief")[..2], [0.5, 0.5]);
+            assert!(numbers(&run, 1, "num_tokens")[0] >= 2.0);
+            let view = rollouts::read(&RolloutQuery {
+                source: path,
+                step: None,
+                verdict: Some("failed".to_owned()),
+                group: Some(1),
+                prompt: None,
+                limit: 2,
+            });
+            let view = view.unwrap();
+            assert_eq!((view.num_trajectories, view.num_matching), (6, 1));
+            assert_eq!(view.verdicts, [("finished".to_owned(), 5), ("failed".to_owned(), 1)]);
+        }
+    }
+    // Turns of tools are shown, the judge's trace is none of the policy's, and an end by length is told.
+    let view = rollouts::read(&RolloutQuery {
+        source: made("verifiers"),
+        step: None,
+        verdict: None,
+        group: Some(0),
+        prompt: None,
+        limit: 9,
+    });
+    let view = view.unwrap();
+    let of = |row: usize, column: &str| view.rows[row][column].as_str().unwrap().to_owned();
+    assert_eq!(of(0, "prompt"), "system: Add.\nuser: 0 + 1?");
+    assert_eq!(
+        (of(0, "completion"), of(0, "ground_truth"), of(0, "finish_reason")),
+        ("1".to_owned(), "1".to_owned(), "stop".to_owned())
+    );
+    assert_eq!(of(1, "completion"), "assistant: I count.\ntool: on fingers\nassistant: 0");
+    assert_eq!(of(2, "finish_reason"), "length");
+    // Two groups, one of which is kept: three of the lines, as they were.
+    let kept = tempfile::tempdir().unwrap();
+    let file = kept.path().join("kept.jsonl");
+    let json = serde_json::to_value(filtered(vec![made("verifiers")], "exact", Some(file.clone()))).unwrap();
+    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(2), Some(1)), "{json}");
+    assert_eq!(json["num_unscored_trajectories"], 1, "{json}");
+    let whole = fs::read_to_string(made("verifiers/traces.jsonl")).unwrap();
+    let rows = fs::read_to_string(&file).unwrap();
+    assert_eq!(rows.lines().collect::<Vec<_>>(), [0, 2, 3].map(|line| whole.lines().nth(line).unwrap()));
+    let told = advice(&made("verifiers"), None).0;
+    assert!(told.contains("2 groups"), "{told}");
+    let watched = Watch::open(&made("verifiers")).unwrap().summary();
+    assert_eq!((watched.step, watched.formats), (Some(1), vec![LogFormat::Verifiers]));
+}
+
+#[test]
+fn groups_of_prime_rl_end_in_a_step_and_may_begin_in_an_earlier_one() {
+    for path in [made("prime-rl"), made("prime-rl/rollouts")] {
+        let run = found(&path);
+        assert_eq!((run.system(), run.steps().collect::<Vec<_>>()), ("prime-rl", vec![1, 2, 3]));
+        assert_eq!(run.notes()[1], "step 3 is not done: its groups may lack rollouts");
+        assert_eq!(numbers(&run, 1, "group_id"), [0.0, 0.0]);
+        assert_eq!(numbers(&run, 2, "group_id"), [0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(numbers(&run, 2, "exact"), [1.0, 0.0, 0.0, 0.0]);
+        // Prompts keep their number over steps: groups a and c are of one task.
+        assert_eq!(numbers(&run, 1, "prompt_id"), numbers(&run, 2, "prompt_id")[2..]);
+    }
+    let kept = tempfile::tempdir().unwrap();
+    let file = kept.path().join("kept.jsonl");
+    let json = serde_json::to_value(filtered(vec![made("prime-rl")], "reward", Some(file.clone()))).unwrap();
+    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(4), Some(2)), "{json}");
+    let rows = fs::read_to_string(&file).unwrap();
+    // The group that is not done has one rollout, in which nothing differs and nothing can.
+    let of = |group: &str| rows.lines().filter(|row| row.contains(group)).count();
+    assert_eq!((of("group-b"), of("group-d"), rows.lines().count()), (2, 1, 3));
+    // Its own figures of steps that it logged, those of the rows of the others.
+    let watched = Watch::open(&made("prime-rl")).unwrap().summary();
+    assert_eq!((watched.step, watched.formats), (Some(3), vec![LogFormat::PrimeRl]));
+    let mut run = found(&made("prime-rl"));
+    run.make_metrics().unwrap();
+    let metrics = fs::read_to_string(run.folder().join(METRICS)).unwrap();
+    let rows: Vec<Value> = metrics.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    assert_eq!(
+        (&rows[0]["all/critic/score/mean"], &rows[0]["entropy/all/mean"]),
+        (&json!(1.05), &json!(0.5))
+    );
+    assert_eq!(rows[1]["all/frac_reward_zero_std"], 0.5);
+    let (told, _) = advice(&made("prime-rl"), Some("exact"));
+    assert!(told.contains("4 groups"), "{told}");
+}
+
+#[test]
+fn traces_of_other_versions_and_half_written_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let step = folder.path().join("rollouts/step_5/train/all");
+    fs::create_dir_all(&step).unwrap();
+    // Single traces with a group of their own, as prime-rl saved them first; scores may be bare numbers.
+    let episode = fs::read_to_string(made("verifiers/traces.jsonl")).unwrap();
+    let episode: Value = serde_json::from_str(episode.lines().nth(2).unwrap()).unwrap();
+    let mut trace = episode["traces"][0].clone();
+    trace["group_id"] = "g".into();
+    trace["rewards"] = json!({"exact": 0.25, "none": null});
+    let whole = trace.to_string() + "\n";
+    fs::write(step.join("traces.jsonl"), format!("{whole}\n{whole}{}", &whole[..40])).unwrap();
+    let run = found(folder.path());
+    assert_eq!(numbers(&run, 5, "reward"), [0.25, 0.25]);
+    assert_eq!(numbers(&run, 5, "group_id"), [0.0, 0.0]);
+    // A half written line is no row to be copied.
+    let layout = GroupLayout::Long { group_by: Vec::new(), metric: "exact".to_owned() };
+    let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
+    let inputs = vec![folder.path().to_owned()];
+    let kept = Some(folder.path().join("kept.jsonl"));
+    let options = FilterOptions { inputs, layout, filter, scale: None, kept, dropped: None, overwrite: true };
+    assert_eq!(filter_file(&options).unwrap().num_prompts, 1);
+    // In the middle of a file it is an error.
+    fs::write(step.join("traces.jsonl"), format!("{}\n{whole}", &whole[..40])).unwrap();
+    let refused = found(folder.path()).rollouts(5).unwrap_err().to_string();
+    assert!(refused.contains("traces.jsonl, line 1: no JSON object"), "{refused}");
+    // Two agents that are trained are two groups, which one line cannot be copied into.
+    let mut both = episode;
+    let mut other = both["traces"][0].clone();
+    other["agent"]["name"] = "solver".into();
+    both["traces"].as_array_mut().unwrap().push(other);
+    fs::write(step.join("traces.jsonl"), both.to_string() + "\n").unwrap();
+    assert_eq!(numbers(&found(folder.path()), 5, "group_id"), [0.0, 1.0]);
+    let refused = filter_file(&options).unwrap_err().to_string();
+    assert!(refused.ends_with("traces.jsonl has trajectories of several groups"), "{refused}");
+    // A result of another command is none.
+    fs::remove_dir_all(folder.path().join("rollouts")).unwrap();
+    fs::write(folder.path().join("results.jsonl"), "{\"task\": 1, \"valid\": true}\n").unwrap();
+    assert!(OtherRun::find(folder.path()).unwrap().is_none());
 }

@@ -14,13 +14,15 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value};
 use tamis_core::fault::chain;
 use tamis_data::dumped::DumpedRow;
-use tamis_data::records::Records;
+use tamis_data::records::{FileFormat, Records};
 use tamis_run::metrics::catalogue::aliases;
 
-use super::{Found, SourceFile, Stamp, count_members, entries, prompt_number, stamp, text_of};
+use super::{
+    Found, SourceFile, Stamp, Trajectories, entries, names_group, prompt_number, put_into_groups, stamp,
+    step_of_row, text_of,
+};
 use crate::Fault;
 use crate::compare::series::read_object;
-use crate::repeats::split_prompts;
 
 pub(super) const NAME: &str = "TRL";
 const STATE: &str = "trainer_state.json";
@@ -32,9 +34,20 @@ const APART: Duration = Duration::from_secs(60);
 /// Columns beside those of reward functions and of `log_extra`.
 const FIXED: [&str; 4] = ["step", "prompt", "completion", "advantage"];
 
-/// Whether a row has the columns of TRL's tables.
-pub(super) fn is_row(row: &Map<String, Value>) -> bool {
-    FIXED.iter().all(|column| row.contains_key(*column))
+/// Whether a row has the columns of TRL's tables, and none of ours beside them.
+fn is_row(row: &Map<String, Value>) -> bool {
+    FIXED.iter().all(|column| row.contains_key(*column)) && !names_group(row)
+}
+
+/// A single table of completions.
+pub(super) fn look_at_table(path: &Path) -> Option<Found> {
+    let is_parquet = FileFormat::of(path).is_ok_and(|format| format == FileFormat::Parquet);
+    let first = is_parquet.then(|| Records::open(path).ok()?.next()?.ok()).flatten()?.values;
+    let file =
+        SourceFile { step: step_of_row(&first, step_of_file(path).unwrap_or(0)), path: path.to_owned() };
+    let is_plain_sum = score_names(path).is_ok_and(|names| names.len() == 1);
+    let files = vec![file];
+    is_row(&first).then(|| Found { system: NAME, files, is_plain_sum, ..Found::default() })
 }
 
 /// What `trainer_state.json` says.
@@ -378,13 +391,13 @@ fn score_names(path: &Path) -> Result<Vec<String>, Fault> {
 /// The trajectories of a file. A group is the rows of one prompt; a prompt that came twice is cut into groups
 /// of one size.
 pub(super) fn rows(
-    path: &Path,
-    step: u64,
+    file: &SourceFile,
+    place: usize,
     rewards: Option<&[String]>,
     is_plain_sum: bool,
-) -> Result<Vec<DumpedRow>, Fault> {
+) -> Result<Trajectories, Fault> {
     let mut rows = Vec::new();
-    for record in Records::open(path)? {
+    for record in Records::open(&file.path)? {
         let record = record?;
         let text = |column: &str| {
             record.values.get(column).and_then(text_of).ok_or_else(|| {
@@ -394,11 +407,12 @@ pub(super) fn rows(
         };
         let (prompt, completion) = (text("prompt")?, text("completion")?);
         let mut row = DumpedRow {
-            step,
+            step: step_of_row(&record.values, file.step),
             prompt_id: prompt_number(&prompt),
             prompt,
             completion,
             reward: f64::NAN,
+            verdict: "trained",
             advantage: record.values.get("advantage").and_then(Value::as_f64),
             ..DumpedRow::default()
         };
@@ -418,11 +432,8 @@ pub(super) fn rows(
         }
         rows.push(row);
     }
-    let mut groups = super::numbered(rows.iter().map(|row| row.prompt.clone()));
-    split_prompts(&mut groups);
-    for (row, group) in rows.iter_mut().zip(groups) {
-        row.group = group as u64;
-    }
-    count_members(&mut rows);
-    Ok(rows)
+    let names = rows.iter().map(|row| row.prompt.clone()).collect();
+    let repeats = put_into_groups(&mut rows, names, true);
+    let places = (0..rows.len()).map(|row| vec![(place, row as u64)]).collect();
+    Ok(Trajectories { rows, places, repeats })
 }

@@ -4,55 +4,95 @@
 //! rollout of an agent may have several outputs, of which the last bears the score. The older trainers write
 //! no id.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use tamis_data::dumped::DumpedRow;
 
-use super::{Found, SourceFile, Stamp, count_members, entries, numbered, prompt_number, stamp};
+use super::{
+    Found, SourceFile, Stamp, Trajectories, entries, names_group, prompt_number, put_into_groups, stamp,
+    step_of_row,
+};
 use crate::Fault;
 use crate::compare::series::{read_number, read_object};
-use crate::repeats::split_prompts;
 
-const NAME: &str = "verl";
+pub(super) const NAME: &str = "verl";
 /// Columns of every dump.
 const FIXED: [&str; 5] = ["input", "output", "gts", "score", "step"];
 
 /// Whether a row has the columns of verl's dumps.
-pub(super) fn is_row(row: &Map<String, Value>) -> bool {
+fn is_row(row: &Map<String, Value>) -> bool {
     FIXED.iter().filter(|column| **column != "gts").all(|column| row.contains_key(*column))
 }
 
-/// The row's place in verl's queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Session<'row> {
-    /// The group.
-    pub(crate) group: &'row str,
+/// A row's key in verl's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key<'row> {
+    group: &'row str,
     /// The rollout of the group.
-    pub(crate) rollout: u64,
+    rollout: u64,
     /// The output of the rollout.
     output: u64,
 }
 
-impl<'row> Session<'row> {
-    /// Of a row of verl's dumps whose `uid` is such a key; a plain `uid` is a group's own.
-    pub(crate) fn of(row: &'row Map<String, Value>) -> Option<Self> {
-        if !is_row(row) {
-            return None;
-        }
-        let (rest, output) = row.get("uid")?.as_str()?.rsplit_once('_')?;
+impl<'row> Key<'row> {
+    fn of(uid: &'row str) -> Option<Self> {
+        let (rest, output) = uid.rsplit_once('_')?;
         let (group, rollout) = rest.rsplit_once('_')?;
         Some(Self { group, rollout: rollout.parse().ok()?, output: output.parse().ok()? })
     }
 }
 
+/// The keys of the rows of a file, if their `uid` is one. verl numbers the rows of a UUID. Any other `uid`
+/// may be a group's own that looks like a key (`math_0_3`): then all rows of the group have it, or, with one
+/// row each, its last number does not count from 0, or its first part would be of several prompts.
+fn keys<'row>(uids: &'row [Option<String>], rows: &[DumpedRow]) -> Option<Vec<Key<'row>>> {
+    let keys: Vec<Key<'_>> = uids.iter().map(|uid| Key::of(uid.as_deref()?)).collect::<Option<_>>()?;
+    if keys.iter().all(|key| is_uuid(key.group)) {
+        return Some(keys);
+    }
+    let mut outputs: HashMap<(u64, &str, u64), BTreeSet<u64>> = HashMap::new();
+    let mut prompts: HashMap<(u64, &str), &str> = HashMap::new();
+    for (key, row) in keys.iter().zip(rows) {
+        // Later outputs of a rollout have the earlier ones in their prompt.
+        let has_prompt = key.output > 0
+            || *prompts.entry((row.step, key.group)).or_insert(&row.prompt) == row.prompt.as_str();
+        if !has_prompt || !outputs.entry((row.step, key.group, key.rollout)).or_default().insert(key.output) {
+            return None;
+        }
+    }
+    // They are counted from 0.
+    let are_counted =
+        |outputs: &BTreeSet<u64>| outputs.last().is_none_or(|last| last + 1 == outputs.len() as u64);
+    outputs.values().all(are_counted).then_some(keys)
+}
+
+fn is_uuid(text: &str) -> bool {
+    let digits = text.bytes().filter(u8::is_ascii_hexdigit).count();
+    digits == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+/// A single dump.
+pub(super) fn look_at_dump(path: &Path) -> Option<Found> {
+    let (_, first) = Lines::open(path).ok()?.next()?.ok()?;
+    let step = step_of_row(&first, step_of_file(path).unwrap_or(0));
+    let files = vec![SourceFile { step, path: path.to_owned() }];
+    let is_dump = is_row(&first) && !names_group(&first);
+    is_dump.then(|| Found { system: NAME, files, is_plain_sum: true, ..Found::default() })
+}
+
+fn step_of_file(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_suffix(".jsonl")?.parse().ok()
+}
+
 /// The dumps in a folder: files that are called by their step.
 fn dumps(path: &Path) -> Vec<SourceFile> {
-    let step_of = |path: &Path| path.file_name()?.to_str()?.strip_suffix(".jsonl")?.parse().ok();
     let files = entries(path).into_iter().filter(|path| path.is_file());
     let mut files: Vec<SourceFile> =
-        files.filter_map(|path| Some(SourceFile { step: step_of(&path)?, path })).collect();
+        files.filter_map(|path| Some(SourceFile { step: step_of_file(&path)?, path })).collect();
     files.sort_by_key(|file| file.step);
     files
 }
@@ -99,27 +139,35 @@ fn is_whole(path: &Path) -> bool {
     tamis_file::read_end(path, 1).is_ok_and(|(end, _)| end == b"\n")
 }
 
-/// The rows of a file. Python writes numbers that are not finite, which JSON does not have.
-struct Lines {
+/// The objects of a file, line by line, blank ones aside. Python writes numbers that are not finite, which
+/// JSON does not have.
+pub(super) struct Lines {
     path: PathBuf,
-    lines: std::iter::Enumerate<std::vec::IntoIter<String>>,
+    lines: std::iter::Enumerate<std::io::Lines<BufReader<File>>>,
 }
 
 impl Lines {
-    fn open(path: &Path) -> Result<Self, Fault> {
-        let text = tamis_file::read_text(path, u64::MAX).map_err(|cause| {
-            Fault::failed(format!("failed to read {}", path.display())).with_source(cause)
-        })?;
-        let lines: Vec<String> = text.lines().map(ToOwned::to_owned).collect();
-        Ok(Self { path: path.to_owned(), lines: lines.into_iter().enumerate() })
+    pub(super) fn open(path: &Path) -> Result<Self, Fault> {
+        let file = tamis_file::open(path).map_err(|cause| unread(path, cause))?;
+        Ok(Self { path: path.to_owned(), lines: BufReader::new(file).lines().enumerate() })
     }
+}
+
+pub(super) fn unread(path: &Path, cause: std::io::Error) -> Fault {
+    Fault::failed(format!("failed to read {}", path.display())).with_source(cause)
 }
 
 impl Iterator for Lines {
     type Item = Result<(String, Map<String, Value>), Fault>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (place, line) = self.lines.find(|(_, line)| !line.trim().is_empty())?;
+        let is_blank =
+            |line: &std::io::Result<String>| line.as_ref().is_ok_and(|line| line.trim().is_empty());
+        let (place, line) = self.lines.find(|(_, line)| !is_blank(line))?;
+        let line = match line {
+            Ok(line) => line,
+            Err(cause) => return Some(Err(unread(&self.path, cause))),
+        };
         let place = format!("{}, line {}", self.path.display(), place + 1);
         Some(match read_object(&line) {
             Ok(row) => Ok((place, row)),
@@ -130,12 +178,10 @@ impl Iterator for Lines {
 }
 
 /// The trajectories of a file. Without a key a group is the rows of one prompt.
-pub(super) fn rows(path: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
+pub(super) fn rows(file: &SourceFile, place_of_file: usize) -> Result<Trajectories, Fault> {
     let mut rows: Vec<DumpedRow> = Vec::new();
-    let mut names: Vec<String> = Vec::new();
-    let mut sessions: HashMap<(String, u64), (usize, u64)> = HashMap::new();
-    let mut is_by_prompt = true;
-    for line in Lines::open(path)? {
+    let mut uids: Vec<Option<String>> = Vec::new();
+    for line in Lines::open(&file.path)? {
         let (place, row) = line?;
         let values = &row;
         let text = |column: &str| values.get(column).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -149,7 +195,7 @@ pub(super) fn rows(path: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
             other => read_number(other),
         };
         let mut row = DumpedRow {
-            step,
+            step: step_of_row(values, file.step),
             prompt: text("input"),
             completion: text("output"),
             ground_truth: values
@@ -157,9 +203,11 @@ pub(super) fn rows(path: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
                 .filter(|truth| !truth.is_null())
                 .map(|truth| truth.as_str().map_or_else(|| truth.to_string(), ToOwned::to_owned)),
             reward: score("score").unwrap_or(f64::NAN),
+            verdict: "trained",
             ..DumpedRow::default()
         };
         row.prompt_id = prompt_number(&row.prompt);
+        row.scores.insert("score".to_owned(), row.reward);
         for name in values.keys().filter(|name| !FIXED.contains(&name.as_str()) && *name != "uid") {
             match (score(name), values.get(name).and_then(Value::as_str)) {
                 (Some(score), _) => drop(row.scores.insert(name.clone(), score)),
@@ -167,38 +215,44 @@ pub(super) fn rows(path: &Path, step: u64) -> Result<Vec<DumpedRow>, Fault> {
                 _ => {}
             }
         }
-        if let Some(session) = Session::of(values) {
-            is_by_prompt = false;
-            let known = sessions.get_mut(&(session.group.to_owned(), session.rollout));
-            match known {
-                // The last output bears the score.
-                Some((place, output)) if session.output >= *output => {
-                    *output = session.output;
-                    let first = std::mem::take(&mut rows[*place]);
-                    rows[*place] = DumpedRow { prompt: first.prompt, prompt_id: first.prompt_id, ..row };
-                    continue;
-                }
-                Some(_) => continue,
-                None => {
-                    let key = (session.group.to_owned(), session.rollout);
-                    sessions.insert(key, (rows.len(), session.output));
-                    names.push(session.group.to_owned());
-                }
-            }
-        } else {
-            let own = values.get("uid").and_then(Value::as_str);
-            is_by_prompt &= own.is_none();
-            names.push(own.map_or_else(|| row.prompt.clone(), ToOwned::to_owned));
-        }
+        uids.push(values.get("uid").and_then(Value::as_str).map(ToOwned::to_owned));
         rows.push(row);
     }
-    let mut groups = numbered(names.into_iter());
-    if is_by_prompt {
-        split_prompts(&mut groups);
+    let place = |row: usize| (place_of_file, row as u64);
+    let Some(keys) = keys(&uids, &rows).filter(|keys| !keys.is_empty()) else {
+        let are_prompts = uids.iter().all(Option::is_none);
+        let names = uids.into_iter().zip(&rows).map(|(uid, row)| uid.unwrap_or_else(|| row.prompt.clone()));
+        let names = names.collect();
+        let places = (0..rows.len()).map(|row| vec![place(row)]).collect();
+        let repeats = put_into_groups(&mut rows, names, are_prompts);
+        return Ok(Trajectories { rows, places, repeats });
+    };
+    // Of several outputs of a rollout the last has its score, and the first the prompt.
+    let mut rollouts: HashMap<(u64, &str, u64), usize> = HashMap::new();
+    let (mut read, mut names) = (Trajectories::default(), Vec::new());
+    let mut outputs: Vec<[u64; 2]> = Vec::new();
+    for (number, (key, row)) in keys.iter().zip(rows).enumerate() {
+        let next = read.rows.len();
+        let known = *rollouts.entry((row.step, key.group, key.rollout)).or_insert(next);
+        if known == next {
+            read.rows.push(row);
+            read.places.push(vec![place(number)]);
+            outputs.push([key.output; 2]);
+            names.push(key.group.to_owned());
+            continue;
+        }
+        read.places[known].push(place(number));
+        let (told, [first, last]) = (&mut read.rows[known], &mut outputs[known]);
+        let (prompt, prompt_id) = (row.prompt.clone(), row.prompt_id);
+        if key.output >= *last {
+            *last = key.output;
+            *told = DumpedRow { prompt: std::mem::take(&mut told.prompt), prompt_id: told.prompt_id, ..row };
+        }
+        if key.output < *first {
+            *first = key.output;
+            (told.prompt, told.prompt_id) = (prompt, prompt_id);
+        }
     }
-    for (row, group) in rows.iter_mut().zip(groups) {
-        row.group = group as u64;
-    }
-    count_members(&mut rows);
-    Ok(rows)
+    put_into_groups(&mut read.rows, names, false);
+    Ok(read)
 }

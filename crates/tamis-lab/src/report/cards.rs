@@ -56,7 +56,7 @@ fn shorten(whole: &str, longest: usize) -> String {
 fn badge(verdict: &str) -> String {
     let kind = match verdict {
         "trained" => "kept",
-        "kept_when_insufficient" | "surplus" | "stale" | "aborted" => "idle",
+        "kept_when_insufficient" | "surplus" | "stale" | "aborted" | "finished" => "idle",
         _ => "dropped",
     };
     let mark = match kind {

@@ -72,7 +72,7 @@ impl Run {
                 None => "name the folder that a run printed at its start".to_owned(),
             }));
         }
-        let mut notes = other.as_ref().map_or_else(Vec::new, |other| other.notes().to_vec());
+        let mut notes = other.as_ref().map_or_else(Vec::new, OtherRun::notes);
         let mut series = match Series::read(path) {
             Ok(series) => series,
             Err(error) if is_folder && error.is_not_found() => {

@@ -201,6 +201,24 @@ fn right_looking_answers_are_told_where_they_are() {
     );
 }
 
+/// Each step numbers its groups anew.
+#[test]
+fn groups_are_told_with_their_step() {
+    let row = |step: u64, group: u64, output: &str| {
+        format!(
+            "{{\"step\": {step}, \"group_id\": {group}, \"output\": \"{output}\", \"gts\": \"42\", \"score\": 0}}\n"
+        )
+    };
+    let rows: String = [(3, 0), (3, 1), (4, 1)]
+        .map(|(step, group)| row(step, group, "#### 41") + &row(step, group, "#### 42"))
+        .concat();
+    let right = (row(4, 2, "#### 42") + &row(4, 2, "#### 41")).replacen("\"score\": 0", "\"score\": 1", 1);
+    let rows = rows + &right;
+    let found = read_of(&[("rows.jsonl", rows)], "rows.jsonl", &Plan::default());
+    let text = &found.findings.iter().find(|finding| finding.topic == "verifier").unwrap().text;
+    assert!(text.ends_with("(step 3 group 0, step 3 group 1, step 4 group 1)"), "{text}");
+}
+
 /// What is said of steps that are not there is what is wrong with them.
 #[test]
 fn steps_that_are_not_there() {

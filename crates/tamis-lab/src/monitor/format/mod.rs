@@ -34,6 +34,10 @@ pub enum LogFormat {
     Easyr1,
     /// What TRL prints, or its `trainer_state.json`.
     Trl,
+    /// Episodes of verifiers.
+    Verifiers,
+    /// A run folder of prime-rl.
+    PrimeRl,
 }
 
 impl LogFormat {
@@ -47,6 +51,8 @@ impl LogFormat {
             Self::Verl => "verl",
             Self::Easyr1 => "EasyR1",
             Self::Trl => "TRL",
+            Self::Verifiers => "verifiers",
+            Self::PrimeRl => "prime-rl",
         }
     }
 }
