@@ -28,7 +28,9 @@ fn every_command_reads_the_folders_of_other_trainers() {
         assert_eq!(watched["formats"][0], format, "{watched}");
         assert!(watched["reward"]["last"].is_f64(), "{watched}");
         let advice = folder.tamis(&["advise", &out, "--metric", metric]).succeeds().stdout;
-        assert!(advice.contains("\nTRL on one device") && advice.contains(" groups of "), "{advice}");
+        // Too little is known of prime-rl's four groups for settings.
+        let has_lines = name == "prime-rl" || advice.contains("\nTRL on one device");
+        assert!(has_lines && advice.contains(" groups of "), "{advice}");
         let rows = folder.tamis(&["rollouts", &out, "--group", "0", "--json"]).succeeds().stdout;
         let rows: serde_json::Value = serde_json::from_str(&rows).expect("one object");
         assert!(rows["file"].as_str().is_some_and(|file| file.starts_with(&out)), "{rows}");
