@@ -72,8 +72,8 @@ impl Cuts {
 const ROUNDING: f64 = 1e-3;
 
 impl Cuts {
-    /// Refuses a column of log-probabilities \[N\] with one above 0, or with NaN where that does not stand for "not
-    /// given". What is masked is not looked at.
+    /// Refuses a column of log-probabilities \[N\] with one above 0, or with NaN where that does not stand
+    /// for "not given". What is masked is not looked at.
     pub(crate) fn check_logprobs<T: Copy + Into<f64>>(
         &self,
         py: Python<'_>,

@@ -191,12 +191,12 @@ impl Filter {
 
     /// Judges groups by the metric of their members; NaN or None is a member without one.
     ///
-    /// `values` has one row per group: a list of rows, or an array [P, G]. Flat values [N] need `offsets` [P + 1], or
-    /// `groups`, the id of each value's group [N] in any order; a frame of pandas or polars needs the name of the
-    /// column with the ids as `groups`, and is read in its column `metric`.
+    /// `values` has one row per group: a list of rows, or an array [P, G]. Flat values [N] need `offsets` [P
+    /// + 1], or `groups`, the id of each value's group [N] in any order; a frame of pandas or polars needs
+    /// the name of the column with the ids as `groups`, and is read in its column `metric`.
     ///
-    /// One verdict per group: a list, or with `groups` a dict by id in the order in which ids first appear. A filter
-    /// that compares groups takes them for a whole round.
+    /// One verdict per group: a list, or with `groups` a dict by id in the order in which ids first appear. A
+    /// filter that compares groups takes them for a whole round.
     #[pyo3(signature = (values, offsets=None, *, groups=None))]
     fn judge<'py>(
         &self,
@@ -217,12 +217,12 @@ impl Filter {
         Ok(verdicts.into_any())
     }
 
-    /// Which groups are kept, as `judge` has it: flags in the library that `values` came in (NumPy, PyTorch, pandas,
-    /// polars; a list for lists).
+    /// Which groups are kept, as `judge` has it: flags in the library that `values` came in (NumPy, PyTorch,
+    /// pandas, polars; a list for lists).
     ///
-    /// One flag per group [P]. With `groups`, one per value [N], so that it masks the values: whether the value's
-    /// group is kept and, with a filter that chooses among the members of a group (`within_group`), whether it is
-    /// chosen.
+    /// One flag per group [P]. With `groups`, one per value [N], so that it masks the values: whether the
+    /// value's group is kept and, with a filter that chooses among the members of a group (`within_group`),
+    /// whether it is chosen.
     #[pyo3(signature = (values, groups=None, *, offsets=None))]
     fn keep<'py>(
         &self,

@@ -359,15 +359,15 @@ impl Objective {
         format!("<Objective {}, {}>", self.objective.policy.as_str(), self.objective.aggregation)
     }
 
-    /// Loss, derivatives and metrics of B trajectories of N tokens in all.
-    /// `logprob` has one row per trajectory (a list of rows, or a padded array [B, T] with `mask`), or is
-    /// flat with `offsets` [B + 1]; the other columns of tokens have its length. Nothing is read where `mask`
-    /// is 0; elsewhere NaN and log-probabilities above 0 are refused, except NaN in `behaviour` for "the sampler
-    /// gave none". `advantage` is one number per trajectory [B], or per token. Derivatives have the precision of
-    /// `logprob`.
-    /// The means divide by what `normalisers` count: those of the batch itself unless they are given, as for
-    /// one micro-batch of a larger batch. `group_sizes` [P] is needed where the mean is over groups; of a
-    /// micro-batch pass `group_tokens` or `group_sequences` [B] instead, counted in the whole batch.
+    /// Loss, derivatives and metrics of B trajectories of N tokens in all. `logprob` has one row per
+    /// trajectory (a list of rows, or a padded array [B, T] with `mask`), or is flat with `offsets` [B + 1];
+    /// the other columns of tokens have its length. Nothing is read where `mask` is 0; elsewhere NaN and
+    /// log-probabilities above 0 are refused, except NaN in `behaviour` for "the sampler gave none".
+    /// `advantage` is one number per trajectory [B], or per token. Derivatives have the precision of
+    /// `logprob`. The means divide by what `normalisers` count: those of the batch itself unless they are
+    /// given, as for one micro-batch of a larger batch. `group_sizes` [P] is needed where the mean is over
+    /// groups; of a micro-batch pass `group_tokens` or `group_sequences` [B] instead, counted in the whole
+    /// batch.
     #[pyo3(signature = (
         logprob, advantage, *, offsets=None, mask=None, old=None, behaviour=None, reference=None, entropy=None,
         weight=None, selection=None, group_sizes=None, group_tokens=None, group_sequences=None, normalisers=None,

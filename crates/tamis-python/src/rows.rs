@@ -138,8 +138,8 @@ fn holds_objects(buffer: &PyUntypedBuffer) -> bool {
     buffer.format().to_bytes() == b"O"
 }
 
-/// The object as one with a buffer if it offers one: a tensor or a series as the array that shares its memory. The
-/// types of 16 bits and fewer that only PyTorch has are widened. Everything else stays as it is.
+/// The object as one with a buffer if it offers one: a tensor or a series as the array that shares its
+/// memory. The types of 16 bits and fewer that only PyTorch has are widened. Everything else stays as it is.
 pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if PyUntypedBuffer::get(object).is_ok() {
         return Ok(object.clone());
