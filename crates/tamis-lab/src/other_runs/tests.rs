@@ -635,6 +635,7 @@ fn groups_of_prime_rl_end_in_a_step_and_may_begin_in_an_earlier_one() {
         (&json!(1.05), &json!(0.5))
     );
     assert_eq!(rows[1]["all/frac_reward_zero_std"], 0.5);
+    assert_eq!(rows[1].get("critic/score/mean"), None, "which of them were trained on is not known");
     let (told, _) = advice(&made("prime-rl"), Some("exact"));
     assert!(told.contains("4 groups"), "{told}");
 }
