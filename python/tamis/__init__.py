@@ -11,6 +11,11 @@ The parts of the program `tamis` for use from Python, computed by the same code:
     Scheduler    what is generated next and what is trained on: events in, commands out
     Config       a configuration, from which all of these can be made
 
+and the whole of it:
+
+    train        starts a run and returns it as a Run
+    Run          metrics, rollouts and checkpoints of a run as tables
+
 `tamis.torch` has the losses as functions of PyTorch. Importing this package imports nothing heavy: names are looked up
 when they are first used.
 """
@@ -37,7 +42,8 @@ if TYPE_CHECKING:
         Verdict,
         __version__,
     )
-    from .errors import ColumnError, ConfigError, EventError
+    from .errors import ColumnError, ConfigError, EventError, RunError
+    from .runs import Run, train
     from .schedule import Scheduler
 
 __all__ = [
@@ -53,6 +59,8 @@ __all__ = [
     "Filter",
     "Normalisers",
     "Objective",
+    "Run",
+    "RunError",
     "Scheduler",
     "Shaped",
     "Shaping",
@@ -60,9 +68,14 @@ __all__ = [
     "ValueLoss",
     "Verdict",
     "__version__",
+    "train",
 ]
 
-_HOMES = {"ColumnError": "errors", "ConfigError": "errors", "EventError": "errors", "Scheduler": "schedule"}
+_HOMES = {
+    **dict.fromkeys(["ColumnError", "ConfigError", "EventError", "RunError"], "errors"),
+    **dict.fromkeys(["Run", "train"], "runs"),
+    "Scheduler": "schedule",
+}
 
 
 def __getattr__(name: str) -> object:

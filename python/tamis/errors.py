@@ -1,8 +1,9 @@
-"""Exceptions of the package. Each is a `ValueError`: a value that was passed is wrong, and the message says which."""
+"""Exceptions of the package. `RunError` is about a run that failed. The others are `ValueError`s: a value that was
+passed is wrong, and the message says which."""
 
 from __future__ import annotations
 
-__all__ = ["ColumnError", "ConfigError", "EventError"]
+__all__ = ["ColumnError", "ConfigError", "EventError", "RunError"]
 
 
 class ConfigError(ValueError):
@@ -32,3 +33,19 @@ class ColumnError(ValueError):
 
 class EventError(ValueError):
     """An event that does not fit the state of the scheduling machine, which is then as it was before."""
+
+
+class RunError(RuntimeError):
+    """A run that the program ended with an error. The message is the program's, with its hint.
+
+    `code` is the exit code: 1 the run failed, 3 a backend cannot be reached, 4 a resumed run does not match.
+    """
+
+    code: int
+
+    def __init__(self, message: str, code: int) -> None:
+        self.code = code
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[RunError], tuple[str, int]]:
+        return type(self), (str(self), self.code)

@@ -228,9 +228,7 @@ def test_ids_judge_as_rows_do():
 
 def test_series_and_frames_of_pandas():
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(
-        {"acc": [1.0, 0.0, 0.0, 0.0], "prompt_id": ["q", "p", "q", "p"]}, index=[4, 3, 2, 1]
-    )
+    frame = pandas.DataFrame({"acc": [1.0, 0.0, 0.0, 0.0], "prompt_id": ["q", "p", "q", "p"]}, index=[4, 3, 2, 1])
     flags = tamis.Filter().keep(frame["acc"], frame["prompt_id"])
     assert flags.equals(pandas.Series([True, False, True, False], index=[4, 3, 2, 1]))
     assert tamis.Filter().keep(frame, "prompt_id").equals(flags)

@@ -323,7 +323,7 @@ def test_dapo_equal_to_trl(golden):
     ("column", "value", "message"),
     [
         ("logprob", math.nan, "column `logprob` is NaN at token 1 of trajectory 1: leave"),
-        ("logprob", 0.25, "column `logprob` is 0.25 at token 1 of trajectory 1: log-probabilities are 0 or less"),
+        ("logprob", 0.25, "`logprob` is 0.25 at token 1 of trajectory 1: log-probabilities are 0 or less"),
         ("logprob", math.inf, "column `logprob` is inf at token 1 of trajectory 1"),
         ("old", math.nan, "column `old` is NaN at token 1 of trajectory 1"),
         ("old", 1.0, "column `old` is 1 at token 1 of trajectory 1"),
@@ -346,9 +346,9 @@ def test_what_is_no_log_probability_is_refused_by_its_place(column, value, messa
 def test_rounding_above_0_and_tokens_without_a_sampler_are_no_fault():
     batch = tamis.Objective("clip").evaluate([[1e-6, -1.0]], [1.0], behaviour=[[-1.0, math.nan]])
     assert math.isfinite(batch.loss)
-    with pytest.raises(tamis.ColumnError, match="column `advantage` is NaN for trajectory 1: leave it out of `mask`"):
+    with pytest.raises(tamis.ColumnError, match="`advantage` is NaN for trajectory 1: leave it out of `mask`"):
         tamis.Objective("clip").evaluate([[-1.0], [-1.0, -2.0]], [1.0, math.nan])
-    with pytest.raises(tamis.ColumnError, match="column `returns` is NaN at token 0 of trajectory 0"):
+    with pytest.raises(tamis.ColumnError, match="`returns` is NaN at token 0 of trajectory 0"):
         tamis.ValueLoss().evaluate([[1.0]], [[1.0]], [[math.nan]])
     with pytest.raises(tamis.ColumnError, match="column `old` is NaN at token 0 of trajectory 0"):
         tamis.Correction().correct([[math.nan]], [[-1.0]])

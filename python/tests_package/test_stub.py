@@ -38,7 +38,7 @@ def test_types_as_a_user_sees_them(tmp_path):
 
 def test_sources_have_types(root, tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports"]
-    sources = ["tamis.errors", "tamis.schedule", "tamis.slime", "tamis.verl"]
+    sources = ["tamis.errors", "tamis.runs", "tamis.schedule", "tamis.slime", "tamis.verl"]
     if importlib.util.find_spec("torch"):
         # Without it everything in there is of an unknown type.
         sources += ["tamis.torch", "tamis.trl"]
