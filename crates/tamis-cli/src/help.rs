@@ -40,7 +40,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 4] = [
         &[
             ("serve", "tamis serve runs/first --port 8000"),
             ("learner", "tamis learner --listen 127.0.0.1:8700"),
-            ("filter", "tamis filter rollouts.jsonl --out kept.jsonl"),
+            ("filter", "tamis filter rollouts.jsonl --metric acc"),
             ("completions", "tamis completions bash > ~/.local/share/bash-completion/completions/tamis"),
         ],
     ),

@@ -318,9 +318,15 @@ impl Config {
         environment.max_length.unwrap_or(of_turns)
     }
 
+    /// Whether a part of the training data is held out for validation.
+    pub fn holds_out(&self) -> bool {
+        self.data.val_fraction.is_some() && self.data.task.is_none()
+    }
+
     /// Whether there are validation prompts.
     pub fn has_validation_data(&self) -> bool {
         !self.data.val.is_empty()
+            || self.holds_out()
             || (self.data.task == Some(TaskKind::Environment)
                 && self.environments().any(|environment| environment.val_size > 0))
             || (self.data.task == Some(TaskKind::Arithmetic) && self.data.arithmetic.val_size > 0)

@@ -42,6 +42,8 @@ pub enum Purpose {
     Selection = 13,
     /// Choice of the kept groups that are copied where too few were kept.
     Copies = 14,
+    /// Choice of the training prompts that are held out.
+    HoldOut = 15,
 }
 
 /// A 64-bit Philox key folded from a seed and coordinates.

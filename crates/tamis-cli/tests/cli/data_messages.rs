@@ -57,3 +57,35 @@ fn gold() {
     let warned = train(&folder, &of_file()).stderr;
     assert!(warned.contains("accepts 3 of 4 gold answers") && warned.contains("`three`"), "{warned}");
 }
+
+#[test]
+fn a_part_of_the_training_data_is_held_out() {
+    let folder = Folder::tiny();
+    let rows: String = (0..40)
+        .map(|at| {
+            format!("{{\"prompt\": \"{}+{}=\", \"answer\": \"{}\"}}\n", at / 10, at % 10, at / 10 + at % 10)
+        })
+        .collect();
+    folder.write("rows.jsonl", &rows);
+    let of_rows = [
+        "train",
+        "tiny.yaml",
+        "data.task=null",
+        "~data.arithmetic",
+        "data.train=rows.jsonl",
+        "data.check_gold=off",
+        "train.total_steps=1",
+    ];
+    let with = |more: &[&str]| folder.tamis(&[&of_rows[..], more].concat());
+    let run = with(&["data.val_fraction=0.25"]).succeeds();
+    run.says("validation data: 10 of them are held out (data.val_fraction: 0.25), 30 are trained on");
+    run.says("30 training prompts, 10 validation prompts").never_says("no validation");
+    // It can be evaluated, as a run with a file for it.
+    folder.tamis(&["eval", "runs/tiny"]).succeeds().prints("10 prompts, 1 sample each");
+    with(&["data.val_fraction=0.25", "data.val=rows.jsonl"])
+        .exits(2)
+        .fails_with("`data.val_fraction` would take it");
+    with(&["data.val_fraction=1"]).exits(2).fails_with("nothing would be left to train on");
+    let none = with(&["~validate"]).succeeds();
+    none.says("no validation: data.val, or data.val_fraction=0.1, would show what the run learns");
+}

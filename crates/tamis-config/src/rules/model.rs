@@ -258,6 +258,26 @@ impl Checker<'_> {
             let reason = format!("the task `{task}` makes its own prompts");
             self.warn_ignored(&["data.train", "data.val"], &reason);
         }
+        if let (Some(task), Some(_)) = (data.task, data.val_fraction) {
+            self.warn_ignored(
+                &["data.val_fraction"],
+                &format!("the task `{task}` has its own held-out prompts"),
+            );
+        } else if let Some(fraction) = data.val_fraction {
+            if !data.val.is_empty() {
+                self.error(
+                    &["data.val_fraction", "data.val"],
+                    "`data.val` names validation data, and `data.val_fraction` would take it from the training data",
+                    "keep one of the two",
+                );
+            } else if fraction >= 1.0 {
+                self.error(
+                    &["data.val_fraction"],
+                    "`data.val_fraction` is 1: nothing would be left to train on",
+                    "set it to 0.1, say",
+                );
+            }
+        }
         let environment = self.config.environment.as_ref();
         match (data.task, environment) {
             (Some(TaskKind::Environment), None) => self.error(

@@ -10,7 +10,7 @@ use crate::value::Frequency;
 pub(super) fn validation_prompts(config: &Config) -> &'static str {
     match config.data.task {
         Some(TaskKind::Arithmetic) => "set `data.arithmetic.val_size` above 0",
-        _ => "set `data.val` to a file",
+        _ => "set `data.val` to a file, or `data.val_fraction` to hold out a part of the training data",
     }
 }
 

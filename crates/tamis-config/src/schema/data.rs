@@ -79,6 +79,10 @@ settings! {
         /// Validation data, as `train`; a name on a hub without a split is its `validation`, or else its
         /// `test`.
         val: DataSources = DataSources::default(), Any, Free;
+        /// Share of the training prompts that are held out for validation instead of `val`, below 1. Which
+        /// they are follows from their texts: it is the same in every run, for every seed and order of the
+        /// rows, and rows of one text stay together. Null: none.
+        val_fraction: Option<f64> = None, Probability;
         /// Groups (prompts) that one training step trains on.
         train_batch_size: usize = 64, Between(1.0, 1e6);
         /// Prompts of one generation round. Null: `train_batch_size`.

@@ -278,7 +278,7 @@ impl<'c> Checker<'c> {
         }
         let splits = [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)];
         // The task `gsm8k_calculator` holds out what its training data has not.
-        let reads_train = self.purpose != CheckPurpose::Evaluate || self.config.data.task.is_some();
+        let reads_train = self.purpose.reads_train(self.config) || self.config.data.task.is_some();
         for (key, DataSources(sources)) in splits.into_iter().skip(usize::from(!reads_train)) {
             let several = sources.len() > 1;
             for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.is_local()) {

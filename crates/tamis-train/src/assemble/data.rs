@@ -10,6 +10,8 @@ use tamis_config::{
     two_of_one_name,
 };
 use tamis_core::fault;
+use tamis_core::group::PromptId;
+use tamis_core::random::{Key, Purpose};
 use tamis_data::curriculum::Curriculum;
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions, no_prompts};
 use tamis_data::image::ImagePlaces;
@@ -186,7 +188,7 @@ pub(super) fn check_first_rows(
     let data = &config.data;
     let firsts = match data.task {
         Some(task) => first_of_task(config, task, &is_real)?,
-        None => first_of_files(data, purpose, &is_real)?,
+        None => first_of_files(config, purpose, &is_real)?,
     };
     let unfit = |keys: &[&str], file: Option<&PathBuf>, error: AssembleError| Unfit {
         keys: keys.iter().map(|&key| key.to_owned()).collect(),
@@ -263,14 +265,15 @@ pub(super) fn check_first_rows(
 /// The first prompts of every file.
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
 fn first_of_files(
-    data: &DataConfig,
+    config: &Config,
     purpose: CheckPurpose<'_>,
     is_real: &impl Fn(&Path) -> bool,
 ) -> Result<Vec<First>, Unfit> {
+    let data = &config.data;
     let options = read_options(data, None);
     let mut firsts = Vec::new();
     let splits = [("train", &data.train.0), ("val", &data.val.0)];
-    for (split, sources) in splits.into_iter().skip(usize::from(purpose == CheckPurpose::Evaluate)) {
+    for (split, sources) in splits.into_iter().skip(usize::from(!purpose.reads_train(config))) {
         let (mut is_empty, mut num_skipped) = (!sources.is_empty(), 0);
         let files = sources.iter().enumerate().flat_map(|(index, source)| {
             let is_there = source.is_local();
@@ -459,9 +462,49 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
         }
         Ok(dataset.into_prompts())
     };
-    let train = if for_training { read("training data", &data.train.files())? } else { Vec::new() };
+    let reads_train = for_training || config.holds_out();
+    let train = if reads_train { read("training data", &data.train.files())? } else { Vec::new() };
     let validation = read("validation data", &data.val.files())?;
+    let Some(fraction) = data.val_fraction else {
+        return Ok(Prompts { train, validation, notes, ..Prompts::default() });
+    };
+    let num_prompts = train.len();
+    let (train, validation) = hold_out(train, fraction);
+    if train.is_empty() || validation.is_empty() {
+        return Err(AssembleError::setting(
+            format!("data.val_fraction: {num_prompts} training prompts cannot be shared out"),
+            "give at least two prompts of different texts, or set data.val_fraction=null",
+        ));
+    }
+    notes.push(format!(
+        "validation data: {} of them are held out (data.val_fraction: {fraction}), {} are trained on",
+        validation.len(),
+        train.len()
+    ));
     Ok(Prompts { train, validation, notes, ..Prompts::default() })
+}
+
+/// Takes a share of the prompts out, each split in its order. Prompts of one content stay together, so the
+/// share may be passed by a few.
+fn hold_out(prompts: Vec<Prompt>, fraction: f64) -> (Vec<Prompt>, Vec<Prompt>) {
+    let draw = |prompt: &Prompt| {
+        let content = serde_json::to_vec(&prompt.content).unwrap_or_default();
+        let start = Key::new(0, Purpose::HoldOut).with(content.len() as u64);
+        let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        content.chunks(8).fold(start, |key, bytes| key.with(word(bytes))).to_bits()
+    };
+    let draws: Vec<u64> = prompts.iter().map(draw).collect();
+    let mut sorted = draws.clone();
+    sorted.sort_unstable();
+    let wanted = ((prompts.len() as f64 * fraction).round() as usize).max(1);
+    let limit = sorted.get(wanted - 1).copied().unwrap_or(0);
+    let (mut train, mut held_out) = (Vec::new(), Vec::new());
+    for (mut prompt, draw) in prompts.into_iter().zip(draws) {
+        let split = if draw <= limit { &mut held_out } else { &mut train };
+        prompt.id = PromptId(split.len() as u64);
+        split.push(prompt);
+    }
+    (train, held_out)
 }
 
 /// Characters seen. Those of ASCII have a table: a million prompts are read in less than a second.
@@ -598,4 +641,59 @@ fn misfit(
         }
     };
     AssembleError::setting(format!("prompt {row} of the {split} data{files}: {fault}"), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(place: usize, text: &str) -> Prompt {
+        Prompt {
+            id: PromptId(place as u64),
+            content: PromptContent::Text(text.to_owned()),
+            ground_truth: None,
+            data_source: String::new(),
+            columns: Map::new(),
+            images: Vec::new(),
+        }
+    }
+
+    fn texts(prompts: &[Prompt]) -> Vec<String> {
+        let text = |prompt: &Prompt| match &prompt.content {
+            PromptContent::Text(text) => text.clone(),
+            PromptContent::Messages(_) => unreachable!("texts alone"),
+        };
+        prompts.iter().map(text).collect()
+    }
+
+    #[test]
+    fn what_is_held_out_follows_from_the_texts_alone() {
+        let all: Vec<Prompt> = (0..1000).map(|place| prompt(place, &format!("{place}+1="))).collect();
+        let (train, held_out) = hold_out(all.clone(), 0.1);
+        assert_eq!((train.len(), held_out.len()), (900, 100));
+        // Spread over the data, each split in its order and numbered by itself.
+        assert!(texts(&held_out[..3]) != ["0+1=", "1+1=", "2+1="]);
+        assert!(held_out.iter().enumerate().all(|(place, prompt)| prompt.id == PromptId(place as u64)));
+        // In another order, and with further rows, nothing that was held out is trained on.
+        let mut reversed = all.clone();
+        reversed.reverse();
+        let mut again = texts(&hold_out(reversed, 0.1).1);
+        again.reverse();
+        assert_eq!(again, texts(&held_out));
+        // A larger share holds out the same and more.
+        let more = texts(&hold_out(all, 0.2).1);
+        assert!(texts(&held_out).iter().all(|text| more.contains(text)));
+    }
+
+    #[test]
+    fn prompts_of_one_text_stay_together() {
+        let twice: Vec<Prompt> = (0..40).map(|place| prompt(place, &format!("{}+1=", place / 4))).collect();
+        let (train, held_out) = hold_out(twice, 0.25);
+        assert!(held_out.len() >= 10 && held_out.len() % 4 == 0, "{}", held_out.len());
+        let held_out = texts(&held_out);
+        assert!(texts(&train).iter().all(|text| !held_out.contains(text)));
+        // One is always held out; of one text nothing is left to train on.
+        assert_eq!(hold_out(vec![prompt(0, "1"), prompt(1, "2")], 0.01).1.len(), 1);
+        assert!(hold_out(vec![prompt(0, "1"), prompt(1, "1")], 0.5).0.is_empty());
+    }
 }

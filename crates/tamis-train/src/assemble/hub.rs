@@ -92,7 +92,7 @@ impl Names {
         if task.is_some_and(|task| !task.reads_files()) {
             return Ok(self.notes);
         }
-        let reads_train = trains || task.is_some();
+        let reads_train = purpose.reads_train(config) || task.is_some();
         for (key, sources, usual, is_read) in [
             ("data.train", &mut config.data.train, &TRAIN[..], reads_train),
             ("data.val", &mut config.data.val, &VALIDATION[..], true),

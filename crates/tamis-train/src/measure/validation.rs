@@ -518,6 +518,25 @@ mod tests {
     }
 
     #[test]
+    fn a_gain_is_taken_prompt_by_prompt() {
+        let report = |outcomes: &[Option<f64>]| ValidationReport {
+            outcomes: outcomes.to_vec(),
+            ..ValidationReport::default()
+        };
+        let before = report(&[Some(0.0), Some(0.5), Some(1.0), None]);
+        let after = report(&[Some(1.0), Some(0.5), Some(1.0), Some(1.0)]);
+        // Gains of 1, 0, 0: their deviation is 1 / sqrt(3), their error a third.
+        let (gain, error) = before.gain(&after).expect("three prompts");
+        assert!((gain - 1.0 / 3.0).abs() < 1e-12 && (error - 1.0 / 3.0).abs() < 1e-12, "{gain} {error}");
+        // Each of the two is known worse: outcomes of 0, 1/2 and 1 have a deviation of 1/2.
+        let error = before.standard_error().expect("three prompts");
+        assert!((error - 0.5 / 3f64.sqrt()).abs() < 1e-12, "{error}");
+        assert_eq!(before.gain(&before), None, "all gained the same");
+        assert_eq!(report(&[Some(0.5)]).standard_error(), None);
+        assert_eq!(before.gain(&report(&[])), None, "a checkpoint of an earlier build");
+    }
+
+    #[test]
     fn an_accuracy_and_a_mean_score_are_told_apart() {
         let describe_mean = |kind: OutcomeKind| kind.describe_mean(Some(0.031_25), None);
         assert_eq!(describe_mean(OutcomeKind::Accuracy), "accuracy 3.1%");

@@ -250,6 +250,9 @@ impl Run {
             validation_prompts.len(),
             learner.info().device,
         ));
+        if validation_prompts.is_empty() {
+            ui.say("no validation: data.val, or data.val_fraction=0.1, would show what the run learns");
+        }
         let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
         let order = of.open_order(&mut dispatcher, &scorer, worlds.as_deref(), is_longer)?;
         let (servers, published) =

@@ -159,6 +159,7 @@ fn by_hand() {
     val-aux/gsm8k/num_unscored 1.000000
     val-aux/gsm8k/response_length/mean 10.000000
     val-aux/gsm8k/response_length/clip_ratio 0.250000
+    val-aux/gsm8k/acc/mean@4/standard_error 0.208333
     val-aux/gsm8k/reward_log/tokens 2.500000
     val-core/openai/math/acc/mean@1 1.000000
     val-core/openai/math/acc/pass@1 1.000000
@@ -172,6 +173,14 @@ fn by_hand() {
     ");
     let get = |name: &str| metrics.get(&format!("val-core/gsm8k/acc/{name}"));
     assert_close("mean", &[get("mean@4").expect("set")], &[f64::midpoint(0.75, 1.0 / 3.0)], 1e-12, 0.0);
+    // (3/4 - 1/3) / 2, for two prompts.
+    assert_close(
+        "error",
+        &[metrics.get("val-aux/gsm8k/acc/mean@4/standard_error").expect("set")],
+        &[5.0 / 24.0],
+        1e-12,
+        0.0,
+    );
     assert_eq!(get("maj@4/mean"), Some(1.0), "the second prompt has three scored samples only");
     let aux = |name: &str| metrics.get(&format!("val-aux/gsm8k/acc/{name}")).expect("set");
     // Of the second prompt's pairs of three samples two hold the correct one; of the first's six none misses.

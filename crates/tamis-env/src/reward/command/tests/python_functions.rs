@@ -499,7 +499,7 @@ def positional(completion, /): return 1
     );
     assert_ne!(said("positional"), "simple runs");
     insta::assert_snapshot!(
-        ["later", "none"].map(|name| shown(source, name, None, &Value::Null, 1)).join("\n"),
-        @""
+        ["later", "none"].map(|name| shown(source, name, None, &Value::Null, 1)).join("; "),
+        @"acc=1 score=0.5; no answer"
     );
 }
