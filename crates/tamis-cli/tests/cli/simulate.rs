@@ -1,6 +1,6 @@
 //! `tamis simulate` as a person types it.
 
-use crate::tamis::Folder;
+use crate::tamis::{Folder, words};
 
 const WORLD: &str = "\
 data: {train_batch_size: 16}
@@ -26,7 +26,10 @@ fn a_table_and_a_page() {
     let lines: Vec<&str> = said.stdout.lines().collect();
     let starts: Vec<&str> = lines.iter().take(4).filter_map(|line| line.split("  ").next()).collect();
     assert_eq!(starts, ["policy", "verl", "streaming_carry", "lower bound"], "{}", said.stdout);
-    assert!(lines[1].contains("all_wrong") && lines[1].contains("surplus"), "{}", lines[1]);
+    assert_eq!(words(lines[0]), ["policy", "generated", "step", "s", "slots", "%", "lag"]);
+    let all = folder.tamis(&["simulate", "world.yaml", "-v"]).succeeds().stdout;
+    let row = all.lines().nth(1).unwrap_or_default();
+    assert!(row.contains("all_wrong") && row.contains("surplus"), "{all}");
     assert_eq!(said.stderr, "");
     // The world that they are of, and what of it nobody chose.
     insta::assert_snapshot!(lines[4..].join("\n"), @"
