@@ -29,7 +29,6 @@ use tamis_run::directory::{METRICS, ROLLOUTS, RUN_LOG, step_files};
 
 use crate::Fault;
 use crate::filter::GroupLayout;
-use crate::monitor::LogFormat;
 use crate::repeats::{Repeats, split_prompts};
 
 pub(crate) use trl::add_our_names;
@@ -127,16 +126,6 @@ impl OtherRun {
     /// The trainer's name.
     pub(crate) fn system(&self) -> &'static str {
         self.found.system
-    }
-
-    /// What its files are to `monitor`.
-    pub(crate) fn format(&self) -> LogFormat {
-        match self.found.system {
-            trl::NAME => LogFormat::Trl,
-            verifiers::NAME => LogFormat::Verifiers,
-            verifiers::PRIME_RL => LogFormat::PrimeRl,
-            _ => LogFormat::Verl,
-        }
     }
 
     /// Where it was found.

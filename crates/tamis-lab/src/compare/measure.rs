@@ -42,7 +42,7 @@ impl Choice {
     }
 }
 
-/// The standard error of a value of a validation over its prompts: as the run has logged it, otherwise that of
+/// Standard error of a value of a validation over its prompts: as the run has logged it, otherwise that of
 /// a share, which is the most it can be.
 pub(crate) fn standard_error(series: &Series, name: &str, step: u64, value: f64) -> Option<f64> {
     let found = |name: &str| series.rows.iter().find(|row| row.step == step)?.values.get(name).copied();

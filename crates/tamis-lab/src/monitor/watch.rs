@@ -8,6 +8,7 @@ use tamis_run::directory::{CONFIG, METRICS, RUN_LOG, held_by};
 use super::reading::Reading;
 use super::summary::{Source, WatchedRun};
 use super::tail::{Change, Tail};
+use crate::monitor::format::LogFormat;
 use crate::other_runs::OtherRun;
 use crate::report::settings::Settings;
 use crate::{Fault, names};
@@ -189,7 +190,7 @@ impl Watch {
         };
         let mut run = WatchedRun::of(&source, &self.main.reading, self.log.as_ref().map(|log| &log.reading));
         if let Some(other) = &self.other {
-            run.formats = vec![other.format()];
+            run.formats = LogFormat::of_system(other.system()).into_iter().collect();
             run.notes.extend(other.notes());
         }
         run

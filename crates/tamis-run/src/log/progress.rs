@@ -332,7 +332,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// The text with lines of at most so many characters, cut at spaces; what a line goes on with is set in by two.
+/// The text with lines of at most so many characters, cut at spaces; what a line goes on with is set in by 2.
 /// A word that is longer stays whole, as do the columns of a table, which two spaces part.
 fn wrap(text: &str, columns: usize) -> String {
     let mut lines = Vec::new();

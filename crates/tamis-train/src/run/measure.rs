@@ -65,8 +65,8 @@ impl Run {
         Ok(if self.state.step == 0 { self.save_first() } else { self.save() }?)
     }
 
-    /// The checkpoint before the first step, if checkpoints are asked for (`checkpoint.save_freq`): a run that
-    /// is killed before the second one need not make its warm start again. Without a warm start it would
+    /// The checkpoint before the first step, if checkpoints are asked for (`checkpoint.save_freq`): a run
+    /// that is killed before the second one need not make its warm start again. Without a warm start it would
     /// equal the model.
     fn save_first(&mut self) -> Result<(), RunError> {
         let config = &self.recipe.config;

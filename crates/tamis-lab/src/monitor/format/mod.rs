@@ -41,6 +41,12 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
+    /// That of the files of another trainer, by its name.
+    pub(super) fn of_system(system: &str) -> Option<Self> {
+        let all = [Self::Verl, Self::Trl, Self::Verifiers, Self::PrimeRl];
+        all.into_iter().find(|format| format.name() == system)
+    }
+
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
