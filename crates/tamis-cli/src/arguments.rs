@@ -1,7 +1,7 @@
 //! The command line as typed in: what clap parses, nothing interpreted yet.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -86,6 +86,9 @@ pub(crate) fn read_arguments() -> Vec<OsString> {
     else {
         return words;
     };
+    if let Some(words) = own_options_before_script(&texts) {
+        return words.into_iter().map(Into::into).collect();
+    }
     let path: &[&str] = match texts.get(1).map(String::as_str) {
         Some("train") => &["train"],
         Some("doctor") => &["doctor"],
@@ -111,6 +114,47 @@ pub(crate) fn read_arguments() -> Vec<OsString> {
         return words;
     }
     join_options(&texts, |name| own.contains(&name)).into_iter().map(Into::into).collect()
+}
+
+/// Language of a script that `tamis train` is given in place of a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Language {
+    Shell,
+    Python,
+}
+
+impl Language {
+    /// By the ending of its name; `None` if a word names no script.
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        let ending = Path::new(word).extension().filter(|_| !word.contains('='))?;
+        match ending.to_str()? {
+            "sh" | "bash" => Some(Self::Shell),
+            "py" => Some(Self::Python),
+            _ => None,
+        }
+    }
+}
+
+/// The command line of `tamis train SCRIPT ...`: the options of tamis first, then `--` and what is the
+/// script's. `None` if what is trained is no script.
+fn own_options_before_script(words: &[String]) -> Option<Vec<String>> {
+    let [program, train, rest @ ..] = words else { return None };
+    let (mut own, mut others) = (vec![program.clone(), train.clone()], Vec::new());
+    let mut rest = rest.iter();
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "-v" | "-q" | "--verbose" | "--quiet" | "--dry-run" => own.push(word.clone()),
+            "--resume" => own.extend([word].into_iter().chain(rest.next()).cloned()),
+            _ if word.starts_with("--resume=") => own.push(word.clone()),
+            "--" => {
+                others.push(word.clone());
+                others.extend(rest.by_ref().cloned());
+            }
+            _ => others.push(word.clone()),
+        }
+    }
+    let is_script = train == "train" && others.first().is_some_and(|first| Language::of(first).is_some());
+    is_script.then(|| own.into_iter().chain(["--".to_owned()]).chain(others).collect())
 }
 
 /// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).
@@ -152,6 +196,10 @@ pub(crate) struct CheckArguments {
 pub(crate) struct TrainArguments {
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
+    /// Of a script (`tamis train run_dapo.sh`, `train_grpo.py`): print what would be trained, and start no
+    /// run.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// Continue the run in RUN_DIR from its last checkpoint. Keys that may change on resume can be
     /// overridden; `tamis config explain KEY` says which.
     #[arg(long, value_name = "RUN_DIR")]

@@ -49,6 +49,9 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
         table::place(&argument.path).is_err() || files.is_empty() && is_foreign_name(&argument.path)
     });
+    if others.is_empty() && ours.is_empty() && files.is_empty() && diagnostics.is_empty() {
+        diagnostics.push(nothing_given(arguments));
+    }
     let native = files.into_iter().reduce(|mut below, above| {
         below.merge(above, table::root());
         below
@@ -158,6 +161,12 @@ impl Words {
                     Ok(argument) => flatten(argument, &mut typed),
                     Err(diagnostic) => found.diagnostics.push(diagnostic),
                 }
+            } else if Path::new(word).extension().is_some_and(|suffix| suffix == "sh" || suffix == "bash") {
+                let message = format!("`{word}` is a script of the shell, and none is run here");
+                let hint = format!(
+                    "`tamis train {word} --dry-run` finds the command in it, and without --dry-run runs it"
+                );
+                found.diagnostics.push(problem_with(word, Problem::rule(message, hint)));
             } else {
                 let problem = Problem::rule(
                     format!("`{word}` is neither `key=value` nor a YAML file"),
@@ -228,13 +237,32 @@ impl Words {
     }
 }
 
+/// Why a command whose arguments are none is no configuration.
+fn nothing_given(words: &[String]) -> Diagnostic {
+    let script = words.iter().find(|word| Path::new(word).extension().is_some_and(|suffix| suffix == "py"));
+    let problem = match script {
+        Some(script) => Problem::rule(
+            format!("`{script}` has no arguments here, and what it sets by itself is not read"),
+            format!(
+                "`tamis train {script} --dry-run` runs it with a stand-in for its trainer, and prints the configuration"
+            ),
+        ),
+        None => Problem::rule(
+            "the command has no arguments",
+            "give its `key=value` or `--key value` too, as in `tamis config import -- python3 -m verl.trainer.main_ppo \
+             data.train_batch_size=512`",
+        ),
+    };
+    problem_with(&words.join(" "), problem)
+}
+
 fn problem_with(word: &str, problem: Problem) -> Diagnostic {
     let source = Source::new(SourceKind::Argument, word);
     Diagnostic::error(problem, Some(Origin::start_of(&source)))
 }
 
 #[derive(Default)]
-struct HydraOptions {
+pub(crate) struct HydraOptions {
     folders: Vec<String>,
     name: Option<String>,
 }
@@ -258,6 +286,33 @@ impl HydraOptions {
             _ => return false,
         }
         true
+    }
+
+    /// Arguments with the file that hydra's options name in place of these; an owner's own file is left out,
+    /// as its defaults are taken anyway.
+    pub(crate) fn resolved(arguments: &[String]) -> Vec<String> {
+        let (mut hydra, mut others) = (Self::default(), Vec::new());
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            let option = Self::in_full(word);
+            let is_hydra = |name: &&str| ["--config-name", "--config-path", "--config-dir"].contains(name);
+            match option.split('=').next().filter(is_hydra).and_then(|name| name.strip_prefix("--")) {
+                None => others.push(word.clone()),
+                Some(name) => {
+                    let value = option.split_once('=').map(|(_, value)| value);
+                    let value = value.or_else(|| words.next().map(String::as_str)).unwrap_or_default();
+                    hydra.take(&format!("{name}={value}"));
+                }
+            }
+        }
+        let stem = hydra.name.as_deref().map(|name| name.strip_suffix(".yaml").unwrap_or(name));
+        if let Some(stem) = stem.filter(|stem| !OWN_FILES.iter().any(|(own, _)| own == stem)) {
+            let mut paths = hydra.folders.iter().map(|folder| Path::new(folder).join(format!("{stem}.yaml")));
+            let first = paths.next().unwrap_or_else(|| format!("{stem}.yaml").into());
+            let path = if first.exists() { first } else { paths.find(|path| path.exists()).unwrap_or(first) };
+            others.insert(0, path.display().to_string());
+        }
+        others
     }
 
     /// Reads the file that they name, which comes before all others; one of tamis is returned.
@@ -291,7 +346,7 @@ fn is_command_word(word: &str) -> bool {
         return name.contains(|c: char| c.is_ascii_uppercase())
             && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     }
-    matches!(word, "-m" | "--" | "\\" | "trl" | "grpo" | "nohup" | "env")
+    matches!(word, "-m" | "--" | "\\" | "trl" | "grpo" | "nohup" | "env" | "bash" | "sh")
         || word.starts_with("verl.")
         || word.starts_with("recipe.")
         || Path::new(word).extension().is_some_and(|suffix| suffix == "py")

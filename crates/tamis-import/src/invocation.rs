@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::import::HydraOptions;
 use crate::is_foreign_name;
 
 /// A command line taken apart.
@@ -81,7 +82,7 @@ pub fn without_program(words: &[String]) -> Option<Vec<String>> {
     // Options of what submits it have files of their own.
     let is_submitted = before.iter().any(|word| word.starts_with('-'));
     let own = before.iter().filter(is_own).filter(|_| !is_submitted);
-    Some(own.chain(invocation.arguments).cloned().collect())
+    Some(own.cloned().chain(HydraOptions::resolved(invocation.arguments)).collect())
 }
 
 impl<'a> Invocation<'a> {
@@ -272,6 +273,10 @@ mod tests {
                 "{command}"
             );
         }
+        // The file that hydra's options name, unless it is verl's own.
+        let hydra = "python3 -m verl.trainer.main_ppo --config-path conf --config-name";
+        assert_eq!(of(&format!("{hydra} ppo_trainer {keys}")).as_deref(), Some(keys));
+        assert_eq!(of(&format!("{hydra}=mine {keys}")), Some(format!("conf/mine.yaml {keys}")));
         // What is tamis' own before it stays.
         let own = "world.yaml simulate.groups=320 ~filter";
         let mixed = of(&format!("{own} python3 -m verl.trainer.main_ppo {keys}"));

@@ -139,7 +139,7 @@ impl ModuleProcess<'_> {
 
 /// Writes the program into a folder for the user alone.
 pub fn write_program() -> std::io::Result<GuardedFolder> {
-    let folder = private_folder()?;
+    let folder = private_folder(PREFIX)?;
     for (name, text) in FILES {
         let path = folder.path().join("tamis").join(name);
         std::fs::create_dir_all(path.parent().unwrap_or(folder.path()))?;
@@ -190,13 +190,17 @@ const LONGEST_FOLDER: usize = 90;
 /// Beginning of the names of such folders.
 const PREFIX: &str = "tamis-learner-";
 
-/// A folder of a name that nobody else can guess, for nobody else to read.
-fn private_folder() -> std::io::Result<GuardedFolder> {
-    let folder = GuardedFolder::create_in(&std::env::temp_dir(), PREFIX)?;
+/// A folder of a name that begins so and that nobody else can guess, for nobody else to read; a socket has
+/// room in it.
+///
+/// # Errors
+/// As the system's.
+pub fn private_folder(prefix: &str) -> std::io::Result<GuardedFolder> {
+    let folder = GuardedFolder::create_in(&std::env::temp_dir(), prefix)?;
     if folder.path().as_os_str().len() <= LONGEST_FOLDER {
         return Ok(folder);
     }
-    GuardedFolder::create_in(Path::new("/tmp"), PREFIX)
+    GuardedFolder::create_in(Path::new("/tmp"), prefix)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub(crate) mod learner;
 pub(crate) mod monitor;
 pub(crate) mod report;
 pub(crate) mod rollouts;
+pub(crate) mod script;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod sweep;

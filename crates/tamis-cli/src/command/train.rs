@@ -21,11 +21,21 @@ use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
 use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbegun, train};
 
 use super::advise::{start_lines, start_lines_of_data};
+use super::script::Script;
 use super::{follow_checked, new_errors, notes, show};
 use crate::arguments::TrainArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
 
 pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
+    if let Some(script) = arguments.layers.arguments.first().and_then(|word| Script::of(word)) {
+        return script.run(arguments);
+    }
+    if arguments.dry_run {
+        return Err(Failure::new(
+            USAGE,
+            "error: --dry-run is for a script\n  hint: `tamis config check CONFIG.yaml --plan` checks a configuration and starts nothing",
+        ));
+    }
     let interrupt = Interrupt::new();
     listen(&interrupt, "saves the last finished step; Ctrl-C again ends at once, without saving")?;
     let begin = if let Some(path) = &arguments.resume {

@@ -44,6 +44,7 @@ mod run_folder;
 mod schedule_kills;
 mod schedules;
 mod screening;
+mod scripts;
 mod selection;
 mod serve;
 mod server_kills;

@@ -1,0 +1,290 @@
+//! `tamis train SCRIPT`: a script of verl's or TRL's users, in which the trainer becomes a run.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::tamis::{Ended, Folder, TINY, signal, soon, unfiltered, words};
+
+/// A folder with a model in `tiny` and sums in `sums/train.jsonl` and `sums/test.jsonl`.
+fn folder() -> Folder {
+    let folder = Folder::new().with("tiny.yaml", &unfiltered(TINY));
+    folder.tamis(&words("train tiny.yaml train.total_steps=1 validate.before_train=false")).succeeds();
+    folder.tamis(&words("export runs/tiny tiny")).succeeds();
+    std::fs::remove_dir_all(folder.join("runs")).unwrap();
+    for (split, size) in [("train", 64), ("test", 4)] {
+        let mut rows = String::new();
+        for row in 0..size {
+            let (left, right) = (row / 8, row % 8);
+            let _ = writeln!(
+                rows,
+                r#"{{"question": "{left}+{right}=", "prompt": "{left}+{right}=", "data_source": "math_dapo", "reward_model": {{"style": "rule", "ground_truth": "{}"}}}}"#,
+                left + right
+            );
+        }
+        folder.write(&format!("sums/{split}.jsonl"), &rows);
+    }
+    folder
+}
+
+fn first_hour(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/first-hour").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn run(folder: &Folder, line: &str, variables: &[(&str, &str)]) -> Ended {
+    let variables: Vec<(&str, PathBuf)> =
+        variables.iter().map(|(name, value)| (*name, PathBuf::from(value))).collect();
+    folder.wait(folder.start_with(&words(line), &variables))
+}
+
+/// What makes the DAPO script small.
+const SMALL: [(&str, &str); 8] = [
+    ("MODEL_PATH", "tiny"),
+    ("TRAIN_FILE", "sums/train.jsonl"),
+    ("TEST_FILE", "sums/test.jsonl"),
+    ("N", "4"),
+    ("BATCH", "4"),
+    ("MAX_PROMPT", "12"),
+    ("MAX_RESPONSE", "4"),
+    ("NGPUS", "1"),
+];
+
+#[test]
+fn a_dapo_script_becomes_a_run() {
+    let folder = folder().with("run_dapo.sh", &first_hour("run_dapo.sh"));
+    let score = "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return float(ground_truth in solution_str)\n";
+    folder.write("score.py", score);
+    let small = "rollout.backend=native schedule.max_num_gen_batches=50 trainer.total_training_steps=2";
+    // With an argument of the script's own, after `--`, too.
+    let own = "actor_rollout_ref.actor.optim.lr_warmup_steps=1 custom_reward_function.path=score.py";
+    let line = format!("train run_dapo.sh {small} -- {own}");
+    let ended = run(&folder, &line, &SMALL).succeeds();
+    ended.says("actor_rollout_ref.actor.clip_ratio_high=0.28 -> objective.loss.clip_high: 0.28");
+    ended.says("actor_rollout_ref.actor.optim.lr_warmup_steps=1 -> train.lr_schedule.warmup_steps: 1");
+    assert_eq!(folder.steps("DAPO/sums").len(), 2);
+    assert!(folder.join("ckpts/DAPO").is_dir(), "what else the script does is real");
+}
+
+#[test]
+fn only_the_trainer_of_verl_is_caught() {
+    let folder = folder();
+    // An environment that the script activates goes before the stand-ins on PATH.
+    folder.write("venv/bin/python3", "#!/bin/sh\necho \"real: $*\"\n");
+    folder.write(
+        "run.sh",
+        "chmod +x venv/bin/python3; export PATH=$PWD/venv/bin:$PATH\n\
+         python3 -c 'print(1)' & wait\n\
+         nohup python3 -m verl.model_merger merge\n\
+         command -p echo \"$1, $#\"\n\
+         env A=1 python3 -u -m verl.trainer.main_ppo --config-name=ppo_trainer 'data.x=a b' 2>&1 | tee log\n\
+         bash -c 'python3 -m recipe.dapo.main_dapo y=2'\n\
+         ray job submit --no-wait --runtime-env=r.yaml -- python3 -m verl.trainer.main_ppo z=3 | cat\n\
+         ray status\n\
+         exit 0\n",
+    );
+    // A pipe does not hide that the run failed.
+    let ended = run(&folder, "train run.sh -- own word", &[]).exits(2);
+    ended.prints("real: -c print(1)\nreal: -m verl.model_merger merge\nown, 2\n");
+    ended.prints("unknown key `data.x`").prints("1 | data.x=a b\n");
+    ended.says("unknown key `y`").says("unknown key `z`").never_prints("real: -u");
+    assert_eq!(ended.stderr.matches("\nray: command not found").count(), 1, "{}", ended.shown());
+}
+
+#[test]
+fn a_dry_run_reads_a_shell_script_and_runs_nothing() {
+    let folder = Folder::new();
+    folder
+        .write("run.sh", "touch was_run\nexport N=8\npython3 -m verl.trainer.main_ppo \\\n  rollout.n=$N\n");
+    insta::assert_snapshot!("a_dry_run", folder.tamis(&words("train run.sh --dry-run")).shown());
+    folder.write("other.sh", "touch was_run\npython3 main.py a=1\n");
+    insta::assert_snapshot!(
+        "nothing_in_the_text",
+        folder.tamis(&words("train other.sh --dry-run")).failure()
+    );
+    assert!(!folder.join("was_run").exists());
+    // Running it is an error too, with whatever it did.
+    insta::assert_snapshot!("nothing_caught", folder.tamis(&words("train --quiet other.sh")).failure());
+    assert!(folder.join("was_run").exists());
+    for line in ["train run.sh --resume runs/x", "train --dry-run tiny.yaml", "train gone.sh"] {
+        insta::assert_snapshot!(line.replace([' ', '/', '.'], "_"), folder.tamis(&words(line)).failure());
+    }
+}
+
+#[test]
+fn the_import_of_a_script_is_never_empty() {
+    let folder = Folder::new();
+    for line in ["train_grpo.py", "python3 train_grpo.py", "accelerate launch train_grpo.py"] {
+        let ended = folder.tamis(&words(&format!("config import -- {line}"))).exits(2);
+        ended.says("hint: `tamis train train_grpo.py --dry-run` runs it");
+    }
+    for line in ["run_dapo.sh", "bash run_dapo.sh trainer.total_epochs=1"] {
+        let ended = folder.tamis(&words(&format!("config import -- {line}"))).exits(2);
+        ended.says("hint: `tamis train run_dapo.sh --dry-run` finds the command");
+    }
+    folder.tamis(&words("config import -- python3 -m verl.trainer.main_ppo")).exits(2);
+}
+
+/// A script in the shape of TRL's own examples, whose arguments TRL's parser reads.
+const SUMS: &str = r#"
+from dataclasses import dataclass, field
+
+from datasets import load_dataset
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
+from trl.rewards import think_format_reward
+
+
+@dataclass
+class SumArguments(ScriptArguments):
+    bonus: float = field(default=0.5, metadata={"help": "what a short answer is worth"})
+
+
+if __name__ == "__main__":
+    parser = TrlParser((SumArguments, GRPOConfig, ModelConfig))
+    script_args, training_args, model_args = parser.parse_args_and_config()
+    training_args.model_init_kwargs = dict(revision=model_args.model_revision, dtype=model_args.dtype)
+    if (quantization := get_quantization_config(model_args)) is not None:
+        training_args.model_init_kwargs["quantization_config"] = quantization
+    dataset = load_dataset(script_args.dataset_name)
+
+    def right(completions, reward_model, **kwargs):
+        return [float(text == gold["ground_truth"]) for text, gold in zip(completions, reward_model)]
+
+    async def brief(completions, completion_ids, **kwargs):
+        return [script_args.bonus / len(ids) for ids in completion_ids]
+
+    trainer = GRPOTrainer(
+        model=model_args.model_name_or_path,
+        args=training_args,
+        reward_funcs=[right, brief, think_format_reward],
+        train_dataset=dataset[script_args.dataset_train_split],
+        eval_dataset=dataset[script_args.dataset_test_split] if training_args.eval_strategy != "no" else None,
+        peft_config=get_peft_config(model_args),
+    )
+    trainer.train()
+    trainer.save_model(training_args.output_dir)
+    trainer.accelerator.print("saved")
+    if training_args.push_to_hub:
+        trainer.push_to_hub(dataset_name=script_args.dataset_name)
+"#;
+
+/// What the library of data sets does with a local folder, without that library.
+const DATASETS: &str = r#"
+import json, os
+
+def load_dataset(name):
+    return {file.removesuffix(".jsonl"): [json.loads(line) for line in open(os.path.join(name, file))] for file in os.listdir(name)}
+"#;
+
+#[test]
+fn a_script_of_trl_becomes_a_run_that_calls_its_functions() {
+    let folder = folder().with("train_grpo.py", &first_hour("train_grpo.py"));
+    let variables =
+        [("MODEL", "tiny"), ("MAX_STEPS", "2"), ("MAX_RESPONSE", "4"), ("OUTPUT_DIR", "runs/mine")];
+    let ended = run(&folder, "train train_grpo.py data.max_prompt_length=12", &variables).succeeds();
+    ended.says("tamis: wrote the model to runs/mine").prints("done: 2 steps, run directory runs/mine");
+    let step = &folder.steps("mine")[0];
+    for name in ["correct", "brief", "novelty"] {
+        assert!(step.get(format!("rewards/{name}/mean")).is_some(), "{name} in {step}");
+    }
+    // The third one counts what it has seen in all calls: only the script itself can.
+    let novelty = |step: usize| folder.steps("mine")[step]["rewards/novelty/mean"].as_f64().unwrap();
+    assert!(novelty(1) < 1.0, "{}", novelty(1));
+    assert!(folder.join("runs/mine/model.safetensors").is_file());
+    // Beside the run is what it reads; its folder is not entered by the next one.
+    assert_eq!(folder.read("runs/mine.script/train.jsonl").lines().count(), 100);
+    assert_eq!(folder.read("runs/mine.script/eval.jsonl").lines().count(), 16);
+    run(&folder, "train train_grpo.py data.max_prompt_length=12 train.total_steps=1", &variables).succeeds();
+    assert_eq!(folder.steps("mine-2").len(), 1);
+}
+
+#[test]
+fn a_script_with_arguments_of_trl() {
+    let folder = folder().with("grpo_sums.py", SUMS).with("datasets.py", DATASETS);
+    let line = "train grpo_sums.py data.max_prompt_length=12 --model_name_or_path tiny --dataset_name sums \
+        --output_dir out/sums --num_generations 4 --max_completion_length 4 --max_steps 1 --bonus 0.25 \
+        --eval_strategy steps --eval_steps 1 --learning_rate 1e-4";
+    // The configuration is all that a dry run prints, and what it names is there.
+    let dry = run(&folder, &format!("{line} --dry-run"), &[]).succeeds();
+    dry.prints("rollout:\n  n: 4  #").prints("  learning_rate: 1e-4  # out/sums.script/grpo.yaml:");
+    dry.prints("kind: command").never_prints("saved");
+    assert!(dry.stdout.starts_with("run:\n  name: sums"), "{}", dry.shown());
+    assert!(folder.join("out/sums.script/train.jsonl").is_file() && !folder.join("out/sums").exists());
+    let ended = run(&folder, line, &[]).succeeds();
+    ended.prints("saved\n");
+    assert!(folder.join("out/sums/model.safetensors").is_file());
+    // An adapter needs PyTorch, with the targets that the script named.
+    let adapter = run(
+        &folder,
+        &format!("{line} --use_peft --lora_r 4 --lora_target_modules q_proj k_proj --dry-run"),
+        &[],
+    );
+    adapter.succeeds().prints("lora: {rank: 4, alpha: 32, targets: [q_proj, k_proj]}");
+}
+
+#[test]
+fn what_a_script_cannot_have_is_refused_by_name() {
+    let folder = Folder::new();
+    let refused = |text: &str| {
+        folder.write("train.py", &format!("from trl import *\nrows = [{{'prompt': '1'}}]\n{text}\n"));
+        folder.tamis(&words("train train.py")).exits(2).failure()
+    };
+    let trainer = "GRPOTrainer(model='tiny', train_dataset=rows, reward_funcs=";
+    insta::assert_snapshot!(
+        "a_subclass",
+        refused(
+            "from trl import GRPOTrainer\nclass Mine(GRPOTrainer):\n    def compute_loss(self): pass\n    def __init__(self): pass\n\
+         Mine.__init__ = GRPOTrainer.__init__\nMine(model='tiny', train_dataset=rows, reward_funcs=len, callbacks=[1], beta=2)"
+        )
+    );
+    let plain = format!("from trl import GRPOTrainer\n{trainer}");
+    insta::assert_snapshot!(
+        "a_function",
+        refused(&format!("def near(completions, wanted): pass\n{plain}[near]).train()"))
+    );
+    insta::assert_snapshot!(
+        "a_replaced_method",
+        refused(&format!(
+            "from trl import GRPOTrainer\nGRPOTrainer._prepare_inputs_ = lambda self: 1\n{plain}'m/reward').train()"
+        ))
+    );
+    insta::assert_snapshot!(
+        "a_row",
+        refused(
+            "from trl import GRPOTrainer\nGRPOTrainer(model='tiny', train_dataset=[{'prompt': '1', 'image': object()}], \
+         reward_funcs='m/reward').train(resume_from_checkpoint=True)"
+        )
+    );
+    insta::assert_snapshot!("the_sieve", refused("import tamis.trl\ntamis.trl.attach(None)"));
+    insta::assert_snapshot!("nothing", refused("print('no trainer')"));
+    insta::assert_snapshot!(
+        "another_trainer",
+        refused("from trl import RLOOTrainer\nRLOOTrainer(model='tiny')")
+    );
+    // What is wrong with the script itself is shown as Python shows it.
+    folder.write("train.py", "import json\n\njson.loads('{')\n");
+    let ended = folder.tamis(&words("train train.py")).exits(1);
+    ended.says("Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_script_is_continued_by_the_script() {
+    let folder = folder().with("train_grpo.py", &first_hour("train_grpo.py"));
+    let variables =
+        [("MODEL", "tiny"), ("MAX_STEPS", "60"), ("MAX_RESPONSE", "4"), ("OUTPUT_DIR", "runs/mine")];
+    let owned: Vec<(&str, PathBuf)> =
+        variables.iter().map(|(name, value)| (*name, PathBuf::from(value))).collect();
+    let line = "train train_grpo.py data.max_prompt_length=12 validate.test_freq=0";
+    let child = folder.start_with(&words(line), &owned);
+    soon("the third step", || folder.has_rows("runs/mine", 3));
+    signal(&child, "-INT");
+    folder.wait(child).exits(130);
+    let num_steps = folder.steps("mine").len();
+    assert!(num_steps < 60, "it was interrupted: {num_steps}");
+    // Its rewards are functions of the script.
+    let alone = folder.tamis(&words("train --resume runs/mine"));
+    assert_ne!(alone.code, Some(0));
+    alone.says("`tamis train train_grpo.py --resume RUN_DIR` continues such a run");
+    run(&folder, "train train_grpo.py --resume runs/mine", &variables).succeeds();
+    assert_eq!(folder.steps("mine").len(), 60);
+}

@@ -1,0 +1,666 @@
+"""Runs a script of TRL with a stand-in for its trainer: `tamis train train_grpo.py`.
+
+    python3 tamis_script.py        beside it: settings.json and tamis_reward.py
+
+The script runs as `__main__` in its own interpreter. `GRPOTrainer(...).train()` writes both data sets and the arguments beside the folder
+of the run, starts `tamis train` with them, and answers the run's reward requests: the functions stay in this process, on its main thread,
+those that are `async` together. What has no counterpart is refused by name. If TRL can be imported its own GRPOConfig, TrlParser and the
+like are used, without what a configuration does with devices; otherwise stand-ins take their places.
+
+settings.json: program (tamis), script, arguments (of the script), overrides (`key=value`), options (of `tamis train`), resume (a run
+folder or null), dry_run. While a run is on, its process id is in the file `pid` beside it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import traceback
+import types
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOCKET = "TAMIS_SCRIPT_REWARDS"
+TIMEOUT = "10m"  # of one call; TRL has no limit
+
+BRIDGE = '''\
+"""Passes reward requests of a run on to the script that it was started from, and the answers back.
+Written by `tamis train {script}`."""
+import os, socket, sys, threading
+
+place = os.environ.get("{variable}")
+if place is None:
+    sys.exit("this reward is a function of {script}, which does not run: `tamis train {script} --resume RUN_DIR` continues such a run")
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(place)
+peer.sendall(sys.argv[1].encode() + b"\\n")
+
+
+def pass_requests():
+    while data := os.read(0, 1 << 16):
+        peer.sendall(data)
+    peer.shutdown(socket.SHUT_WR)
+
+
+threading.Thread(target=pass_requests, daemon=True).start()
+while data := peer.recv(1 << 16):
+    while data:
+        data = data[os.write(1, data) :]
+'''
+
+settings = {}
+runner = None  # the module tamis_reward
+answers = None  # file descriptor of the real standard output
+trl_config = None  # TRL's GRPOConfig, where it is installed
+
+
+def say(text):
+    print(f"tamis: {text}", file=sys.stderr, flush=True)
+
+
+def refuse(reasons, hint=None):
+    """Ends the script, as a configuration that cannot be followed ends a run."""
+    lines = [f"error: {settings['script']}: {reasons[0]}"]
+    if len(reasons) > 1:
+        lines = [f"error: {settings['script']} asks for what a run has not", *(f"  - {reason}" for reason in reasons)]
+    lines += [f"  hint: {hint}"] if hint else []
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    sys.exit(2)
+
+
+# What a script makes before it trains
+
+
+class KeptConfig:
+    """GRPOConfig where there is no TRL: it keeps what it is given, and every other field is TRL's default or None."""
+
+    DEFAULTS = {"eval_strategy": "no", "push_to_hub": False, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 8}
+
+    def __init__(self, output_dir=None, **given):
+        if output_dir is not None:
+            given["output_dir"] = output_dir
+        self.__dict__.update(given)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.DEFAULTS.get(name)
+
+
+def given_arguments(config):
+    """The fields of a GRPOConfig that differ from their defaults, by name."""
+    if isinstance(config, KeptConfig):
+        return dict(vars(config))
+    given = {}
+    for field in dataclasses.fields(trl_config):  # a subclass may have fields of the script's own
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        value = getattr(config, field.name, default)
+        if field.init and value != default:
+            given[field.name] = value
+    return given
+
+
+def plain(value):
+    """A value that JSON does not know, as one that it does."""
+    for name in ("tolist", "value"):  # arrays and numbers of NumPy and PyTorch; members of an enumeration
+        if hasattr(value, name):
+            held = getattr(value, name)
+            return held() if callable(held) else held
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value).__module__ in ("torch", "datetime"):
+        return str(value)
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__}")
+
+
+LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "target_modules": "lora_target_modules",
+        "target_parameters": "lora_target_parameters", "modules_to_save": "lora_modules_to_save", "use_rslora": "use_rslora",
+        "use_dora": "use_dora", "task_type": "lora_task_type"}  # fmt: skip
+# Set by PEFT itself, or without effect on what is trained.
+LORA_FREE = {"peft_type", "base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping", "runtime_config"}
+
+
+def lora_arguments(config, reasons):
+    """A LoraConfig as TRL's arguments."""
+    if config is None:
+        return {}
+    values = dict(vars(config))
+    if type(config).__name__ != "LoraConfig":
+        reasons.append(f"peft_config is a {type(config).__name__}, and an adapter is a LoraConfig here")
+        return {}
+    known = {"r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
+    if dataclasses.is_dataclass(config):
+        known = {**known, **vars(type(config)())}
+    known["bias"] = "none"
+    given = {"use_peft": True}
+    for name in sorted(set(values) | {"r", "lora_alpha", "lora_dropout"}):
+        value = values.get(name, known.get(name))
+        if name in LORA:
+            if value is not None and (value != known.get(name) or name in ("r", "lora_alpha", "lora_dropout")):
+                given[LORA[name]] = value
+        elif name not in LORA_FREE and not name.startswith("_") and value != known.get(name):
+            reasons.append(f"LoraConfig.{name} has no counterpart: leave it out")
+    return given
+
+
+def model_arguments(model, args, reasons):
+    """Where the model is, and what of `model_init_kwargs` has a counterpart."""
+    given = {}
+    if isinstance(model, (str, os.PathLike)):
+        given["model_name_or_path"] = os.fspath(model)
+    elif getattr(model, "peft_config", None) is not None:
+        reasons.append("`model` has an adapter already: give the name of its base model, and the adapter as `peft_config`")
+    else:
+        name = getattr(getattr(model, "config", None), "_name_or_path", None)
+        if name:
+            given["model_name_or_path"] = name
+            say(f"the model is read from {name} anew: a change that the script made to it is not in there")
+        else:
+            reasons.append(f"`model` is a {type(model).__name__} without the name that it was loaded from: give the name or the folder")
+    options = getattr(args, "model_init_kwargs", None) or {}
+    if isinstance(options, str):
+        options = json.loads(options)
+    for name, value in options.items():
+        if name == "revision" and value not in (None, "main"):
+            given["model_revision"] = value
+        elif name == "attn_implementation" and value is not None:
+            given["attn_implementation"] = value
+        elif name in ("quantization_config", "load_in_4bit", "load_in_8bit") and value:
+            reasons.append(f"model_init_kwargs[{name!r}]: weights are trained whole, in f32")
+    return given
+
+
+class Registered:
+    """A reward of TRL by its name, where there is no TRL."""
+
+    def __init__(self, name, **keys):
+        self.__name__, self.keys = name, keys
+
+
+REGISTERED = {
+    "accuracy_reward": {"kind": "math_verify"},
+    "think_format_reward": {"kind": "think_format"},
+}
+
+
+def rewards_of(functions, weights, script, folder, columns, reasons):
+    """The section `reward`, and the functions that stay here, by name."""
+    functions = functions if isinstance(functions, (list, tuple)) else [functions]
+    weights = list(weights) if weights is not None else [1.0] * len(functions)
+    if len(weights) != len(functions):
+        reasons.append(f"reward_weights has {len(weights)} weights for {len(functions)} functions")
+        weights = [1.0] * len(functions)
+    rewards, kept = [], {}
+    for function, weight in zip(functions, weights):
+        name = function.rstrip("/").rsplit("/", 1)[-1] if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
+        name = "".join(letter if letter.isalnum() or letter in "_-." else "_" for letter in name).strip("_") or "reward"
+        taken = [reward["name"] for reward in rewards]
+        if name in taken:
+            name = next(f"{name}_{number}" for number in range(2, len(functions) + 2) if f"{name}_{number}" not in taken)
+        if isinstance(function, str):
+            keys = {"kind": "model", "path": function}
+        elif isinstance(function, Registered):
+            keys = function.keys
+        elif not callable(function) or hasattr(function, "parameters"):
+            reasons.append(f"reward_funcs: {name} is a {type(function).__name__}: give a function, or the name of a reward model")
+            continue
+        else:
+            if problem := runner.misfit(function, "trl", {}, sorted(columns)):
+                reasons.append(f"reward_funcs: {name}{inspect.signature(function)} cannot be called as TRL calls it: {problem}")
+                continue
+            kept[name] = function
+            argv = [sys.executable, os.path.abspath(os.path.join(folder, "reward.py")), name]
+            keys = {"kind": "command", "argv": argv, "num_processes": 4 if inspect.iscoroutinefunction(function) else 1, "timeout": TIMEOUT}
+        rewards.append({"name": name, **keys, "weight": weight})
+    return rewards, kept
+
+
+def write_rows(rows, path, what, reasons):
+    """A data set as JSONL; the names of its columns."""
+    columns = set()
+    if not hasattr(rows, "__len__"):
+        reasons.append(f"{what} is a stream of unknown length: load the rows that are to be trained on (`streaming=False`, `take(n)`)")
+        return columns
+    with open(path, "w", encoding="utf-8") as file:
+        for number, row in enumerate(rows):
+            columns.update(row)
+            try:
+                file.write(json.dumps(row, ensure_ascii=False, default=plain) + "\n")
+            except TypeError as error:
+                columns_at = [name for name, value in row.items() if not is_json(value)]
+                reasons.append(f"{what}: row {number} holds {error} in column {', '.join(columns_at)}: a row is text, numbers, lists and objects")
+                return columns
+    return columns
+
+
+def is_json(value):
+    try:
+        json.dumps(value, default=plain)
+    except TypeError:
+        return False
+    return True
+
+
+def free_folder(path):
+    """The folder of a new run, as tamis numbers them."""
+    path = os.path.normpath(path)
+    number = 1
+    while os.path.lexists(numbered := path if number == 1 else f"{path}-{number}"):
+        number += 1
+    return numbered
+
+
+class GRPOTrainer:
+    """Stands for TRL's. What it is given and cannot be followed is refused when it is made."""
+
+    # Of what a finished trainer offers, what a run has done already.
+    _DONE = ("log_metrics", "save_metrics", "save_state", "create_model_card", "end", "log_completions")
+
+    def __init__(self, model=None, reward_funcs=None, args=None, train_dataset=None, eval_dataset=None, processing_class=None,
+                 reward_processing_classes=None, callbacks=None, optimizers=(None, None), quantization_config=None, peft_config=None,
+                 tools=None, rollout_func=None, environment_factory=None, **unknown):  # fmt: skip
+        reasons = overridden(type(self))
+        free = {
+            "callbacks": (callbacks, "nothing of the script is called while a run trains; `run.loggers` and metrics.jsonl have every figure"),
+            "optimizers": (tuple(optimizers) != (None, None), "the optimizer is AdamW, set by the arguments"),
+            "quantization_config": (quantization_config, "weights are trained whole, in f32"),
+            "reward_processing_classes": (reward_processing_classes, "a reward model is read with its own tokenizer"),
+            "tools": (tools, "`environment` with `kind: tools` has functions of a Python file as tools (docs/tools.md)"),
+            "rollout_func": (rollout_func, "`environment` plays games of several turns (docs/environments.md)"),
+            "environment_factory": (environment_factory, "`environment` has Python environments of a file (docs/environments.md)"),
+        }
+        reasons += [f"GRPOTrainer({name}=...) is not followed: {why}" for name, (value, why) in free.items() if value]
+        reasons += [f"GRPOTrainer has no argument {name} here" for name in unknown]
+        if not reward_funcs:
+            reasons.append("GRPOTrainer has no reward_funcs")
+        if train_dataset is None:
+            reasons.append("GRPOTrainer has no train_dataset")
+        self._arguments = model_arguments(model, args, reasons)
+        name = self._arguments.get("model_name_or_path", "model")
+        self.args = KeptConfig(output_dir=f"{name.split('/')[-1]}-GRPO") if args is None else args
+        self._arguments.update(lora_arguments(peft_config, reasons))
+        own = getattr(processing_class, "name_or_path", name if processing_class is None else None)
+        if own != name:
+            reasons.append(f"GRPOTrainer(processing_class=...) is that of {own}, and the model's own is taken, {name}: save it beside the model")
+        self._template = getattr(processing_class, "chat_template", None)
+        if reasons:
+            refuse(reasons)
+        self.reward_funcs, self.train_dataset, self.eval_dataset = reward_funcs, train_dataset, eval_dataset
+        self.processing_class, self.peft_config = processing_class, peft_config
+        self.accelerator = types.SimpleNamespace(print=print, is_main_process=True, is_local_main_process=True, num_processes=1)
+        self._run = None
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._DONE:
+            return lambda *_, **__: None
+        refuse([f"trainer.{name} is not there: train(), save_model() and the run's folder are"])
+
+    def is_world_process_zero(self):
+        return True
+
+    def train(self, resume_from_checkpoint=None, **unknown):
+        """Trains in a run of tamis. Returns what TRL returns: `global_step`, `training_loss`, `metrics`."""
+        reasons = [f"train({name}=...) is not followed" for name in unknown]
+        if resume_from_checkpoint:
+            reasons.append("train(resume_from_checkpoint=...) is not followed: `tamis train SCRIPT --resume RUN_DIR` continues a run")
+        if monkey := sorted(set(vars(GRPOTrainer)) - OWN):
+            reasons.append(f"methods of GRPOTrainer are replaced ({', '.join(monkey)}), and a run has none of them")
+        settings["trained"] = True
+        run = settings["resume"] or free_folder(getattr(self.args, "output_dir", None) or "trainer_output")
+        command, functions = self._prepare(run, reasons)
+        if reasons:
+            refuse(reasons)
+        if settings["dry_run"]:
+            sys.exit(subprocess.run([settings["program"], "config", "import", "--", *command], stdout=answers).returncode)
+        sys.stdout.flush()
+        start = ["--resume", run, *settings["overrides"]] if settings["resume"] else ["--", *command]
+        code = asyncio.run(train_and_answer([settings["program"], "train", *settings["options"], *start], functions))
+        if code != 0:
+            sys.exit(code)
+        self._run = run
+        return outcome(run)
+
+    def _prepare(self, run, reasons):
+        """Writes what the run reads. Returns the words of its configuration, and the functions that stay here."""
+        folder = f"{os.path.normpath(run)}.script"
+        os.makedirs(folder, exist_ok=True)
+        given = {**given_arguments(self.args), **self._arguments, "output_dir": run}
+        for name in ("model_init_kwargs", "reward_weights", "resume_from_checkpoint"):
+            given.pop(name, None)
+        given = {name: value for name, value in given.items() if value is not None}
+        is_resumed = settings["resume"] is not None
+        path = os.devnull if is_resumed else os.path.join(folder, "train.jsonl")
+        columns = write_rows(self.train_dataset, path, "train_dataset", reasons)
+        words = [f"data.train={json.dumps(path)}"]
+        strategy = getattr(self.args, "eval_strategy", "no")
+        if self.eval_dataset is not None and getattr(strategy, "value", strategy) != "no":
+            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
+            paths = []
+            for name, rows in sets.items():
+                paths.append(os.devnull if is_resumed else os.path.join(folder, f"{name}.jsonl"))
+                write_rows(rows, paths[-1], "eval_dataset", reasons)
+            words.append(f"data.val={json.dumps(paths)}")
+        rewards, functions = rewards_of(self.reward_funcs, getattr(self.args, "reward_weights", None), settings["script"], folder, columns, reasons)
+        words.append(f"reward={json.dumps(rewards)}")
+        if is_resumed:
+            return [], functions
+        with open(os.path.join(folder, "reward.py"), "w", encoding="utf-8") as file:
+            file.write(BRIDGE.format(script=settings["script"], variable=SOCKET))
+        if isinstance(self._template, str):
+            given["chat_template_path"] = os.path.join(folder, "chat_template.jinja")
+            with open(given["chat_template_path"], "w", encoding="utf-8") as file:
+                file.write(self._template)
+        lines = [f"# What {settings['script']} gave its GRPOTrainer, in TRL's names."]
+        for name, value in given.items():
+            if is_json(value):
+                lines.append(f"{name}: {json.dumps(value, default=plain)}")
+            else:
+                reasons.append(f"{name} is a {type(value).__name__}, which has no counterpart")
+        arguments = os.path.join(folder, "grpo.yaml")
+        with open(arguments, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        return [arguments, *words, *settings["overrides"]], functions
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        """The model of the last checkpoint, in Hugging Face layout, in this folder: beside what is there already."""
+        if self._run is None:
+            refuse(["save_model() before train() has nothing to save"])
+        target = output_dir or self.args.output_dir
+        # The folder of the run may have a number.
+        target = self._run if os.path.abspath(target) == os.path.abspath(self.args.output_dir or "") else target
+        os.makedirs(target, exist_ok=True)
+        made = os.path.join(target, ".export")
+        code = subprocess.run([settings["program"], "export", self._run, made], stdout=subprocess.DEVNULL).returncode
+        if code != 0:
+            sys.exit(code)
+        for name in os.listdir(made):
+            os.replace(os.path.join(made, name), os.path.join(target, name))
+        os.rmdir(made)
+        say(f"wrote the model to {target}")
+
+    def push_to_hub(self, *_, **__):
+        refuse(["push_to_hub() is not followed"], f"`tamis export {self._run} FOLDER`, and upload that: `hf upload NAME FOLDER`")
+
+
+OWN = set(vars(GRPOTrainer)) | {"__abstractmethods__"}
+
+
+def overridden(kind):
+    """Refusals of the methods that a subclass has: a run would call none of them."""
+    reasons = []
+    for base in kind.__mro__[: kind.__mro__.index(GRPOTrainer)]:
+        names = [name for name, value in vars(base).items() if callable(value) or isinstance(value, (property, staticmethod, classmethod))]
+        reasons += [f"{base.__name__}.{name} is a method of a subclass of GRPOTrainer, which a run never calls" for name in names if name != "__init__"]
+    return reasons
+
+
+def outcome(run):
+    """The last figures of a run."""
+    metrics = {}
+    try:
+        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+            for line in file:
+                metrics.update(json.loads(line))
+    except OSError:  # the folder has another name by an override
+        say("the run's folder is not where the script's output_dir is: save_model() will not find it")
+    return types.SimpleNamespace(global_step=metrics.get("step"), training_loss=metrics.get("actor/pg_loss"), metrics=metrics)
+
+
+async def train_and_answer(command, functions):
+    """Starts the run, and answers what it asks of the functions until it ends; its exit code."""
+
+    async def answer(reader, writer):
+        name = (await reader.readline()).decode().strip()
+        items = []
+        while line := await reader.readline():
+            items.append(json.loads(line))
+            if items[-1]["remaining"]:
+                continue
+            if name in functions:
+                replies = await runner.answer_trl(functions[name], items, {})
+            else:
+                replies = [{"error": f"{settings['script']} has no reward function {name}; it has {', '.join(functions)}"}] * len(items)
+            writer.write("".join(map(runner.line_of, items, replies)).encode())
+            await writer.drain()
+            items = []
+        writer.close()
+
+    async def answer_all(reader, writer):
+        with contextlib.suppress(ConnectionError):  # the run has ended the process that passed a request on
+            await answer(reader, writer)
+
+    place = os.path.join(HERE, "rewards")
+    pid = os.path.join(HERE, "pid")
+    server = await asyncio.start_unix_server(answer_all, place, limit=1 << 28)
+    child = await asyncio.create_subprocess_exec(*command, env={**os.environ, SOCKET: place})
+    with open(pid, "w") as file:
+        file.write(str(child.pid))
+    # The run hears it too, saves and ends; a handler that ignores would be inherited.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return await child.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.unlink(pid)
+        server.close()
+
+
+# What a script imports
+
+
+def refused_class(name, why):
+    def made(self, *_, **__):
+        refuse([f"{name} is not followed: {why}"])
+
+    return type(name, (), {"__init__": made})
+
+
+RLOO = refused_class("RLOOTrainer", "GRPOTrainer is; `objective.advantage.kind=rloo` over a GRPO script is that estimator")
+
+
+def attach(*_, **__):
+    script = settings["script"]
+    refuse(["tamis.trl.attach keeps TRL's trainer, and `tamis train` stands for it"], f"run it with python: `python3 {script}`")
+
+
+def kept_class(name):
+    """A class that keeps what it is given."""
+    return type(name, (), {"__init__": lambda self, **given: self.__dict__.update(given)})
+
+
+def dataclass_of(name, **defaults):
+    # Annotated with their types alone, which is what the parser needs.
+    fields = []
+    for field, default in defaults.items():
+        kind, value = default if isinstance(default, tuple) else (type(default), default)
+        fields.append((field, kind, dataclasses.field(default=value)))
+    return dataclasses.make_dataclass(name, fields)
+
+
+ModelConfig = dataclass_of(
+    "ModelConfig", model_name_or_path=(str, None), model_revision="main", dtype="float32", attn_implementation=(str, None), use_peft=False,
+    lora_r=16, lora_alpha=32, lora_dropout=0.05, lora_target_modules=(list, None), lora_target_parameters=(list, None),
+    lora_modules_to_save=(list, None), lora_task_type="CAUSAL_LM", use_rslora=False, use_dora=False, load_in_8bit=False, load_in_4bit=False,
+)  # fmt: skip
+ScriptArguments = dataclass_of(
+    "ScriptArguments", dataset_name=(str, None), dataset_config=(str, None), dataset_train_split="train", dataset_test_split="test",
+    dataset_streaming=False,
+)  # fmt: skip
+
+
+class TrlParser:
+    """Parses `--name value` into the classes that it is given; what no class has a field for goes to GRPOConfig."""
+
+    def __init__(self, dataclass_types=(), **_):
+        self.kinds = list(dataclass_types) if isinstance(dataclass_types, (list, tuple)) else [dataclass_types]
+
+    def parse_args_and_config(self, args=None, **_):
+        words = list(sys.argv[1:] if args is None else args)
+        if "--config" in words:
+            refuse(["TRL is not installed in this Python, and its --config is TRL's own"], "install TRL, or write its values as options")
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        for kind in self.kinds:
+            for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+                many = {"nargs": "+"} if "list" in str(field.type) else {}
+                flag = {"nargs": "?", "const": True} if field.type in (bool, "bool") else {}
+                read = {bool: is_true, "bool": is_true, int: int, "int": int, float: float, "float": float}.get(field.type, str)
+                default = None if field.default is dataclasses.MISSING else field.default
+                parser.add_argument(f"--{field.name}", type=read, default=default, **many, **flag)
+        known, rest = parser.parse_known_args(words)
+        others = {}
+        while rest:
+            word = rest.pop(0)
+            if not word.startswith("--"):
+                refuse([f"the argument {word} follows no option"])
+            name, _, value = word[2:].partition("=")
+            if not value:
+                value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+            others[name.replace("-", "_")] = value
+        made = []
+        for kind in self.kinds:
+            if dataclasses.is_dataclass(kind):
+                made.append(kind(**{field.name: getattr(known, field.name) for field in dataclasses.fields(kind)}))
+            else:
+                made.append(kind(**{name: typed(value) for name, value in others.items()}))
+        return tuple(made)
+
+
+def is_true(text):
+    return text.lower() in ("true", "yes", "t", "y", "1")
+
+
+def typed(text):
+    try:
+        return json.loads(text if text not in ("True", "False") else text.lower())
+    except ValueError:
+        return text
+
+
+def get_peft_config(config):
+    if not config.use_peft:
+        return None
+    names = {theirs: ours for ours, theirs in LORA.items()}
+    return LoraConfig(**{names[name]: value for name, value in vars(config).items() if name in names})
+
+
+def get_soft_overlong_punishment(max_completion_len, soft_punish_cache):
+    keys = {"kind": "soft_overlong", "max_length": max_completion_len, "buffer": soft_punish_cache}
+    return Registered("soft_overlong_punishment_reward", **keys)
+
+
+LoraConfig = kept_class("LoraConfig")
+
+
+def missing(module):
+    """What a stand-in module answers for a name that it has not."""
+
+    def named(name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        refuse([f"{module}.{name} is needed, and {module} is not installed in {sys.executable}"], f"`pip install {module.split('.')[0]}` there")
+
+    return named
+
+
+def stand_ins(has_trl, has_peft):
+    """The modules that are made here, by name."""
+    trainer = {"GRPOTrainer": GRPOTrainer, "RLOOTrainer": RLOO}
+    modules = {"tamis.trl": {"attach": attach, "__getattr__": missing("tamis.trl")}, "trl.trainer.grpo_trainer": {"GRPOTrainer": GRPOTrainer}}
+    if importlib.util.find_spec("tamis") is None:
+        modules["tamis"] = {"__path__": []}
+    if not has_trl:
+        trl = {**trainer, "GRPOConfig": KeptConfig, "ModelConfig": ModelConfig, "ScriptArguments": ScriptArguments, "TrlParser": TrlParser,
+               "get_peft_config": get_peft_config, "get_quantization_config": lambda *_: None, "get_kbit_device_map": lambda: None}  # fmt: skip
+        rewards = {name: Registered(name, **keys) for name, keys in REGISTERED.items()}
+        rewards["get_soft_overlong_punishment"] = get_soft_overlong_punishment
+        modules["trl"] = modules["trl.trainer"] = {**trl, "__path__": [], "__getattr__": missing("trl")}
+        modules["trl.trainer.grpo_config"] = {"GRPOConfig": KeptConfig}
+        modules["trl.rewards"] = {**rewards, "__getattr__": missing("trl.rewards")}
+    if not has_peft:
+        kind = types.SimpleNamespace(CAUSAL_LM="CAUSAL_LM")
+        modules["peft"] = {"LoraConfig": LoraConfig, "TaskType": kind, "__getattr__": missing("peft")}
+    return modules
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the stand-ins."""
+
+    def __init__(self, modules):
+        self.modules = modules
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.modules:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package="__path__" in self.modules[name])
+
+    def exec_module(self, module):
+        vars(module).update(self.modules[module.__name__])
+
+
+def stand_before_trl():
+    """Puts the stand-ins in their places; whether TRL is there."""
+    global trl_config
+    try:
+        import trl
+        import trl.trainer
+
+        trl_config = trl.GRPOConfig
+    except (ImportError, RuntimeError) as error:
+        if importlib.util.find_spec("trl") is not None:
+            say(f"TRL cannot be imported ({error}): stand-ins take its place")
+        for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
+            del sys.modules[name]
+        return False
+    # What follows a configuration's fields looks at devices.
+    quiet = type("GRPOConfig", (trl_config,), {"__post_init__": lambda self: None, "__module__": __name__})
+    for module in (trl, trl.trainer):
+        module.GRPOTrainer, module.RLOOTrainer, module.GRPOConfig = GRPOTrainer, RLOO, quiet
+    sys.modules[trl_config.__module__].GRPOConfig = quiet
+    if not trl.__version__.startswith("1.16."):
+        say(f"this is TRL {trl.__version__}; what the script does not set has the defaults of TRL 1.16")
+    return True
+
+
+def main():
+    global runner, answers
+    with open(os.path.join(HERE, "settings.json"), encoding="utf-8") as file:
+        settings.update(json.load(file))
+    spec = importlib.util.spec_from_file_location("tamis_reward", os.path.join(HERE, "tamis_reward.py"))
+    runner = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runner)
+    if settings["dry_run"]:
+        # The configuration is the only output.
+        answers = os.dup(1)
+        os.dup2(2, 1)
+    script = settings["script"]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    sys.argv = [script, *settings["arguments"]]
+    has_trl = stand_before_trl()
+    sys.meta_path.insert(0, Finder(stand_ins(has_trl, importlib.util.find_spec("peft") is not None)))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception as error:  # as Python shows it, without the frames of this file
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next
+        traceback.print_exception(type(error), error, trace or error.__traceback__)
+        sys.exit(1)
+    if "trained" not in settings:
+        refuse(["it ended, and train() of a GRPOTrainer was never called"], "other trainers of TRL run as they are, with python")
+
+
+if __name__ == "__main__":
+    main()
