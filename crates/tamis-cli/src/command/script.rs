@@ -261,7 +261,7 @@ mod tests {
             python3 -m verl.trainer.main_ppo b=1\npython3 prepare.py -m verl.trainer.main_ppo\necho -m verl.trainer.main_ppo";
         let found = trainer_commands(text);
         let lines: Vec<usize> = found.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [5, 8], "{found:?}");
+        assert_eq!(lines, [5, 9], "{found:?}");
         assert!(found[0].1.ends_with("\\\n  a=$N"), "{found:?}");
     }
 }
