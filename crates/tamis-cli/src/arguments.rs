@@ -68,6 +68,17 @@ pub(crate) enum CliCommand {
     /// Look at what is here (GPUs, driver, Python environments, servers, Ray, disks), and say what can run
     /// with it and what a configuration would be missing.
     Doctor(DoctorArguments),
+    /// Print a page of the documentation; without a name, all names.
+    Docs {
+        /// Its name (`rewards`).
+        page: Option<String>,
+    },
+    /// Write a first configuration, a reward and questions into a folder.
+    Init {
+        /// The folder.
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+    },
     /// Print what completes commands and options in a shell.
     Completions {
         /// The shell.

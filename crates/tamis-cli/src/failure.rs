@@ -8,6 +8,8 @@ use tamis_core::fault::causes;
 use tamis_core::printable::lines;
 use tamis_lab::{Fault, FaultKind};
 
+use crate::command::docs::page_named_in;
+
 /// The run failed.
 pub(crate) const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
@@ -57,5 +59,8 @@ impl Failure {
 
     pub(crate) fn print(&self) {
         let _ = writeln!(std::io::stderr().lock(), "{}", lines(&self.text));
+        if let Some(page) = page_named_in(&self.text) {
+            let _ = writeln!(std::io::stderr().lock(), "note: `tamis docs {page}` prints the page");
+        }
     }
 }

@@ -11,6 +11,8 @@ const GROUPS: [(&str, &[(&str, &str)]); 4] = [
     (
         "Before a run",
         &[
+            ("init", "tamis init"),
+            ("docs", "tamis docs rewards"),
             ("config", "tamis config check my.yaml --plan"),
             ("explain", "tamis explain rloo"),
             ("doctor", "tamis doctor my.yaml"),
@@ -20,7 +22,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 4] = [
     (
         "Train and measure",
         &[
-            ("train", "tamis train configs/quickstart.yaml run.name=first"),
+            ("train", "tamis train quickstart run.name=first"),
             ("sweep", "tamis sweep sweep.yaml --dry-run"),
             ("eval", "tamis eval runs/first validate.n=8"),
             ("export", "tamis export runs/first model"),

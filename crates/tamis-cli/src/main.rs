@@ -41,6 +41,8 @@ fn main() -> ExitCode {
         CliCommand::Export(export) => command::export::run(export),
         CliCommand::Explain { name } => command::explain::run(name.as_deref()),
         CliCommand::Doctor(doctor) => command::doctor::run(doctor),
+        CliCommand::Docs { page } => command::docs::docs(page.as_deref()),
+        CliCommand::Init { folder } => command::docs::init(folder),
         CliCommand::Completions { shell } => command::completions::run(*shell),
         CliCommand::Config(config) => command::config::run(config),
     };

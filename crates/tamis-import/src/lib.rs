@@ -25,6 +25,7 @@ mod owner;
 mod pages;
 mod ragen;
 mod shared;
+mod shipped;
 mod steps;
 mod table;
 mod translate;
@@ -47,6 +48,7 @@ pub use load::{load, load_for_evaluation, load_of_run, load_sources, load_source
 pub use options::{is_foreign_option, join_options};
 pub use owner::Owner;
 pub use pages::{explain, reference_markdown};
+pub use shipped::SHIPPED;
 
 impl Owner {
     /// The rows of its table.

@@ -12,6 +12,7 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Loaded, Preset, table, yaml};
 
 use crate::documents::{flatten, flatten_tree, is_foreign_tree};
+use crate::shipped::shipped;
 use crate::translate::{Lower, translate, translate_whole};
 use crate::words::OTHER_NAMES;
 use crate::{is_foreign, is_foreign_name, names_model, value_form};
@@ -81,7 +82,13 @@ fn load_files(
     purpose: LoadPurpose,
 ) -> Result<Loaded, ConfigErrors> {
     let mut mixed = Mixed::new();
-    let sources = read_sources(run, files, &mut mixed.layers);
+    let mut sources = read_sources(run, &[], &mut mixed.layers);
+    for file in files {
+        match shipped(file) {
+            Some(text) => sources.push(Source::new(SourceKind::File(file.clone()), text)),
+            None => sources.extend(read_sources(None, std::slice::from_ref(file), &mut mixed.layers)),
+        }
+    }
     mixed.load(&sources, arguments, purpose)
 }
 

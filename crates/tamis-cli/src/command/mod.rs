@@ -3,6 +3,7 @@
 pub(crate) mod advise;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod docs;
 pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod explain;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::locate::{Extent, Locate, LocateFailure};
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Severity};
+use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Preset, Severity};
 use tamis_core::printable::lines;
 use tamis_import::{has_program, load, load_to_show, without_program};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
@@ -98,8 +99,8 @@ impl LayerArguments {
         self.arguments.is_empty()
     }
 
-    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override. Of a command of another
-    /// system its arguments.
+    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override, and the name of a preset
+    /// that is no file stands for it. Of a command of another system its arguments.
     pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut files = Vec::new();
         let mut overrides = Vec::new();
@@ -107,6 +108,10 @@ impl LayerArguments {
         for argument in arguments.as_ref().unwrap_or(&self.arguments) {
             if argument.contains('=') || argument.starts_with('~') || argument.starts_with('+') {
                 overrides.push(argument.clone());
+            } else if Preset::ALL.iter().any(|preset| preset.as_str() == argument)
+                && !Path::new(argument).exists()
+            {
+                overrides.push(format!("preset={argument}"));
             } else {
                 files.push(PathBuf::from(argument));
             }

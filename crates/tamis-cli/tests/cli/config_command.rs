@@ -264,3 +264,48 @@ fn a_preset_is_shown_without_a_model() {
     assert!(is_whole, "{lacking}");
     assert_eq!(folder.tamis(&["config", "check", "preset=dapo"]).code, Some(2));
 }
+
+#[test]
+fn configurations_and_pages_come_with_the_program() {
+    let folder = Folder::new();
+    for (name, text) in tamis_import::SHIPPED {
+        let file =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../configs/{name}.yaml"));
+        assert_eq!(std::fs::read_to_string(file).expect("a configuration"), text, "{name}");
+        let shown = folder.tamis(&["config", "show", name]).succeeds().stdout;
+        assert!(shown.contains(&format!("# {name}:")), "{name}: {shown}");
+    }
+    folder.tamis(&["config", "check", "quickstart"]).succeeds();
+    folder.tamis(&["config", "show", "dr_grpo"]).succeeds().prints("preset: dr_grpo");
+    // A file of that name goes before.
+    folder.write("quickstart", "run: {name: mine}\n");
+    folder.tamis(&["config", "show", "quickstart"]).succeeds().prints("name: mine");
+
+    folder.tamis(&["docs"]).succeeds().prints("rewards ");
+    folder.tamis(&["docs", "rewards"]).succeeds().prints("# ");
+    folder.tamis(&["docs", "docs/rewards.md"]).succeeds().prints("# ");
+    folder.tamis(&["docs", "reward"]).exits(2).says("`tamis docs rewards`");
+    folder.tamis(&["docs", "nothing-like-it"]).exits(2).says("`tamis docs` lists them");
+}
+
+#[test]
+fn a_first_configuration_is_written_and_is_sound() {
+    let folder = Folder::new();
+    let said = folder.tamis(&["init", "first"]).succeeds();
+    said.prints("wrote first/my.yaml").prints("next: tamis config check first/my.yaml --plan");
+    // Nothing is downloaded by a look at it, and only the model is missing.
+    folder.write("model/config.json", "{}");
+    let shown = folder.tamis(&["config", "show", "first/my.yaml"]).succeeds().stdout;
+    assert!(shown.contains("style: simple") && shown.contains("val_fraction: 0.2"), "{shown}");
+    folder.tamis(&["init", "first"]).exits(2).fails_with("nothing that is there is overwritten");
+    let trained = folder.tamis(&[
+        "train",
+        "first/my.yaml",
+        "model.path=null",
+        "model.init={architecture: qwen2, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 32}",
+        "train.total_steps=1",
+        "rollout.max_response_length=4",
+        "data.max_prompt_length=64",
+    ]);
+    trained.succeeds().says("19 training prompts, 5 validation prompts");
+}

@@ -1,0 +1,89 @@
+//! `tamis docs` and `tamis init`: the pages and the first files that the program brings along.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+
+use super::print;
+use crate::failure::{FAILED, Failure, USAGE};
+
+/// Name and text of each page of `docs/`.
+static PAGES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+
+/// What `tamis init` writes.
+const START: [(&str, &str); 3] = [
+    ("my.yaml", include_str!("../../../../examples/start/my.yaml")),
+    ("my_reward.py", include_str!("../../../../examples/start/my_reward.py")),
+    ("questions.jsonl", include_str!("../../../../examples/start/questions.jsonl")),
+];
+
+/// The page that a text names as a file of `docs/`.
+pub(crate) fn page_named_in(text: &str) -> Option<&'static str> {
+    let names = PAGES.iter().map(|(name, _)| *name);
+    names.into_iter().find(|name| text.contains(&format!("docs/{name}.md")))
+}
+
+pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
+    let title = |text: &str| text.lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
+    let Some(name) = name else {
+        let mut text = String::new();
+        for (name, page) in PAGES {
+            let _ = writeln!(text, "{name:<26} {}", title(page));
+        }
+        print(&text)?;
+        return Ok(0);
+    };
+    // As a message or a link writes it.
+    let short = name.trim_start_matches("docs/").trim_end_matches(".md");
+    if let Some((_, page)) = PAGES.iter().find(|(known, _)| *known == short) {
+        print(page)?;
+        return Ok(0);
+    }
+    let has = |known: &str, page: &str| known.contains(short) || title(page).to_lowercase().contains(short);
+    let near: Vec<String> = PAGES
+        .iter()
+        .filter(|(known, page)| !short.is_empty() && has(known, page))
+        .map(|(known, _)| format!("`tamis docs {known}`"))
+        .collect();
+    let hint = if near.is_empty() { "`tamis docs` lists them".to_owned() } else { near.join(", ") };
+    Err(Failure::new(USAGE, format!("error: there is no page `{name}`\n  hint: {hint}")))
+}
+
+pub(crate) fn init(folder: &Path) -> Result<u8, Failure> {
+    let unwritten = |path: &Path, error: &std::io::Error| {
+        let code = if error.kind() == std::io::ErrorKind::AlreadyExists { USAGE } else { FAILED };
+        let hint = "nothing that is there is overwritten: name another folder with `tamis init FOLDER`";
+        Failure::new(code, format!("error: failed to write {}: {error}\n  hint: {hint}", path.display()))
+    };
+    let paths = START.map(|(name, text)| (folder.join(name), text));
+    if let Some((path, _)) = paths.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
+        return Err(unwritten(path, &std::io::ErrorKind::AlreadyExists.into()));
+    }
+    std::fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
+    for (path, text) in &paths {
+        let written = OpenOptions::new().write(true).create_new(true).open(path);
+        written
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|error| unwritten(path, &error))?;
+        print(&format!("wrote {}\n", path.display()))?;
+    }
+    let config = paths.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
+    print(&format!("next: tamis config check {config} --plan\n      tamis train {config}\n"))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_is_there_with_a_title() {
+        assert!(PAGES.len() > 20, "{}", PAGES.len());
+        for (name, page) in PAGES {
+            assert!(page.starts_with("# ") || page.contains("\n# "), "{name}");
+        }
+        assert_eq!(page_named_in("its parameters fit none (docs/rewards.md)"), Some("rewards"));
+        assert_eq!(page_named_in("docs/nothing.md"), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! Configurations that the program brings along: a name without a folder and without an ending is one of them,
+//! unless a file has that name.
+
+use std::path::Path;
+
+/// Those of `configs/` that need no file beside them.
+pub const SHIPPED: [(&str, &str); 7] = [
+    ("bench_step", include_str!("../../../configs/bench_step.yaml")),
+    ("countdown", include_str!("../../../configs/countdown.yaml")),
+    ("frozen_lake", include_str!("../../../configs/frozen_lake.yaml")),
+    ("gsm8k_calculator", include_str!("../../../configs/gsm8k_calculator.yaml")),
+    ("gymnasium", include_str!("../../../configs/gymnasium.yaml")),
+    ("quickstart", include_str!("../../../configs/quickstart.yaml")),
+    ("sokoban", include_str!("../../../configs/sokoban.yaml")),
+];
+
+/// The text of a configuration that is brought along, if the path is its name and nothing is there.
+pub(crate) fn shipped(path: &Path) -> Option<&'static str> {
+    let text = SHIPPED.iter().find(|(name, _)| path == Path::new(name)).map(|(_, text)| *text);
+    text.filter(|_| !path.exists())
+}
