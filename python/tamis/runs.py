@@ -112,10 +112,7 @@ def _configuration(config: _Path | Mapping[str, Any] | None) -> list[str]:
         return []
     if isinstance(config, Mapping):
         return _overrides(config)
-    name = os.fspath(config)
-    # The name of a preset has neither an ending nor a folder.
-    is_name = isinstance(config, str) and re.fullmatch(r"\w+", name) and not os.path.exists(name)
-    return [f"preset={name}"] if is_name else [name]
+    return [os.fspath(config)]
 
 
 def train(
@@ -127,7 +124,8 @@ def train(
 ) -> Run:
     """Trains, and returns the run when it has ended.
 
-    `config` is the path of a YAML file, the name of a preset (`"dapo"`), or a mapping of keys (`{"preset": "dapo",
+    `config` is the path of a YAML file, the name of a preset (`"dapo"`) or of a configuration that the program brings along
+    (`"quickstart"`), or a mapping of keys (`{"preset": "dapo",
     "rollout.n": 8, "train": {"total_steps": 20}}`). `overrides` come after it: a mapping, or `key=value` as on the
     command line. `resume` continues a run from its last checkpoint instead.
 
