@@ -12,7 +12,7 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Loaded, Preset, table, yaml};
 
 use crate::documents::{flatten, flatten_tree, is_foreign_tree};
-use crate::shipped::shipped;
+use crate::shipped::{shipped, suggest_names};
 use crate::translate::{Lower, translate, translate_whole};
 use crate::words::OTHER_NAMES;
 use crate::{is_foreign, is_foreign_name, names_model, value_form};
@@ -86,7 +86,11 @@ fn load_files(
     for file in files {
         match shipped(file) {
             Some(text) => sources.push(Source::new(SourceKind::File(file.clone()), text)),
-            None => sources.extend(read_sources(None, std::slice::from_ref(file), &mut mixed.layers)),
+            None => {
+                let before = mixed.layers.diagnostics.len();
+                sources.extend(read_sources(None, std::slice::from_ref(file), &mut mixed.layers));
+                suggest_names(file, mixed.layers.diagnostics.get_mut(before..).unwrap_or_default());
+            }
         }
     }
     mixed.load(&sources, arguments, purpose)

@@ -277,6 +277,8 @@ fn configurations_and_pages_come_with_the_program() {
     }
     folder.tamis(&["config", "check", "quickstart"]).succeeds();
     folder.tamis(&["config", "show", "dr_grpo"]).succeeds().prints("preset: dr_grpo");
+    folder.tamis(&["config", "show", "quickstrat"]).exits(2).says("did you mean `quickstart`?");
+    folder.tamis(&["config", "show", "dapoo"]).exits(2).says("did you mean `dapo`?");
     // A file of that name goes before.
     folder.write("quickstart", "run: {name: mine}\n");
     folder.tamis(&["config", "show", "quickstart"]).succeeds().prints("name: mine");
