@@ -194,7 +194,7 @@ REGISTERED = {
 }
 
 
-def rewards_of(functions, weights, script, folder, columns, reasons):
+def rewards_of(functions, weights, folder, columns, reasons):
     """The section `reward`, and the functions that stay here, by name."""
     functions = functions if isinstance(functions, (list, tuple)) else [functions]
     weights = list(weights) if weights is not None else [1.0] * len(functions)
@@ -300,6 +300,7 @@ class GRPOTrainer:
         self.processing_class, self.peft_config = processing_class, peft_config
         self.accelerator = types.SimpleNamespace(print=print, is_main_process=True, is_local_main_process=True, num_processes=1)
         self._run = None
+        self._known = set(vars(self))
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -316,8 +317,9 @@ class GRPOTrainer:
         reasons = [f"train({name}=...) is not followed" for name in unknown]
         if resume_from_checkpoint:
             reasons.append("train(resume_from_checkpoint=...) is not followed: `tamis train SCRIPT --resume RUN_DIR` continues a run")
-        if monkey := sorted(set(vars(GRPOTrainer)) - OWN):
-            reasons.append(f"methods of GRPOTrainer are replaced ({', '.join(monkey)}), and a run has none of them")
+        replaced = [name for name in vars(self) if name not in self._known and inspect.isroutine(getattr(self, name))]
+        if replaced := sorted(set(vars(GRPOTrainer)) - OWN) + replaced:
+            reasons.append(f"methods of GRPOTrainer are replaced ({', '.join(replaced)}), and a run has none of them")
         settings["trained"] = True
         run = settings["resume"] or free_folder(getattr(self.args, "output_dir", None) or "trainer_output")
         command, functions = self._prepare(run, reasons)
@@ -353,7 +355,7 @@ class GRPOTrainer:
                 paths.append(os.devnull if is_resumed else os.path.join(folder, f"{name}.jsonl"))
                 write_rows(rows, paths[-1], "eval_dataset", reasons)
             words.append(f"data.val={json.dumps(paths)}")
-        rewards, functions = rewards_of(self.reward_funcs, getattr(self.args, "reward_weights", None), settings["script"], folder, columns, reasons)
+        rewards, functions = rewards_of(self.reward_funcs, getattr(self.args, "reward_weights", None), folder, columns, reasons)
         words.append(f"reward={json.dumps(rewards)}")
         if is_resumed:
             return [], functions
@@ -392,7 +394,8 @@ class GRPOTrainer:
         say(f"wrote the model to {target}")
 
     def push_to_hub(self, *_, **__):
-        refuse(["push_to_hub() is not followed"], f"`tamis export {self._run} FOLDER`, and upload that: `hf upload NAME FOLDER`")
+        run = self._run or "RUN_DIR"
+        refuse(["push_to_hub() is not followed"], f"`tamis export {run} FOLDER`, and upload that: `hf upload NAME FOLDER`")
 
 
 OWN = set(vars(GRPOTrainer)) | {"__abstractmethods__"}
@@ -619,8 +622,7 @@ def stand_before_trl():
 
         trl_config = trl.GRPOConfig
     except (ImportError, RuntimeError) as error:
-        if importlib.util.find_spec("trl") is not None:
-            say(f"TRL cannot be imported ({error}): stand-ins take its place")
+        say(f"TRL cannot be imported in {sys.executable} ({error}): stand-ins take its place")
         for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
             del sys.modules[name]
         return False
@@ -652,6 +654,8 @@ def main():
     sys.meta_path.insert(0, Finder(stand_ins(has_trl, importlib.util.find_spec("peft") is not None)))
     try:
         runpy.run_path(script, run_name="__main__")
+    except KeyboardInterrupt:  # before the run began, which has an ending of its own
+        sys.exit(130)
     except Exception as error:  # as Python shows it, without the frames of this file
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:

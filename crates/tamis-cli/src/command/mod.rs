@@ -19,6 +19,7 @@ pub(crate) mod simulate;
 pub(crate) mod sweep;
 pub(crate) mod train;
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use tamis_import::{has_program, load, load_to_show, without_program};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
 
-use crate::arguments::LayerArguments;
+use crate::arguments::{Language, LayerArguments};
 use crate::failure::{FAILED, Failure, UNREACHABLE, USAGE};
 
 /// Writes a result to stdout. A closed pipe (`| head`) is no failure.
@@ -137,6 +138,13 @@ impl LayerArguments {
         if has_program(&self.arguments) {
             text +=
                 "\nnote: `tamis config import -- COMMAND > my.yaml` takes a whole command of another system";
+            let is_python = |word: &&String| Language::of(word) == Some(Language::Python);
+            if let Some(script) = self.arguments.iter().find(is_python) {
+                let _ = write!(
+                    text,
+                    "\nnote: `tamis train {script}` runs a script whose GRPOTrainer is to become the run"
+                );
+            }
         }
         Failure::new(USAGE, text)
     }

@@ -122,6 +122,9 @@ fn the_import_of_a_script_is_never_empty() {
         ended.says("hint: `tamis train run_dapo.sh --dry-run` finds the command");
     }
     folder.tamis(&words("config import -- python3 -m verl.trainer.main_ppo")).exits(2);
+    // A command that starts a script holds nothing to train either.
+    let ended = folder.tamis(&words("train python3 train_grpo.py learning_rate=1e-6")).exits(2);
+    ended.says("note: `tamis train train_grpo.py` runs a script");
 }
 
 /// A script in the shape of TRL's own examples, whose arguments TRL's parser reads.
@@ -244,7 +247,7 @@ fn what_a_script_cannot_have_is_refused_by_name() {
     insta::assert_snapshot!(
         "a_replaced_method",
         refused(&format!(
-            "from trl import GRPOTrainer\nGRPOTrainer._prepare_inputs_ = lambda self: 1\n{plain}'m/reward').train()"
+            "from trl import GRPOTrainer\nGRPOTrainer._prepare_inputs = print\nmine = {trainer}'m/reward')\nmine.compute_loss = print\nmine.train()"
         ))
     );
     insta::assert_snapshot!(
@@ -256,6 +259,13 @@ fn what_a_script_cannot_have_is_refused_by_name() {
     );
     insta::assert_snapshot!("the_sieve", refused("import tamis.trl\ntamis.trl.attach(None)"));
     insta::assert_snapshot!("nothing", refused("print('no trainer')"));
+    for (name, call) in [
+        ("the_hub", "push_to_hub()"),
+        ("nothing_to_save", "save_model('x')"),
+        ("a_callback", "add_callback(print)"),
+    ] {
+        insta::assert_snapshot!(name, refused(&format!("{plain}'m/reward').{call}")));
+    }
     insta::assert_snapshot!(
         "another_trainer",
         refused("from trl import RLOOTrainer\nRLOOTrainer(model='tiny')")
