@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let name = page.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
         // Those that are about the book itself.
         if !["SUMMARY", "README"].contains(&name) {
+            let page = page.to_str().ok_or("the path of docs/ is no text")?;
             writeln!(list, "    ({name:?}, include_str!({page:?})),")?;
         }
     }

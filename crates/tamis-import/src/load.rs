@@ -84,14 +84,13 @@ fn load_files(
     let mut mixed = Mixed::new();
     let mut sources = read_sources(run, &[], &mut mixed.layers);
     for file in files {
-        match shipped(file) {
-            Some(text) => sources.push(Source::new(SourceKind::File(file.clone()), text)),
-            None => {
-                let before = mixed.layers.diagnostics.len();
-                sources.extend(read_sources(None, std::slice::from_ref(file), &mut mixed.layers));
-                suggest_names(file, mixed.layers.diagnostics.get_mut(before..).unwrap_or_default());
-            }
+        if let Some(text) = shipped(file) {
+            sources.push(Source::new(SourceKind::File(file.clone()), text));
+            continue;
         }
+        let before = mixed.layers.diagnostics.len();
+        sources.extend(read_sources(None, std::slice::from_ref(file), &mut mixed.layers));
+        suggest_names(file, mixed.layers.diagnostics.get_mut(before..).unwrap_or_default());
     }
     mixed.load(&sources, arguments, purpose)
 }

@@ -26,11 +26,14 @@ pub(crate) fn shipped(path: &Path) -> Option<&'static str> {
 /// Names a configuration or a preset in place of a file that is not there, if its name is like one of theirs.
 pub(crate) fn suggest_names(file: &Path, found: &mut [Diagnostic]) {
     let word = file.to_str().filter(|word| !word.contains(['/', '.']) && !file.exists());
-    let names: Vec<&'static str> =
-        SHIPPED.iter().map(|(name, _)| *name).chain(Preset::ALL.iter().map(|preset| preset.as_str())).collect();
+    let names: Vec<&'static str> = SHIPPED
+        .iter()
+        .map(|(name, _)| *name)
+        .chain(Preset::ALL.iter().map(|preset| preset.as_str()))
+        .collect();
     let Some(near) = word.and_then(|word| suggest::nearest_value(word, &names)) else { return };
     for found in found {
-        if let Problem::Unreadable { hint, .. } = &mut found.problem
+        if let Problem::Unreadable { hint, .. } = &mut *found.problem
             && !hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"))
         {
             *hint = Some(format!("did you mean `{near}`?"));

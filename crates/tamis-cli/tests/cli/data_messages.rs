@@ -61,11 +61,11 @@ fn gold() {
 #[test]
 fn a_part_of_the_training_data_is_held_out() {
     let folder = Folder::tiny();
-    let rows: String = (0..40)
-        .map(|at| {
-            format!("{{\"prompt\": \"{}+{}=\", \"answer\": \"{}\"}}\n", at / 10, at % 10, at / 10 + at % 10)
-        })
-        .collect();
+    let row = |at: usize| {
+        let (left, right) = (at / 10, at % 10);
+        format!("{{\"prompt\": \"{left}+{right}=\", \"answer\": \"{}\"}}", left + right)
+    };
+    let rows = (0..40).map(row).collect::<Vec<_>>().join("\n");
     folder.write("rows.jsonl", &rows);
     let of_rows = [
         "train",

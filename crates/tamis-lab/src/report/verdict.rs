@@ -1,5 +1,7 @@
 //! One sentence that answers "is it learning?".
 
+use std::fmt::Write as _;
+
 use tamis_core::figure::{fixed, percent};
 
 use super::run::Run;
@@ -19,7 +21,7 @@ pub(crate) fn of_run(run: &Run) -> Option<String> {
     {
         let limit = run.settings.get("rollout.max_response_length");
         let limit = limit.map_or_else(String::new, |limit| format!(" at {limit} tokens"));
-        text += &format!(" {} of the completions of the last step are cut{limit}.", percent(*cut));
+        let _ = write!(text, " {} of the completions of the last step are cut{limit}.", percent(*cut));
     }
     Some(text)
 }

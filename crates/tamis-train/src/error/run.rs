@@ -451,8 +451,7 @@ impl RunError {
                 "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
             ),
             Self::Memory { remedy, .. } => Some(remedy.clone()),
-            Self::Plan { hint, .. } => Some(hint.clone()),
-            Self::Mismatch { hint, .. } => Some(hint.clone()),
+            Self::Plan { hint, .. } | Self::Mismatch { hint, .. } => Some(hint.clone()),
             Self::CheckpointsGone { .. } => Some(
                 "nothing was changed: put the checkpoints back where they were, or begin a new run (`tamis train` with another run.name)"
                     .to_owned(),
