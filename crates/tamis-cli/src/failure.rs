@@ -8,7 +8,7 @@ use tamis_core::fault::causes;
 use tamis_core::printable::lines;
 use tamis_lab::{Fault, FaultKind};
 
-use crate::command::docs::page_named_in;
+use crate::pages::page_named_in;
 
 /// The run failed.
 pub(crate) const FAILED: u8 = 1;

@@ -7,6 +7,7 @@ mod arguments;
 mod command;
 mod failure;
 mod help;
+mod pages;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Configurations that the program brings along: a name without a folder and without an ending is one of them,
-//! unless a file has that name.
+//! Configurations that the program brings along: a name without a folder and without an ending is one of
+//! them, unless a file has that name.
 
 use std::path::Path;
 

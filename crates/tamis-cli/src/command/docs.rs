@@ -1,4 +1,4 @@
-//! `tamis docs` and `tamis init`: the pages and the first files that the program brings along.
+//! `tamis docs` and `tamis init`.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -7,9 +7,7 @@ use std::path::Path;
 
 use super::print;
 use crate::failure::{FAILED, Failure, USAGE};
-
-/// Name and text of each page of `docs/`.
-static PAGES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+use crate::pages::PAGES;
 
 /// What `tamis init` writes.
 const START: [(&str, &str); 3] = [
@@ -17,12 +15,6 @@ const START: [(&str, &str); 3] = [
     ("my_reward.py", include_str!("../../../../examples/start/my_reward.py")),
     ("questions.jsonl", include_str!("../../../../examples/start/questions.jsonl")),
 ];
-
-/// The page that a text names as a file of `docs/`.
-pub(crate) fn page_named_in(text: &str) -> Option<&'static str> {
-    let names = PAGES.iter().map(|(name, _)| *name);
-    names.into_iter().find(|name| text.contains(&format!("docs/{name}.md")))
-}
 
 pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
     let title = |text: &str| text.lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
@@ -71,19 +63,4 @@ pub(crate) fn init(folder: &Path) -> Result<u8, Failure> {
     let config = paths.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
     print(&format!("next: tamis config check {config} --plan\n      tamis train {config}\n"))?;
     Ok(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_page_is_there_with_a_title() {
-        assert!(PAGES.len() > 20, "{}", PAGES.len());
-        for (name, page) in PAGES {
-            assert!(page.starts_with("# ") || page.contains("\n# "), "{name}");
-        }
-        assert_eq!(page_named_in("its parameters fit none (docs/rewards.md)"), Some("rewards"));
-        assert_eq!(page_named_in("docs/nothing.md"), None);
-    }
 }

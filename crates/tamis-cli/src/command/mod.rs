@@ -100,8 +100,8 @@ impl LayerArguments {
         self.arguments.is_empty()
     }
 
-    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override, and the name of a preset
-    /// that is no file stands for it. Of a command of another system its arguments.
+    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override, and so is the name of a
+    /// preset that is no file. Of a command of another system its arguments.
     pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut files = Vec::new();
         let mut overrides = Vec::new();
