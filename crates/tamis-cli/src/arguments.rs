@@ -41,6 +41,8 @@ pub(crate) enum CliCommand {
     Eval(EvalArguments),
     /// Serve a run or a checkpoint over HTTP, with vLLM's interface and OpenAI's.
     Serve(Box<ServeArguments>),
+    /// Chat with a run or a checkpoint: a line is a message, and the answer is shown as it is sampled.
+    Chat(ChatArguments),
     /// Learn for a run in another process (`learner.url`), on the native engine.
     Learner(LearnerArguments),
     /// Apply a group filter to rollouts that any program wrote (JSONL or Parquet).
@@ -461,6 +463,32 @@ pub(crate) enum LearnerFault {
     SilentAfter,
 }
 
+/// A temperature from 0.
+fn temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a temperature is a number from 0".to_owned())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChatArguments {
+    /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
+    /// a model on a hub [default: the newest run].
+    #[arg(value_name = "RUN_DIR|CHECKPOINT")]
+    pub(crate) source: Option<PathBuf>,
+    /// Message of the system before every conversation; needs a model with a chat template.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Temperature; 0 always takes the likeliest token.
+    #[arg(long, default_value_t = 1.0, value_parser = temperature)]
+    pub(crate) temperature: f64,
+    /// Most tokens of an answer; the model's context may end it earlier.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: u32,
+    /// For tests: a step of the engine takes at least this long.
+    #[arg(long, hide = true, value_name = "MILLISECONDS")]
+    pub(crate) test_step_ms: Option<u64>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
@@ -505,6 +533,10 @@ pub(crate) struct ServeArguments {
     /// closed.
     #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) idle_timeout: u32,
+    /// Print a line on stderr for each request: time, method, path, status, tokens and seconds. Keys, prompts
+    /// and completions are never printed.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// Treatment of requests that arrive while generation is paused with `abort` or `wait`.
     #[arg(long, value_enum, default_value = "queue")]
     pub(crate) when_paused: WhenPaused,

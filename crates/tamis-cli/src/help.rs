@@ -25,6 +25,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 4] = [
             ("train", "tamis train quickstart run.name=first"),
             ("sweep", "tamis sweep sweep.yaml --dry-run"),
             ("eval", "tamis eval runs/first validate.n=8"),
+            ("chat", "tamis chat runs/first --temperature 0.7"),
             ("export", "tamis export runs/first model"),
         ],
     ),

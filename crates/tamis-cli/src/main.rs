@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         CliCommand::Sweep(sweep) => command::sweep::run(sweep),
         CliCommand::Eval(eval) => command::eval::run(eval),
         CliCommand::Serve(serve) => command::serve::run(serve),
+        CliCommand::Chat(chat) => command::chat::run(chat),
         CliCommand::Learner(learner) => command::learner::run(learner),
         CliCommand::Filter(filter) => command::filter::run(filter),
         CliCommand::Rollouts(rollouts) => command::rollouts::run(rollouts),

@@ -154,7 +154,7 @@ fn main() {
     let server = NativeServer::begin(policy, settings).unwrap();
     let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
     let flag = stop.clone();
-    let serving = std::thread::spawn(move || server.run(&flag).unwrap());
+    let serving = std::thread::spawn(move || server.run(&flag, None).unwrap());
     println!(
         "{name}: {} parameters, {} requests of {PROMPT} + {} tokens, {num_threads} threads",
         load.model.num_parameters(),

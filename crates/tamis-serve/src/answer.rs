@@ -13,7 +13,7 @@ use crate::running::{Choice, broken_error, check_finite};
 use crate::sampling::HowSampled;
 use crate::stream::Chunks;
 use crate::text::{GrowingText, TokenTexts, stop_reason, whole};
-use crate::{App, Reply, SHORT};
+use crate::{App, Reply, SHORT, Usage};
 
 /// Facts about a request before it is sampled.
 pub(crate) struct OpenRequest {
@@ -72,6 +72,16 @@ pub(crate) trait RouteFormat: Send {
     }
 }
 
+impl Usage {
+    fn json(self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "completion_tokens": self.completion_tokens,
+        })
+    }
+}
+
 impl OpenRequest {
     /// From the fields that all routes have.
     pub(crate) fn read(
@@ -118,9 +128,11 @@ impl OpenRequest {
         }
         let done = running.collect().await?;
         let num_tokens: usize = done.iter().map(|choice| choice.piece.token_ids.len()).sum();
+        let usage = self.usage(num_tokens);
         let prompts: usize = self.scores.iter().flatten().map(Vec::len).sum();
         let work = move || self.whole(&form, done).map(|value| value.to_string());
-        Ok(Reply::Written(if num_tokens + prompts <= SHORT { work() } else { off_thread(work).await? }?))
+        let text = if num_tokens + prompts <= SHORT { work() } else { off_thread(work).await? }?;
+        Ok(Reply::Sampled(text, usage))
     }
 
     fn whole(&self, form: &impl RouteFormat, done: Vec<Choice>) -> Result<Value, ApiError> {
@@ -145,7 +157,7 @@ impl OpenRequest {
             };
             choices.push(form.choice(self, output));
         }
-        Ok(form.whole(self, Value::Array(choices), self.usage(num_tokens)))
+        Ok(form.whole(self, Value::Array(choices), self.usage(num_tokens).json()))
     }
 
     fn texts(&self) -> TokenTexts {
@@ -161,13 +173,8 @@ impl OpenRequest {
         self.logprobs.map_or(Ok(Value::Null), |count| form.logprobs(texts, piece, count))
     }
 
-    fn usage(&self, num_tokens: usize) -> Value {
-        let prompts: usize = self.prompts.iter().map(Vec::len).sum();
-        json!({
-            "prompt_tokens": prompts,
-            "total_tokens": prompts + num_tokens,
-            "completion_tokens": num_tokens,
-        })
+    fn usage(&self, completion_tokens: usize) -> Usage {
+        Usage { prompt_tokens: self.prompts.iter().map(Vec::len).sum(), completion_tokens }
     }
 
     pub(crate) fn prompt(&self, choice: usize) -> &[u32] {
@@ -275,10 +282,13 @@ impl<F: RouteFormat> Chunks for Parts<F> {
     }
 
     fn tail(&mut self) -> Vec<Value> {
-        let Self { asked, form, .. } = self;
-        if !asked.includes_usage {
+        if !self.asked.includes_usage {
             return Vec::new();
         }
-        vec![form.chunk(asked, json!([]), Some(asked.usage(self.num_tokens)), false)]
+        vec![self.form.chunk(&self.asked, json!([]), Some(self.usage().json()), false)]
+    }
+
+    fn usage(&self) -> Usage {
+        self.asked.usage(self.num_tokens)
     }
 }

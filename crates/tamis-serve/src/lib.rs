@@ -12,7 +12,10 @@ mod completion;
 mod control;
 mod engine;
 mod generate;
+mod local;
+mod log;
 mod metrics;
+mod page;
 mod route;
 mod running;
 mod sampling;
@@ -44,6 +47,8 @@ use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 use crate::engine::{EngineCommand, Setup, Worker};
+pub use crate::local::{Answered, LocalEngine};
+pub use crate::log::{RequestLine, RequestLog};
 use crate::metrics::ServeMetrics;
 use crate::running::Running;
 use crate::sampling::{Defaults, HowSampled};
@@ -221,6 +226,105 @@ impl NativeServer {
     /// If it cannot; an address that other machines reach is refused without a key.
     pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, Fault> {
         let (listener, address) = listen(&settings)?;
+        let (app, worker) = App::begin(policy, settings)?;
+        Ok(Self { listener, address, app, worker })
+    }
+
+    /// Address that the server listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` is set; what is in flight then is given up and answered as far as it is. `log`
+    /// gets every request when it has been answered.
+    ///
+    /// # Errors
+    /// If the engine broke off.
+    pub fn run(self, stop: &AtomicBool, log: Option<RequestLog>) -> Result<(), Fault> {
+        let Self { listener, app, worker, .. } = self;
+        let runtime = runtime()?;
+        let limits = ConnectionLimits {
+            max_connections: app.settings.max_connections,
+            idle_timeout: app.settings.idle_timeout,
+        };
+        let served: io::Result<()> = runtime.block_on(async {
+            let listener = Listener::Tcp(tokio::net::TcpListener::from_std(listener)?);
+            let answered = app.clone();
+            let answer = move |request| route::answer(answered.clone(), request, log.clone());
+            let ended = set_or(stop, || worker.is_finished());
+            accept(listener, limits, answer, ended, || {
+                app.metrics.is_stopping.store(true, Ordering::SeqCst);
+                let _ = app.commands.send(EngineCommand::Stop);
+            })
+            .await;
+            Ok(())
+        });
+        runtime.shutdown_background();
+        served.map_err(Fault::begin)?;
+        worker.join().map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let reason = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+            Fault::new(format!("the engine broke off: {reason}"), None)
+        })
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_io().enable_time().build().map_err(Fault::begin)
+}
+
+fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), Fault> {
+    let found = (settings.host.as_str(), settings.port).to_socket_addrs();
+    let addresses: Vec<SocketAddr> =
+        found.map_err(|source| Fault::host(&settings.host, Some(source)))?.collect();
+    // A name with several addresses: the first of this machine's own, otherwise the first.
+    let address = addresses.iter().find(|address| address.ip().is_loopback()).or(addresses.first());
+    let address = *address.ok_or_else(|| Fault::host(&settings.host, None))?;
+    if !address.ip().is_loopback() && settings.api_key.is_none() {
+        return Err(Fault::open(&settings.host));
+    }
+    let failed = |source| Fault::listen(address, source);
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Positions that half of the memory that is free holds.
+fn affordable(config: &TransformerConfig) -> usize {
+    let bytes = BatchGenerator::new(config, GeneratorSettings::default()).bytes_per_cached_token().max(1);
+    available_memory().map_or(usize::MAX, |free| (free / 2) as usize / bytes)
+}
+
+/// Tokens of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Of its prompts.
+    pub prompt_tokens: usize,
+    /// Of its completions.
+    pub completion_tokens: usize,
+}
+
+/// An answer before it is put into HTTP.
+enum Reply {
+    /// 200 without a body.
+    Empty,
+    Json(Value),
+    Written(String),
+    /// What was sampled, written as JSON.
+    Sampled(String, Usage),
+    /// The page for a browser.
+    Page,
+    /// Prometheus's text.
+    Text(String),
+    /// Server-sent events.
+    Stream(Running, Box<dyn Chunks>),
+}
+
+impl App {
+    /// Starts the engine.
+    fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<(Arc<Self>, JoinHandle<()>), Fault> {
         let ServedPolicy {
             name,
             folder,
@@ -255,7 +359,7 @@ impl NativeServer {
             .map_err(Fault::begin)?;
         let tokenizer = Arc::new(tokenizer);
         let longest = tokenizer.longest_token().max(USUAL_TOKEN_BYTES);
-        let app = App {
+        let app = Self {
             room: BodyRoom::new(BODIES_AT_ONCE, settings.max_body_bytes),
             most_text_bytes: config.max_position_embeddings.saturating_mul(longest),
             settings,
@@ -275,87 +379,9 @@ impl NativeServer {
             number: AtomicU64::new(0),
             random: RandomState::new(),
         };
-        Ok(Self { listener, address, app: Arc::new(app), worker })
+        Ok((Arc::new(app), worker))
     }
 
-    /// Address that the server listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Answers until `stop` is set; what is in flight then is given up and answered as far as it is.
-    ///
-    /// # Errors
-    /// If the engine broke off.
-    pub fn run(self, stop: &AtomicBool) -> Result<(), Fault> {
-        let Self { listener, app, worker, .. } = self;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(Fault::begin)?;
-        let limits = ConnectionLimits {
-            max_connections: app.settings.max_connections,
-            idle_timeout: app.settings.idle_timeout,
-        };
-        let served: io::Result<()> = runtime.block_on(async {
-            let listener = Listener::Tcp(tokio::net::TcpListener::from_std(listener)?);
-            let answered = app.clone();
-            let answer = move |request| route::answer(answered.clone(), request);
-            let ended = set_or(stop, || worker.is_finished());
-            accept(listener, limits, answer, ended, || {
-                app.metrics.is_stopping.store(true, Ordering::SeqCst);
-                let _ = app.commands.send(EngineCommand::Stop);
-            })
-            .await;
-            Ok(())
-        });
-        runtime.shutdown_background();
-        served.map_err(Fault::begin)?;
-        worker.join().map_err(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let reason = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
-            Fault::new(format!("the engine broke off: {reason}"), None)
-        })
-    }
-}
-
-fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), Fault> {
-    let found = (settings.host.as_str(), settings.port).to_socket_addrs();
-    let addresses: Vec<SocketAddr> =
-        found.map_err(|source| Fault::host(&settings.host, Some(source)))?.collect();
-    // A name with several addresses: the first of this machine's own, otherwise the first.
-    let address = addresses.iter().find(|address| address.ip().is_loopback()).or(addresses.first());
-    let address = *address.ok_or_else(|| Fault::host(&settings.host, None))?;
-    if !address.ip().is_loopback() && settings.api_key.is_none() {
-        return Err(Fault::open(&settings.host));
-    }
-    let failed = |source| Fault::listen(address, source);
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
-}
-
-/// Positions that half of the memory that is free holds.
-fn affordable(config: &TransformerConfig) -> usize {
-    let bytes = BatchGenerator::new(config, GeneratorSettings::default()).bytes_per_cached_token().max(1);
-    available_memory().map_or(usize::MAX, |free| (free / 2) as usize / bytes)
-}
-
-/// An answer before it is put into HTTP.
-enum Reply {
-    /// 200 without a body.
-    Empty,
-    Json(Value),
-    Written(String),
-    /// Prometheus's text.
-    Text(String),
-    /// Server-sent events.
-    Stream(Running, Box<dyn Chunks>),
-}
-
-impl App {
     fn max_model_len(&self) -> usize {
         self.model.max_position_embeddings
     }

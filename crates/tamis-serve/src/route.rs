@@ -17,8 +17,9 @@ use tamis_rollout::body::BodyLimits;
 use tamis_rollout::caller::{is_same, stranger};
 use tokio::time::timeout;
 
+use crate::log::{PendingLine, RequestLog};
 use crate::stream::{AnswerBody, Stream};
-use crate::{App, Reply, SHORT, chat, completion, control, generate};
+use crate::{App, Reply, SHORT, chat, completion, control, generate, page};
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -26,8 +27,10 @@ const REQUEST_ID: &str = "x-request-id";
 pub(crate) async fn answer(
     app: Arc<App>,
     request: Request<Incoming>,
+    log: Option<RequestLog>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let (parts, body) = request.into_parts();
+    let mut line = log.map(|log| PendingLine::begin(log, &parts));
     let id = parts.headers.get(REQUEST_ID).cloned();
     let mut response = match route(&app, &parts, body).await {
         Ok(Reply::Empty) => respond(StatusCode::OK, None, Vec::new()),
@@ -35,13 +38,23 @@ pub(crate) async fn answer(
             respond(StatusCode::OK, Some("application/json"), value.to_string().into_bytes())
         }
         Ok(Reply::Written(text)) => respond(StatusCode::OK, Some("application/json"), text.into_bytes()),
+        Ok(Reply::Sampled(text, usage)) => {
+            if let Some(line) = &mut line {
+                line.usage = Some(usage);
+            }
+            respond(StatusCode::OK, Some("application/json"), text.into_bytes())
+        }
+        Ok(Reply::Page) => page::respond(app.random_number()),
         Ok(Reply::Text(text)) => {
             let form = "text/plain; version=0.0.4; charset=utf-8";
             respond(StatusCode::OK, Some(form), text.into_bytes())
         }
         Ok(Reply::Stream(running, chunks)) => {
             let mut response = respond(StatusCode::OK, Some("text/event-stream; charset=utf-8"), Vec::new());
-            let stream = Stream::new(running, chunks, app.settings.request_timeout);
+            if let Some(line) = &mut line {
+                line.status = StatusCode::OK.as_u16();
+            }
+            let stream = Stream::new(running, chunks, app.settings.request_timeout, line.take());
             *response.body_mut() = AnswerBody::Stream(Box::new(stream));
             response
         }
@@ -59,10 +72,13 @@ pub(crate) async fn answer(
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
+    if let Some(line) = &mut line {
+        line.status = response.status().as_u16();
+    }
     Ok(response)
 }
 
-fn respond(status: StatusCode, form: Option<&'static str>, body: Vec<u8>) -> Response<AnswerBody> {
+pub(crate) fn respond(status: StatusCode, form: Option<&'static str>, body: Vec<u8>) -> Response<AnswerBody> {
     let bytes = (!body.is_empty()).then(|| Bytes::from(body));
     let mut response = Response::new(AnswerBody::Whole(bytes));
     *response.status_mut() = status;
@@ -77,6 +93,10 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     let (is_get, is_post) = (parts.method == Method::GET, parts.method == Method::POST);
     if matches!(path, "/health" | "/ping") {
         return if is_get || is_post { Ok(Reply::Empty) } else { Err(ApiError::wrong_method()) };
+    }
+    // It holds nothing of the model. What it asks for needs the key.
+    if path == "/" {
+        return if is_get { Ok(Reply::Page) } else { Err(ApiError::wrong_method()) };
     }
     check_client(app, &parts.headers)?;
     let query = parts.uri.query().unwrap_or_default();
@@ -167,6 +187,7 @@ fn models(app: &App) -> Value {
             "root": root,
             "parent": null,
             "max_model_len": app.max_model_len(),
+            "has_chat_template": app.template.is_some(),
             "permission": [],
         }],
     })

@@ -10,7 +10,9 @@ use tamis_rollout::api::error::ApiError;
 use tamis_rollout::api::event::{DONE, put};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::Usage;
 use crate::engine::ChoiceEvent;
+use crate::log::PendingLine;
 use crate::running::{Running, broken_error};
 
 /// Makes chunks of events.
@@ -24,6 +26,9 @@ pub(crate) trait Chunks: Send {
 
     /// Events after the last one, before `[DONE]`.
     fn tail(&mut self) -> Vec<Value>;
+
+    /// Tokens so far.
+    fn usage(&self) -> Usage;
 }
 
 pub(crate) enum AnswerBody {
@@ -39,12 +44,26 @@ pub(crate) struct Stream {
     has_head: bool,
     deadline: Pin<Box<Sleep>>,
     limit: Duration,
+    line: Option<PendingLine>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(line) = &mut self.line {
+            line.usage = Some(self.chunks.usage());
+        }
+    }
 }
 
 impl Stream {
-    pub(crate) fn new(running: Running, chunks: Box<dyn Chunks>, limit: Duration) -> Self {
+    pub(crate) fn new(
+        running: Running,
+        chunks: Box<dyn Chunks>,
+        limit: Duration,
+        line: Option<PendingLine>,
+    ) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now() + limit));
-        Self { running: Some(running), chunks, has_head: false, deadline, limit }
+        Self { running: Some(running), chunks, has_head: false, deadline, limit, line }
     }
 
     fn fail(&mut self, error: &ApiError, text: &mut String) {

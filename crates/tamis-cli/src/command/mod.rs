@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub(crate) mod advise;
+pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod docs;
@@ -34,9 +35,10 @@ use tamis_train::assemble::hub::{FollowError, Names};
 use crate::arguments::{Language, LayerArguments};
 use crate::failure::{FAILED, Failure, UNREACHABLE, USAGE};
 
-/// Writes a result to stdout. A closed pipe (`| head`) is no failure.
+/// Writes a result to stdout, at once. A closed pipe (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::new(FAILED, format!("error: failed to write to stdout: {error}")))
         }

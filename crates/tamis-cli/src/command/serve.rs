@@ -1,12 +1,16 @@
 //! `tamis serve`.
 
+use std::io::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::Local;
 use tamis_core::fault;
+use tamis_core::printable::cut_middle;
 use tamis_import::load_for_evaluation;
 use tamis_run::log::progress::Console;
-use tamis_serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
+use tamis_serve::{NativeServer, RequestLine, RequestLog, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::peers::PeerDifference;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::policy;
@@ -44,20 +48,40 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
         settings.threads,
         if settings.threads == 1 { "" } else { "s" }
     ));
-    if let Some(difference) = PeerDifference::find(&policy.folder, &policy.tokenizer) {
-        progress.warn(&difference.to_string());
-    }
     if policy.template.is_none() {
         progress.warn("the tokenizer has no chat template, so /v1/chat/completions is refused");
     }
-    let failed = |error: tamis_serve::Fault| {
-        let code = if error.is_usage() { USAGE } else { FAILED };
-        Failure::of(code, &error, error.hint())
-    };
+    let failed = |error| of_fault(&error);
     let server = NativeServer::begin(policy, settings).map_err(failed)?;
     print(&format!("listening on http://{}\n", server.address()))?;
-    server.run(&interrupt.flag()).map_err(failed)?;
+    let log = arguments.verbose.then(|| Arc::new(print_request) as RequestLog);
+    server.run(&interrupt.flag(), log).map_err(failed)?;
     Ok(0)
+}
+
+/// Why the server or the engine cannot continue.
+pub(super) fn of_fault(error: &tamis_serve::Fault) -> Failure {
+    let code = if error.is_usage() { USAGE } else { FAILED };
+    Failure::of(code, error, error.hint())
+}
+
+/// Longest path that is printed whole.
+const LONGEST_PATH: usize = 100;
+
+/// A line of `-v`. Nobody may be there to read it.
+fn print_request(line: &RequestLine) {
+    let tokens = |tokens: Option<usize>| tokens.map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "{} {} {} {} prompt_tokens={} completion_tokens={} seconds={:.3}",
+        Local::now().format("%Y-%m-%dT%H:%M:%S"),
+        cut_middle(&line.method, LONGEST_PATH),
+        cut_middle(&line.path, LONGEST_PATH),
+        line.status,
+        tokens(line.usage.map(|usage| usage.prompt_tokens)),
+        tokens(line.usage.map(|usage| usage.completion_tokens)),
+        line.elapsed.as_secs_f64()
+    );
 }
 
 fn name(arguments: &ServeArguments, source: &Path) -> String {
@@ -66,7 +90,7 @@ fn name(arguments: &ServeArguments, source: &Path) -> String {
 }
 
 /// The checkpoint with its tokenizer, and the template of the run that it belongs to.
-fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
+pub(super) fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
     let failed = |error: &AssembleError| {
         let code = if matches!(error, AssembleError::Checksum(_)) { FAILED } else { USAGE };
         let other = || {
@@ -91,6 +115,9 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
     let codec = codec.map_err(|error| failed(&error))?;
     let model = policy::load(&folder).map_err(|error| failed(&error))?;
     warn_of_head(&folder);
+    if let Some(difference) = PeerDifference::find(&folder, codec.tokenizer()) {
+        warn(&difference.to_string());
+    }
     let rows = codec.tokenizer().num_rows();
     if rows > model.config().vocab_size {
         return Err(Failure::new(
@@ -130,14 +157,17 @@ fn own_codec(folder: &Path) -> Result<Codec, CodecError> {
     Codec::new(Tokenizer::load(folder)?, None, serde_json::Map::new(), Some(folder))
 }
 
+pub(super) fn num_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 fn settings(arguments: &ServeArguments) -> Result<ServeSettings, Failure> {
     let whole = |number: u32| number as usize;
-    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(ServeSettings {
         host: arguments.host.clone(),
         port: arguments.port,
         api_key: arguments.api_key_file.as_deref().map(read_key).transpose()?,
-        threads: arguments.threads.map_or_else(cores, usize::from),
+        threads: arguments.threads.map_or_else(num_cores, usize::from),
         max_num_seqs: whole(arguments.max_num_seqs),
         max_cached_tokens: arguments.max_cached_tokens.map(|tokens| tokens as usize),
         max_queued: whole(arguments.max_queued),

@@ -11,6 +11,7 @@ mod advise;
 mod agents;
 mod agreement;
 mod algorithms;
+mod chat;
 mod config_command;
 mod data_messages;
 mod elsewhere;

@@ -13,7 +13,7 @@ use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
 use tamis_text::tokenizer::Tokenizer;
 
 /// A checkpoint in Hugging Face layout with random weights, a tokenizer and a chat template.
-fn save_checkpoint(folder: &Path) {
+pub(crate) fn save_checkpoint(folder: &Path) {
     let tokenizer = Tokenizer::load(&tamis_golden::folder().join("hf/tokenizer")).unwrap();
     let mut config = TransformerConfig::new(Architecture::Qwen2, tokenizer.num_rows(), 16, 24, 1, 2, 512);
     config.initializer_range = 0.4;
@@ -22,10 +22,10 @@ fn save_checkpoint(folder: &Path) {
     tokenizer.save(folder).unwrap();
 }
 
-const JSON: &str = "Content-Type: application/json";
+pub(crate) const JSON: &str = "Content-Type: application/json";
 
 /// Asks with curl; `None` where there is none.
-fn curl(arguments: &[&str]) -> Option<(String, String)> {
+pub(crate) fn curl(arguments: &[&str]) -> Option<(String, String)> {
     let form = ["--silent", "--show-error", "--max-time", "60", "--write-out", "\n%{http_code}"];
     let Ok(output) = Command::new("curl").args(form).args(arguments).output() else {
         eprintln!("skipped: there is no curl");
@@ -121,6 +121,38 @@ fn with_a_key_it_can_be_reached_from_elsewhere() {
     assert_eq!(code, "401", "{body}");
     let (code, body) = curl(&[&url, "--header", "Authorization: Bearer a-secret"]).unwrap();
     assert_eq!(code, "200", "{body}");
+}
+
+#[test]
+fn a_line_a_request_without_keys_or_texts() {
+    let folder = Folder::new().with("key", "a-secret\n");
+    save_checkpoint(&folder.join("checkpoint"));
+    let mut serving = Listening::serve(&folder, &["checkpoint", "--api-key-file", "key", "-v"]);
+    let url = |path: &str| format!("{}{path}", serving.address);
+    let key = ["--header", "Authorization: Bearer a-secret"];
+    let body = r#"{"prompt": "What is 1+1?", "max_tokens": 4, "ignore_eos": true}"#;
+    let address = url("/v1/completions?why=a-secret");
+    let asked = [&key[..], &["--header", JSON, "--data", body, &address]].concat();
+    let Some((code, answer)) = curl(&asked) else { return };
+    assert_eq!(code, "200", "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(curl(&[&url("/v1/models")]).unwrap().0, "401");
+    let mut stderr = serving.child.stderr.take().unwrap();
+    assert_eq!(serving.end("-TERM"), Some(0));
+    let mut printed = String::new();
+    std::io::Read::read_to_string(&mut stderr, &mut printed).unwrap();
+    let lines: Vec<&str> = printed.lines().filter(|line| line.contains("seconds=")).collect();
+    let [sampled, refused] = lines[..] else { panic!("{printed}") };
+    let tokens = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    let expected = format!(" POST /v1/completions 200 prompt_tokens={tokens} completion_tokens=4 seconds=");
+    assert!(sampled.contains(&expected), "{printed}");
+    assert!(
+        refused.contains(" GET /v1/models 401 prompt_tokens=- completion_tokens=- seconds="),
+        "{printed}"
+    );
+    for secret in ["a-secret", "1+1", answer["choices"][0]["text"].as_str().unwrap()] {
+        assert!(!lines.concat().contains(secret), "{secret} in {printed}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -311,6 +312,14 @@ impl Folder {
         let text =
             |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&self.path().display().to_string(), "DIR");
         Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// Runs `tamis` here with a text on standard input.
+    pub(crate) fn tamis_reading<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S], input: &str) -> Ended {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().expect("tamis starts");
+        // Whoever ends at an error reads no further.
+        let _ = child.stdin.take().expect("stdin").write_all(input.as_bytes());
+        self.wait(child)
     }
 
     /// Runs `tamis` here; paths of this folder are shown as `DIR`.

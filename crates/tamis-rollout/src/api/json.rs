@@ -26,6 +26,13 @@ pub struct Document {
     _held: [Option<OwnedSemaphorePermit>; 2],
 }
 
+impl From<Value> for Document {
+    /// Of this process, which nobody sent.
+    fn from(value: Value) -> Self {
+        Self { value, _held: [None, None] }
+    }
+}
+
 impl Document {
     /// Reads a body.
     pub async fn read(

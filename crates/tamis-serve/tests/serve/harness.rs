@@ -16,7 +16,7 @@ use tamis_model::{
 };
 use tamis_rollout::Sampling;
 use tamis_rollout::native::{StopText, engine_params, token_mask};
-use tamis_serve::{Fault, NativeServer, ServeSettings, ServedPolicy, SlowDown};
+use tamis_serve::{Fault, NativeServer, RequestLog, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::regex_mask::RegexMask;
 use tamis_text::tokenizer::Tokenizer;
 
@@ -71,10 +71,14 @@ pub(crate) struct Serving {
 }
 
 pub(crate) fn serve(settings: ServeSettings) -> Serving {
+    serve_with_log(settings, None)
+}
+
+pub(crate) fn serve_with_log(settings: ServeSettings, log: Option<RequestLog>) -> Serving {
     let server = NativeServer::begin(policy(1), settings).unwrap();
     let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
     let flag = stop.clone();
-    Serving { address, stop, thread: Some(std::thread::spawn(move || server.run(&flag))) }
+    Serving { address, stop, thread: Some(std::thread::spawn(move || server.run(&flag, log))) }
 }
 
 impl Serving {

@@ -8,6 +8,7 @@ mod harness;
 mod client;
 mod control;
 mod hostile;
+mod log;
 mod refused;
 mod sampled;
 mod wire;

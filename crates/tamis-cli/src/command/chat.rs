@@ -1,0 +1,176 @@
+//! `tamis chat`.
+
+use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tamis_core::printable::lines;
+use tamis_serve::{Answered, LocalEngine, ServeSettings, SlowDown};
+
+use super::serve::{num_cores, of_fault, read_policy};
+use super::{named_or_newest, show};
+use crate::arguments::ChatArguments;
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
+
+/// Bytes of a line that are read at most.
+const LONGEST_LINE: u64 = 16 << 20;
+
+pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
+    let source = named_or_newest(arguments.source.as_ref())?;
+    let policy = read_policy(&source, String::new())?;
+    let has_template = policy.template.is_some();
+    let folder = policy.folder.display().to_string();
+    if arguments.system.is_some() && !has_template {
+        let text = format!(
+            "error: --system needs a chat template, and the tokenizer of {folder} has none\n  hint: leave it out; each line is a prompt of its own"
+        );
+        return Err(Failure::new(USAGE, text));
+    }
+    let is_terminal = std::io::stdin().is_terminal();
+    say(&format!("chatting with {folder} ({} parameters)\n", policy.model.num_parameters()));
+    if !has_template {
+        say("the tokenizer has no chat template: each line is a prompt of its own\n");
+    }
+    if is_terminal {
+        say("/new begins again, /quit or Ctrl-D ends, Ctrl-C stops an answer\n");
+    }
+    let settings = ServeSettings {
+        threads: num_cores(),
+        max_num_seqs: 1,
+        slow_down: arguments.test_step_ms.map(|step| SlowDown {
+            step: Duration::from_millis(step),
+            per_sample: Duration::ZERO,
+            lengths: None,
+        }),
+        ..ServeSettings::default()
+    };
+    let engine = LocalEngine::begin(policy, settings).map_err(|error| of_fault(&error))?;
+    let ctrl_c = CtrlC::listen(is_terminal)?;
+    let mut conversation = Conversation::new(arguments, has_template);
+    loop {
+        if is_terminal {
+            say("> ");
+        }
+        let Some(line) = read_line()? else { break };
+        match line.trim() {
+            "" => {}
+            "/new" => conversation = Conversation::new(arguments, has_template),
+            "/quit" => return Ok(0),
+            _ => match ctrl_c.during(|stop| conversation.ask(&engine, &line, stop)) {
+                // Whoever sits there can say something else.
+                Err(failure) if is_terminal && failure.code() == FAILED => failure.print(),
+                asked => asked?,
+            },
+        }
+    }
+    if is_terminal {
+        say("\n");
+    }
+    Ok(0)
+}
+
+/// For whoever sits there; stdout has only answers.
+fn say(text: &str) {
+    let _ = write!(std::io::stderr().lock(), "{}", lines(text));
+}
+
+/// The next line without its end; `None` at the end of the input.
+fn read_line() -> Result<Option<String>, Failure> {
+    let failed = |reason: &str| {
+        Failure::new(
+            USAGE,
+            format!("error: failed to read from stdin: {reason}\n  hint: write one prompt a line"),
+        )
+    };
+    let mut line = String::new();
+    let mut input = std::io::stdin().lock().take(LONGEST_LINE);
+    input.read_line(&mut line).map_err(|error| failed(&error.to_string()))?;
+    if input.limit() == 0 {
+        return Err(failed(&format!("a line has more than {LONGEST_LINE} bytes")));
+    }
+    Ok((!line.is_empty()).then(|| line.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// What Ctrl-C does in a terminal: it stops an answer once; at any other time it ends the program. In a pipe
+/// it always ends the program, as it does without a handler.
+struct CtrlC {
+    stop: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+}
+
+impl CtrlC {
+    fn listen(is_terminal: bool) -> Result<Self, Failure> {
+        let (stop, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
+        let both = (stop.clone(), ends.clone());
+        if !is_terminal {
+            return Ok(Self { stop, ends });
+        }
+        ctrlc::set_handler(move || {
+            let (stop, ends) = &both;
+            if ends.swap(true, Ordering::SeqCst) {
+                say("\n");
+                std::process::exit(i32::from(INTERRUPTED));
+            }
+            stop.store(true, Ordering::SeqCst);
+        })
+        .map_err(|error| Failure::new(FAILED, format!("error: failed to listen for Ctrl-C: {error}")))?;
+        Ok(Self { stop, ends })
+    }
+
+    /// Answers; Ctrl-C meanwhile sets the flag.
+    fn during<T>(&self, answer: impl FnOnce(&AtomicBool) -> T) -> T {
+        self.stop.store(false, Ordering::SeqCst);
+        self.ends.store(false, Ordering::SeqCst);
+        let answered = answer(&self.stop);
+        self.ends.store(true, Ordering::SeqCst);
+        answered
+    }
+}
+
+/// What has been said, and how it is asked.
+struct Conversation<'a> {
+    arguments: &'a ChatArguments,
+    /// `None`: each line is a prompt of its own.
+    messages: Option<Vec<Value>>,
+}
+
+impl<'a> Conversation<'a> {
+    fn new(arguments: &'a ChatArguments, has_template: bool) -> Self {
+        let system = arguments.system.iter().map(|text| json!({"role": "system", "content": text}));
+        Self { arguments, messages: has_template.then(|| system.collect()) }
+    }
+
+    /// Shows the answer piece by piece, and keeps it.
+    fn ask(&mut self, engine: &LocalEngine, line: &str, stop: &AtomicBool) -> Result<(), Failure> {
+        let ChatArguments { temperature, max_tokens, .. } = *self.arguments;
+        let mut request = json!({"temperature": temperature, "max_tokens": max_tokens, "stream": true});
+        let question = json!({"role": "user", "content": line});
+        match &self.messages {
+            Some(said) => request["messages"] = said.iter().chain([&question]).cloned().collect(),
+            None => request["prompt"] = json!(line),
+        }
+        let mut shown = Ok(());
+        let asked = engine.answer(request, stop, |piece| {
+            let written = show(piece);
+            shown = std::mem::replace(&mut shown, Ok(())).and(written);
+        });
+        let Answered { text, finish_reason, usage } = asked.map_err(|error| {
+            let hint = self.messages.as_ref().map(|_| "`/new` begins again".to_owned());
+            Failure::of(FAILED, &error, hint)
+        })?;
+        shown.and_then(|()| show("\n"))?;
+        if finish_reason.as_deref() == Some("length") {
+            say(&if usage.completion_tokens == max_tokens as usize {
+                format!("(cut at {max_tokens} tokens; --max-tokens allows more)\n")
+            } else {
+                "(cut: the model's context is full)\n".to_owned()
+            });
+        }
+        if let Some(said) = &mut self.messages {
+            said.extend([question, json!({"role": "assistant", "content": text})]);
+        }
+        Ok(())
+    }
+}
