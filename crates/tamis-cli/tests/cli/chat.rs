@@ -76,7 +76,7 @@ fn messages() {
 
 /// Types into a terminal: a message, Ctrl-C while it is answered, another one that is stopped, and
 /// Ctrl-C once more. Prints what the terminal shows, and the exit code.
-const TERMINAL: &str = r#"
+const TERMINAL: &str = r"
 import os, pty, signal, sys
 child, terminal = pty.fork()
 if child == 0:
@@ -108,7 +108,7 @@ until(b'> ', 3)
 type_in(b'\x03')
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(shown.decode(errors='replace'), code)
-"#;
+";
 
 #[test]
 fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
