@@ -182,6 +182,18 @@ fn fields_that_cannot_be_meant() {
 fn only_who_knows_the_key_is_answered() {
     let server = serve(ServeSettings { api_key: Some("secret-1".to_owned()), ..settings() });
     assert_eq!(server.get("/health").status, 200, "a probe needs no key");
+    let page = server.get("/");
+    assert_eq!(page.status, 200, "the page asks for the key");
+    let policy = page.header("content-security-policy").unwrap();
+    let nonce = policy.split("script-src 'nonce-").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
+    assert!(page.text().contains(&format!("<script nonce=\"{nonce}\">")), "{policy}");
+    assert_ne!(
+        server.get("/").header("content-security-policy"),
+        Some(policy),
+        "each answer has its own nonce"
+    );
+    assert!(!page.text().contains("secret-1") && !page.text().contains("tiny"), "nothing of key or model");
+    refused(&server.post("/", &json!({})), 405, None, "Method Not Allowed");
     for path in ["/v1/models", "/metrics", "/version", "/is_paused", "/nope"] {
         refused(&server.get(path), 401, None, "Authorization: Bearer KEY");
         for wrong in ["Bearer secret-2", "Bearer secret-", "secret-1", "Basic secret-1", "Bearer"] {
