@@ -9,6 +9,11 @@ use tamis_core::printable::lines;
 
 const PAGE: &str = include_str!("html/page.html");
 const STYLE: &str = include_str!("html/style.css");
+/// The library that draws charts, as it is published. Its first line is a comment with an address.
+const LIBRARY: &str = include_str!("../vendor/uplot/uPlot.iife.min.js");
+const LIBRARY_STYLE: &str = include_str!("../vendor/uplot/uPlot.min.css");
+const LICENCE: &str = include_str!("../vendor/uplot/LICENSE");
+const CHARTS: &str = include_str!("html/charts.js");
 const SCRIPT: &str = include_str!("html/script.js");
 
 /// A text as HTML and XML hold it, between tags and in attributes.
@@ -51,8 +56,11 @@ pub fn head(cells: &[String]) -> String {
 /// A whole page.
 pub fn document(title: &str, body: &str) -> String {
     let title = escape(title);
+    let library = LIBRARY.split_once('\n').map_or(LIBRARY, |(_, library)| library);
+    let script = format!("/*! uPlot 1.6.32\n{LICENCE}*/\n{library}\n{CHARTS}{SCRIPT}");
+    let style = [LIBRARY_STYLE, STYLE].join("\n");
     let parts =
-        [("{{title}}", title.as_str()), ("{{style}}", STYLE), ("{{body}}", body), ("{{script}}", SCRIPT)];
+        [("{{title}}", title.as_str()), ("{{style}}", &style), ("{{body}}", body), ("{{script}}", &script)];
     // Markers are found in the template only, never in what was put in.
     let (mut page, mut rest) = (String::new(), PAGE);
     for (marker, part) in parts {

@@ -12,7 +12,7 @@ use super::keep_rate::{Estimate, KeepRateSource};
 use super::plan::Plan;
 use super::read::EvidenceSource;
 use super::{Advice, PlannedScreening, Screened, ScreeningAdvice};
-use crate::chart::axis::in_thousands;
+use crate::chart::number::in_thousands;
 
 /// Columns of a bar.
 const BAR: f64 = 30.0;

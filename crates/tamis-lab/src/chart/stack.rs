@@ -1,8 +1,10 @@
 //! Stacked columns: parts of a whole, place by place.
 
-use std::fmt::Write as _;
+use serde::Serialize;
+use serde_json::Value;
 
-use super::axis::{Frame, Heading, nothing};
+use super::number::figure as number;
+use super::{Data, Heading, Table, datum, figure, key};
 
 /// One part of every column.
 #[derive(Debug, Clone)]
@@ -15,39 +17,88 @@ pub struct Layer {
     pub sizes: Vec<f64>,
 }
 
-/// Draws columns at places (in order), each as wide as the usual distance between them. `whole`: what they
-/// reach at least.
-pub fn svg(heading: Heading<'_>, places: &[f64], width: f64, layers: &[Layer], whole: f64) -> String {
-    let height = |place: usize| -> f64 { layers.iter().filter_map(|layer| size(layer, place)).sum() };
-    let most = (0..places.len()).map(height).fold(whole, f64::max);
-    let (Some(first), Some(last)) = (places.first(), places.last()) else { return nothing(heading) };
-    if most <= 0.0 {
-        return nothing(heading);
-    }
-    let frame = Frame::new((first - width / 2.0, last + width / 2.0), (0.0, most));
-    let mut svg = frame.open(heading);
-    let mut below = vec![0.0; places.len()];
-    for layer in layers {
-        let mut path = String::new();
-        for (place, (&at, below)) in places.iter().zip(&mut below).enumerate() {
-            let Some(size) = size(layer, place) else { continue };
-            let (left, right) = (frame.x(at - width / 2.0), frame.x(at + width / 2.0));
-            let (base, top) = (frame.y(*below), frame.y(*below + size));
-            *below += size;
-            // A hair of paper between columns, where there is room for one.
-            let hair = if right - left > 4.0 { 0.5 } else { 0.0 };
-            let _ = write!(path, "M{:.1} {base:.1}V{top:.1}H{:.1}V{base:.1}Z", left + hair, right - hair);
-        }
-        if !path.is_empty() {
-            let _ = write!(svg, "<path class=\"{}\" d=\"{path}\"/>", layer.fill);
-        }
-    }
-    svg.push_str("</svg>");
-    svg
+/// Columns of layers.
+#[derive(Debug, Clone, Copy)]
+pub struct Stack<'a> {
+    /// From the lowest on.
+    pub layers: &'a [Layer],
+    /// Where each column stands, and its name.
+    pub places: &'a [(f64, String)],
+    /// Width of a column.
+    pub width: f64,
+    /// What columns reach at least.
+    pub whole: f64,
+    /// Number of the run.
+    pub run: usize,
 }
 
-fn size(layer: &Layer, place: usize) -> Option<f64> {
-    layer.sizes.get(place).copied().filter(|size| *size > 0.0 && size.is_finite())
+#[derive(Debug, Serialize)]
+struct Drawn<'a> {
+    fill: &'a str,
+    values: Vec<Value>,
+}
+
+impl Stack<'_> {
+    fn size(layer: &Layer, place: usize) -> f64 {
+        layer.sizes.get(place).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Places at which a layer has a size.
+    fn known(&self) -> Vec<usize> {
+        let has = |place: &usize| self.layers.iter().any(|layer| !Self::size(layer, *place).is_nan());
+        (0..self.places.len()).filter(has).collect()
+    }
+
+    /// If all columns are alike, the sizes of one.
+    pub fn constant(&self) -> Option<Vec<(&str, f64)>> {
+        let known = self.known();
+        let first = *known.first()?;
+        let is_same = |layer: &Layer| {
+            let size = |place| Self::size(layer, place);
+            known.iter().all(|place| size(*place).total_cmp(&size(first)).is_eq())
+        };
+        let of = |layer| (layer, Self::size(layer, first));
+        self.layers
+            .iter()
+            .all(is_same)
+            .then(|| self.layers.iter().map(of).map(|(layer, size)| (layer.name.as_str(), size)).collect())
+    }
+
+    /// Draws the columns.
+    pub fn chart(&self, heading: Heading<'_>) -> String {
+        let known = self.known();
+        let at = |place: &usize| self.places.get(*place).map_or(0.0, |(at, _)| *at);
+        let height = |place: &usize| -> f64 {
+            self.layers.iter().map(|layer| Self::size(layer, *place)).filter(|size| size.is_finite()).sum()
+        };
+        let ends = |place: Option<&usize>, side: f64| place.map_or(0.0, at) + side * self.width / 2.0;
+        let data = Data {
+            kind: "stack",
+            unit: heading.unit,
+            x: (ends(known.first(), -1.0), ends(known.last(), 1.0)),
+            y: Some((0.0, known.iter().map(height).fold(self.whole, f64::max))),
+            at: known.iter().map(at).map(datum).collect(),
+            series: self
+                .layers
+                .iter()
+                .map(|layer| Drawn {
+                    fill: &layer.fill,
+                    values: known.iter().map(|place| datum(Self::size(layer, *place))).collect(),
+                })
+                .collect(),
+        };
+        let row = |place: &usize| {
+            let name = self.places.get(*place).map_or("", |(_, name)| name).to_owned();
+            (name, self.layers.iter().map(|layer| number(Self::size(layer, *place))).collect())
+        };
+        let table = Table {
+            first: heading.unit.to_owned(),
+            columns: self.layers.iter().map(|layer| (layer.name.clone(), self.run)).collect(),
+            rows: known.iter().map(row).collect(),
+        };
+        let legend: String = self.layers.iter().map(|layer| key(&layer.name, &layer.fill)).collect();
+        figure(heading, &legend, &data, &table)
+    }
 }
 
 #[cfg(test)]
@@ -55,17 +106,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_stand_on_each_other() {
-        let heading = Heading { id: "a", title: "t", description: "d", unit: "step" };
-        let layer =
-            |sizes: &[f64]| Layer { name: "l".to_owned(), fill: "f0".to_owned(), sizes: sizes.to_vec() };
-        let layers = [layer(&[1.0, 2.0]), layer(&[3.0, f64::NAN])];
-        let drawn = svg(heading, &[1.0, 2.0], 1.0, &layers, 0.0);
-        let frame = Frame::new((0.5, 2.5), (0.0, 4.0));
-        let path = format!("{:.1}V{:.1}H", frame.y(1.0), frame.y(4.0));
-        assert!(drawn.contains(&path), "{path} in {drawn}");
-        assert_eq!(drawn.matches("class=\"f0\"").count(), 2);
-        assert!(svg(heading, &[1.0], 1.0, &[layer(&[0.0])], 0.0).contains("no values"));
-        assert!(svg(heading, &[], 1.0, &[], 0.0).contains("no values"));
+    fn columns_without_sizes_are_left_out() {
+        let layer = |sizes: &[f64]| Layer { name: "l".into(), fill: "s0".into(), sizes: sizes.to_vec() };
+        let layers = [layer(&[1.0, f64::NAN, 2.0]), layer(&[3.0, f64::NAN, f64::NAN])];
+        let places = [(1.0, "1".into()), (2.0, "2".into()), (3.0, "3".into())];
+        let stack = Stack { layers: &layers, places: &places, width: 1.0, whole: 0.0, run: 0 };
+        let html = stack.chart(Heading { unit: "step", ..Heading::default() }).replace("&quot;", "'");
+        assert!(html.contains("'x':[0.5,3.5],'y':[0.0,4.0],'at':[1,3]"), "{html}");
+        assert!(
+            html.contains("'values':[3,null]") && html.contains("<th scope=\"row\">3<td>2<td>–"),
+            "{html}"
+        );
+        assert_eq!(stack.constant(), None);
+        let one = Stack { places: &places[..1], ..stack };
+        assert_eq!(one.constant(), Some(vec![("l", 1.0), ("l", 3.0)]));
     }
 }

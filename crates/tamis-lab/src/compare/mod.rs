@@ -12,6 +12,9 @@ pub mod table;
 
 use std::path::{Path, PathBuf};
 
+use tamis_run::directory::CONFIG;
+
+use crate::report::settings::{Settings, unlike_rewards};
 use crate::{Fault, names};
 use measure::{Choice, Measure, Over, Summary, area, curve, standard_error, value_at};
 use series::{Series, metrics_of};
@@ -137,6 +140,7 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
         let lasts: Option<Vec<f64>> = all().map(last).collect();
         lasts.and_then(|lasts| lasts.into_iter().reduce(f64::min))
     });
+    notes.extend(note_of_rewards(variants));
     let mut counted: Vec<&str> = all().filter_map(|series| series.tokens_by).collect();
     counted.sort_unstable();
     counted.dedup();
@@ -177,6 +181,17 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
         tables.push(MetricTable { choice, names, rows });
     }
     Ok(Comparison { variants: measured, tables, limits, notes })
+}
+
+/// Says if the scores of runs do not mean the same.
+fn note_of_rewards(variants: &[Variant]) -> Option<String> {
+    let files = variants.iter().flat_map(|variant| &variant.runs).map(|run| run.join(CONFIG));
+    let settings: Vec<Settings> = files.filter_map(|file| Settings::read(&file).ok()).collect();
+    let keys: Vec<String> =
+        unlike_rewards(settings.iter()).into_iter().map(|key| format!("`{key}`")).collect();
+    (!keys.is_empty()).then(|| {
+        format!("the runs have different rewards ({}): their scores are not comparable", keys.join(", "))
+    })
 }
 
 /// How well the last validation of single runs is known.

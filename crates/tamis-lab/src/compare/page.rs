@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use super::measure::{Choice, Over, curve, value_at};
 use super::{Comparison, Measured};
-use crate::chart::axis::Heading;
-use crate::chart::line::{Line, Look, Point, Range, describe, key, svg};
+use crate::chart::Heading;
+use crate::chart::lines::{Line, Look, Point, Range, chart, describe};
+use crate::chart::number::figure as number;
 use crate::html::{document, escape, head, row};
 
 /// Places at which a line is drawn, at most.
-const MOST_PLACES: usize = 400;
+const MOST_PLACES: usize = 200;
 
 /// The mean of a variant's runs over something, with the least and the largest. Between its measurements a
 /// run has its last value; a place counts once every run has one.
@@ -40,7 +41,7 @@ fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
     };
     Line {
         name: variant.name.clone(),
-        class: String::new(),
+        run: 0,
         look,
         points: chosen.filter_map(|(_, at)| point(at)).collect(),
     }
@@ -54,10 +55,10 @@ impl Comparison {
         let are_baselines: Vec<bool> = self.variants.iter().map(Measured::is_baseline).collect();
         let looks = Look::of(&are_baselines);
         for (variant, look) in self.variants.iter().zip(&looks) {
-            page.push_str(&key(&variant.name, *look));
+            page.push_str(&look.key(&variant.name));
         }
         page.push_str("</p>\n");
-        for (number, table) in self.tables.iter().enumerate() {
+        for (number_of_table, table) in self.tables.iter().enumerate() {
             page.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n");
             for (place, line) in self.grid(table).iter().enumerate() {
                 let cells: Vec<String> = line.iter().map(|cell| escape(cell)).collect();
@@ -69,22 +70,18 @@ impl Comparison {
                 let variants = self.variants.iter().zip(&looks);
                 let lines: Vec<Line> =
                     variants.map(|(variant, look)| line(variant, *look, &table.choice, over)).collect();
-                if lines.iter().any(|line| !line.points.is_empty()) {
-                    let title = table.choice.title();
-                    let heading = Heading {
-                        id: &format!("m{number}-{}", over.unit()),
-                        title: &title,
-                        description: &describe(&lines, over.unit()),
-                        unit: over.unit(),
-                    };
-                    let _ = writeln!(
-                        page,
-                        "<figure><figcaption><h3>{} over {}</h3></figcaption>{}</figure>",
-                        escape(&title),
-                        over.unit(),
-                        svg(heading, &lines, Range::default())
-                    );
+                if lines.iter().all(|line| line.points.is_empty()) {
+                    continue;
                 }
+                let heading = Heading {
+                    id: &format!("m{number_of_table}-{}", over.unit()),
+                    class: "",
+                    title: &format!("{} over {}", table.choice.title(), over.unit()),
+                    description: &describe(&lines, over.unit()),
+                    unit: over.unit(),
+                    about: "",
+                };
+                page.push_str(&chart(heading, &lines, Range::default(), &number));
             }
             page.push_str("</div>\n");
         }

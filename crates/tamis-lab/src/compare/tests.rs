@@ -57,7 +57,7 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
     assert_eq!(csv.lines().count(), 1 + 2 * 6);
     assert!(csv.contains("filter,base,critic/score/mean,equal_tokens,20,2,"), "{csv}");
     let page = found.html();
-    assert_eq!(page.matches("<figure>").count(), 3);
+    assert_eq!(page.matches("<figure ").count(), 3);
     assert!(!page.contains("NaN"), "{page}");
 }
 
@@ -116,14 +116,14 @@ fn baselines_are_told_apart_in_the_page() {
     ];
     let page = compare(&variants, &[]).unwrap().html();
     let look = |name: &str| {
-        let key = page.split("<g class=\"").find(|rest| rest.contains(&format!("</svg>{name}</span>")));
+        let key = page.split("<g class=\"").find(|rest| rest.contains(&format!("</svg>{name} <strong>")));
         let key = key.unwrap_or_else(|| panic!("no key of {name}: {page}"));
         key.split('"').next().unwrap().to_owned()
     };
     let all: Vec<String> = variants.iter().map(|variant| look(&variant.name)).collect();
     for (place, look) in all.iter().enumerate() {
         assert!(!all[..place].contains(look), "{all:?}");
-        // In the key, and a line in each of the three charts.
+        // In the key, and in that of each of the three charts.
         assert_eq!(page.matches(&format!("<g class=\"{look}\">")).count(), 4, "{look} in {page}");
     }
     let are_dashed: Vec<bool> = all.iter().map(|look| look.ends_with("d1")).collect();

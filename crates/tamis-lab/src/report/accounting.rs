@@ -7,7 +7,7 @@ use tamis_core::figure::percent;
 use super::groups::StepGroups;
 use super::run::Run;
 use super::sieve::words;
-use crate::chart::axis::figure as number;
+use crate::chart::number::figure as number;
 use crate::html::{escape, head, row};
 
 /// What came in, and where it went. What a step hands to the next is counted in both: of the run, what its

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use tamis_core::printable::cut_middle;
 
+use super::answer::{Answer, shorten};
 use super::run::Run;
 use super::samples::{Listed, MOST_MEMBERS, MOST_SCORES, Member, SampledGroup, SampledStep};
 use super::sieve::{shade, words};
-use crate::chart::axis::figure as number;
+use crate::chart::number::figure as number;
 use crate::html::{escape, text};
 
 /// Bytes of sampled texts in a page, about.
@@ -36,23 +37,6 @@ pub(crate) fn longest(samples: &[Vec<SampledStep>]) -> usize {
     (BUDGET / num_texts.max(1)).clamp(SHORTEST, LONGEST)
 }
 
-/// A text of several lines, the middle of a long one left out.
-fn shorten(whole: &str, longest: usize) -> String {
-    let num_characters = whole.chars().count();
-    if num_characters <= longest {
-        return text(whole);
-    }
-    let half = longest / 2;
-    let start: String = whole.chars().take(half).collect();
-    let end: String = whole.chars().skip(num_characters - half).collect();
-    format!(
-        "{}<span class=\"cut\"> … {} characters are left out here … </span>{}",
-        text(&start),
-        num_characters - 2 * half,
-        text(&end)
-    )
-}
-
 fn badge(verdict: &str) -> String {
     let kind = match verdict {
         "trained" => "kept",
@@ -70,10 +54,10 @@ fn badge(verdict: &str) -> String {
 pub(crate) fn of_step(run: &Run, place: usize, step: &SampledStep, look: Look, is_one: bool) -> String {
     let name = if is_one { String::new() } else { format!("<h4>{}</h4>", escape(&run.name)) };
     let mut html = format!("<section class=\"of-run r{place}\">{name}");
-    html += &sheet(place, step, look, run.groups.score_name());
     for group in &step.groups {
         html += &card(place, group, look);
     }
+    html += &sheet(place, step, look, run.groups.score_name());
     html + "</section>\n"
 }
 
@@ -138,26 +122,65 @@ fn card(place: usize, group: &SampledGroup, look: Look) -> String {
     let _ = write!(
         html,
         "</header><div class=\"prompt\"><h6>Prompt</h6><pre dir=\"auto\">{}</pre>",
-        shorten(prompt, look.longest)
+        shorten(prompt, look.longest, None)
     );
     if let Some(truth) = truth {
-        let _ = write!(html, "<h6>Right answer</h6><pre dir=\"auto\">{}</pre>", shorten(truth, look.longest));
+        let _ = write!(
+            html,
+            "<h6>Right answer</h6><pre dir=\"auto\">{}</pre>",
+            shorten(truth, look.longest, None)
+        );
     }
     html.push_str("</div><div class=\"members\" tabindex=\"0\" role=\"group\" aria-label=\"Members\">");
     for member in members {
-        html += &of_member(member, look);
+        html += &of_member(member, truth.as_deref(), look);
     }
     html + "</div></article>\n"
 }
 
-fn of_member(member: &Member, look: Look) -> String {
+fn of_member(member: &Member, truth: Option<&str>, look: Look) -> String {
+    let pred = member.logged.iter().find(|(name, _)| name == "pred").map(|(_, value)| value.as_str());
+    let answer = Answer::new(pred, truth, member.reward);
     let mut html = format!(
-        "<article class=\"member\"><header><span class=\"score {}\">{}</span>{}<span>sample {}</span></header><dl>",
+        "<article class=\"member\"><header><span class=\"score {}\">{}</span>{}<span>sample {}</span></header>",
         shade(member.score, look.range),
         if member.score.is_nan() { "unscored".to_owned() } else { number(member.score) },
         badge(&member.verdict),
         member.index
     );
+    if member.turns.is_empty() {
+        let shown = if member.text.is_empty() {
+            "<span class=\"cut\">(empty)</span>".to_owned()
+        } else {
+            shorten(&member.text, look.longest, answer)
+        };
+        let _ = write!(html, "<pre class=\"completion\" dir=\"auto\">{shown}</pre>");
+    } else {
+        html.push_str("<ol class=\"turns\">");
+        for turn in &member.turns {
+            let reward = if turn.reward.is_nan() {
+                String::new()
+            } else {
+                format!(" <span class=\"turn-reward\">{}</span>", number(turn.reward))
+            };
+            let _ = write!(
+                html,
+                "<li class=\"answer\"><h6>assistant{reward}</h6><pre dir=\"auto\">{}</pre>",
+                shorten(&turn.text, look.longest, answer)
+            );
+            if !turn.observation.is_empty() {
+                let role = if turn.role.is_empty() { "user" } else { &turn.role };
+                let _ = write!(
+                    html,
+                    "<li class=\"observation\"><h6>{}</h6><pre dir=\"auto\">{}</pre>",
+                    text(role),
+                    shorten(&turn.observation, look.longest, None)
+                );
+            }
+        }
+        html.push_str("</ol>");
+    }
+    html.push_str("<dl>");
     let mut fact = |name: &str, value: String| {
         let _ = write!(html, "<div><dt>{}</dt><dd>{value}</dd></div>", escape(name));
     };
@@ -182,54 +205,5 @@ fn of_member(member: &Member, look: Look) -> String {
     for (name, value) in &member.logged {
         fact(name, escape(&cut_middle(value, 200)));
     }
-    html.push_str("</dl>");
-    if member.turns.is_empty() {
-        let shown = if member.text.is_empty() {
-            "<span class=\"cut\">(empty)</span>".to_owned()
-        } else {
-            shorten(&member.text, look.longest)
-        };
-        let _ = write!(html, "<pre class=\"completion\" dir=\"auto\">{shown}</pre>");
-    } else {
-        html.push_str("<ol class=\"turns\">");
-        for turn in &member.turns {
-            let reward = if turn.reward.is_nan() {
-                String::new()
-            } else {
-                format!(" <span class=\"turn-reward\">{}</span>", number(turn.reward))
-            };
-            let _ = write!(
-                html,
-                "<li class=\"answer\"><h6>assistant{reward}</h6><pre dir=\"auto\">{}</pre>",
-                shorten(&turn.text, look.longest)
-            );
-            if !turn.observation.is_empty() {
-                let role = if turn.role.is_empty() { "user" } else { &turn.role };
-                let _ = write!(
-                    html,
-                    "<li class=\"observation\"><h6>{}</h6><pre dir=\"auto\">{}</pre>",
-                    text(role),
-                    shorten(&turn.observation, look.longest)
-                );
-            }
-        }
-        html.push_str("</ol>");
-    }
-    html + "</article>"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_middle_of_a_long_text_is_left_out_and_that_is_said() {
-        assert_eq!(shorten("short", 10), "short");
-        let shown = shorten(&"ab".repeat(50), 10);
-        assert_eq!(shown, "ababa<span class=\"cut\"> … 90 characters are left out here … </span>babab");
-        assert_eq!(
-            shorten("日本語日本語", 4),
-            "日本<span class=\"cut\"> … 2 characters are left out here … </span>本語"
-        );
-    }
+    html + "</dl></article>"
 }

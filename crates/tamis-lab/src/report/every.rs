@@ -7,7 +7,7 @@ use tamis_run::metrics::catalogue::find;
 
 use super::places::Places;
 use super::run::Run;
-use crate::chart::axis::figure as number;
+use crate::chart::number::figure as number;
 use crate::chart::spark;
 use crate::html::{escape, head, row};
 

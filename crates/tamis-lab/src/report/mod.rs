@@ -11,6 +11,8 @@
 //! and the page says so.
 
 mod accounting;
+mod answer;
+mod before_after;
 mod cards;
 mod charts;
 mod every;
@@ -30,13 +32,17 @@ mod verdict;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use before_after::BeforeAfter;
 use cards::Look;
+use charts::Charts;
 use figures::Part;
 use places::Places;
 use run::Run;
 use samples::SampledStep;
 
 pub use steps::StepRange;
+
+use tamis_core::fault::chain;
 
 use crate::html::{document, escape, text};
 use crate::{Fault, names};
@@ -100,13 +106,22 @@ pub fn page(options: &PageOptions) -> Result<Page, Fault> {
     }
     let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
     let mut samples: Vec<Vec<SampledStep>> = Vec::new();
+    let mut pairs_of_runs: Vec<BeforeAfter> = Vec::new();
     let shared = samples::shared_steps(&runs);
     for run in &mut runs {
         let (found, failed) = samples::read(&run.groups, &shared, options.num_samples);
         run.notes.extend(failed.into_iter().map(|reason| format!("completions are left out: {reason}")));
         samples.push(found);
+        let pairs = match options.num_samples {
+            Some(0) => Ok(BeforeAfter::default()),
+            _ => BeforeAfter::read(run, options.steps),
+        };
+        pairs_of_runs.push(pairs.unwrap_or_else(|error| {
+            run.notes.push(format!("completions before and after are left out: {}", chain(&error)));
+            BeforeAfter::default()
+        }));
     }
-    let html = render(options, &runs, &samples, (first, last));
+    let html = render(options, &runs, &samples, &pairs_of_runs, (first, last));
     Ok(Page {
         html,
         num_steps: runs.iter().flat_map(|run| &run.series.rows).filter(|row| row.step > 0).count(),
@@ -138,14 +153,11 @@ fn section(id: &str, title: &str, about: &str, content: &str, parts: &mut Vec<(S
     format!("<section id=\"{id}\"><h2>{title}</h2>{about}\n{content}</section>\n")
 }
 
-fn in_grid(charts: &str) -> String {
-    if charts.is_empty() { String::new() } else { format!("<div class=\"charts\">{charts}</div>") }
-}
-
 fn render(
     options: &PageOptions,
     runs: &[Run],
     samples: &[Vec<SampledStep>],
+    pairs: &[BeforeAfter],
     (first, last): (u64, u64),
 ) -> String {
     let places = Places::of_runs(runs);
@@ -154,7 +166,7 @@ fn render(
     let add = |id: &str, title: &str, about: &str, content: &str, parts: &mut Vec<(String, String)>| {
         section(id, title, about, content, parts)
     };
-    let of = |part: Part| charts::of_part(part, runs, places);
+    let of = |part: Part| Charts::default().of_part(part, runs, places).html();
     let thinned = if places.width > 1 {
         format!(
             " There are {} steps: each point of a chart is the mean of {} of them, and the band around it reaches from their least to their largest value.",
@@ -165,22 +177,28 @@ fn render(
         String::new()
     };
     body += &add("overview", "Overview", "", &overview::of_runs(runs), &mut parts);
+    body += &add("samples", "Completions", "", &completions(runs, samples, pairs), &mut parts);
     body += &add(
         "learning",
         "Is it learning?",
-        &format!("A line breaks where values are missing; ▲ and ▼ mark values that are not finite.{thinned}"),
-        &in_grid(&of(Part::Learning)),
+        &format!(
+            "A line breaks where values are missing; ▲ and ▼ mark values that are not finite.{thinned} <span class=\"with-script\">Drag over a chart to zoom, double-click to see all of it; with the keyboard: arrows, + and −, 0.</span>"
+        ),
+        &of(Part::Learning),
         &mut parts,
     );
-    let sieve =
-        sieve::kept_and_dropped(runs) + &sieve::pass_rates(runs) + &sieve::heat_maps(runs) + &of(Part::Sieve);
-    body += &add("sieve", "The sieve", "", &in_grid(&sieve), &mut parts);
-    body += &add("update", "Updates", "", &in_grid(&of(Part::Update)), &mut parts);
-    body += &add("length", "Lengths", "", &in_grid(&of(Part::Length)), &mut parts);
-    body += &add("freshness", "Lag and weights", "", &in_grid(&of(Part::Freshness)), &mut parts);
-    let time = time::of_runs(runs) + &of(Part::Time);
-    body += &add("time", "Where the time went", "", &in_grid(&time), &mut parts);
-    body += &add("samples", "Completions", "", &completions(runs, samples), &mut parts);
+    let mut sieve = Charts::default();
+    sieve::kept_and_dropped(runs, &mut sieve);
+    sieve::pass_rates(runs, &mut sieve);
+    sieve.drawn += &sieve::heat_maps(runs);
+    body += &add("sieve", "The sieve", "", &sieve.of_part(Part::Sieve, runs, places).html(), &mut parts);
+    body += &add("update", "Updates", "", &of(Part::Update), &mut parts);
+    body += &add("length", "Lengths", "", &of(Part::Length), &mut parts);
+    body += &add("freshness", "Lag and weights", "", &of(Part::Freshness), &mut parts);
+    let mut time = Charts::default();
+    time::of_runs(runs, &mut time);
+    body +=
+        &add("time", "Where the time went", "", &time.of_part(Part::Time, runs, places).html(), &mut parts);
     body += &add(
         "account",
         "Accounting",
@@ -236,18 +254,28 @@ fn render(
     )
 }
 
-fn completions(runs: &[Run], samples: &[Vec<SampledStep>]) -> String {
+fn completions(runs: &[Run], samples: &[Vec<SampledStep>], pairs: &[BeforeAfter]) -> String {
     let mut steps: Vec<u64> = samples.iter().flatten().map(|step| step.step).collect();
     steps.sort_unstable();
     steps.dedup();
-    if steps.is_empty() {
+    let is_one = runs.len() == 1;
+    let pairs = runs.iter().zip(pairs).enumerate();
+    let pairs: String = pairs.map(|(place, (run, pairs))| pairs.html(run, place, is_one)).collect();
+    if steps.is_empty() && pairs.is_empty() {
         return String::new();
+    }
+    let mut html = format!(
+        "<div class=\"controls\" hidden><label>Find <input type=\"search\" id=\"find\" placeholder=\"text of a prompt or a completion\"></label><output id=\"found\" for=\"find\"></output></div>\n{pairs}"
+    );
+    if steps.is_empty() {
+        return html;
     }
     let look = Look { range: sieve::colour_range(runs), longest: cards::longest(samples) };
     let shown: usize = samples.iter().flatten().map(|step| step.groups.len()).sum();
     let all: usize = runs.iter().flat_map(|run| &run.groups.steps).map(|step| step.groups.len()).sum();
-    let mut html = format!(
-        "<p class=\"lead\">{shown} of {all} groups (<code>--samples</code>), at {}, evenly; of every step each kind of verdict in turn. Texts of more than {} characters lose their middle. All of them: <code>tamis rollouts RUN --step N</code>.</p>\n\
+    let _ = write!(
+        html,
+        "<h3>Step by step</h3><p class=\"lead\">{shown} of {all} groups (<code>--samples</code>), at {}, evenly; of every step each kind of verdict in turn. Texts of more than {} characters lose their middle. All of them: <code>tamis rollouts RUN --step N</code>.</p>\n\
          <div class=\"controls\" hidden><label for=\"step\">Step</label><button type=\"button\" id=\"back\" aria-label=\"Earlier step\">◀</button><input type=\"range\" id=\"step\" min=\"0\" max=\"{}\" value=\"{}\"><button type=\"button\" id=\"forth\" aria-label=\"Later step\">▶</button><output id=\"step-shown\" for=\"step\"></output><label>Show <select id=\"verdict\"><option value=\"\">all groups<option value=\"trained\">trained<option value=\"other\">not trained on</select></label></div>\n",
         if steps.len() == 1 { "one step".to_owned() } else { format!("{} steps", steps.len()) },
         look.longest,
@@ -261,7 +289,7 @@ fn completions(runs: &[Run], samples: &[Vec<SampledStep>]) -> String {
         );
         for (place, (run, of_run)) in runs.iter().zip(samples).enumerate() {
             if let Some(found) = of_run.iter().find(|found| found.step == step) {
-                html += &cards::of_step(run, place, found, look, runs.len() == 1);
+                html += &cards::of_step(run, place, found, look, is_one);
             }
         }
         html.push_str("</div></section>\n");

@@ -6,9 +6,10 @@ use tamis_core::figure::percent;
 
 use super::groups::StepGroups;
 use super::run::{Run, state_name};
+use super::settings::unlike_rewards;
 use super::time::duration;
 use super::verdict;
-use crate::chart::axis::figure as number;
+use crate::chart::number::figure as number;
 use crate::compare::measure::{Choice, standard_error};
 use crate::html::{escape, head, row, text};
 use crate::monitor::summary::RunState;
@@ -175,7 +176,7 @@ pub(crate) fn of_runs(runs: &[Run]) -> String {
             );
         }
     }
-    let notes: Vec<String> = runs
+    let mut notes: Vec<String> = runs
         .iter()
         .flat_map(|run| {
             run.notes.iter().map(move |note| {
@@ -187,6 +188,14 @@ pub(crate) fn of_runs(runs: &[Run]) -> String {
             })
         })
         .collect();
+    let unlike = unlike_rewards(runs.iter().map(|run| &run.settings));
+    if !unlike.is_empty() {
+        let keys: Vec<String> = unlike.iter().map(|key| format!("<code>{}</code>", escape(key))).collect();
+        notes.push(format!(
+            "The runs have different rewards ({}): their scores are not comparable.",
+            keys.join(", ")
+        ));
+    }
     if !notes.is_empty() {
         let _ = write!(
             html,

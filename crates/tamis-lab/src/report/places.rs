@@ -1,7 +1,7 @@
 //! The places of a chart: steps, or where there are too many for one, as many steps to a place as it takes.
 
 use super::run::Run;
-use crate::chart::line::Point;
+use crate::chart::lines::Point;
 
 /// Places of a chart, at most.
 const MOST: usize = 200;
@@ -51,9 +51,20 @@ impl Places {
         if self.width == 1 { first.to_string() } else { format!("{first}–{}", first + self.width - 1) }
     }
 
-    /// The ends of the axis.
+    /// The name of the place that lies there on the axis.
+    pub(crate) fn name_at(self, at: f64) -> String {
+        self.of(at as u64).map_or_else(String::new, |place| self.name(place))
+    }
+
+    /// All places: where each lies, and its name.
+    pub(crate) fn named(self) -> Vec<(f64, String)> {
+        (0..self.count).map(|place| (self.at(place), self.name(place))).collect()
+    }
+
+    /// The ends of the axis: the first and the last step of all places.
     pub(crate) fn bounds(self) -> (f64, f64) {
-        (self.at(0), self.at(self.count.saturating_sub(1)))
+        let last = (self.count as u64 * self.width).saturating_sub(1);
+        (self.first as f64, (self.first + last) as f64)
     }
 
     /// Values of steps by place: their mean, with the least and the largest. A place with an infinite value
@@ -95,6 +106,9 @@ mod tests {
             (3, 4, Some(0), Some(1), Some(3))
         );
         assert_eq!((many.name(0), many.at(0)), ("1–3".to_owned(), 2.0));
+        let of_two = Places::new(1, 4, 2);
+        assert_eq!(of_two.named(), [(1.5, "1–2".to_owned()), (3.5, "3–4".to_owned())]);
+        assert_eq!([1.5, 3.5].map(|at| of_two.name_at(at)), ["1–2", "3–4"]);
         assert_eq!(Places::new(5, 5, 100).bounds(), (5.0, 5.0));
     }
 

@@ -134,7 +134,7 @@ pub(crate) fn read(
 }
 
 /// An order of prompts that has nothing to do with their number, and is the same in every run.
-fn shuffled(prompt: u64) -> u64 {
+pub(crate) fn shuffled(prompt: u64) -> u64 {
     // The finaliser of splitmix64.
     let mut bits = prompt.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

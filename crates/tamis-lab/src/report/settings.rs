@@ -125,6 +125,14 @@ pub(crate) fn differences<'a>(runs: &[&'a Settings]) -> Vec<(&'a str, Vec<Option
         .collect()
 }
 
+/// The keys of rewards in which runs differ: the values of one are not those of another. Runs without settings
+/// are left out.
+pub(crate) fn unlike_rewards<'a>(runs: impl Iterator<Item = &'a Settings>) -> Vec<&'a str> {
+    let known: Vec<&Settings> = runs.filter(|settings| !settings.0.is_empty()).collect();
+    let keys = differences(&known).into_iter().map(|(key, _)| key);
+    keys.filter(|key| *key == "reward" || key.starts_with("reward.")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +165,14 @@ mod tests {
         assert_eq!(found.iter().map(|(key, _)| *key).collect::<Vec<_>>(), ["run.seed", "y"]);
         assert_eq!(found[1].1[0], None);
         assert!(differences(&[&one]).is_empty());
+    }
+
+    #[test]
+    fn rewards_that_differ() {
+        let one = parsed("run: {seed: 1}\nreward:\n  - {kind: number, weight: 1}\n");
+        let other = parsed("run: {seed: 2}\nreward:\n  - {kind: number, weight: 2}\n");
+        assert_eq!(unlike_rewards([&one, &other].into_iter()), ["reward.0.weight"]);
+        assert!(unlike_rewards([&one, &Settings::default(), &one].into_iter()).is_empty());
     }
 
     #[test]

@@ -3,15 +3,14 @@
 
 use std::fmt::Write as _;
 
-use super::charts::Frame;
+use super::charts::Charts;
 use super::groups::{GroupFacts, StepGroups, evenly};
 use super::places::Places;
 use super::run::Run;
-use crate::chart::axis::{Heading, figure as number};
-use crate::chart::heat::{self, Cell};
-use crate::chart::stack::{self, Layer};
-use crate::chart::{NUM_LEVELS, level};
-use crate::html::escape;
+use crate::chart::cells::{self, Cell};
+use crate::chart::number::figure as number;
+use crate::chart::stack::{Layer, Stack};
+use crate::chart::{Heading, NUM_LEVELS, Table, key, level};
 
 /// Cells of a column of the heat map, at most.
 const MOST_CELLS: usize = 64;
@@ -46,57 +45,22 @@ pub(crate) fn words(cause: &str) -> String {
     cause.replace('_', " ")
 }
 
-/// The legend of layers: name, and the class that fills it.
-pub(crate) fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
-    let mut legend = String::new();
-    for (name, class) in entries {
-        let _ = write!(
-            legend,
-            "<span><svg class=\"key\" viewBox=\"0 0 16 10\" aria-hidden=\"true\"><rect width=\"16\" height=\"10\" class=\"{class}\"/></svg>{}</span> ",
-            escape(&name)
-        );
-    }
-    legend
-}
-
 fn titled(title: &str, run: &Run, is_one: bool) -> String {
     if is_one { title.to_owned() } else { format!("{title}: {}", run.name) }
 }
 
-/// Layers of a stack by place, with the description and the numbers of them.
-fn stacked(
-    id: &str,
-    title: &str,
-    class: &str,
-    places: Places,
-    layers: &[Layer],
-    whole: f64,
-    about: &str,
-) -> String {
-    let at: Vec<f64> = (0..places.count).map(|place| places.at(place)).collect();
-    let sums: Vec<String> = layers
-        .iter()
-        .map(|layer| {
-            let sizes: Vec<f64> = layer.sizes.iter().copied().filter(|size| !size.is_nan()).collect();
-            let mean = sizes.iter().sum::<f64>() / sizes.len().max(1) as f64;
-            format!("{}: {} at a step on average", layer.name, number(mean))
-        })
-        .collect();
-    let description = format!("{}.", sums.join("; "));
-    let heading = Heading { id, title, description: &description, unit: "step" };
-    let svg = stack::svg(heading, &at, places.width as f64, layers, whole);
-    let columns: Vec<(String, usize)> = layers.iter().map(|layer| (layer.name.clone(), 0)).collect();
-    let has =
-        |place: usize| layers.iter().any(|layer| layer.sizes.get(place).is_some_and(|size| !size.is_nan()));
-    let cell = |layer: &Layer, place: usize| number(layer.sizes.get(place).copied().unwrap_or(f64::NAN));
-    let rows: Vec<(f64, String, Vec<String>)> = (0..places.count)
-        .filter(|&place| has(place))
-        .map(|place| {
-            (places.at(place), places.name(place), layers.iter().map(|layer| cell(layer, place)).collect())
-        })
-        .collect();
-    let legend = legend(layers.iter().rev().map(|layer| (layer.name.clone(), layer.fill.clone())));
-    Frame { id, class, title, legend: &legend, svg: &svg, about, columns: &columns, numbers: &rows }.html()
+/// Adds a stack: drawn, or as a constant.
+fn add(charts: &mut Charts, heading: Heading<'_>, stack: Stack<'_>) {
+    if let Some(sizes) = stack.constant() {
+        return charts.add_constant(heading.title, sizes.into_iter(), "");
+    }
+    let mean = |layer: &Layer| {
+        let sizes: Vec<f64> = layer.sizes.iter().copied().filter(|size| !size.is_nan()).collect();
+        let mean = sizes.iter().sum::<f64>() / sizes.len().max(1) as f64;
+        format!("{}: {} at a step on average", layer.name, number(mean))
+    };
+    let description = stack.layers.iter().map(mean).collect::<Vec<_>>().join("; ");
+    charts.drawn += &stack.chart(Heading { description: &description, ..heading });
 }
 
 /// The mean of a metric at each place; NaN where it has no value, 0 where the step has other metrics.
@@ -115,8 +79,7 @@ fn has_value(run: &Run, name: &str, places: Places) -> Vec<bool> {
 }
 
 /// Groups kept and dropped by cause, step by step, of each run.
-pub(crate) fn kept_and_dropped(runs: &[Run]) -> String {
-    let mut html = String::new();
+pub(crate) fn kept_and_dropped(runs: &[Run], charts: &mut Charts) {
     for (place, run) in runs.iter().enumerate() {
         let places = Places::of_run(run);
         let is_there = has_value(run, "groups/trained", places);
@@ -148,19 +111,19 @@ pub(crate) fn kept_and_dropped(runs: &[Run]) -> String {
         } else {
             format!(" Each column is the mean of {} steps.", places.width)
         };
-        html += &stacked(
-            &format!("kept{place}"),
-            &titled("Groups kept and dropped", run, runs.len() == 1),
-            &format!("r{place}"),
-            places,
-            &layers,
-            0.0,
-            &format!(
+        let heading = Heading {
+            id: &format!("kept{place}"),
+            class: &format!("r{place}"),
+            title: &titled("Groups kept and dropped", run, runs.len() == 1),
+            description: "",
+            unit: "step",
+            about: &format!(
                 "Every group that ended in the step, by where it ended: <code>groups/…</code>, <code>train/num_dropped/…</code>. Trained is at the bottom.{per_place}"
             ),
-        );
+        };
+        let (width, places) = (places.width as f64, places.named());
+        add(charts, heading, Stack { layers: &layers, places: &places, width, whole: 0.0, run: place });
     }
-    html
 }
 
 /// Shares of pass rates at one step: none, each interval, all.
@@ -186,9 +149,8 @@ fn histogram(groups: &[GroupFacts], num_intervals: usize) -> Option<Vec<f64>> {
 
 /// The histogram of pass rates of all generated groups, step by step, of each run: as the run measured it, or
 /// where it did not, from its rollouts.
-pub(crate) fn pass_rates(runs: &[Run]) -> String {
+pub(crate) fn pass_rates(runs: &[Run], charts: &mut Charts) {
     const OF_ROLLOUTS: usize = 4;
-    let mut html = String::new();
     for (place, run) in runs.iter().enumerate() {
         let places = Places::of_run(run);
         let is_there = has_value(run, "diagnostics/pass_rate/none", places);
@@ -246,19 +208,19 @@ pub(crate) fn pass_rates(runs: &[Run]) -> String {
                 sizes,
             })
             .collect();
-        html += &stacked(
-            &format!("rates{place}"),
-            &titled("Pass rates of groups", run, runs.len() == 1),
-            &format!("r{place}"),
-            places,
-            &layers,
-            1.0,
-            &format!(
+        let heading = Heading {
+            id: &format!("rates{place}"),
+            class: &format!("r{place}"),
+            title: &titled("Pass rates of groups", run, runs.len() == 1),
+            description: "",
+            unit: "step",
+            about: &format!(
                 "Share of all generated groups by the share of their members that are correct; groups at the two ends teach nothing by outcome. {source}"
             ),
-        );
+        };
+        let (width, places) = (places.width as f64, places.named());
+        add(charts, heading, Stack { layers: &layers, places: &places, width, whole: 1.0, run: place });
     }
-    html
 }
 
 /// The scores of groups, step by step, of each run.
@@ -319,7 +281,6 @@ fn heat_map(
         };
         let num_hatched = cells.iter().filter(|(_, is_hatched)| *is_hatched).count();
         rows.push((
-            step.step as f64,
             step.step.to_string(),
             vec![
                 cells.len().to_string(),
@@ -345,7 +306,6 @@ fn heat_map(
         number(range.0),
         number(range.1)
     );
-    let heading = Heading { id: &id, title: &title, description: &description, unit: "step" };
     let mut about = "Each cell is a group: a column is a step, its groups from the lowest mean at the bottom to the highest at the top, in per cent of the groups. Hatched groups were not trained on.".to_owned();
     if columns.len() < num_steps {
         let _ = write!(about, " Thinned: {} of {num_steps} steps, evenly.", columns.len());
@@ -361,25 +321,24 @@ fn heat_map(
     for step in 0..NUM_LEVELS {
         let _ = write!(legend, "<rect x=\"{}\" width=\"10\" height=\"10\" class=\"h{step}\"/>", 10 * step);
     }
-    let _ = write!(
-        legend,
-        "</svg><span>{}</span> {}",
-        number(range.1),
-        self::legend(std::iter::once(("not trained on".to_owned(), "hatch framed".to_owned())))
-    );
+    let _ =
+        write!(legend, "</svg><span>{}</span> {}", number(range.1), key("not trained on", "hatch framed"));
     let names = ["groups", "not trained on", "lowest", "lower quarter", "median", "upper quarter", "highest"];
-    let numbers: Vec<(String, usize)> = names.map(|name| (name.to_owned(), place)).to_vec();
-    Frame {
+    let table = Table {
+        first: "step".to_owned(),
+        columns: names.map(|name| (name.to_owned(), place)).to_vec(),
+        rows,
+    };
+    let class = format!("r{place}");
+    let heading = Heading {
         id: &id,
-        class: &format!("r{place}"),
+        class: &class,
         title: &title,
-        legend: &legend,
-        svg: &heat::svg(heading, &columns, range),
+        description: &description,
+        unit: "step",
         about: &about,
-        columns: &numbers,
-        numbers: &rows,
-    }
-    .html()
+    };
+    cells::chart(heading, &legend, &columns, range, &table)
 }
 
 /// The class that colours a score of a list.

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use tamis_core::figure::percent;
 
-use super::charts::Frame;
+use super::charts::Charts;
 use super::places::Places;
 use super::run::Run;
-use super::sieve::legend;
-use crate::chart::axis::{Heading, figure as number};
-use crate::chart::stack::{self, Layer};
+use crate::chart::Heading;
+use crate::chart::number::figure as number;
+use crate::chart::stack::{Layer, Stack};
 use crate::html::{escape, head, row};
 
 /// Stages with a layer of their own; the others are one.
@@ -72,18 +72,17 @@ fn stages(run: &Run) -> Vec<(String, f64)> {
 }
 
 /// Stages as stacked columns, and a table of their sums, of each run.
-pub(crate) fn of_runs(runs: &[Run]) -> String {
-    let mut html = String::new();
+pub(crate) fn of_runs(runs: &[Run], charts: &mut Charts) {
     for (place, run) in runs.iter().enumerate() {
         let stages = stages(run);
         if !stages.is_empty() {
-            html += &of_run(run, place, &stages, Places::of_run(run), runs.len() == 1);
+            of_run(run, place, &stages, runs.len() == 1, charts);
         }
     }
-    html
 }
 
-fn of_run(run: &Run, place: usize, stages: &[(String, f64)], places: Places, is_one: bool) -> String {
+fn of_run(run: &Run, place: usize, stages: &[(String, f64)], is_one: bool, charts: &mut Charts) {
+    let places = Places::of_run(run);
     let steps = places.gather(run.values("timing_s/step"));
     let values = |stage: &str| -> Vec<f64> {
         let name = format!("{PREFIX}{stage}");
@@ -128,36 +127,29 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], places: Places, is_
         format!("Time of a step by stage: {}", run.name)
     };
     let id = format!("time{place}");
-    let at: Vec<f64> = (0..places.count).map(|place| places.at(place)).collect();
     let named: Vec<String> =
         stages.iter().map(|(stage, sum)| format!("{}: {} in all", words(stage), duration(*sum))).collect();
     let description = format!("{}.", named.join("; "));
-    let heading = Heading { id: &id, title: &title, description: &description, unit: "step" };
-    let numbers: Vec<(f64, String, Vec<String>)> = (0..places.count)
-        .filter(|&place| layers.iter().any(|layer| layer.sizes.get(place).is_some_and(|size| !size.is_nan())))
-        .map(|place| {
-            let cell = |layer: &Layer| number(layer.sizes.get(place).copied().unwrap_or(f64::NAN));
-            (places.at(place), places.name(place), layers.iter().map(cell).collect())
-        })
-        .collect();
-    let legend = legend(layers.iter().rev().map(|layer| (layer.name.clone(), layer.fill.clone())));
     let class = format!("r{place}");
-    let columns: Vec<(String, usize)> = layers.iter().map(|layer| (layer.name.clone(), place)).collect();
     let overlap = total
         .filter(|total| measured > 1.02 * total)
         .map_or("", |_| " Stages ran side by side: together they are longer than the steps.");
-    let figure = Frame {
+    let about = format!("Seconds. <code>timing_s/…</code>{overlap}");
+    let heading = Heading {
         id: &id,
         class: &class,
         title: &title,
-        legend: &legend,
-        svg: &stack::svg(heading, &at, places.width as f64, &layers, 0.0),
-        about: &format!("Seconds. <code>timing_s/…</code>{overlap}"),
-        columns: &columns,
-        numbers: &numbers,
+        description: &description,
+        unit: "step",
+        about: &about,
+    };
+    let (width, places) = (places.width as f64, places.named());
+    let stack = Stack { layers: &layers, places: &places, width, whole: 0.0, run: place };
+    // The table of sums says what a chart of equal columns would.
+    if stack.constant().is_none() {
+        charts.drawn += &stack.chart(heading);
     }
-    .html();
-    figure + &table(run, place, stages, total.unwrap_or(measured), is_one)
+    charts.drawn += &table(run, place, stages, total.unwrap_or(measured), is_one);
 }
 
 /// A table of sums, with a bar for each share.

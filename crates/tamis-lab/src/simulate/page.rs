@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::chart::axis::Heading;
-use crate::chart::bars::{self, Bar};
-use crate::chart::scatter::{self, Axis, Dot};
+use crate::chart::dots::{self, Dot};
+use crate::chart::{Heading, NUM_COLOURS};
 use crate::html::{document, escape, head, row};
 use tamis_core::figure::{fixed, percent};
 
@@ -150,15 +149,18 @@ impl Simulation {
         if dots.is_empty() {
             return String::new();
         }
-        let description = scatter::describe(&dots, x.0, y.0);
-        let heading = Heading { id, title: caption, description: &description, unit: x.0 };
-        format!(
-            "<figure class=\"chart\"><figcaption><h3>{}</h3><p class=\"about\">{} Up: {}.</p></figcaption>{}</figure>\n",
-            escape(caption),
-            escape(reading),
-            escape(y.0),
-            scatter::svg(heading, &dots, Axis::default())
-        )
+        let heading = Heading {
+            id,
+            class: "",
+            title: caption,
+            description: &format!(
+                "Each policy by {} to the right and {} up; the numbers are in the table.",
+                x.0, y.0
+            ),
+            unit: x.0,
+            about: &format!("{} Up: {}.", escape(reading), escape(y.0)),
+        };
+        dots::chart(heading, &dots, y.0)
     }
 
     fn waste(&self) -> String {
@@ -170,25 +172,34 @@ impl Simulation {
                 }
             }
         }
-        let all: Vec<Bar> = self
-            .policies
-            .iter()
-            .map(|policy| Bar {
-                name: policy.name.as_str().to_owned(),
-                parts: names.iter().map(|cause| policy.wasted.get(cause).copied().unwrap_or(0.0)).collect(),
-            })
-            .collect();
-        let title = "Generated for nothing, in groups a trained one";
-        let description = all
-            .iter()
-            .map(|bar| format!("{}: {}.", bar.name, fixed(bar.parts.iter().sum(), 2)))
-            .collect::<Vec<_>>()
-            .join(" ");
-        let heading = Heading { id: "waste", title, description: &description, unit: "" };
+        let most = self.policies.iter().map(|policy| policy.wasted.values().sum::<f64>()).fold(0.0, f64::max);
+        let colour = |place: usize| format!("c{}", place % NUM_COLOURS);
+        let mut headings = vec!["policy".to_owned()];
+        headings.extend(names.iter().enumerate().map(|(place, cause)| {
+            format!("<span class=\"swatch {}\"></span>{}", colour(place), escape(cause))
+        }));
+        headings.extend(["in all".to_owned(), String::new()]);
+        let rows = self.policies.iter().map(|policy| {
+            let parts: Vec<f64> =
+                names.iter().map(|cause| policy.wasted.get(cause).copied().unwrap_or(0.0)).collect();
+            let mut cells = vec![format!("<code>{}</code>", policy.name.as_str())];
+            cells.extend(parts.iter().map(|part| fixed(*part, 2)));
+            cells.push(fixed(parts.iter().sum(), 2));
+            let bar = parts.iter().enumerate().filter(|(_, part)| **part > 0.0).map(|(place, part)| {
+                format!(
+                    "<span class=\"{}\" style=\"width:{:.1}%\"></span>",
+                    colour(place),
+                    100.0 * part / most
+                )
+            });
+            cells.push(format!("<span class=\"parts\">{}</span>", bar.collect::<String>()));
+            row(&cells)
+        });
         format!(
-            "<figure class=\"chart\"><figcaption><h3>{title}</h3><p class=\"legend\">{}</p></figcaption>{}</figure>\n",
-            bars::legend(&names),
-            bars::svg(heading, &all)
+            "<figure class=\"wide\"><figcaption><h3>Generated for nothing, in groups a trained one</h3></figcaption>\
+             <div class=\"scroll\" tabindex=\"0\"><table class=\"waste\">{}{}</table></div></figure>\n",
+            head(&headings),
+            rows.collect::<String>()
         )
     }
 }

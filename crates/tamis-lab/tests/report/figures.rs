@@ -1,24 +1,17 @@
 //! The figures that a page promises, each by its title: one that vanishes, or loses its marks, fails here.
 
-use std::fmt::Write as _;
-
-use crate::fixture::{made, run};
+use crate::fixture::{Made, made, member, run, write_rollouts};
 use crate::structure::part;
 
-/// Part of the page, title of the figure, metrics that it draws, and how its marks begin. Rollout files give
-/// those without metrics.
+/// Part of the page, title of the figure, metrics that it draws, and its kind. Rollout files give those without
+/// metrics.
 const PROMISED: &[(&str, &str, &[&str], &str)] = &[
     ("learning", "Validation", &["val-core/sums/acc/mean@4"], LINE),
     ("learning", "Reward", &["all/critic/score/mean", "critic/score/mean"], LINE),
     ("learning", "Pass rate", &["all/pass_rate", "train/pass_rate"], LINE),
-    (
-        "sieve",
-        "Groups kept and dropped",
-        &["groups/trained", "train/num_dropped/all_wrong"],
-        "<path class=\"s3\" d=\"",
-    ),
-    ("sieve", "Pass rates of groups", &[], "<path class=\"h0\" d=\""),
-    ("sieve", "Groups by their mean acc", &[], "<path class=\"h5\" d=\""),
+    ("sieve", "Groups kept and dropped", &["groups/trained", "train/num_dropped/all_wrong"], STACK),
+    ("sieve", "Pass rates of groups", &[], STACK),
+    ("sieve", "Groups by their mean acc", &[], "cells"),
     ("update", "Entropy", &["actor/entropy"], LINE),
     ("update", "Divergence from the reference", &["actor/kl_loss"], LINE),
     ("update", "Divergence within a step", &["actor/ppo_kl"], LINE),
@@ -29,17 +22,12 @@ const PROMISED: &[(&str, &str, &[&str], &str)] = &[
     ("freshness", "Lag", &["schedule/max_lag"], LINE),
     ("freshness", "Weights of groups", &["train/soft_reweight_mean"], LINE),
     ("freshness", "Importance weights", &["rollout_corr/rollout_is_mean"], LINE),
-    (
-        "time",
-        "Time of a step by stage",
-        &["timing_s/gen", "timing_s/update_actor"],
-        "<path class=\"s0\" d=\"",
-    ),
+    ("time", "Time of a step by stage", &["timing_s/gen", "timing_s/update_actor"], STACK),
     ("time", "Throughput", &["perf/throughput"], LINE),
     ("time", "Time of a step", &["timing_s/step"], LINE),
 ];
-/// A line of a chart.
-const LINE: &str = "class=\"line\" d=\"";
+const LINE: &str = "lines";
+const STACK: &str = "stack";
 
 /// A figure of a part by its title.
 fn figure<'a>(html: &'a str, id: &str, title: &str) -> &'a str {
@@ -54,32 +42,43 @@ fn figure<'a>(html: &'a str, id: &str, title: &str) -> &'a str {
 fn every_promised_figure_is_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 4);
-    // What the run lacks of the promised metrics is added to each of its lines.
+    // The run gets what it lacks of the promised metrics, and none of them is constant.
     let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
     let mut whole = String::new();
     for (place, line) in metrics.lines().enumerate() {
-        whole += line.strip_suffix('}').unwrap();
+        let mut row: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).unwrap();
         for name in PROMISED.iter().flat_map(|(_, _, names, _)| *names) {
-            if !line.contains(&format!("\"{name}\"")) {
-                let _ = write!(whole, ",\"{name}\":{}", 0.25 + place as f64 / 8.0);
-            }
+            row.insert((*name).to_owned(), (0.25 + place as f64 / 8.0).into());
         }
-        whole += "}\n";
+        whole += &(serde_json::Value::from(row).to_string() + "\n");
     }
     std::fs::write(path.join("metrics.jsonl"), whole).unwrap();
+    // Pass rates of groups are constant unless a step differs.
+    let group =
+        Made { id: 9, prompt: String::new(), verdict: "all_wrong", members: vec![member(0, "x", 0.0)] };
+    write_rollouts(&path, 2, &[group]);
     let html = made(&[path]).html;
-    for (id, title, metrics, mark) in PROMISED {
+    for (id, title, metrics, kind) in PROMISED {
         let figure = figure(&html, id, title);
-        let drawing = figure.split("<div class=\"plot\">").nth(1).unwrap().split("</svg>").next().unwrap();
-        assert!(drawing.contains("<svg") && drawing.contains(mark), "{title} has no marks: {figure}");
+        let data = figure.split("data-chart=\"").nth(1).unwrap().split('"').next().unwrap();
+        let data: serde_json::Value = serde_json::from_str(&data.replace("&quot;", "\"")).unwrap();
+        assert_eq!(data["kind"], *kind, "{title}");
+        let values =
+            data["series"].as_array().unwrap().iter().map(|series| series["values"].as_array().unwrap());
+        let num_places = data["at"].as_array().unwrap().len();
+        assert!(num_places > 1 && values.clone().all(|values| values.len() == num_places), "{title}: {data}");
+        assert!(
+            values.flatten().any(|value| value.as_f64() > Some(0.0) || value.is_string()),
+            "{title}: {data}"
+        );
         for metric in *metrics {
             // A stack names the family of its metrics, which end in its layers.
-            let named = if *mark == LINE { *metric } else { &metric[..metric.rfind('/').unwrap()] };
+            let named = if *kind == LINE { *metric } else { &metric[..metric.rfind('/').unwrap()] };
             let is_named = figure.contains(&format!("<code>{named}"));
             assert!(is_named, "{title} does not draw {metric}: {figure}");
         }
         assert!(
-            figure.contains("<tr data-at=\"4\">"),
+            figure.contains("<tr><th scope=\"row\">4<td>"),
             "{title} lacks the numbers of the last step: {figure}"
         );
     }

@@ -1,0 +1,72 @@
+//! A heat map: columns of cells, each coloured by its value.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Data, Heading, NUM_LEVELS, Table, datum, figure, level};
+
+/// One cell of a column.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cell {
+    /// Its value; NaN: none.
+    pub value: f64,
+    /// Whether it is hatched.
+    pub is_hatched: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Drawn {
+    /// A word for each place: the cells of a column from the bottom, `a` for the lowest level and so on, after
+    /// the levels a cell without a value; hatched ones in capitals.
+    values: Vec<Value>,
+}
+
+fn letter(cell: &Cell, range: (f64, f64)) -> char {
+    let level = if cell.value.is_nan() { NUM_LEVELS } else { level(cell.value, range) };
+    char::from((if cell.is_hatched { b'A' } else { b'a' }) + level as u8)
+}
+
+/// Draws columns at places, the cells of each from the bottom to the top over the whole height. `range` is
+/// that of the colours.
+pub fn chart(
+    heading: Heading<'_>,
+    legend: &str,
+    columns: &[(f64, Vec<Cell>)],
+    range: (f64, f64),
+    table: &Table,
+) -> String {
+    // A column reaches half the way to its neighbours; a single one is as wide as a step.
+    let half = |pair: Option<&[(f64, Vec<Cell>)]>| pair.map_or(0.5, |pair| (pair[1].0 - pair[0].0) / 2.0);
+    let (first, last) = (half(columns.windows(2).next()), half(columns.windows(2).last()));
+    let end = |column: Option<&(f64, Vec<Cell>)>| column.map_or(0.0, |(at, _)| *at);
+    let word = |(_, cells): &(f64, Vec<Cell>)| {
+        cells.iter().map(|cell| letter(cell, range)).collect::<String>().into()
+    };
+    let data = Data {
+        kind: "cells",
+        unit: heading.unit,
+        x: (end(columns.first()) - first, end(columns.last()) + last),
+        y: Some((0.0, 100.0)),
+        at: columns.iter().map(|(at, _)| datum(*at)).collect(),
+        series: vec![Drawn { values: columns.iter().map(word).collect() }],
+    };
+    figure(heading, legend, &data, table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_a_word() {
+        let cell = |value, is_hatched| Cell { value, is_hatched };
+        let column = vec![cell(f64::NAN, true), cell(0.0, true), cell(0.5, false), cell(1.0, true)];
+        let columns = [(1.0, column), (5.0, vec![])];
+        let html = chart(Heading::default(), "", &columns, (0.0, 1.0), &Table::default());
+        assert!(
+            html.replace("&quot;", "'")
+                .contains("'x':[-1.0,7.0],'y':[0.0,100.0],'at':[1,5],'series':[{'values':['LAfK','']}]"),
+            "{html}"
+        );
+    }
+}

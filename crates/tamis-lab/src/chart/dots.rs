@@ -1,0 +1,67 @@
+//! Named dots: two numbers of each thing.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::number::figure as number;
+use super::{Data, Heading, Table, datum, figure};
+
+/// A thing with two numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dot {
+    /// Its name, which stands beside it.
+    pub name: String,
+    /// To the right.
+    pub x: f64,
+    /// Up.
+    pub y: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Drawn {
+    values: Vec<Value>,
+}
+
+/// Draws dots with their names beside them; `up` is the unit of their height.
+pub fn chart(heading: Heading<'_>, dots: &[Dot], up: &str) -> String {
+    let mut dots: Vec<&Dot> = dots.iter().filter(|dot| dot.x.is_finite() && dot.y.is_finite()).collect();
+    dots.sort_by(|one, other| one.x.total_cmp(&other.x));
+    let bounds = |of: fn(&Dot) -> f64| {
+        let all = || dots.iter().map(|dot| of(dot));
+        let (low, high) = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
+        let margin = if high > low { 0.08 * (high - low) } else { 0.5 * high.abs().max(1e-3) };
+        (low - margin, high + margin)
+    };
+    let data = Data {
+        kind: "dots",
+        unit: heading.unit,
+        x: bounds(|dot| dot.x),
+        y: Some(bounds(|dot| dot.y)),
+        at: dots.iter().map(|dot| datum(dot.x)).collect(),
+        series: vec![Drawn { values: dots.iter().map(|dot| datum(dot.y)).collect() }],
+    };
+    let table = Table {
+        first: String::new(),
+        columns: [heading.unit, up].map(|name| (name.to_owned(), 0)).to_vec(),
+        rows: dots.iter().map(|dot| (dot.name.clone(), vec![number(dot.x), number(dot.y)])).collect(),
+    };
+    figure(heading, "", &data, &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_are_sorted_and_named() {
+        let dot = |name: &str, x, y| Dot { name: name.into(), x, y };
+        let dots = [dot("far", 3.0, 1.0), dot("<near>", 1.0, 1.0), dot("nothing", f64::NAN, 1.0)];
+        let html = chart(Heading { unit: "s", ..Heading::default() }, &dots, "lag").replace("&quot;", "'");
+        assert!(html.contains("'x':[0.84,3.16],'y':[0.5,1.5],'at':[1,3]"), "{html}");
+        assert!(
+            html.contains("<th scope=\"row\">&lt;near&gt;<td>1<td>1<tr><th scope=\"row\">far<td>3<td>1<"),
+            "{html}"
+        );
+        assert!(!html.contains("nothing"));
+    }
+}

@@ -1,0 +1,209 @@
+//! Completions of the same prompts at an early and at a late step, side by side.
+//!
+//! Held-out prompts if two validations were saved (`validate.save_samples`), otherwise prompts that were
+//! trained on more than once. Prompts are chosen by number, never by result.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tamis_data::records::{RecordError, Records};
+use tamis_run::directory::step_files;
+
+use super::answer::{Answer, shorten};
+use super::groups::evenly;
+use super::run::Run;
+use super::samples::shuffled;
+use super::steps::StepRange;
+use crate::chart::number::figure as number;
+use crate::html::{escape, text};
+
+/// Prompts that are shown of a run, at most.
+const MOST: usize = 8;
+/// Characters of a text that are shown, at most.
+const LONGEST: usize = 3000;
+const COLUMNS: [&str; 7] =
+    ["prompt_id", "sample_index", "prompt", "completion", "ground_truth", "reward", "pred"];
+
+/// The first sample of a prompt at a step.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Sample {
+    index: u64,
+    prompt: String,
+    completion: String,
+    truth: Option<String>,
+    pred: Option<String>,
+    /// NaN: unscored.
+    reward: f64,
+}
+
+/// A prompt with its completions, and the steps of these.
+#[derive(Debug, Clone, PartialEq)]
+struct Pair {
+    prompt_id: u64,
+    before: (u64, Sample),
+    after: (u64, Sample),
+}
+
+/// What is shown of a run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct BeforeAfter {
+    pairs: Vec<Pair>,
+    /// Where the prompts come from, as HTML.
+    about: String,
+}
+
+/// The first samples of a file by prompt, of all prompts or of some.
+fn samples(file: &Path, wanted: Option<&BTreeSet<u64>>) -> Result<BTreeMap<u64, Sample>, RecordError> {
+    let mut found: BTreeMap<u64, Sample> = BTreeMap::new();
+    for record in Records::open_with(file, |column| COLUMNS.contains(&column.name))? {
+        let mut row = record?.values;
+        let whole = |value: Option<&Value>| value.and_then(Value::as_u64);
+        let Some(prompt) = whole(row.get("prompt_id")) else { continue };
+        let index = whole(row.get("sample_index")).unwrap_or(0);
+        let is_known = found.get(&prompt).is_some_and(|known| known.index <= index);
+        if is_known || wanted.is_some_and(|wanted| !wanted.contains(&prompt)) {
+            continue;
+        }
+        let mut take = |name: &str| match row.remove(name) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(text),
+            Some(other) => Some(other.to_string()),
+        };
+        let sample = Sample {
+            index,
+            prompt: take("prompt").unwrap_or_default(),
+            completion: take("completion").unwrap_or_default(),
+            truth: take("ground_truth"),
+            pred: take("pred"),
+            reward: take("reward").and_then(|reward| reward.parse().ok()).unwrap_or(f64::NAN),
+        };
+        found.insert(prompt, sample);
+    }
+    Ok(found)
+}
+
+impl BeforeAfter {
+    /// Reads what is shown of a run.
+    ///
+    /// # Errors
+    /// A damaged file.
+    pub(crate) fn read(run: &Run, range: StepRange) -> Result<Self, RecordError> {
+        let mut files = step_files(&run.path.join("validation")).unwrap_or_default();
+        files.retain(|(step, _)| range.contains(*step));
+        match files.as_slice() {
+            [before, .., after] => Self::of_validations(before, after),
+            _ => Self::of_rollouts(run),
+        }
+    }
+
+    fn of_validations(before: &(u64, PathBuf), after: &(u64, PathBuf)) -> Result<Self, RecordError> {
+        let (early, mut late) = (samples(&before.1, None)?, samples(&after.1, None)?);
+        let shared: Vec<(u64, Sample, Sample)> = early
+            .into_iter()
+            .filter_map(|(prompt, sample)| Some((prompt, sample, late.remove(&prompt)?)))
+            .collect();
+        let count = |is_so: fn(&f64, &f64) -> bool| {
+            shared.iter().filter(|(_, early, late)| is_so(&late.reward, &early.reward)).count()
+        };
+        let about = format!(
+            "Held-out prompts before and after steps {} to {}, the first sample of each. Of {} prompts {} score higher after and {} lower.{}",
+            before.0 + 1,
+            after.0,
+            shared.len(),
+            count(f64::gt),
+            count(f64::lt),
+            if shared.len() > MOST { format!(" {MOST} are shown, evenly by number.") } else { String::new() }
+        );
+        let chosen = evenly(shared.len(), MOST);
+        let mut pairs = Vec::new();
+        for (place, (prompt_id, early, late)) in shared.into_iter().enumerate() {
+            if chosen.contains(&place) {
+                pairs.push(Pair { prompt_id, before: (before.0, early), after: (after.0, late) });
+            }
+        }
+        Ok(Self { pairs, about })
+    }
+
+    fn of_rollouts(run: &Run) -> Result<Self, RecordError> {
+        let mut ends: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for step in &run.groups.steps {
+            for group in &step.groups {
+                ends.entry(group.prompt).or_insert((step.step, step.step)).1 = step.step;
+            }
+        }
+        let mut twice: Vec<(u64, (u64, u64))> =
+            ends.into_iter().filter(|(_, (first, last))| first < last).collect();
+        twice.sort_by_key(|&(prompt, (first, last))| (std::cmp::Reverse(last - first), shuffled(prompt)));
+        let about = format!(
+            "Prompts that were sampled at more than one step, at their first and at their last, the first sample of each. {} such prompts{}.",
+            twice.len(),
+            if twice.len() > MOST {
+                format!("; those {MOST} are shown that lie furthest apart")
+            } else {
+                String::new()
+            }
+        );
+        twice.truncate(MOST);
+        let mut wanted: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for &(prompt, (first, last)) in &twice {
+            wanted.entry(first).or_default().insert(prompt);
+            wanted.entry(last).or_default().insert(prompt);
+        }
+        let mut found: BTreeMap<u64, BTreeMap<u64, Sample>> = BTreeMap::new();
+        for (step, prompts) in &wanted {
+            if let Some(groups) = run.groups.of_step(*step) {
+                found.insert(*step, samples(&groups.path, Some(prompts))?);
+            }
+        }
+        let mut take = |step: u64, prompt: u64| Some((step, found.get_mut(&step)?.remove(&prompt)?));
+        let pairs = twice.into_iter().filter_map(|(prompt_id, (first, last))| {
+            Some(Pair { prompt_id, before: take(first, prompt_id)?, after: take(last, prompt_id)? })
+        });
+        Ok(Self { pairs: pairs.collect(), about })
+    }
+
+    /// As HTML; empty if nothing can be compared.
+    pub(crate) fn html(&self, run: &Run, place: usize, is_one: bool) -> String {
+        if self.pairs.is_empty() {
+            return String::new();
+        }
+        let of = if is_one { String::new() } else { format!(": {}", escape(&run.name)) };
+        let mut html = format!(
+            "<section class=\"before-after r{place}\"><h3>Before and after{of}</h3><p class=\"about\">{}</p>",
+            self.about
+        );
+        for Pair { prompt_id, before, after } in &self.pairs {
+            let _ = write!(
+                html,
+                "<article class=\"group pair\"><header><h4>Prompt {prompt_id}</h4></header><pre class=\"prompt\" dir=\"auto\">{}</pre>",
+                shorten(&before.1.prompt, LONGEST, None)
+            );
+            if let Some(truth) = &before.1.truth {
+                let _ = write!(
+                    html,
+                    "<p class=\"truth\">Right answer: <span dir=\"auto\">{}</span></p>",
+                    shorten(truth, 200, None)
+                );
+            }
+            html.push_str("<div class=\"sides\">");
+            for (step, sample) in [before, after] {
+                let reward = if sample.reward.is_nan() {
+                    "unscored".to_owned()
+                } else {
+                    format!("reward {}", number(sample.reward))
+                };
+                let answer = Answer::new(sample.pred.as_deref(), sample.truth.as_deref(), sample.reward);
+                let _ = write!(
+                    html,
+                    "<div><h5>step {step} <small>{}</small></h5><pre class=\"completion\" dir=\"auto\">{}</pre></div>",
+                    text(&reward),
+                    shorten(&sample.completion, LONGEST, answer)
+                );
+            }
+            html.push_str("</div></article>\n");
+        }
+        html + "</section>\n"
+    }
+}
