@@ -62,22 +62,30 @@
       const overlaps = ([left, top, wide, high], [l, t, w, h]) => left < l + w && l < left + wide && top < t + h && t < top + high;
       const places = ([dotX, dotY], [wide, high]) =>
         // Beside the dot first, then around it in growing rings.
-        [0, 14, 24, 36, 50, 66, 84, 104].flatMap((far) => [0, 180, 45, 135, 225, 315, 90, 270].map((angle) => {
+        [0, 14, 24, 36, 50, 66, 84, 104, 128, 156].flatMap((far) => [0, 180, 45, 135, 225, 315, 90, 270, 22, 158, 202, 338].map((angle) => {
           const [right, down] = [Math.cos(angle * Math.PI / 180), Math.sin(angle * Math.PI / 180)];
           return [dotX + right * (6 + far) + (right - 1) * wide / 2, dotY + down * (6 + far) - high / 2, wide, high];
         })).filter(([left, top]) => left >= 0 && top >= 0 && left + wide <= width && top + high <= height);
+      const nearest = ([dotX], [left, top, wide, high]) => [Math.max(left, Math.min(dotX, left + wide)), top + high / 2];
+      // A line to a name, as small areas.
+      const lead = (dot, area) => Array.from({ length: 19 }, (_, step) =>
+        nearest(dot, area).map((end, axis) => dot[axis] + (end - dot[axis]) * (step + 0.5) / 20)).map(([left, top]) => [left, top, 1, 1]);
+      const leads = [];
       return dots.map((dot, number) => {
-        const free = places(dot, size(names[number])).find((area) => !placed.some((other) => overlaps(area, other))
+        const free = places(dot, size(names[number])).filter((area) => !placed.some((other) => overlaps(area, other))
           && !dots.some(([dx, dy]) => overlaps(area, [dx - 3, dy - 3, 6, 6])));
+        const area = free.find((area) => !leads.some((small) => overlaps(area, small))
+          && !lead(dot, area).some((small) => placed.some((other) => overlaps(small, other)))) ?? free[0];
         const mark = `<circle cx="${dot[0].toFixed(1)}" cy="${dot[1].toFixed(1)}" r="3.5"/>`;
         const colour = `<g class="c${number % NUM_COLOURS}">`;
         // A name without room is in the table, and under the pointer.
-        if (!free) return colour + mark + "</g>";
-        placed.push(free);
-        const near = [Math.max(free[0], Math.min(dot[0], free[0] + free[2])), free[1] + free[3] / 2];
-        const lead = Math.hypot(near[0] - dot[0], near[1] - dot[1]) > 9
+        if (!area) return colour + mark + "</g>";
+        placed.push(area);
+        leads.push(...lead(dot, area));
+        const near = nearest(dot, area);
+        const line = Math.hypot(near[0] - dot[0], near[1] - dot[1]) > 9
           ? `<path class="lead-line" d="M${dot.map(Math.round).join(" ")}L${near.map(Math.round).join(" ")}"/>` : "";
-        return `${colour}${lead}${mark}<text x="${free[0].toFixed(1)}" y="${(free[1] + 9.5).toFixed(1)}" data-name="${number}"></text></g>`;
+        return `${colour}${line}${mark}<text x="${area[0].toFixed(1)}" y="${(area[1] + 9.5).toFixed(1)}" data-name="${number}"></text></g>`;
       }).join("");
     },
     lines({ at, series }, x, y, names, [width, height]) {
@@ -253,7 +261,15 @@
   all("figure.chart:has(.plot)").forEach(draw);
 
   const redraw = () => plots.forEach((u) => u.redraw(false));
-  for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  // On paper two charts stand beside each other.
+  matchMedia("print").addEventListener("change", ({ matches }) => {
+    for (const u of plots) {
+      const width = matches ? 320 : u.root.parentNode.clientWidth;
+      if (width) u.setSize({ width, height: u.height });
+    }
+    redraw();
+  });
   all(".toggles input").forEach((box, run) => box.addEventListener("change", () => {
     for (const u of plots) u.series.forEach((series, number) => series.run === run && u.setSeries(number, { show: box.checked }));
     redraw();
