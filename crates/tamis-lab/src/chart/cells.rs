@@ -16,8 +16,8 @@ pub struct Cell {
 
 #[derive(Debug, Serialize)]
 struct Drawn {
-    /// A word for each place: the cells of a column from the bottom, `a` for the lowest level and so on, after
-    /// the levels a cell without a value; hatched ones in capitals.
+    /// A word for each place: the cells of a column from the bottom, `a` for the lowest level and so on. The
+    /// letter after those of the levels is a cell without a value. Hatched cells are capitals.
     values: Vec<Value>,
 }
 

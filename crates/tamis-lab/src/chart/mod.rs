@@ -118,7 +118,8 @@ fn datum(value: f64) -> Value {
     if rounded.fract() == 0.0 && rounded.abs() < 1e15 { (rounded as i64).into() } else { rounded.into() }
 }
 
-/// The entry of a layer in a legend: its name, and the class that fills it. Its value is written into `<strong>`.
+/// The entry of a layer in a legend: its name, and the class that fills it. The script writes its value into
+/// `<strong>`.
 pub fn key(name: &str, class: &str) -> String {
     format!(
         "<span><svg class=\"key\" viewBox=\"0 0 16 10\" aria-hidden=\"true\"><rect width=\"16\" height=\"10\" class=\"{class}\"/></svg>{} <strong></strong></span> ",

@@ -125,8 +125,8 @@ pub(crate) fn differences<'a>(runs: &[&'a Settings]) -> Vec<(&'a str, Vec<Option
         .collect()
 }
 
-/// The keys of rewards in which runs differ: the values of one are not those of another. Runs without settings
-/// are left out.
+/// The keys of rewards in which runs differ: the values of one are not those of another. Runs without
+/// settings are left out.
 pub(crate) fn unlike_rewards<'a>(runs: impl Iterator<Item = &'a Settings>) -> Vec<&'a str> {
     let known: Vec<&Settings> = runs.filter(|settings| !settings.0.is_empty()).collect();
     let keys = differences(&known).into_iter().map(|(key, _)| key);

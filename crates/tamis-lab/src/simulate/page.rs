@@ -81,11 +81,9 @@ impl Simulation {
         for (id, caption, reading, x, y) in &PAIRS {
             page.push_str(&self.scatter(id, caption, reading, *x, *y));
         }
-        page.push_str(
-            "</div>\n</section>\n<section>\n<h2>Where the groups went</h2>\n<div class=\"charts\">\n",
-        );
+        page.push_str("</div>\n</section>\n<section>\n<h2>Where the groups went</h2>\n");
         page.push_str(&self.waste());
-        page.push_str("</div>\n</section>\n");
+        page.push_str("</section>\n");
         page.push_str("</main>\n");
         document(title, &page)
     }
@@ -174,17 +172,14 @@ impl Simulation {
         }
         let most = self.policies.iter().map(|policy| policy.wasted.values().sum::<f64>()).fold(0.0, f64::max);
         let colour = |place: usize| format!("c{}", place % NUM_COLOURS);
-        let mut headings = vec!["policy".to_owned()];
+        let mut headings = vec!["policy".to_owned(), String::new(), "in all".to_owned()];
         headings.extend(names.iter().enumerate().map(|(place, cause)| {
             format!("<span class=\"swatch {}\"></span>{}", colour(place), escape(cause))
         }));
-        headings.extend(["in all".to_owned(), String::new()]);
         let rows = self.policies.iter().map(|policy| {
             let parts: Vec<f64> =
                 names.iter().map(|cause| policy.wasted.get(cause).copied().unwrap_or(0.0)).collect();
             let mut cells = vec![format!("<code>{}</code>", policy.name.as_str())];
-            cells.extend(parts.iter().map(|part| fixed(*part, 2)));
-            cells.push(fixed(parts.iter().sum(), 2));
             let bar = parts.iter().enumerate().filter(|(_, part)| **part > 0.0).map(|(place, part)| {
                 format!(
                     "<span class=\"{}\" style=\"width:{:.1}%\"></span>",
@@ -193,6 +188,8 @@ impl Simulation {
                 )
             });
             cells.push(format!("<span class=\"parts\">{}</span>", bar.collect::<String>()));
+            cells.push(fixed(parts.iter().sum(), 2));
+            cells.extend(parts.iter().map(|part| fixed(*part, 2)));
             row(&cells)
         });
         format!(

@@ -3,8 +3,8 @@
 use crate::fixture::{Made, made, member, run, write_rollouts};
 use crate::structure::part;
 
-/// Part of the page, title of the figure, metrics that it draws, and its kind. Rollout files give those without
-/// metrics.
+/// Part of the page, title of the figure, metrics that it draws, and its kind. Rollout files give those
+/// without metrics.
 const PROMISED: &[(&str, &str, &[&str], &str)] = &[
     ("learning", "Validation", &["val-core/sums/acc/mean@4"], LINE),
     ("learning", "Reward", &["all/critic/score/mean", "critic/score/mean"], LINE),

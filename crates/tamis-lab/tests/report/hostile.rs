@@ -14,6 +14,13 @@ fn hostile_texts_everywhere() {
         group(2, vec![played(0, &[(HOSTILE, HOSTILE, HOSTILE), ("x", "", "")], true)]),
     ];
     write_rollouts(&path, 2, &groups);
+    std::fs::create_dir(path.join("validation")).unwrap();
+    for step in [0, 2] {
+        let row = serde_json::json!({
+            "prompt_id": 0, "prompt": HOSTILE, "completion": HOSTILE, "ground_truth": HOSTILE, "pred": HOSTILE, "reward": 1,
+        });
+        std::fs::write(path.join(format!("validation/step_{step}.jsonl")), format!("{row}\n")).unwrap();
+    }
     let settings = std::fs::read_to_string(path.join("config.yaml")).unwrap();
     std::fs::write(
         path.join("config.yaml"),
@@ -24,7 +31,8 @@ fn hostile_texts_everywhere() {
     let metrics = metrics.replace("\"actor/entropy\"", "\"<u>x</u>\":1,\"val-core/<s>/acc/mean@1\":1,\"train/num_dropped/<q>\":1,\"timing_s/<a>\":1,\"actor/entropy\"");
     std::fs::write(path.join("metrics.jsonl"), metrics).unwrap();
     let html = made(&[path]).html;
-    assert!(html.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    assert!(html.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && html.contains("Before and after"));
+    assert!(html.contains("<mark class=\"right\""), "an answer that is a whole completion is marked");
     for tag in ["<script>", "<img", "<b>", "<u>", "<s>", "<q>", "<i>", "<a>", "<style>*", "onerror=alert(1)>"]
     {
         assert!(!html.contains(tag), "{tag}");
