@@ -78,7 +78,7 @@ error: `epsilon` of TRL must be a number, not `b`
     assert_snapshot!(show_errors("", &["data.val_batchsize=3"]), @r#"
 error: unknown key `data.val_batchsize`
   at command line: «data.val_batchsize»=3
-  hint: the keys here are task, arithmetic, train, val, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, curriculum, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
+  hint: the keys here are task, arithmetic, train, val, val_fraction, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, curriculum, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
 "#);
     assert_snapshot!(imported(&["python3", "-m", "verl.trainer.main_ppo", "rollout", "--config-name=x"]), @r#"
 error: `rollout` is neither `key=value` nor a YAML file

@@ -42,9 +42,9 @@ impl Checker<'_> {
             if singleton == SingletonAdvantage::Zero.as_str() {
                 let message = format!("{why}, every advantage is 0 and nothing is learned");
                 self.error(&["rollout.n", "objective.advantage"], message, hint);
-                return;
+            } else {
+                self.warn(&["rollout.n"], format!("{why}, the advantage is the reward itself"), hint);
             }
-            self.warn(&["rollout.n"], format!("{why}, the advantage is the reward itself"), hint);
         }
         let Some(filter) = &config.filter else { return };
         let outcome = match (filter.kind.singleton(), filter.kind.pool()) {

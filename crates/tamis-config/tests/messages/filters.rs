@@ -35,7 +35,7 @@ warning: the filter looks at `seq_final_reward` with the KL in the reward: that 
   hint: use `filter.metric: seq_reward`, the same before the KL, or `acc`
 "#);
     assert_snapshot!(show_errors("filter: {}", &["rollout.n=1"]), @r#"
-warning: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
+error: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 warning: `rollout.n` is 1: every group has one member and `filter.singleton: keep` keeps it, so nothing is filtered
@@ -51,7 +51,7 @@ warning: `rollout.n` is 1: every group has one member and `filter.singleton: dro
   hint: set `rollout.n` to 4 or more
 "#);
     assert_snapshot!(show_errors("filter: {kind: mean_range}", &["rollout.n=1"]), @r#"
-warning: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
+error: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 warning: `rollout.n` is 1: the filter judges every group by a single trajectory

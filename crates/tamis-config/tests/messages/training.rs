@@ -31,7 +31,7 @@ fn validation() {
     assert_snapshot!(show_errors("validate: {test_freq: 5}", &files), @r#"
 error: `validate.test_freq` is set and there are no validation prompts
   at run.yaml:1: validate: {test_freq: «5»}
-  hint: set `data.val` to a file, or `validate.test_freq: 0`
+  hint: set `data.val` to a file, or `data.val_fraction` to hold out a part of the training data, or `validate.test_freq: 0`
 "#);
     assert_snapshot!(show_errors("validate: {before_train: false, n: 4}", &files), @r#"
 warning: `validate.before_train` has no effect: there are no validation prompts
