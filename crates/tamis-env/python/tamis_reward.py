@@ -50,7 +50,11 @@ def clean(text, limit=LONGEST_TEXT):
 def failure():
     """The answer for the exception at hand."""
     try:
-        text = traceback.format_exc()
+        kind, error, trace = sys.exc_info()
+        # The user's own frames; of an error that is found here, its message.
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        text = "".join(traceback.format_exception(kind, error, trace))
     except Exception:  # its text cannot be made
         text = f"{type(sys.exc_info()[1]).__name__}, whose text cannot be shown"
     return {"error": clean(text.rstrip(), LONGEST_ERROR)}
@@ -143,11 +147,12 @@ def question_of(prompt):
 
 
 def simple_numbers(result):
-    """As of verl; a dictionary without `score` has the sum of its numbers as score."""
+    """As of verl; a dictionary without `score` has as score its `reward`, or the sum of its numbers, `acc` left out if there are others."""
     if isinstance(result, dict) and "score" not in result:
         values = {name: number(value, f"the function returned a dictionary whose `{name}` is") for name, value in result.items()}
-        known = [value for value in values.values() if value is not None]
-        result = {**values, "score": sum(known) if known else None}
+        parts = {name: value for name, value in values.items() if name != "acc"} or values
+        known = [value for value in parts.values() if value is not None]
+        result = {**values, "score": values["reward"] if "reward" in values else sum(known) if known else None}
     return named_numbers(result)
 
 

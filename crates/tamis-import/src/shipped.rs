@@ -17,10 +17,10 @@ pub const SHIPPED: [(&str, &str); 7] = [
     ("sokoban", include_str!("../../../configs/sokoban.yaml")),
 ];
 
-/// The text of a configuration that is brought along, if the path is its name and nothing is there.
+/// The text of a configuration that is brought along, if the path is its name and no file is there.
 pub(crate) fn shipped(path: &Path) -> Option<&'static str> {
     let text = SHIPPED.iter().find(|(name, _)| path == Path::new(name)).map(|(_, text)| *text);
-    text.filter(|_| !path.exists())
+    text.filter(|_| !path.is_file())
 }
 
 /// Names a configuration or a preset in place of a file that is not there, if its name is like one of theirs.

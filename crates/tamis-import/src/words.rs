@@ -10,8 +10,9 @@ use crate::owner_of_section;
 pub(crate) const OTHER_NAMES: OtherNames = OtherNames { owner_of: owner_of_section, ours_of };
 
 /// Common words that are an argument of none of the systems, or of several with another meaning.
-const WORDS: [(&str, &str); 23] = [
+const WORDS: [(&str, &str); 28] = [
     ("batch_size", "data.train_batch_size"),
+    ("beta", "objective.kl.coefficient"),
     ("dataset", "data.train"),
     ("epochs", "train.total_epochs"),
     ("eval_dataset", "data.val"),
@@ -19,6 +20,9 @@ const WORDS: [(&str, &str); 23] = [
     ("grad_clip", "train.optimizer.max_grad_norm"),
     ("gradient_clipping", "train.optimizer.max_grad_norm"),
     ("group_size", "rollout.n"),
+    ("kl_beta", "objective.kl.coefficient"),
+    ("kl_coef", "objective.kl.coefficient"),
+    ("kl_coeff", "objective.kl.coefficient"),
     ("max_new_tokens", "rollout.max_response_length"),
     ("max_response_len", "rollout.max_response_length"),
     ("max_seq_length", "rollout.max_response_length"),
@@ -31,6 +35,7 @@ const WORDS: [(&str, &str); 23] = [
     ("samples_per_prompt", "rollout.n"),
     ("scheduler", "train.lr_schedule.kind"),
     ("steps", "train.total_steps"),
+    ("temp", "rollout.temperature"),
     ("train_dataset", "data.train"),
     ("val_dataset", "data.val"),
     ("warmup", "train.lr_schedule.warmup_steps"),
@@ -39,11 +44,16 @@ const WORDS: [(&str, &str); 23] = [
 /// The key of ours that a word leads to: one of [`WORDS`], an argument of TRL's trainers, or a key of verl's
 /// `data` or optimizer; `None` if that has no one counterpart.
 fn ours_of(word: &str) -> Option<&'static str> {
-    if let Some((_, ours)) = WORDS.iter().find(|(known, _)| *known == word) {
+    let word = &word.to_lowercase();
+    if let Some((_, ours)) = WORDS.iter().find(|(known, _)| known == word) {
         return Some(ours);
     }
+    // A share of the steps is no number of them.
+    if word.ends_with("_ratio") {
+        return None;
+    }
     let theirs = [
-        (Owner::Trl, word.to_owned()),
+        (Owner::Trl, word.clone()),
         (Owner::Verl, format!("data.{word}")),
         (Owner::Verl, format!("actor_rollout_ref.actor.optim.{word}")),
         (Owner::Verl, format!("trainer.{word}")),
@@ -67,7 +77,8 @@ mod tests {
     fn words_lead_to_keys_that_there_are() {
         for (word, ours) in WORDS {
             assert!(tamis_config::explain(ours).is_ok(), "{word}: {ours}");
-            assert_eq!(entry(Owner::Trl, word).map(|row| row.key), None, "{word} is an argument of TRL");
+            // What TRL has means the same there.
+            assert!(*word == *"beta" || entry(Owner::Trl, word).is_none(), "{word} is an argument of TRL");
         }
         for (word, ours) in [
             ("lr", "train.optimizer.learning_rate"),
@@ -82,6 +93,9 @@ mod tests {
         ] {
             assert_eq!(ours_of(word), Some(ours), "{word}");
         }
-        assert_eq!(ours_of("fsdp_size"), None);
+        assert_eq!(ours_of("LR"), ours_of("lr"));
+        for word in ["fsdp_size", "lr_warmup_steps_ratio"] {
+            assert_eq!(ours_of(word), None, "{word}");
+        }
     }
 }

@@ -56,8 +56,7 @@ impl Fault {
 
     /// Nothing is at a path. The hint names a similar path if there is one.
     pub(crate) fn nothing_there(path: &std::path::Path, otherwise: &str) -> Self {
-        let run = tamis_run::directory::meant(path).map(|run| format!("did you mean `{}`?", run.display()));
-        let hint = run.or_else(|| tamis_file::suggest(path)).unwrap_or_else(|| otherwise.to_owned());
+        let hint = tamis_run::directory::suggest(path).unwrap_or_else(|| otherwise.to_owned());
         Self::usage(format!("there is no file or folder {}", path.display())).with_hint(hint)
     }
 

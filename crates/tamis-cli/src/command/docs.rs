@@ -5,6 +5,8 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
+use tamis_config::suggest;
+
 use super::print;
 use crate::failure::{FAILED, Failure, USAGE};
 use crate::pages::PAGES;
@@ -38,7 +40,11 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
         .filter(|(known, page)| !short.is_empty() && has(known, page))
         .map(|(known, _)| format!("`tamis docs {known}`"))
         .collect();
-    let hint = if near.is_empty() { "`tamis docs` lists them".to_owned() } else { near.join(", ") };
+    let names: Vec<&'static str> = PAGES.iter().map(|(known, _)| *known).collect();
+    let misspelt =
+        || suggest::nearest_value(short, &names).map(|name| format!("did you mean `tamis docs {name}`?"));
+    let hint = if near.is_empty() { misspelt() } else { Some(near.join(", ")) };
+    let hint = hint.unwrap_or_else(|| "`tamis docs` lists them".to_owned());
     Err(Failure::new(USAGE, format!("error: there is no page `{name}`\n  hint: {hint}")))
 }
 

@@ -50,8 +50,11 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         ));
     }
     check_output(arguments)?;
+    let names_prompts = overrides.iter().any(|one| one.starts_with("data.val=")) && run_config.is_some();
     let overrides: Vec<String> = std::iter::once(format!("model.path={}", checkpoint.display()))
         .chain(["model.init=null".to_owned()])
+        // Prompts that are named go before those that the run held out of its training data.
+        .chain(names_prompts.then(|| "data.val_fraction=null".to_owned()))
         .chain(overrides)
         .collect();
     // A run's own configuration was talked about when the run began.
@@ -62,6 +65,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         load_for_evaluation(run_config, &files, &overrides).map_err(|errors| new_errors(&known, errors))?;
     if let (Some(own), Some(run)) = (&own, run_config.and_then(Path::parent)) {
         check_servers(run, &own.config, &loaded.config)?;
+        check_held_out(&own.config, &loaded.config)?;
     }
     let progress = Console::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
@@ -188,6 +192,19 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
              (`rollout.backend=native`), or wait until the run has ended",
             run.display()
         ),
+    ))
+}
+
+/// Refuses to hold out others than the run did: it has trained on some of them.
+fn check_held_out(own: &Config, config: &Config) -> Result<(), Failure> {
+    let is_same = own.data.val_fraction == config.data.val_fraction && own.data.train == config.data.train;
+    if !config.holds_out() || !own.holds_out() || is_same {
+        return Ok(());
+    }
+    Err(Failure::new(
+        USAGE,
+        "error: data.val_fraction: with another share or other training data prompts would be measured that the run has \
+         trained on\n  hint: leave both as they were, or name other prompts with `data.val=FILE`",
     ))
 }
 
@@ -477,8 +494,7 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
     let text = if source.exists() {
         format!("error: {shown} is neither a run directory nor a checkpoint folder\n  hint: {hint}")
     } else {
-        let run = tamis_run::directory::meant(source).map(|run| format!("did you mean `{}`?", run.display()));
-        let near = run.or_else(|| tamis_file::suggest(source)).map(|near| match ModelSource::parse(shown) {
+        let near = tamis_run::directory::suggest(source).map(|near| match ModelSource::parse(shown) {
             ModelSource::Hub { .. } => format!("{near} (a model of that name on a hub is `hf://{shown}`)"),
             ModelSource::Folder(_) => near,
         });

@@ -112,7 +112,7 @@ impl LayerArguments {
             if argument.contains('=') || argument.starts_with('~') || argument.starts_with('+') {
                 overrides.push(argument.clone());
             } else if Preset::ALL.iter().any(|preset| preset.as_str() == argument)
-                && !Path::new(argument).exists()
+                && !Path::new(argument).is_file()
             {
                 overrides.push(format!("preset={argument}"));
             } else {

@@ -148,7 +148,8 @@ fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan, name: &str) -> Res
 
 fn compare_others(arguments: &SweepArguments, paths: &[PathBuf]) -> Result<u8, Failure> {
     if let Some(missing) = paths.iter().find(|path| !path.exists()) {
-        let hint = tamis_file::suggest(missing).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+        let hint = tamis_run::directory::suggest(missing)
+            .map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
         return Err(Failure::new(USAGE, format!("error: there is no `{}`{hint}", missing.display())));
     }
     let found = of_variants(arguments, &variants_of(paths))?;

@@ -279,7 +279,9 @@ fn configurations_and_pages_come_with_the_program() {
     folder.tamis(&["config", "show", "dr_grpo"]).succeeds().prints("preset: dr_grpo");
     folder.tamis(&["config", "show", "quickstrat"]).exits(2).says("did you mean `quickstart`?");
     folder.tamis(&["config", "show", "dapoo"]).exits(2).says("did you mean `dapo`?");
-    // A file of that name goes before.
+    // A file of that name goes before, a folder does not.
+    std::fs::create_dir(folder.join("sokoban")).expect("a folder");
+    folder.tamis(&["config", "show", "sokoban"]).succeeds();
     folder.write("quickstart", "run: {name: mine}\n");
     folder.tamis(&["config", "show", "quickstart"]).succeeds().prints("name: mine");
 
@@ -287,6 +289,7 @@ fn configurations_and_pages_come_with_the_program() {
     folder.tamis(&["docs", "rewards"]).succeeds().prints("# ");
     folder.tamis(&["docs", "docs/rewards.md"]).succeeds().prints("# ");
     folder.tamis(&["docs", "reward"]).exits(2).says("`tamis docs rewards`");
+    folder.tamis(&["docs", "rewrads"]).exits(2).says("did you mean `tamis docs rewards`?");
     folder.tamis(&["docs", "nothing-like-it"]).exits(2).says("`tamis docs` lists them");
 }
 

@@ -82,6 +82,13 @@ fn a_part_of_the_training_data_is_held_out() {
     run.says("30 training prompts, 10 validation prompts").never_says("no validation");
     // It can be evaluated, as a run with a file for it.
     folder.tamis(&["eval", "runs/tiny"]).succeeds().prints("10 prompts, 1 sample each");
+    // Prompts that are named go before; others of the training data would have been trained on.
+    folder
+        .tamis(&["eval", "runs/tiny", "data.val=rows.jsonl"])
+        .succeeds()
+        .prints("40 prompts, 1 sample each");
+    let other = folder.tamis(&["eval", "runs/tiny", "data.val_fraction=0.5"]).exits(2);
+    other.fails_with("prompts would be measured that the run has trained on");
     with(&["data.val_fraction=0.25", "data.val=rows.jsonl"])
         .exits(2)
         .fails_with("`data.val_fraction` would take it");

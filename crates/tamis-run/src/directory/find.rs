@@ -13,23 +13,26 @@ fn is_run(folder: &Path) -> bool {
     folder.join(CONFIG).is_file() && (folder.join(CHECKPOINTS).is_dir() || folder.join(RUN_LOG).is_file())
 }
 
-/// The newest run: this folder if it is one itself, otherwise the one in `runs` whose `run.log` was written
-/// last.
+/// The newest run: this folder if it is one itself, otherwise the one in `runs`, or else in this folder, whose
+/// `run.log` was written last.
 pub fn newest() -> Option<PathBuf> {
     let here = Path::new(".");
     if is_run(here) {
         return Some(here.to_owned());
     }
     let written = |run: &Path| -> Option<SystemTime> { run.join(RUN_LOG).metadata().ok()?.modified().ok() };
-    let runs = std::fs::read_dir(RUNS).ok()?.flatten().map(|entry| entry.path());
-    let dated = runs.filter(|run| is_run(run)).filter_map(|run| Some((written(&run)?, run)));
-    // Of two in one tick of the clock the last by name, so that the answer is always the same.
-    dated.max().map(|(_, run)| run)
+    let newest_in = |folder: &str| {
+        let runs = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+        let dated = runs.filter(|run| is_run(run)).filter_map(|run| Some((written(&run)?, run)));
+        // Of two in one tick of the clock the last by name, so that the answer is always the same.
+        dated.max().map(|(_, run)| run)
+    };
+    newest_in(RUNS).or_else(|| newest_in("."))
 }
 
 /// The run that is probably meant by a path that is none: a name misspelt, a path that leads into a run, or
 /// the name of one alone.
-pub fn meant(path: &Path) -> Option<PathBuf> {
+pub(super) fn meant(path: &Path) -> Option<PathBuf> {
     let misspelt = || tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near));
     let is_named = |folder: &&Path| !folder.as_os_str().is_empty() && is_run(folder);
     let around = || path.ancestors().skip(1).take(3).find(is_named).map(Path::to_owned);
@@ -40,4 +43,10 @@ pub fn meant(path: &Path) -> Option<PathBuf> {
         near.filter(|near| is_run(near))
     };
     misspelt().or_else(around).or_else(in_runs).or_else(near_in_runs)
+}
+
+/// "did you mean" for a path of nothing: a run, or what is near in name.
+pub fn suggest(path: &Path) -> Option<String> {
+    let run = meant(path).map(|run| format!("did you mean `{}`?", run.display()));
+    run.or_else(|| tamis_file::suggest(path))
 }

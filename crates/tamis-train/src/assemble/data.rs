@@ -484,23 +484,31 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
     Ok(Prompts { train, validation, notes, ..Prompts::default() })
 }
 
-/// Takes a share of the prompts out, each split in its order. Prompts of one content stay together, so the
-/// share may be passed by a few.
+/// Takes a share of the prompts out, each split in its order: at most that share, and at least one. Prompts of
+/// one content stay together, so a content of many rows may be passed over.
 fn hold_out(prompts: Vec<Prompt>, fraction: f64) -> (Vec<Prompt>, Vec<Prompt>) {
     let draw = |prompt: &Prompt| {
-        let content = serde_json::to_vec(&prompt.content).unwrap_or_default();
+        let content = serde_json::to_vec(&(&prompt.content, &prompt.images)).unwrap_or_default();
         let start = Key::new(0, Purpose::HoldOut).with(content.len() as u64);
         let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
         content.chunks(8).fold(start, |key, bytes| key.with(word(bytes))).to_bits()
     };
     let draws: Vec<u64> = prompts.iter().map(draw).collect();
-    let mut sorted = draws.clone();
-    sorted.sort_unstable();
-    let wanted = ((prompts.len() as f64 * fraction).round() as usize).max(1);
-    let limit = sorted.get(wanted - 1).copied().unwrap_or(0);
+    let mut counts = BTreeMap::<u64, usize>::new();
+    for draw in &draws {
+        *counts.entry(*draw).or_default() += 1;
+    }
+    let most = ((prompts.len() as f64 * fraction).round() as usize).min(prompts.len().saturating_sub(1));
+    let (mut taken, mut num_taken) = (BTreeSet::new(), 0);
+    for (draw, count) in counts {
+        if num_taken == 0 && count <= most.max(1) || num_taken + count <= most {
+            taken.insert(draw);
+            num_taken += count;
+        }
+    }
     let (mut train, mut held_out) = (Vec::new(), Vec::new());
     for (mut prompt, draw) in prompts.into_iter().zip(draws) {
-        let split = if draw <= limit { &mut held_out } else { &mut train };
+        let split = if taken.contains(&draw) { &mut held_out } else { &mut train };
         prompt.id = PromptId(split.len() as u64);
         split.push(prompt);
     }
@@ -689,11 +697,19 @@ mod tests {
     fn prompts_of_one_text_stay_together() {
         let twice: Vec<Prompt> = (0..40).map(|place| prompt(place, &format!("{}+1=", place / 4))).collect();
         let (train, held_out) = hold_out(twice, 0.25);
-        assert!(held_out.len() >= 10 && held_out.len() % 4 == 0, "{}", held_out.len());
+        assert_eq!(held_out.len(), 8, "two texts: a third would be more than a quarter");
         let held_out = texts(&held_out);
         assert!(texts(&train).iter().all(|text| !held_out.contains(text)));
         // One is always held out; of one text nothing is left to train on.
         assert_eq!(hold_out(vec![prompt(0, "1"), prompt(1, "2")], 0.01).1.len(), 1);
-        assert!(hold_out(vec![prompt(0, "1"), prompt(1, "1")], 0.5).0.is_empty());
+        assert!(hold_out(vec![prompt(0, "1"), prompt(1, "1")], 0.5).1.is_empty());
+        assert!(hold_out(vec![prompt(0, "1")], 0.5).0.is_empty());
+        // A text of most rows is trained on, however its draw falls.
+        let texts_of = |at: usize| if at < 18 { "1+1=".to_owned() } else { format!("{at}+1=") };
+        let most = (0..20).map(|at| prompt(at, &texts_of(at))).collect();
+        assert_eq!(hold_out(most, 0.1).1.len(), 2);
+        // Something is always left to train on.
+        let all = (0..20).map(|at| prompt(at, &format!("{at}+1="))).collect();
+        assert_eq!(hold_out(all, 0.999).0.len(), 1);
     }
 }

@@ -481,6 +481,8 @@ def all(completion, **kwargs): return sorted(kwargs) == ["answer", "data_source"
 def text(completion, prompt, ground_truth): return f"{len(prompt)}" if ground_truth else None
 async def later(completion): return {"score": 0.5, "acc": 1, "pred": "x"}
 def none(completion): return {"a": None}
+def total(completion): return {"reward": 0.5, "acc": 1, "length": 3}
+def parts(completion): return {"right": True, "acc": 1, "brief": 0.25}
 def column(completion, colour): return 1
 def positional(completion, /): return 1
 "#;
@@ -499,7 +501,7 @@ def positional(completion, /): return 1
     );
     assert_ne!(said("positional"), "simple runs");
     insta::assert_snapshot!(
-        ["later", "none"].map(|name| shown(source, name, None, &Value::Null, 1)).join("; "),
-        @"acc=1 score=0.5; no answer"
+        ["later", "none", "total", "parts"].map(|name| shown(source, name, None, &Value::Null, 1)).join("; "),
+        @"acc=1 score=0.5; no answer; acc=1 length=3 reward=0.5 score=0.5; acc=1 brief=0.25 right=1 score=1.25"
     );
 }
