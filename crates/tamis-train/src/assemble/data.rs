@@ -484,7 +484,7 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
     Ok(Prompts { train, validation, notes, ..Prompts::default() })
 }
 
-/// Takes a share of the prompts out, each split in its order: at most that share, and at least one. Prompts of
+/// Takes a share of the prompts out, each split in its order: that share at most, one at least. Prompts of
 /// one content stay together, so a content of many rows may be passed over.
 fn hold_out(prompts: Vec<Prompt>, fraction: f64) -> (Vec<Prompt>, Vec<Prompt>) {
     let draw = |prompt: &Prompt| {
