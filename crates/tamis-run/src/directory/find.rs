@@ -13,8 +13,8 @@ fn is_run(folder: &Path) -> bool {
     folder.join(CONFIG).is_file() && (folder.join(CHECKPOINTS).is_dir() || folder.join(RUN_LOG).is_file())
 }
 
-/// The newest run: this folder if it is one itself, otherwise the one in `runs`, or else in this folder, of which
-/// `run.log` was written last.
+/// The newest run: this folder if it is one itself, otherwise the one in `runs` whose `run.log` was written
+/// last, or else the one in this folder.
 pub fn newest() -> Option<PathBuf> {
     let here = Path::new(".");
     if is_run(here) {
