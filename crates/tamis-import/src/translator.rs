@@ -145,7 +145,8 @@ impl Translator {
         ));
         let mut pairs = Vec::new();
         for (path, value) in ours {
-            if self.has_set(path) {
+            // What is said in our own key needs no default of theirs.
+            if self.has_set(path) || self.is_argued(path) {
                 continue;
             }
             let node = node_at(value, &origin);
@@ -181,6 +182,12 @@ impl Translator {
             Some(name) => Preset::ALL.iter().any(|preset| preset.as_str() == name && preset.adds_overlong()),
             None => self.lower.is_overlong_in_preset,
         }
+    }
+
+    /// Whether an argument of ours sets a key of ours.
+    fn is_argued(&self, ours: &str) -> bool {
+        let node = self.lower.tree.as_ref().and_then(|tree| tree.at(ours));
+        node.is_some_and(|node| node.origin.source.kind == SourceKind::Argument)
     }
 
     /// The value that something set one of ours to.
