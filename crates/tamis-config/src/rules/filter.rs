@@ -3,12 +3,12 @@
 use tamis_core::advantage::SingletonAdvantage;
 use tamis_core::filter::{GroupFilter, Mass, Percentile, Singleton};
 
-use super::Checker;
+use super::{Checker, LoadPurpose};
 use crate::schema::{FilterConfig, KlPlace};
 
 impl Checker<'_> {
-    pub(super) fn filter(&mut self) {
-        self.single_member();
+    pub(super) fn filter(&mut self, purpose: LoadPurpose) {
+        self.single_member(purpose);
         let config = self.config;
         let Some(filter) = &config.filter else { return };
         self.idle_keys(filter);
@@ -28,8 +28,8 @@ impl Checker<'_> {
         self.metric(filter);
     }
 
-    /// Warns of groups of one, which have nothing to be compared with.
-    fn single_member(&mut self) {
+    /// Warns of groups of one, which have nothing to be compared with. A run that learns nothing is refused.
+    fn single_member(&mut self, purpose: LoadPurpose) {
         let config = self.config;
         if config.rollout.n != 1 {
             return;
@@ -41,7 +41,11 @@ impl Checker<'_> {
             let why = "`rollout.n` is 1: a group of one has nothing to be compared with";
             if singleton == SingletonAdvantage::Zero.as_str() {
                 let message = format!("{why}, every advantage is 0 and nothing is learned");
-                self.error(&["rollout.n", "objective.advantage"], message, hint);
+                if purpose == LoadPurpose::Training {
+                    self.error(&["rollout.n", "objective.advantage"], message, hint);
+                } else {
+                    self.warn(&["rollout.n"], message, hint);
+                }
             } else {
                 self.warn(&["rollout.n"], format!("{why}, the advantage is the reward itself"), hint);
             }

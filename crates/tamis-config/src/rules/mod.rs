@@ -58,7 +58,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
     checker.servers();
     checker.learner();
     checker.cluster();
-    checker.filter();
+    checker.filter(purpose);
     checker.schedule();
     checker.objective();
     checker.penalties();
