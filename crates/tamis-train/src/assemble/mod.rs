@@ -10,6 +10,7 @@ pub mod critic;
 pub mod data;
 pub mod headline;
 pub(crate) mod hints;
+mod hold_out;
 pub mod hub;
 pub(crate) mod learner;
 pub mod loggers;
