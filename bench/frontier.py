@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The frontier of cost against bias in docs/simulate.md: selectors and screens at several settings, simulated and drawn.
+"""The frontier of cost against bias in studies/simulation.md: selectors and screens at several settings, simulated and drawn.
 
     cargo build --release
-    python3 bench/frontier.py docs/simulate-frontier.svg
+    python3 bench/frontier.py studies/simulate-frontier.svg
 
 Prints the numbers as a table and writes the chart. Takes about a minute. Needs python3's standard library alone.
 """
@@ -16,7 +16,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# The world of "Choosing prompts" in docs/simulate.md.
+# The world of "Choosing prompts" in studies/simulation.md.
 WORLD = [
     "examples/simulate.yaml", "simulate.servers=null", "simulate.length.sigma=0", "simulate.drift.logit=0.006",
     "simulate.drift.noise=0.03", "schedule.mode=streaming",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Warm starts and charts of the sweeps in docs/learning-in-environments.md, which `tamis sweep` runs.
+"""Warm starts and charts of the sweeps in studies/learning-in-environments.md, which `tamis sweep` runs.
 
     cargo build --release
     python3 bench/games.py start frozen_lake sokoban       # two models in runs/games, about a minute each

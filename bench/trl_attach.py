@@ -268,7 +268,7 @@ def best_rate(rows, task, arm):
 
 
 def table(rows):
-    """What stands in bench/README.md."""
+    """The tables in studies/trl.md."""
     for task in TASKS:
         own = [row for row in rows if row["task"] == task]
         if own:

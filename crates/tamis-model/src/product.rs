@@ -7,7 +7,7 @@
 //!
 //! Why not a library: one that picks kernels by shape gives a row other bits in other company, so rows would
 //! have to be padded onto one path. What these reach of the register tile alone is measured by
-//! [`measure_product`]; `bench/README.md` has the figures.
+//! [`measure_product`]; `studies/speed.md` has the figures.
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
 use std::sync::{Mutex, PoisonError};

@@ -547,7 +547,7 @@ fn filter_advice(
     if plan.has_critic {
         use_filter = false;
         reasons.push("where generated tokens are the limit: there is a critic, advantages do not come from differences within a group, and a uniform group teaches it".to_owned());
-        reasons.push("yes where steps are the limit: PPO on FrozenLake gained as much from a filter as GRPO at equal training batches (43.9 to 54.9 % success), and lost at equal generated tokens (40.5 to 31.9 %; docs/claims.md)".to_owned());
+        reasons.push("yes where steps are the limit: PPO on FrozenLake gained as much from a filter as GRPO at equal training batches (43.9 to 54.9 % success), and lost at equal generated tokens (40.5 to 31.9 %; studies/claims.md)".to_owned());
     }
     if let Some(rate) = pass_rate.filter(|rate| rate.value > SOLVED) {
         use_filter = false;

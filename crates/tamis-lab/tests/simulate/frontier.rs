@@ -60,7 +60,7 @@ fn rounds_cost(round: usize, keep: f64) -> (f64, f64) {
     (cost, (square - mean * mean).max(0.0).sqrt() / mean)
 }
 
-#[allow(clippy::print_stdout, reason = "the tables of docs/simulate.md are what the tests print")]
+#[allow(clippy::print_stdout, reason = "the tables of studies/simulation.md are what the tests print")]
 fn close(found: f64, expected: f64, share: f64, what: &str) {
     let difference = 100.0 * (found / expected - 1.0);
     println!("{what}: {found:.3}, expected {expected:.3}, {difference:+.1} %");
@@ -216,7 +216,7 @@ fn known_pass_rates_are_the_least_a_choice_of_prompts_can_cost() {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the tables of docs/simulate.md are what the tests print")]
+#[expect(clippy::print_stdout, reason = "the tables of studies/simulation.md are what the tests print")]
 fn assert_costs_of_screening(rows: &[RowA]) {
     for &((a, b, n, _), _, (listed, first)) in rows {
         let groups = groups(a, b, n, 100_000);
