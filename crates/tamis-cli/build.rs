@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut list = "[".to_owned();
     for page in pages {
         let name = page.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-        // Those that are about the book itself.
-        if !["SUMMARY", "README"].contains(&name) {
+        // The index.
+        if name != "README" {
             let page = page.to_str().ok_or("the path of docs/ is no text")?;
             writeln!(list, "    ({name:?}, include_str!({page:?})),")?;
         }
