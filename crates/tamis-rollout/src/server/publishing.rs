@@ -34,7 +34,7 @@ const MOST_ADAPTERS: usize = 2;
 const ROUNDING_VARIES: f64 = 8.0;
 
 /// Mean difference of log-probabilities, in nats, that is never held against a server: eight times that of
-/// vLLM at 32 bits (docs/real-vllm.md).
+/// vLLM at 32 bits (studies/vllm.md).
 const LEAST_TOLERANCE: f64 = 1e-4;
 
 /// Whether the server has no such route, in the words of the web framework of vLLM and SGLang. What a route
