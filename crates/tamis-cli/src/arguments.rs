@@ -681,7 +681,7 @@ pub(crate) enum ConfigCommand {
         #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Print which models fit into which GPUs (the source of docs/what-fits.md).
+    /// Print which models fit into which GPUs (as docs/cluster.md has it).
     #[command(hide = true)]
     Fits,
     /// Print the reference page of all keys (the source of docs/configuration.md).

@@ -50,7 +50,7 @@ fn kept(sizes: &ModelSizes, has_adapter: bool, ranks: u64) -> f64 {
     RankMemory::new(sizes, None, None, kept).total() as f64 / f64::from(1 << 30)
 }
 
-/// The page of the table (the source of docs/what-fits.md).
+/// The page that `tamis config fits` prints (docs/cluster.md has its table).
 pub fn markdown() -> String {
     let mut text = String::from(
         "# What fits where\n\n\
