@@ -3,7 +3,7 @@
     python examples/sieve_in_trl.py             # half a minute on one core; needs trl and tamis
     python examples/sieve_in_trl.py --plain     # 60 steps of TRL alone, with its completions in runs/copying-trl
 
-At first nearly every group is uniform: all its members are wrong. docs/sieve-in-trl.md shows what tamis prints of both
+At first nearly every group is uniform: all its members are wrong. docs/trl.md shows what tamis prints of both
 runs.
 """
 

@@ -23,7 +23,7 @@ class BenchTests(Case):
         lines = re.findall(r"^(\w+) +([\d.]+) (verl|tamis \w+) +([\d.]+) +([\d.]+) ", done.stdout, re.M)
         figures = {(mode, keep, name): (float(generated), float(polls)) for mode, keep, name, generated, polls in lines}
         self.assertEqual(len(figures), 18)
-        page = (ROOT / "docs/sieve-in-verl.md").read_text()
+        page = (ROOT / "docs/verl.md").read_text()
         for mode, keep in {(mode, keep): None for mode, keep, _ in figures}:
             both = [figures[mode, keep, name] for name in ("verl", "tamis expected", "tamis exact")]
             cells = " | ".join(f"{generated:.2f}, {polls:.1f}" for generated, polls in both)

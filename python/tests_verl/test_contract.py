@@ -123,7 +123,7 @@ class ContractTests(Case):
         self.assertEqual(buffer._num_steps_ahead, 1)
 
     def test_lines_of_the_page(self):
-        page = (ROOT / "docs/sieve-in-verl.md").read_text()
+        page = (ROOT / "docs/verl.md").read_text()
         first, second = (
             re.findall(r"^    (\+?\S+=\S+)", fence, re.M) for fence in re.findall(r"```sh\n(.*?)```", page, re.S)
         )

@@ -1,4 +1,4 @@
-"""What docs/sieve-in-verl.md says of verl's own buffer, over the same queue."""
+"""What docs/verl.md says of verl's own buffer, over the same queue."""
 
 import unittest
 from unittest import mock
