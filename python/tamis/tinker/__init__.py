@@ -1,4 +1,4 @@
-"""A learner whose model is held by a server of Tinker's API (docs/tinker.md), of Python's standard library alone.
+"""A learner whose model is held by a server of Tinker's API (docs/learners.md), of Python's standard library alone.
 
     python -m tamis.tinker --base-model Qwen/Qwen3-8B --url http://127.0.0.1:8000
 

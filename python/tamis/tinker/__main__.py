@@ -19,7 +19,7 @@ def main():
     """Takes the address, probes the server, then listens."""
     parser = argparse.ArgumentParser(
         prog="python -m tamis.tinker",
-        description="Learns at a server of Tinker's API what a controller asks for over tamis-learner/1 (docs/tinker.md).",
+        description="Trains a model at a server of Tinker's API for a controller of tamis-learner/1 (docs/learners.md).",
     )
     parser.add_argument(
         "--base-model", required=True, metavar="NAME", help="the model to train, as the server names it"

@@ -144,7 +144,7 @@ class Api:
         """The result of a future, decoded."""
         content_type, body = self._poll(future, what, protobuf.CONTENT_TYPE)
         if content_type != protobuf.CONTENT_TYPE:
-            hint = "the wire is that of the SDK 0.25: docs/tinker.md has the servers that speak it"
+            hint = "the wire is that of the SDK 0.25: docs/learners.md has the servers that speak it"
             raise Failed(f"{self.url} answered {what} as {content_type}, and protobuf is expected", hint)
         try:
             return decode(body)
@@ -221,7 +221,7 @@ class Api:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            hint = "is it a server of Tinker's API? docs/tinker.md has those that are known to work"
+            hint = "is it a server of Tinker's API? docs/learners.md has those that are known to work"
             raise Failed(f"{self.url} answered {what} with no JSON object ({content_type or 'no content type'})", hint)
         return answer
 
@@ -231,7 +231,7 @@ class Api:
             return Gone(message, "the server was started again, or ended the session")
         if status >= 500:
             return Failed(
-                message, "the server's log may say more; docs/tinker.md has the servers that are known to work"
+                message, "the server's log may say more; docs/learners.md has the servers that are known to work"
             )
         hint = None
         if status in (401, 403):
@@ -239,7 +239,7 @@ class Api:
         elif "maximum number of lora adapters" in detail.lower():
             hint = "another client holds them: end it, wait until the server forgets it, or start the server with more"
         elif status == 415:
-            hint = "the server speaks an earlier wire: docs/tinker.md has the versions that fit"
+            hint = "the server speaks an earlier wire: docs/learners.md has the versions that fit"
         return ServerRefused(status, message, hint)
 
 

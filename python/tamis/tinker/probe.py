@@ -95,7 +95,7 @@ def _probe(model, base_model):
     measured = ", ".join(f"{name} {norm / unit:.3f}" for name, norm in zip(names, norms[1:], strict=True))
     refusal = f"{model.api.url} divides derivatives by what is not known"
     if found is None:
-        hint = "such a server would train by another gradient than the loss's: docs/tinker.md has those that are known"
+        hint = "such a server would train by another gradient than the loss's: docs/learners.md lists known servers"
         raise Refused(f"{refusal}: a sequence's gradient is, in multiples of one alone, {measured}", hint)
     # One derivative a token: thrice of each is thrice the gradient, and in two sequences they are what they are in one.
     thrice = measure.norm([[measure.real(_SHORT, 3.0)]]) / unit

@@ -110,7 +110,7 @@ fn weights_that_stay_elsewhere() {
     for words in commands {
         let printed = folder.tamis(words).failure();
         let expected = "holds no weights: they are tinker://m/weights/a at http://S";
-        assert!(printed.contains(expected) && printed.contains("docs/tinker.md"), "{printed}");
+        assert!(printed.contains(expected) && printed.contains("docs/learners.md"), "{printed}");
     }
     assert!(!folder.join("exported").exists());
 }

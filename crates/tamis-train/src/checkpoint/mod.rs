@@ -100,7 +100,7 @@ pub(crate) const OTHER_ARCHITECTURE: &str = "others learn in PyTorch (`learner.b
 
 /// What to do with a checkpoint whose weights its learner keeps elsewhere.
 pub(crate) const WEIGHTS_ELSEWHERE: &str = "the run goes on with the learner that saved it (`--resume`, `learner.url`); \
-     docs/tinker.md says how to fetch the weights";
+     docs/learners.md says how to fetch the weights";
 
 impl SaveError {
     /// Whether the native engine does not know the architecture of what was to be read.
