@@ -266,7 +266,7 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, F
         if counts.steps.is_empty() {
             let message = format!("{}: no step says how many groups were kept", path.display());
             return Err(Fault::failed(message).with_hint(gap.map_or_else(
-                || "name the run's rollouts, or a log with the lines that docs/monitor.md shows".to_owned(),
+                || "name the run's rollouts, or a log with the lines in docs/reading-a-run.md".to_owned(),
                 |what| format!("{what}; or give the rollouts that it dumps (`trainer.rollout_data_dir`)"),
             )));
         }

@@ -163,7 +163,7 @@ impl Watch {
             ))
             .with_hint(
                 "a log is understood where it has the lines of tamis, verl (its filter-group log lines too), EasyR1 or TRL \
-                 (docs/monitor.md shows each); name the file that has what the trainer prints",
+                 (docs/reading-a-run.md shows each); name the file that has what the trainer prints",
             )),
         }
     }
