@@ -276,7 +276,7 @@ class GRPOTrainer:
             "optimizers": (tuple(optimizers) != (None, None), "the optimizer is AdamW, set by the arguments"),
             "quantization_config": (quantization_config, "weights are trained whole, in f32"),
             "reward_processing_classes": (reward_processing_classes, "a reward model is read with its own tokenizer"),
-            "tools": (tools, "`environment` with `kind: tools` has functions of a Python file as tools (docs/tools.md)"),
+            "tools": (tools, "`environment` with `kind: tools` has functions of a Python file as tools (docs/environments.md)"),
             "rollout_func": (rollout_func, "`environment` plays games of several turns (docs/environments.md)"),
             "environment_factory": (environment_factory, "`environment` has Python environments of a file (docs/environments.md)"),
         }

@@ -146,7 +146,7 @@ fn refuse_faults(context: &RewardContext<'_>, faults: &[(&Prompt, String)]) -> R
         excerpt(prompt.ground_truth.as_deref().unwrap_or_default())
     );
     Err(context
-        .fail(&message, "mend or leave out these rows; docs/tools.md shows the forms of a ground truth"))
+        .fail(&message, "mend or leave out these rows; docs/rewards.md shows the forms of a ground truth"))
 }
 
 /// A step of a test, as the harness takes it apart: code, a test that passes by its end, or an expression
