@@ -69,7 +69,7 @@ pub(crate) fn finish_reason_column<'run>() -> TableColumn<RolloutRow<'run>> {
     TableColumn {
         name: "finish_reason",
         values: Values::Text(|row: &RolloutRow<'run>| finish_reason(row.trajectory.finish_reason)),
-        meaning: "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
+        meaning: "`stop`: ended by itself; `length`: cut at `rollout.max_response_length`",
     }
 }
 
@@ -78,12 +78,12 @@ fn columns_of_turns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
     let ends = TableColumn {
         name: TURN_ENDS,
         values: Values::Ids(|row: &RolloutRow<'run>| Cow::Owned(of_turns(row, |turn| turn.end))),
-        meaning: "one past the last token of each answer among `token_ids`; this and the next six only in files where a trajectory has turns",
+        meaning: "one past the last token of each answer in `token_ids`; this and the next six only in files with episodes of several turns",
     };
     let starts = TableColumn {
         name: TEXT_STARTS,
         values: Values::Ids(|row: &RolloutRow<'run>| Cow::Owned(text_starts(row))),
-        meaning: "places among `token_ids` at which the policy was shown a text anew, instead of what goes on from the prompt (`environment.context`); empty where it never was",
+        meaning: "places in `token_ids` at which a new text begins (`environment.context`); empty if the whole is one text",
     };
     [vec![ends], turn_columns(), vec![starts, success_column()]].into_iter().flatten().collect()
 }
@@ -101,7 +101,7 @@ pub(crate) fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> 
             column(
                 "group_id",
                 Values::Integer(|row| row.group.id.0 as i64),
-                "the rollout group: the completions of one prompt that were generated together",
+                "the completions of one prompt that were generated together",
             ),
             column(
                 "prompt_id",
@@ -121,33 +121,33 @@ pub(crate) fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> 
             column(
                 INCLUSION,
                 Values::Number(|row| Some(row.inclusion)),
-                "probability q with which `schedule.selector` took the prompt; only in files where it is below 1 for one of them",
+                "probability with which `schedule.selector` took the prompt; only in files that have one below 1",
             ),
             column(
                 "data_source",
                 Values::Text(|row| row.data_source),
-                "`data_source` of the prompt's row; empty where it has none",
+                "`data_source` of the prompt's row, or empty",
             ),
             column(
                 "prompt",
                 Values::Text(|row| row.prompt),
-                "the whole prompt as text, as the chat template renders it",
+                "the whole prompt, as the chat template renders it",
             ),
-            column("completion", Values::Text(|row| &row.trajectory.text), "the completion as text"),
+            column("completion", Values::Text(|row| &row.trajectory.text), "the completion"),
             column(
                 "ground_truth",
                 Values::OptionalText(|row| row.ground_truth),
-                "the answer that rewards compare with; null where the row has none",
+                "the answer that rewards compare with, or null",
             ),
             column(
                 "prompt_ids",
                 Values::Ids(|row| Cow::Borrowed(&row.group.prompt_token_ids)),
-                "token ids of the prompt as the model saw it (cut, where it was too long)",
+                "token ids of the prompt as the model saw it (cut if it was too long)",
             ),
             column(
                 IMAGES,
                 Values::Texts(|row| Cow::Borrowed(&row.group.images)),
-                "paths of the images that go with the prompt; only in files where a prompt has any",
+                "paths of the prompt's images; only in files with images",
             ),
             column(
                 "token_ids",
@@ -157,7 +157,7 @@ pub(crate) fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> 
             column(
                 "logprobs",
                 Values::Floats(|row| Cow::Borrowed(&row.trajectory.logprobs)),
-                "log-probabilities under the policy that sampled them \\[T\\], nats; NaN where a server gave none that match ours",
+                "log-probabilities under the policy that sampled them \\[T\\], nats; NaN if a server gave none that match ours",
             ),
             column(
                 "loss_mask",
@@ -167,41 +167,48 @@ pub(crate) fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> 
         ],
         score: |row, name| row.trajectory.scores.get(name).and_then(|score| not_nan(score.value)),
         logged: |row, column| row.logged?.get(column).map(String::as_str),
-        after: [vec![
-            column(
-                "reward",
-                Values::Number(|row| not_nan(row.trajectory.reward)),
-                "weighted sum of the scores, before any KL penalty; null: unscored",
-            ),
-            column(
-                "advantage",
-                Values::Number(|row| row.advantage.and_then(not_nan)),
-                "advantage of the trajectory (the mean over its tokens); null where it was not trained on",
-            ),
-            column(
-                "metric",
-                Values::Text(|row| row.metric),
-                "name of the number that the filter looked at; empty without a filter",
-            ),
-            column(
-                "metric_value",
-                Values::Number(|row| row.metric_value.and_then(not_nan)),
-                "the trajectory's value of `metric`",
-            ),
-            column("verdict", Values::Text(|row| row.verdict), "where the trajectory ended, see below"),
-        ], if with_turns { columns_of_turns() } else { Vec::new() }, vec![
-            finish_reason_column(),
-            column(
-                "version_min",
-                Values::Integer(|row: &RolloutRow<'run>| row.trajectory.versions.0.0 as i64),
-                "oldest policy version that sampled a part of it",
-            ),
-            column(
-                "version_max",
-                Values::Integer(|row| row.trajectory.versions.1.0 as i64),
-                "newest policy version that sampled a part of it",
-            ),
-        ]].into_iter().flatten().collect(),
+        after: [
+            vec![
+                column(
+                    "reward",
+                    Values::Number(|row| not_nan(row.trajectory.reward)),
+                    "weighted sum of the scores, before any KL penalty; null: unscored",
+                ),
+                column(
+                    "advantage",
+                    Values::Number(|row| row.advantage.and_then(not_nan)),
+                    "advantage (the mean over its tokens); null if it was not trained on",
+                ),
+                column(
+                    "metric",
+                    Values::Text(|row| row.metric),
+                    "name of the number that the filter looked at; empty without a filter",
+                ),
+                column(
+                    "metric_value",
+                    Values::Number(|row| row.metric_value.and_then(not_nan)),
+                    "the trajectory's value of `metric`",
+                ),
+                column("verdict", Values::Text(|row| row.verdict), "what became of it, see below"),
+            ],
+            if with_turns { columns_of_turns() } else { Vec::new() },
+            vec![
+                finish_reason_column(),
+                column(
+                    "version_min",
+                    Values::Integer(|row: &RolloutRow<'run>| row.trajectory.versions.0.0 as i64),
+                    "oldest policy version that sampled a part",
+                ),
+                column(
+                    "version_max",
+                    Values::Integer(|row| row.trajectory.versions.1.0 as i64),
+                    "newest policy version that sampled a part",
+                ),
+            ],
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
     }
 }
 

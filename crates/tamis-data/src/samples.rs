@@ -20,10 +20,10 @@ const OF_ROLLOUTS: [(&str, &str); 7] = [
     ("step", "training steps before the validation; 0: before the first"),
     ("prompt_id", "row of the prompt in the validation data, from 0"),
     ("sample_index", "place among the `validate.n` samples of the prompt, from 0"),
-    ("data_source", "`data_source` of the prompt's row; empty where it has none"),
-    ("prompt", "the whole prompt as text, as the chat template renders it (verl's `input`)"),
-    ("completion", "the completion as text (verl's `output`)"),
-    ("ground_truth", "the answer that rewards compare with (verl's `gts`); null where the row has none"),
+    ("data_source", "`data_source` of the prompt's row, or empty"),
+    ("prompt", "the whole prompt, as the chat template renders it (verl's `input`)"),
+    ("completion", "the completion (verl's `output`)"),
+    ("ground_truth", "the answer that rewards compare with (verl's `gts`), or null"),
 ];
 
 fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
@@ -62,7 +62,7 @@ fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
 /// The columns of samples that were played in an environment.
 fn columns_of_turns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
     let mut success = success_column();
-    success.meaning = "1 where the environment's task was solved, else 0; this and the next four only in files where a sample has turns";
+    success.meaning = "1 if the environment's task was solved, else 0; this and the next four only in files with episodes of several turns";
     [vec![success], turn_columns()].into_iter().flatten().collect()
 }
 

@@ -78,8 +78,7 @@ impl<R> TableColumns<R> {
         let lines = |columns: &[TableColumn<R>]| columns.iter().map(line).collect::<String>();
         format!(
             "| column | type | |\n|---|---|---|\n{}| one for each score, by its name | double, nullable | \
-             null: the reward gave no answer. A \
-             score that has the name of another column gets `score_` in front |\n{}",
+             null: no answer. With `score_` in front if another column has the name |\n{}",
             lines(&self.before),
             lines(&self.after)
         )

@@ -27,7 +27,7 @@ pub(crate) fn turn_columns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
         column(
             "turn_observations",
             Values::Texts(|row| Cow::Owned(of_turns(row, |turn| turn.observation.clone()))),
-            "what was shown after each answer; empty after the last",
+            "what followed each answer; empty after the last",
         ),
         column(
             "turn_roles",
@@ -43,6 +43,6 @@ pub(crate) fn success_column<'run>() -> TableColumn<RolloutRow<'run>> {
         values: Values::Number(|row: &RolloutRow<'run>| {
             Some(f64::from(u8::from(row.trajectory.episode.as_ref()?.is_success?)))
         }),
-        meaning: "1 where the environment's task was solved, else 0; null without an environment that says so",
+        meaning: "1 if the environment's task was solved, else 0; null if the environment does not report it",
     }
 }

@@ -38,14 +38,14 @@ pub struct RolloutQuery {
 /// Verdicts apart from the reasons of the filter, with what they mean.
 const VERDICTS: [(&str, &str); 11] = [
     ("trained", "it bore the loss of step N"),
-    ("kept_when_insufficient", "dropped by the filter, and in the batch because too few groups were kept"),
+    ("kept_when_insufficient", "dropped by the filter, but in the batch because too few groups were kept"),
     ("surplus", "kept by the filter, beyond the batch"),
     ("stale", "carried over until it was too old"),
-    ("aborted", "generation was given up, or the run ended before the step was complete"),
+    ("aborted", "it was abandoned, or the run ended inside the step"),
     ("unscored", "no reward function answered"),
     ("unchosen", "the filter chose other members"),
     ("truncated", "`objective.masks.truncated`"),
-    ("shaped", "a shaping took it out"),
+    ("shaped", "a shaping left it out"),
     ("masked", "no token of it is the policy's"),
     ("rejected", "`objective.correction` rejected all of its tokens"),
 ];
@@ -355,46 +355,41 @@ pub fn reference_markdown() -> String {
         "# Rollouts, validation samples, evaluations\n\n\
          <!-- Generated from the tables in crates/tamis-data and crates/tamis-lab by scripts/generate; do not edit. -->\n\n\
          ## `rollouts/step_N.parquet`\n\n\
-         Every trajectory that step N generated, trained or not, one row each; a step that was given up \
-         and tried again has the rows of all \
-         its attempts, and so has one in whose middle the run ended for want of rewards or of the filter's \
-         metric. `rollout.save: kept` writes the trajectories of trained groups alone, `off` nothing. A \
-         resumed run writes the files \
-         of the steps after its checkpoint anew.\n\n\
+         Every trajectory that step N generated, trained or not, one row each. A step that was tried again has \
+         the rows of all attempts. `rollout.save: kept` writes only the trajectories of trained groups, `off` \
+         nothing. A resumed run writes the files after its checkpoint again.\n\n\
          `tamis rollouts RUN` shows them (`--step N`, `--verdict trained`, `--group ID`, `--prompt ID`, \
-         `--limit 5`, `--json`), `tamis filter` \
-         judges them again by any filter, and pandas, polars and DuckDB read them:\n\n\
+         `--limit 5`, `--json`), `tamis filter` judges them by any filter, and pandas, polars and DuckDB read \
+         them:\n\n\
          ```python\n\
          import pandas as pd\n\
          rows = pd.read_parquet(\"runs/quickstart/rollouts/step_100.parquet\")\n\
          rows[rows.verdict == \"trained\"].groupby(\"group_id\").reward.agg([\"mean\", \"std\"])\n\
          ```\n\n\
          {}\n\
-         A column that a reward function logs (TRL's `log_extra`) follows the scores, as nullable text; \
-         where its name is taken, with `extra_` \
-         in front.\n\n\
+         A column that a reward function logs (TRL's `log_extra`) follows the scores, as nullable text, with \
+         `extra_` in front if its name is taken.\n\n\
          `verdict` is one of:\n\n\
          - {};\n\
-         - the reason for which the filter dropped its group: {};\n\
-         - {}. (A failed group has no trajectories, and so no row. A copy of a trained group was not generated, and has \
-         none either.)\n\
-         - of a trained group, why this member bore no loss: {}.\n\n\
+         - why the filter dropped its group: {};\n\
+         - {};\n\
+         - why a member of a trained group bore no loss: {}.\n\n\
+         A failed group has no trajectories, and so no row. A copy of a trained group has none either.\n\n\
          ## `validation/step_N.jsonl`\n\n\
-         With `validate.save_samples: true` (verl's `trainer.validation_data_dir`): every sample of the validation after step N, one JSON \
-         object a line; step 0 is the validation before training. `tamis eval RUN --samples FILE` writes the same columns, as JSON lines \
-         (`.jsonl`) or Parquet (`.parquet`). `tamis rollouts FILE` shows either.\n\n\
+         With `validate.save_samples: true` (verl's `trainer.validation_data_dir`) every sample of the \
+         validation after step N, one JSON object a line; step 0 is before training. `tamis eval RUN --samples \
+         FILE` writes the same columns, as `.jsonl` or `.parquet`. `tamis rollouts FILE` shows either.\n\n\
          {}\n\
          What a reward function logs (`log_extra`) follows the scores here too.\n\n\
          ## `evaluations/step_N.json`\n\n\
-         What `tamis eval` found for the checkpoint of step N: one JSON object, the one that `--json` \
-         prints. A second evaluation of the same \
-         checkpoint is `step_N-2.json`, and so on; nothing is overwritten. For a checkpoint that is in no run nothing is kept.\n\n\
+         What `tamis eval` found for the checkpoint of step N: the JSON object that `--json` prints. A second \
+         evaluation is `step_N-2.json`, and so on. For a checkpoint outside of a run nothing is kept.\n\n\
          | key | |\n|---|---|\n\
          | `checkpoint` | the folder that was evaluated |\n\
          | `settings` | the settings that decide the result: seed, `data`, `reward`, `validate`, response limit |\n\
-         | `num_prompts`, `num_samples`, `num_failed` | prompts, samples of each, prompts that could not be generated from |\n\
-         | `metrics` | every figure by the name that it has in `metrics.jsonl` ([metrics](metrics.md)) |\n\
-         | `sources` | the same figures by data source, as numbers of the table that is printed; `num_prompts` counts those that could be generated from, `num_failed` the others |\n\
+         | `num_prompts`, `num_samples`, `num_failed` | prompts, samples of each, prompts that failed to generate |\n\
+         | `metrics` | every figure by its name in `metrics.jsonl` ([metrics](metrics.md)) |\n\
+         | `sources` | the same figures by data source; `num_prompts` counts prompts that generated, `num_failed` the others |\n\
          | `samples` | the completions that are shown (`validate.num_samples_shown`) |\n",
         rollouts::markdown(),
         listed(&VERDICTS[..2]),
