@@ -34,12 +34,16 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
         print(page)?;
         return Ok(0);
     }
-    let has = |known: &str, page: &str| known.contains(short) || title(page).to_lowercase().contains(short);
-    let near: Vec<String> = PAGES
-        .iter()
-        .filter(|(known, page)| !short.is_empty() && has(known, page))
-        .map(|(known, _)| format!("`tamis docs {known}`"))
-        .collect();
+    let pages = |is_near: &dyn Fn(&str, &str) -> bool| -> Vec<String> {
+        let near = PAGES.iter().filter(|(known, page)| !short.is_empty() && is_near(known, page));
+        near.map(|(known, _)| format!("`tamis docs {known}`")).collect()
+    };
+    let mut near = pages(&|known, _| known.contains(short));
+    if near.is_empty() {
+        let is_heading = |line: &&str| line.starts_with("# ") || line.starts_with("##");
+        let names_it = |line: &str| line.to_lowercase().contains(short);
+        near = pages(&|_, page| page.lines().filter(is_heading).any(names_it));
+    }
     let names: Vec<&'static str> = PAGES.iter().map(|(known, _)| *known).collect();
     let misspelt =
         || suggest::nearest_value(short, &names).map(|name| format!("did you mean `tamis docs {name}`?"));

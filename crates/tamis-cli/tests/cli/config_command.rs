@@ -289,6 +289,7 @@ fn configurations_and_pages_come_with_the_program() {
     folder.tamis(&["docs", "rewards"]).succeeds().prints("# ");
     folder.tamis(&["docs", "docs/rewards.md"]).succeeds().prints("# ");
     folder.tamis(&["docs", "reward"]).exits(2).says("`tamis docs rewards`");
+    folder.tamis(&["docs", "monitor"]).exits(2).says("`tamis docs reading-a-run`");
     folder.tamis(&["docs", "rewrads"]).exits(2).says("did you mean `tamis docs rewards`?");
     folder.tamis(&["docs", "nothing-like-it"]).exits(2).says("`tamis docs` lists them");
 }
