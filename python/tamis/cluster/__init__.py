@@ -5,6 +5,6 @@
                                           v
                                        `agent`         one for each place: starts processes there, ends with its input
 
-Nothing outlives the run: where the input of the launcher ends, it ends what it started; where the launcher is
-killed, the inputs of its agents end, and they end what they started.
+Nothing outlives the run. When the launcher's input ends, it ends what it started. When the launcher is killed, the
+inputs of its agents end, and they end what they started.
 """

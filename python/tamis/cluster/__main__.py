@@ -1,26 +1,26 @@
-"""`python -m tamis.cluster`: starts and watches what a run asks for, by lines of JSON on its standard streams.
+"""`python -m tamis.cluster`: starts and watches processes for a run, by lines of JSON on its standard streams.
 
 Commands, one a line:
 
-    {"command": "up", "role": "server", "count": 2, ...}     what `Request` holds; a gang has `"is_gang": true`. What
-                                                             is left of the role's last one is ended first
-    {"command": "restart", "role": "server", "index": 0}     ends a server, begins a new incarnation of it
-    {"command": "down", "role": "server", "generation": 1}   ends all of a role, where that is what was asked for then
-    {"command": "look"}                                      finds the machines of the cluster (Ray)
+    {"command": "up", "role": "server", "count": 2, ...}     the fields of `Request`; a gang has `"is_gang": true`.
+                                                             The role's previous processes are ended first
+    {"command": "restart", "role": "server", "index": 0}     ends a server and begins a new incarnation of it
+    {"command": "down", "role": "server", "generation": 1}   ends all of a role, if this is its generation
+    {"command": "look"}                                      lists the machines of the cluster (Ray)
 
-Events, each with the role, its index and the generation that it was asked for with where it is about one:
+Events. Each has the role, its index and the generation of the request, if it concerns one:
 
     connected  commands are carried out from now on
     ready   incarnation, url, nodes, ranks
-    died    incarnation, rank (of a gang), node, pid, exit, log, log_tail; is_last: it is not started again
-    again   pause, number, most: a server that died is started again in so many seconds
+    died    incarnation, rank (of a gang), node, pid, exit, log, log_tail; is_last: it is not restarted
+    again   pause, number, most: a server that died is restarted in so many seconds
     down    it has ended, and nothing of it is left
-    log     message: what a person should know
-    machines  machines: name, cores, memory (bytes that are free) and gpus (id, name, memory, used) of each
-    error   message, hint: it cannot be started, or is lost; is_last: it is not started again; without a role
+    log     message, for people
+    machines  machines: name, cores, memory (free bytes) and gpus (id, name, memory, used) of each
+    error   message, hint: it cannot be started, or is lost; is_last: it is not restarted; without a role
             the launcher ends
 
-Its standard error is its log. The end of its input ends all that it started.
+Standard error is the launcher's log. When its input ends, it ends everything that it started.
 """
 
 import argparse
@@ -34,7 +34,7 @@ import threading
 from .group import Group, Restarts, in_a_line
 from .request import Abandoned, LaunchError, Request
 
-# Seconds that all together may take to end.
+# Seconds that all processes together may take to end.
 LAST_SECONDS = 30.0
 
 
@@ -46,14 +46,14 @@ class Roles:
         self._groups = {}
 
     def carry_out(self, message):
-        """A command."""
+        """Carries out a command."""
         command, role = message.pop("command"), message.pop("role", None)
         match command:
             case "look":
-                # Others are not to wait for machines that take their time.
+                # Other requests do not wait for slow machines.
                 threading.Thread(target=self._look, daemon=True).start()
             case "up":
-                # What a new one takes the place of may be on its way out.
+                # The processes that a new request replaces may still be ending.
                 self._end(role)
                 self._up(role, message.pop("count", 1), message)
             case "restart":
@@ -63,7 +63,7 @@ class Roles:
                     if message.get("index", group.index) == group.index:
                         group.restart()
             case "down":
-                # One that took its place meanwhile stays.
+                # A group that replaced it meanwhile stays.
                 meant = message.get("generation")
                 if all(meant in (None, group.generation) for group in self._groups.get(role, [])):
                     self._end(role)
@@ -74,7 +74,7 @@ class Roles:
         try:
             self._emit("machines", machines=self._launcher.look())
         except Exception as error:
-            # Whatever it is shows again when something is started.
+            # The reason appears again when something is started.
             print(f"the machines cannot be looked at: {in_a_line(error)}", file=sys.stderr)
             self._emit("machines", machines=[])
 
@@ -95,7 +95,7 @@ class Roles:
             group.join(LAST_SECONDS)
 
     def close(self):
-        """Ends all."""
+        """Ends everything."""
         self._end(*self._groups)
 
 
@@ -108,7 +108,7 @@ def _ask(*_):
 
 
 def _is_wanted():
-    """Whether somebody holds the other end of the input."""
+    """Whether the other end of the input is open."""
     looking = select.poll()
     looking.register(sys.stdin.fileno(), 0)
     return not looking.poll(0)
@@ -125,16 +125,16 @@ def _make_launcher(arguments, say):
 
 
 def main():
-    """Carries out what comes in, until that ends."""
+    """Carries out commands until the input ends."""
     parser = argparse.ArgumentParser(prog="python -m tamis.cluster", description="Starts what a run asks for.")
     parser.add_argument("--launcher", required=True, choices=("local", "ray"))
     parser.add_argument("--address", default="auto", help="of the Ray cluster; auto: RAY_ADDRESS, or the one here")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds for which a Ray cluster may be away")
     arguments = parser.parse_args()
-    # Ctrl-C is the run's to answer.
+    # The run handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ask)
-    # What else is printed is no event.
+    # Other output is not an event.
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     emitting = threading.Lock()
@@ -144,7 +144,7 @@ def main():
             try:
                 events.write(json.dumps({"event": event, **values}) + "\n")
             except BrokenPipeError:
-                # Nobody listens: the run is gone, and so is its end of the input.
+                # The run is gone, and with it the other end of the input.
                 pass
 
     try:

@@ -1,8 +1,8 @@
-"""The processes of a gang or a server at one place: a program that starts them, tells what they write and how they
-end, and ends them where its own input ends.
+"""The processes of a gang or a server at one place. An agent starts them, reports their output and their ends, and ends
+them when its own input ends.
 
-Lines of JSON on its standard streams. First it says where it is (`hello`: ports that are free, a folder for it alone);
-then it takes `start` and `end`. It needs the standard library alone, and is run as a file.
+It exchanges lines of JSON on its standard streams. It first sends `hello` (free ports, a private folder), then accepts
+`start` and `end`. It needs only the standard library, and is run as a file.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ import time
 import urllib.error
 import urllib.request
 
-# Seconds between two looks at whether a process answers.
+# Seconds between two checks whether a process answers.
 LOOK_EVERY = 0.1
-# The same of one that has answered before.
+# The same for a process that has answered before.
 WATCH_EVERY = 3.0
-# Longest time for one such look.
+# Longest time for one check.
 LOOK_TIMEOUT = 5.0
-# Seconds in which processes end that are asked to.
+# Seconds that processes get to end by themselves.
 GRACE = 5.0
-# Most characters of a line of output that are passed on.
+# Most characters of an output line that are passed on.
 LONGEST_LINE = 8192
 # A socket's path has at most 107 bytes.
 LONGEST_FOLDER = 90
 
 
 def describe(code):
-    """How a process ended, in the words of the rest of tamis."""
+    """How a process ended, in tamis's words."""
     if code >= 0:
         return f"exit status: {code}"
     try:
@@ -45,13 +45,13 @@ def describe(code):
 
 
 def kill_group(group, number):
-    """Sends a signal to all that is left of a process group."""
+    """Sends a signal to everything left of a process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def answers(url, path):
-    """Whether something answers there."""
+    """Whether a server answers at this address."""
     try:
         if url.startswith("unix:"):
             with socket.socket(socket.AF_UNIX) as probe:
@@ -66,8 +66,9 @@ def answers(url, path):
 
 
 def begin_guard(folders):
-    """A process that ends what an agent leaves behind which is killed: process groups, as the agent names them, and
-    folders. It is nobody's child, for Ray kills the children of a worker one by one. Returns where they are named.
+    """Starts a guard, a process that cleans up after an agent that is killed: it ends process groups, as the agent
+    names them, and removes folders. It is nobody's child, because Ray kills the children of a worker one by one.
+    Returns the pipe for the names.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -81,7 +82,7 @@ def begin_guard(folders):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.close(writing)
-    # Whoever waits for the end of the agent's output is not to wait for this one.
+    # Readers of the agent's output must not wait for the guard.
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
@@ -109,34 +110,34 @@ class Agent:
             os.rmdir(folder)
             folder = tempfile.mkdtemp(prefix="tamis-", dir="/tmp")
         self.folder = pathlib.Path(folder)
-        # That of its program, too, where it has one for itself.
+        # Also its program, if it has a copy for itself.
         self._guard = begin_guard([folder, *sys.argv[1:]])
-        # They are held until they are needed, so that nobody else is given them.
+        # Ports stay bound until they are needed, so that no other process gets them.
         self._held = [socket.create_server(("", 0)) for _ in range(2)]
 
     def say(self, event, **values):
-        """Tells the launcher; one that is gone ends this agent by the end of its input."""
+        """Sends an event to the launcher. If the launcher is gone, the end of the input ends this agent."""
         line = json.dumps({"event": event, **values}) + "\n"
         with self._writing:
             try:
                 sys.stdout.write(line)
                 sys.stdout.flush()
             except BrokenPipeError:
-                # What is left of the line would be tried again at the end.
+                # The rest of the line would be written again at exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def hello(self):
-        """Where it is."""
+        """The place: host, ports and folder."""
         ports = [held.getsockname()[1] for held in self._held]
         host, folder = socket.gethostname(), str(self.folder)
         self.say("hello", pid=os.getpid(), host=host, ports=ports, folder=folder, python=sys.executable)
 
     def start(self, processes, folder=None, key=None, ready=None):
-        """Starts processes; `ready`: the rank that is to answer, its URL, and the path to ask for."""
+        """Starts processes; `ready` has the rank that must answer, its URL, and the path to request."""
         for held in self._held:
             held.close()
         if key is not None:
-            # For programs that read the key alone, and for those that read a configuration.
+            # For programs that read only the key, and for those that read a configuration.
             for name, text in (("key", key), ("key.yaml", f"api-key: {key}\n")):
                 with open(os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                     file.write(text)
@@ -150,7 +151,7 @@ class Agent:
         if package:
             root = str(pathlib.Path(__file__).resolve().parents[2])
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, variables.get("PYTHONPATH")]))
-            # A file of the working folder is no module of the package.
+            # A file in the working folder must not hide a module of the package.
             variables["PYTHONSAFEPATH"] = "1"
         try:
             process = subprocess.Popen(
@@ -179,7 +180,7 @@ class Agent:
             self.say("output", rank=rank, text=line.decode(errors="replace").rstrip("\r\n"))
 
     def _watch(self, rank, process, reading):
-        # Its workers, which would keep their GPU, end with it: at once, while the group has its number.
+        # Its workers would keep their GPU. They are ended at once, while the group still has its number.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         kill_group(process.pid, signal.SIGKILL)
         self._guard.write(f"- {process.pid}\n")
@@ -205,7 +206,7 @@ class Agent:
                 time.sleep(min(WATCH_EVERY, silence / 4))
 
     def end(self, grace=GRACE):
-        """Asks all processes to end, and ends them where they do not in time."""
+        """Asks all processes to end, and kills those that do not in time."""
         for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, GRACE)):
             deadline = time.monotonic() + patience
             for process, watch in zip(self._processes.values(), self._watches, strict=True):
@@ -226,7 +227,7 @@ def _ask(*_):
 
 
 def main():
-    """Carries out what comes in, until that ends."""
+    """Carries out commands until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ask)
     agent = Agent()

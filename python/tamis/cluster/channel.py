@@ -1,4 +1,4 @@
-"""The agent of a place as its launcher holds it."""
+"""The launcher's end of an agent."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ AGENT = pathlib.Path(__file__).with_name("agent.py")
 
 
 class Channel:
-    """An agent on this machine, and what it says."""
+    """An agent on this machine, with its messages."""
 
     def __init__(self, program=None):
-        """`program`: a folder with this package that the agent removes when it ends."""
+        """`program`: a folder with this package, which the agent removes when it ends."""
         self._process = subprocess.Popen(
-            # What a person set for Python is for the processes, not for their agent.
+            # Variables that a user sets for Python are for the processes, not for their agent.
             [sys.executable, "-I", str(AGENT), *([str(program)] if program else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -31,18 +31,18 @@ class Channel:
             raise OSError("its agent ended at once")
 
     def send(self, message):
-        """Asks the agent for something; one that is gone is found by `receive`."""
+        """Sends the agent a command. If it is gone, `receive` notices."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
     def receive(self):
-        """Waits for what the agent says next; `None` once it has ended."""
+        """Waits for the agent's next message; `None` once it has ended."""
         line = self._process.stdout.readline()
         return json.loads(line) if line else None
 
     def close(self, grace=GRACE):
-        """Ends what the agent started, and the agent."""
+        """Ends the agent and what it started."""
         self.send({"do": "end", "grace": grace})
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -15,18 +15,18 @@ from .request import Abandoned, LaunchError
 # Seconds before a server is started again; they double each time.
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
-# Seconds after which one that was ready has all restarts again, and the first pause.
+# Seconds of being ready after which all restarts and the first pause are available again.
 HEALTHY = 3600.0
-# Seconds in which the ends of several ranks count as one.
+# Seconds within which the ends of several ranks count as one.
 SETTLE = 0.25
-# Seconds in which the others of a gang end that lost one of them.
+# Seconds that a gang gets to end after losing a rank.
 SHORT_GRACE = 1.0
-# Lines of the end of an output that a message shows.
+# Last lines of an output that a message shows.
 LAST_LINES = 20
 
 
 class Restarts:
-    """How often those of one role were started again."""
+    """Counts restarts of all servers of a role."""
 
     def __init__(self, most):
         self.most = most
@@ -34,7 +34,7 @@ class Restarts:
         self._lock = threading.Lock()
 
     def take(self):
-        """The number of this restart, or `None` where all were made."""
+        """The number of this restart, or `None` if all are used up."""
         with self._lock:
             if self._made == self.most:
                 return None
@@ -42,7 +42,7 @@ class Restarts:
             return self._made
 
     def give_back(self):
-        """Begins to count anew."""
+        """Starts counting again."""
         with self._lock:
             self._made = 0
 
@@ -68,25 +68,25 @@ class Log:
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:
-            # Whose output it is works all the same; the next line may find room.
+            # The process works all the same; the next line may find room.
             if not self._is_told:
                 self._say(f"the log {self.path} cannot be written: {error.strerror}; lines of it are lost")
                 self._is_told = True
 
     def close(self):
-        """Nothing more comes."""
+        """Closes the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
 
 
 def in_a_line(error):
-    """An error of somebody else's code, without what goes on below its first line."""
+    """The first line of an error of other code."""
     return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}".removesuffix(": ")
 
 
 class Group(threading.Thread):
-    """Starts processes that belong together and watches them; a server is started again where it ends, or on demand."""
+    """Starts processes that belong together and watches them. A server is restarted when it ends, or on demand."""
 
     def __init__(self, request, launcher, emit, restarts):
         super().__init__(name=request.name, daemon=True)
@@ -101,7 +101,7 @@ class Group(threading.Thread):
         # When this incarnation became ready.
         self._ready_at = None
         self._pause = FIRST_PAUSE
-        # Whether it was begun again with other ports since it was ready.
+        # Whether it was restarted with other ports since it was ready.
         self._has_moved = False
         # The restart that follows the last end.
         self._again = None
@@ -111,12 +111,12 @@ class Group(threading.Thread):
         self._heard.put((None, "restart"))
 
     def end(self):
-        """Ends all."""
+        """Ends everything."""
         self._is_over.set()
         self._heard.put((None, "end"))
 
     def run(self):
-        """One incarnation after the other."""
+        """Runs one incarnation after the other."""
         try:
             while not self._is_over.is_set():
                 self._incarnation += 1
@@ -129,7 +129,7 @@ class Group(threading.Thread):
                     self._tell_trouble(str(error), error.hint)
                     is_asked = False
                 except Exception as error:
-                    # What a cluster that is gone raises is known to nobody; a group that said nothing would be waited for.
+                    # A lost cluster raises unknown errors. A group that reported nothing would be waited for.
                     with contextlib.suppress(OSError):
                         traceback.print_exc()
                     what = "is lost" if self._ready_at is not None else "cannot be started"
@@ -155,7 +155,7 @@ class Group(threading.Thread):
             return
 
     def _live(self):
-        """One incarnation, to its end. Returns whether it was asked to end."""
+        """Runs one incarnation to its end. Returns whether it was asked to end."""
         deadline = time.monotonic() + self._request.startup_timeout
 
         def is_wanted():
@@ -175,7 +175,7 @@ class Group(threading.Thread):
             raise
         grace = SHORT_GRACE
         try:
-            # Until it is ready there again, its port may be somebody else's by now.
+            # Until it is ready there again, its port may belong to another program.
             last, self._last = self._last, (None, None)
             url = incarnation.start(last, self._launcher.is_local)
             is_asked = self._watch(incarnation, url, deadline)
@@ -206,7 +206,7 @@ class Group(threading.Thread):
                     self._emit("log", message=message)
                     return True
                 dead = self._find_first(incarnation, dead)
-                # What ends by itself before it has answered will do so again; what is killed need not.
+                # A process that ends by itself before it answered will do so again; one that was killed need not.
                 self._tell_end(self._was_ready or dead["exit"].startswith("signal"), dead)
                 return False
             if message is not None and message["event"] == "ready":
@@ -229,7 +229,7 @@ class Group(threading.Thread):
         return self._restarts.take()
 
     def _tell_trouble(self, message, hint):
-        # One that ended before may have been promised another start.
+        # A process that ended earlier may have been promised a restart.
         self._again = self._again or (self._take_restart() if self._was_ready else None)
         self._emit("error", message=message, hint=hint, is_last=self._again is None)
 
@@ -238,7 +238,7 @@ class Group(threading.Thread):
         self._emit("died", is_last=self._again is None, **dead)
 
     def _find_first(self, incarnation, dead):
-        """Of ranks that end at about the same time, the one that was killed: the others lost it."""
+        """Of ranks that end at about the same time, the one that was killed: the others only lost it."""
         deadline = time.monotonic() + SETTLE
         while self._request.is_gang and not dead["exit"].startswith("signal"):
             try:
@@ -281,9 +281,7 @@ class _Incarnation:
                 return
 
     def start(self, last, is_local):
-        """Starts the processes; a server that was at this place keeps its port. Returns where the first of them
-        answers.
-        """
+        """Starts the processes. A server that was at this place keeps its port. Returns the address of the first."""
         request, head = self._request, self.places[0]
         free, main_port = head.hello["ports"]
         self.port = last[1] if head.name == last[0] and not request.is_gang else free
@@ -307,8 +305,7 @@ class _Incarnation:
                 environment = dict(request.environment)
                 if place.gpus is not None:
                     environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
-                    # The numbers are those of `nvidia-smi` (and of Ray): CUDA by itself begins with the
-                    # fastest.
+                    # GPU numbers are those of `nvidia-smi` and Ray; CUDA's own order begins with the fastest.
                     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
                 if request.is_gang:
                     environment |= {
@@ -333,7 +330,7 @@ class _Incarnation:
         return url
 
     def hear(self, place, message):
-        """Takes in what a place says. Returns what is to be told of a process that ended."""
+        """Handles a message of a place. Returns the event about a process that ended."""
         if message is None:
             rank = self.places.index(place) * self._each
             return {"exit": place.describe_end(), **self.describe(rank)}
@@ -347,11 +344,11 @@ class _Incarnation:
         return None
 
     def lacks_a_port(self):
-        """Whether the end of an output says that somebody else had a port."""
+        """Whether the end of an output shows that another program had a port."""
         return any("address already in use" in line.lower() for log in self.logs for line in log.tail)
 
     def describe(self, rank):
-        """A process, as the news of its end has it."""
+        """A process, as the event of its end describes it."""
         log = self.logs[rank]
         return {
             "incarnation": self.number,
@@ -363,7 +360,7 @@ class _Incarnation:
         }
 
     def close(self, grace):
-        """Ends what is left of it, everywhere at once; what it still says goes to its files."""
+        """Ends all remaining processes at once; their last output goes to their files."""
         closings = [threading.Thread(target=place.close, args=(grace,)) for place in self.places]
         for closing in closings:
             closing.start()

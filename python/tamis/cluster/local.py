@@ -14,7 +14,7 @@ from .channel import Channel
 from .request import LaunchError
 
 
-# Seconds between two looks at GPUs that others have.
+# Seconds between two checks of GPUs that other runs have.
 LOOK_EVERY = 0.5
 
 
@@ -31,12 +31,12 @@ class Place:
         self.send, self.receive, self.close = self._channel.send, self._channel.receive, self._channel.close
 
     def describe_end(self):
-        """Why nothing is heard from it any more."""
+        """Why nothing comes from it any more."""
         return "the agent that started it was ended"
 
 
 def find_gpus():
-    """The GPUs of this machine that may be used, as `CUDA_VISIBLE_DEVICES` names them."""
+    """The usable GPUs of this machine, as `CUDA_VISIBLE_DEVICES` names them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
@@ -52,11 +52,11 @@ def find_gpus():
 
 
 class AllTaken(LaunchError):
-    """Others have all GPUs."""
+    """Other runs have all GPUs."""
 
 
 def find_names():
-    """The name that each GPU has everywhere, by its number here; empty where `nvidia-smi` is not there."""
+    """The UUID of each GPU by its number; empty without `nvidia-smi`."""
     asked = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         found = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -66,28 +66,28 @@ def find_names():
 
 
 class Claims:
-    """GPUs that this launcher has among those of this user on this machine: a lock on a file for each, which ends with
-    the process.
+    """GPUs that this launcher holds, against other runs of this user on this machine: a lock on a file for each GPU,
+    which the system releases with the process.
     """
 
     def __init__(self):
         self._folder = pathlib.Path(tempfile.gettempdir()) / f"tamis-gpus-{os.getuid()}"
         self._held = {}
-        # Jobs and containers that see other GPUs number theirs alike.
+        # Jobs and containers that see other GPUs use the same numbers.
         self._names = find_names()
 
     def has(self, gpu):
-        """Whether it is this launcher's."""
+        """Whether this launcher holds it."""
         return gpu in self._held
 
     def take(self, gpu):
-        """Whether no other launcher has it; from then on it is this one's."""
+        """Takes it, unless another launcher holds it. Returns whether it did."""
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             name = self._names.get(gpu, gpu)
             file = os.open(self._folder / quote(name, safe=""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError:
-            # Where nothing can be written, nothing is known of others.
+            # If no file can be written, other runs are unknown.
             return True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,7 +98,7 @@ class Claims:
         return True
 
     def give_back(self, gpus):
-        """Leaves them to others."""
+        """Releases them."""
         for gpu in gpus:
             if gpu in self._held:
                 os.close(self._held.pop(gpu))
@@ -107,22 +107,22 @@ class Claims:
 class LocalLauncher:
     """Hands out this machine's GPUs."""
 
-    # What it starts is reached by a socket in the file system.
+    # Processes are reached by a socket in the file system.
     is_local = True
 
     def __init__(self, gpus=None):
         self._gpus = find_gpus() if gpus is None else gpus
-        # It stays theirs when their processes end: new ones come into it, and others may share it.
+        # GPUs stay with a group when its processes end: new ones will use them, and others may share them.
         self._taken = {}
         self._claims = Claims()
         self._lock = threading.Lock()
 
     def look(self):
-        """Nothing: the run sees this machine itself."""
+        """Nothing: the run reads this machine itself."""
         raise LaunchError("only the machines of a Ray cluster are looked at", "take `tamis` from the same build")
 
     def place(self, request, is_wanted, say):
-        """The places of a gang or a server, and the number of its processes at each of them."""
+        """The places of a gang or a server, and the number of its processes at each."""
         if request.nodes > 1:
             raise LaunchError(
                 f"{request.nodes} nodes are asked for, and this launcher starts processes on one machine",
@@ -140,7 +140,7 @@ class LocalLauncher:
                     self._taken[request.role, request.index] = gpus or []
                     return gpus
             except AllTaken as error:
-                # They may be those of a run that is about to end.
+                # They may belong to a run that is about to end.
                 if not is_wanted():
                     raise
                 if not is_told:
@@ -174,7 +174,7 @@ class LocalLauncher:
         left = [gpu for gpu in self._gpus if gpu not in taken]
         free, others, held = [], [], [gpu for gpu in left if self._claims.has(gpu)]
         for gpu in left:
-            # No more than it is to have: another launcher may look for some at this moment.
+            # No more than it needs: another launcher may be looking for GPUs now.
             if request.per_node is not None and len(free) == request.per_node:
                 break
             (free if gpu in held or self._claims.take(gpu) else others).append(gpu)
@@ -187,9 +187,9 @@ class LocalLauncher:
                 free += shared
         elif others:
             theirs = ", ".join(others)
-            # One for it, and those of others of its run.
+            # One for it, and those of other groups of its run.
             if not free or ours < min(1 + request.reserve, len(self._gpus)):
-                # Two that wait do not hold what the other needs.
+                # Two waiting groups must not hold what the other needs.
                 self._claims.give_back([gpu for gpu in free if gpu not in held])
                 beside = f" beside {request.reserve} for others" if request.reserve else ""
                 raise AllTaken(
@@ -206,4 +206,4 @@ class LocalLauncher:
         return free[:wanted]
 
     def close(self):
-        """Nothing is left to give back."""
+        """There is nothing to return."""

@@ -1,7 +1,7 @@
 """Places on the nodes of a Ray cluster, by placement groups.
 
-A place is an actor that writes this package into a folder of its node and starts the agent there, so that no file
-system needs to be shared for the program. Ray carries commands and output; what is learned from never goes through it.
+A place is an actor that writes this package into a folder of its node and starts the agent there, so the program needs
+no shared file system. Ray carries only commands and output, never training data.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from collections import deque
 from .agent import GRACE
 from .request import Abandoned, LaunchError
 
-# The version that this is tested with.
+# The tested version.
 TESTED = "2.60.0"
-# When it is first said that room is waited for; then whenever that time has doubled.
+# Seconds of waiting for room after which it is first reported; then again whenever they have doubled.
 PATIENCE = 5.0
-# Seconds between two looks while room is waited for.
+# Seconds between two attempts to get room.
 LOOK_EVERY = 1.0
 # Longest time for a cluster's head to take a connection.
 CONNECT_TIMEOUT = 5.0
@@ -30,7 +30,8 @@ CONNECT_TIMEOUT = 5.0
 LONGEST_LOOK = 120.0
 
 
-# Since Ray 2.60 a cluster wants a token as soon as its head has the file, and who joins by an address sends none.
+# Since Ray 2.60 a cluster wants a token as soon as its head has the file, but a process that joins by an address sends
+# none.
 TOKEN_HINT = (
     "set RAY_AUTH_MODE=token for the run and for every node, and give all of them the token of the head: copy its "
     "~/.ray/auth_token, or name the file in RAY_AUTH_TOKEN_PATH; a cluster without tokens is started with "
@@ -39,11 +40,11 @@ TOKEN_HINT = (
 
 
 def find_token_trouble(error, said):
-    """What an attempt to connect tells of a token: Ray raises an error of its own only for some of them, and writes the
-    reason of the others to the standard error.
+    """What a failed attempt to connect reveals about a token. Ray raises an error of its own only in some cases;
+    otherwise it writes the reason to standard error.
     """
     if type(error).__name__ == "AuthenticationError":
-        # Its text goes on with a hint that leaves the mode out.
+        # Ray's text ends in a hint that omits the mode.
         return first_line(getattr(error, "message", error))
     for line in f"{error}\n{said}".splitlines():
         _, found, reason = line.partition("Unauthenticated: ")
@@ -54,7 +55,9 @@ def find_token_trouble(error, said):
 
 @contextlib.contextmanager
 def overhear():
-    """A list of what is written to the standard error meanwhile, once that is over; it is written there all the same."""
+    """Collects what is written to standard error in this context, and still writes it there. The list is filled at the
+    end.
+    """
     heard = []
     with tempfile.TemporaryFile() as file:
         own = os.dup(2)
@@ -72,8 +75,8 @@ def overhear():
 
 
 def knock(address):
-    """Looks whether something listens at a cluster's address, where it is known: Ray itself would try for many minutes
-    and hear no signal meanwhile.
+    """Checks that a cluster's address accepts connections, if it is known. Ray itself would try for minutes, and handle
+    no signal meanwhile.
     """
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", "")
@@ -83,7 +86,9 @@ def knock(address):
 
 
 def _make_node(ray):
-    """The class of a place's actor. A class of a function goes to the node as it is, whatever is installed there."""
+    """The class of a place's actor. A class that a function returns is sent to the node as it is, whatever is
+    installed.
+    """
 
     class Node:
         def __init__(self, files):
@@ -133,7 +138,7 @@ def _make_node(ray):
 
 
 def _make_look():
-    """The function by which a node describes itself. One of a function goes to the node as it is."""
+    """The function by which a node describes itself, sent to the node as it is."""
 
     def look():
         import shutil
@@ -173,11 +178,11 @@ class Place:
         self._end = "its agent was ended"
 
     def send(self, message):
-        """Asks the agent for something."""
+        """Sends the agent a command."""
         self._actor.send.remote(message)
 
     def receive(self):
-        """Waits for what the agent says next; `None` once it has ended, or its node is gone."""
+        """Waits for the agent's next message; `None` once it has ended, or its node is gone."""
         while not self._said:
             try:
                 self._said.extend(self._ray.get(self._actor.receive.remote()))
@@ -187,27 +192,27 @@ class Place:
         return self._said.popleft()
 
     def describe_end(self):
-        """Why nothing is heard from it any more."""
+        """Why nothing comes from it any more."""
         return self._end
 
     def close(self, grace):
-        """Ends what is there."""
+        """Ends everything there."""
         try:
             self._ray.get(self._actor.close.remote(grace), timeout=grace + 3 * GRACE)
         except self._ray.exceptions.RayError:
-            # The agent ends all when its actor is gone.
+            # The agent ends everything when its actor is gone.
             pass
         self._ray.kill(self._actor)
 
 
 class RayLauncher:
-    """Asks Ray for room."""
+    """Requests room from Ray."""
 
     is_local = False
 
     def __init__(self, address, wait, is_wanted, say):
-        """`wait`: seconds for which the cluster may be away."""
-        # Each try takes 40 s, and how often it is tried is said here. Ray reads it when it is imported.
+        """`wait`: seconds for which the cluster may be unavailable."""
+        # Each attempt takes 40 s. Ray reads their number when it is imported.
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
         try:
             import ray
@@ -224,9 +229,9 @@ class RayLauncher:
         files = {f"tamis/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*.py")}
         self._files = ray.put(files)
         self._node = ray.remote(_make_node(ray))
-        # Room that was found, which outlives the processes in it: others may share it, and new ones come into it.
+        # Room that was found. It outlives its processes: others may share it, and new ones will use it.
         self._rooms = {}
-        # What was decided for those that had room once.
+        # Decisions for groups that had room once.
         self._decided = {}
 
     def _connect(self, address, wait, is_wanted, say):
@@ -243,13 +248,13 @@ class RayLauncher:
                 where = f" at {address}" if address != "auto" else ""
                 token_trouble = find_token_trouble(error, "".join(heard))
                 if token_trouble is not None:
-                    # Waiting changes nothing.
+                    # Waiting does not help.
                     message = f"the Ray cluster{where} wants a token that this process does not send: {token_trouble}"
                     raise LaunchError(message, TOKEN_HINT) from None
                 is_usual = isinstance(error, ConnectionError | RuntimeError | ValueError | OSError)
                 kind = "" if is_usual else f"{type(error).__name__}: "
                 trouble = f"no Ray cluster answers{where}: {kind}{first_line(error)}"
-            # What is left of the attempt would be in the way of the next.
+            # Remains of the attempt would disturb the next.
             self._ray.shutdown()
             if time.monotonic() >= deadline:
                 raise LaunchError(
@@ -265,7 +270,7 @@ class RayLauncher:
             time.sleep(LOOK_EVERY)
 
     def look(self):
-        """The machines of the cluster; of one that does not answer in time, what Ray says of it."""
+        """The machines of the cluster. For one that does not answer in time, what Ray knows of it."""
         described = []
         ask = self._ray.remote(_make_look())
         for node in self._nodes():
@@ -283,17 +288,17 @@ class RayLauncher:
             resources = node["Resources"]
             gpus, count = found["gpus"], int(resources.get("GPU", 0))
             if len(gpus) < count:
-                # It does not tell of all of them.
+                # It does not report all of them.
                 return []
             if len(gpus) > count:
-                # Which of them Ray was given is not known here.
+                # Which of them Ray was given is unknown here.
                 gpus = [{**gpu, "used": 0} for gpu in gpus[:count]]
             cores = int(resources.get("CPU", 0))
             machines.append({"name": node["NodeManagerAddress"], "cores": cores, "memory": found["memory"], "gpus": gpus})
         return machines
 
     def place(self, request, is_wanted, say):
-        """The places of a gang or a server, and the number of its processes at each of them."""
+        """The places of a gang or a server, and the number of its processes at each."""
         key = (request.role, request.index)
         before = self._rooms.get(key)
         try:
@@ -301,7 +306,7 @@ class RayLauncher:
         except LaunchError:
             if before is None or self._rooms.get(key) is not before:
                 raise
-        # A node of the room that it had may be gone without Ray knowing it yet.
+        # A node of its previous room may be gone before Ray notices.
         self._util.remove_placement_group(self._rooms.pop(key).group)
         return self._place(request, is_wanted, say)
 
@@ -360,7 +365,7 @@ class RayLauncher:
         if room is not None and self._is_there(room):
             return room
         if room is not None:
-            # A node of it is gone: others take its place.
+            # One of its nodes is gone: use others.
             self._util.remove_placement_group(self._rooms.pop(key).group)
         bundle, each = self._decide(request, is_wanted, say)
         strategy = "STRICT_SPREAD" if request.nodes > 1 else "STRICT_PACK"
@@ -371,7 +376,7 @@ class RayLauncher:
             self._wait(request, needs, lambda: group.wait(LOOK_EVERY), is_wanted, say)
         except BaseException:
             del self._rooms[key]
-            # Where the cluster is gone, so is the group.
+            # If the cluster is gone, so is the group.
             with contextlib.suppress(Exception):
                 self._util.remove_placement_group(group)
             raise
@@ -379,8 +384,8 @@ class RayLauncher:
         return self._rooms[key]
 
     def _decide(self, request, is_wanted, say):
-        """What each node is to give, and the number of processes there. One that comes back has what it had, for nodes
-        may be missing then.
+        """What each node must provide, and the number of processes there. A group that is restarted gets what it had,
+        because nodes may be missing then.
         """
         decided = self._decided.get(_shape(request))
 
@@ -444,7 +449,7 @@ class RayLauncher:
         return f"the cluster has {' and '.join(kinds)}, on {len(self._nodes())} nodes"
 
     def close(self):
-        """Gives all room back."""
+        """Returns all room."""
         for room in self._rooms.values():
             self._util.remove_placement_group(room.group)
         self._ray.shutdown()
@@ -457,13 +462,13 @@ class _Room:
 
 
 def _shape(request):
-    """What a decision rests on, besides the nodes."""
+    """What a decision depends on, besides the nodes."""
     return request.role, request.index, request.device, request.nodes, request.per_node, request.reserve
 
 
 def decide(request, counts):
-    """What each node is to give, and the number of processes there, where the nodes that are up have so many GPUs;
-    `None` while that cannot be said.
+    """What each node must provide, and the number of processes there, if enough nodes with GPUs are up; otherwise
+    `None`.
     """
     counts_of_gpus = [count for count in counts if count > 0]
     if request.device == "auto" and not counts_of_gpus and len(counts) < request.nodes:
@@ -471,7 +476,7 @@ def decide(request, counts):
     if request.device == "cpu" or (request.device == "auto" and not counts_of_gpus):
         each = request.per_node or 1
         return {"CPU": each if request.is_gang else 1}, each
-    # Where others find no room beside one on each node, nodes are on their way.
+    # If others find no room beside one process on each node, nodes are still starting.
     if request.per_node is None and (
         len(counts_of_gpus) < request.nodes or sum(counts_of_gpus) < request.nodes + request.reserve
     ):
@@ -481,11 +486,11 @@ def decide(request, counts):
 
 
 def describe(bundle, nodes):
-    """What is asked for, in words."""
+    """The request, in words."""
     each = " and ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in bundle.items())
     return f"{nodes} nodes with {each} each" if nodes > 1 else f"a node with {each}"
 
 
 def first_line(error):
-    """What an error says, without what goes on below it."""
+    """The first line of an error."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

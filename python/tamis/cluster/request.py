@@ -1,10 +1,10 @@
-"""What is to be started, and why it cannot be."""
+"""What to start, and why it cannot be started."""
 
 from dataclasses import dataclass, field
 
 
 class LaunchError(Exception):
-    """Something cannot be started: what, and the fix."""
+    """Something cannot be started: the reason, and the fix."""
 
     def __init__(self, message, hint):
         super().__init__(message)
@@ -12,22 +12,22 @@ class LaunchError(Exception):
 
 
 class Abandoned(Exception):
-    """A wait was given up: what is waited for is not wanted any more."""
+    """A wait was cancelled, because its result is not needed any more."""
 
 
 @dataclass
 class Request:
-    """One gang, or one of several servers, as the controller asks for it."""
+    """One gang, or one of several servers, as the controller requests it."""
 
     role: str
-    # Its place among those of its role.
+    # Its index in its role.
     index: int
-    # Program and arguments. What is known on the spot stands in braces in it: `{python}`, `{listen}`, `{host}`, `{port}`,
+    # Program and arguments, with placeholders for what the place knows: `{python}`, `{listen}`, `{host}`, `{port}`,
     # `{key_file}`, `{key_config}`.
     argv: list
-    # The file that its output is appended to; those of further ranks stand beside it.
+    # The file that its output is appended to; those of other ranks are beside it.
     log: str
-    # The command as a person reads it.
+    # The command for people.
     shown: str | None = None
     python: str = "python3"
     environment: dict = field(default_factory=dict)
@@ -38,33 +38,33 @@ class Request:
     nodes: int = 1
     # Ranks of each node, or GPUs of a server; null: as many as there are GPUs.
     per_node: int | None = None
-    # `cpu`: it needs no GPU; `cuda`: it does; `auto`: where there are some.
+    # `cpu`: needs no GPU; `cuda`: needs one; `auto`: uses them if there are any.
     device: str = "auto"
-    # GPUs that are left to others where it takes all.
+    # GPUs that it leaves to others if it takes all.
     reserve: int = 0
-    # The role on whose GPUs it is started.
+    # The role whose GPUs it shares.
     share: str | None = None
-    # The secret that it is to ask for, which its node is given as files.
+    # The secret that it must require, which its node gets as files.
     key: str | None = None
-    # What is asked for when it is up.
+    # The path that is requested when it is up.
     health: str = "/health"
-    # Longest time for which one that has answered may leave that unanswered; null: any.
+    # Longest time that it may leave this request unanswered once it has answered; null: any.
     silence: float | None = None
-    # Its working folder, where it is there.
+    # Its working folder, if that exists there.
     folder: str | None = None
     startup_timeout: float = 300.0
-    # How often those of its role are started again where they end, all of them together.
+    # How often all of its role together are restarted.
     restarts: int = 0
-    # Which request of its role it is: all that is said of it names that, for news of the last one may come late.
+    # The number of this request in its role. Each event has it, because events may come late.
     generation: int = 0
 
     @property
     def name(self):
-        """As messages have it."""
+        """Its name in messages."""
         return self.role if self.is_gang else f"{self.role} {self.index + 1}"
 
     def gpus_per_node(self, counts):
-        """GPUs of each node, where the machines of a cluster have so many; the fewest that all have."""
+        """GPUs of each node, if enough machines of a cluster have so many: the fewest that all have."""
         if self.per_node is not None:
             return self.per_node
         most = sorted(counts, reverse=True)[: self.nodes]
