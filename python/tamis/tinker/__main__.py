@@ -19,7 +19,7 @@ def main():
     """Takes the address, probes the server, then listens."""
     parser = argparse.ArgumentParser(
         prog="python -m tamis.tinker",
-        description="Trains a model at a server of Tinker's API for a controller of tamis-learner/1 (docs/learners.md).",
+        description="Trains a model at a server of Tinker's API for a tamis-learner/1 controller (docs/learners.md).",
     )
     parser.add_argument(
         "--base-model", required=True, metavar="NAME", help="the model to train, as the server names it"
@@ -63,7 +63,7 @@ def main():
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        # What is begun at the server is ended there, too, whenever a signal comes.
+        # Whatever was begun at the server is ended there, whenever a signal comes.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if server is not None:

@@ -1,7 +1,7 @@
-"""Requests to a server of Tinker's API: retries, futures that are polled, what a status means, the session.
+"""Requests to a server of Tinker's API: retries, polled futures, the meaning of a status, the session.
 
-A call that changes something is answered at once with the id of its future, whose result is asked for until it is
-there. A training call bears a number: the server carries it out once, however often it is sent.
+A call that changes something is answered at once with the id of a future, whose result is polled. A training call has a
+number, and the server carries it out once, however often it is sent.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from ..learner.connections import is_own
 from ..learner.messages import Failed, LearnerError, Lost, Refused, first_line
 from . import protobuf
 
-# The version of the SDK whose wire is written here: servers go by it.
+# The SDK version whose wire this is: servers check it.
 SDK_VERSION = "0.25.0"
-# Seconds that a future is waited for before it is asked for again.
+# Seconds that one poll of a future waits.
 POLL_SECONDS = 45.0
-# Seconds between two signs of life; servers end a session that has given none for minutes.
+# Seconds between two heartbeats; servers end a session after some minutes without one.
 HEARTBEAT_SECONDS = 10.0
 # Statuses of a server that will answer later.
 _LATER = (408, 425, 429, 502, 503, 504)
-# Those of something between it and here: the server may have got the request.
+# Statuses of something in between: the server may have received the request.
 _UNCLEAR = (502, 504)
-# Times that a request is sent again which the server itself failed on.
+# How often a request is repeated after a failure of the server itself.
 _AGAIN = 3
-# What a server says of a model, session or future that it does not have any more, as after a restart.
+# A server's words for a model, session or future that it no longer has, for example after a restart.
 _GONE = ("model not found", "session not found", "future not found", "not loaded", "session finished")
 _JSON = "application/json"
 
@@ -45,21 +45,20 @@ class ServerRefused(Refused):
 
 
 class Gone(Lost):
-    """The server does not have a model, a session or a future, or not any more."""
+    """The server has no such model, session or future, or no longer."""
 
 
 class FutureFailed(Failed):
-    """The server says of one future that it failed, as the hosted service does."""
+    """The server reports that one future failed, as the hosted service does."""
 
 
 class AnswerLost(Lost):
-    """A call may have been carried out, and its answer did not come."""
+    """A call may have been carried out, but its answer did not arrive."""
 
 
 @contextlib.contextmanager
 def held_signals():
-    """What would end the process within the block ends it after the block. Another thread than the main one hears no
-    signals.
+    """Delays a signal that would end the process until after the block. Threads other than the main one get no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -79,7 +78,7 @@ def held_signals():
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirection is an error: the key would go with it."""
+    """A redirection is an error, because the key would go with it."""
 
     def redirect_request(self, *_):
         return None
@@ -88,7 +87,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class Api:
     """Calls to the server at `url`.
 
-    `patience`: seconds for which a server that cannot be reached is asked again; `timeout`: longest time of one call.
+    `patience`: seconds for which requests to an unreachable server are repeated; `timeout`: longest time of one call.
     """
 
     def __init__(self, url, key=None, patience=300.0, timeout=7200.0, log=lambda line: None):
@@ -103,30 +102,30 @@ class Api:
         if not (key.isascii() and key.isprintable()):
             raise Refused("TINKER_API_KEY has characters that no key has", "is it the text of the key alone?")
         self._headers = {"User-Agent": "tamis", **({"X-API-Key": key} if key else {})}
-        # No proxy stands between two processes of one machine.
+        # No proxy is used between two processes of one machine.
         handlers = [urllib.request.ProxyHandler({})] if is_own(parts.netloc) else []
         self._opener = urllib.request.build_opener(_NoRedirect, *handlers)
-        # What may have a place at the server.
+        # What may hold a place at the server.
         self.models = set()
 
     def leave(self):
-        """Frees all places at the server, and does not wait for it."""
+        """Frees all places at the server, without waiting."""
         for model in list(self.models):
             model.leave()
 
     def call(self, path, values):
-        """The JSON that a call answers."""
+        """The JSON answer of a call."""
         return self._json(path, *self._send(path, json.dumps(values).encode(), _JSON, _JSON))
 
     def ask(self, path):
-        """The JSON that a `GET` answers."""
+        """The JSON answer of a `GET`."""
         return self._json(path, *self._send(path, None, None, _JSON))
 
     def submit(self, path, body, patience=None, note=None):
         """The id of the future of a call, whose body is a JSON object or protobuf as bytes.
 
-        `note`: a function of the answer, which is told before any signal is heard. Such a call bears no number, so it
-        is not sent again if it may have been carried out: `AnswerLost`.
+        `note`: a function that gets the answer before any signal is handled. Such a call has no number, so it is not
+        repeated if it may have been carried out: `AnswerLost`.
         """
         content_type = protobuf.CONTENT_TYPE if isinstance(body, bytes) else _JSON
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -136,12 +135,12 @@ class Api:
         return answer["request_id"]
 
     def result(self, future, what, timeout=None):
-        """The result of a future, in JSON; `timeout`: the seconds that it is waited for, if they are fewer."""
+        """The JSON result of a future; `timeout`: seconds to wait for it, if fewer than those of the call."""
         content_type, body = self._poll(future, what, _JSON, timeout)
         return self._json(what, content_type, body)
 
     def protobuf_result(self, future, what, decode):
-        """The result of a future, decoded."""
+        """The decoded result of a future."""
         content_type, body = self._poll(future, what, protobuf.CONTENT_TYPE)
         if content_type != protobuf.CONTENT_TYPE:
             hint = "the wire is that of the SDK 0.25: docs/learners.md has the servers that speak it"
@@ -172,7 +171,7 @@ class Api:
                 raise Lost(f"{self.url} has not answered {what} within {timeout:.0f} s")
 
     def _send(self, path, body, content_type, accept, of=None, is_poll=False, patience=None, note=None):
-        """Content type and body of an answer of 200. `None` of a poll whose future is not there yet."""
+        """Content type and body of an answer of 200. `None` for a poll whose future is not ready."""
         what = of or path
         url = f"{self.url}/api/v1/{path}"
         headers = {**self._headers, "Accept": accept, **({"Content-Type": content_type} if content_type else {})}
@@ -199,13 +198,13 @@ class Api:
                     raise self._error(what, status, detail) from None
                 reason, is_lost = f"status {status}: {detail}", status in _UNCLEAR
             except OSError as error:
-                # One that comes while a connection is made is wrapped: nobody has answered then.
+                # An error while a connection is made is wrapped: nobody has answered then.
                 if is_poll and isinstance(error, TimeoutError):
                     return None
                 reason = first_line(getattr(error, "reason", error))
                 is_lost = not isinstance(error, urllib.error.URLError)
             except http.client.HTTPException as error:
-                # What is no HTTP, as at a port of another program, or an answer that is cut off.
+                # Not HTTP, as at another program's port, or an answer that was cut off.
                 reason, is_lost = f"{type(error).__name__}: {first_line(error)}", True
             if is_lost and note is not None:
                 raise AnswerLost(f"the answer of {self.url} to {what} was lost: {reason}")
@@ -249,7 +248,7 @@ def _shown(answer):
 
 
 def _read(answer):
-    """The body of an answer, or what came of it."""
+    """The body of an answer, or the error that it means."""
     try:
         return answer.read()
     except http.client.IncompleteRead as error:
@@ -259,7 +258,7 @@ def _read(answer):
 
 
 def _detail(body):
-    """What an answer says is wrong."""
+    """The error message of an answer."""
     try:
         detail = json.loads(body)["detail"]
     except (ValueError, KeyError, TypeError):
@@ -273,8 +272,8 @@ def _detail(body):
 
 
 class Session:
-    """A session at the server, with its sign of life until `close`. It has one model: what nobody knows of any more is
-    forgotten by the server with its session.
+    """A session at the server, with a heartbeat until `close`. It holds one model, so that the server drops a model
+    whose id was lost together with its session.
     """
 
     def __init__(self, api):
@@ -294,7 +293,7 @@ class Session:
                 self.api.call("session_heartbeat", {"session_id": self.id, "type": "session_heartbeat"})
                 is_lost = False
             except LearnerError as error:
-                # Calls fail with the reason. A server may be there again.
+                # Calls fail with the reason. The server may come back.
                 if not is_lost:
                     self.api.log(f"no sign of life reaches the session: {first_line(error)}")
                 is_lost = isinstance(error, Lost)
@@ -305,12 +304,12 @@ class Session:
         return self._num_samplers - 1
 
     def close(self):
-        """Ends the sign of life."""
+        """Ends the heartbeat."""
         self._ended.set()
 
 
 def begin(api, base_model):
-    """Checks that the server is one that can be spoken to, and that it has the base model."""
+    """Checks that the server speaks this wire and has the base model."""
     flags = api.call("client/config", {"sdk_version": SDK_VERSION})
     if flags.get("pjwt_auth_enabled"):
         hint = "servers that take the key itself (X-API-Key) can be used"
@@ -318,7 +317,7 @@ def begin(api, base_model):
     models = api.ask("get_server_capabilities").get("supported_models")
     names = [model.get("model_name") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
     if base_model not in names:
-        # Some servers train the model that they have, whatever name they are given.
+        # Some servers train the model that they have, whatever name they get.
         have = ", ".join(map(str, names)) or "none"
         raise Refused(f"{api.url} has no base model `{base_model}`", f"it has {have}: name one with --base-model")
 

@@ -1,4 +1,5 @@
-"""The folder of a checkpoint whose weights stay at the server: the model's configuration, and where the weights are."""
+"""The folder of a checkpoint whose weights stay at the server: the model's configuration, and the path of the weights.
+"""
 
 import json
 import os
@@ -8,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from ..learner.messages import DiskError, FilesError, RequestError
 
-# The name by which tamis knows that a folder holds no weights.
+# The file by which tamis recognises a folder without weights.
 ELSEWHERE = "elsewhere.json"
 CONFIG = "config.json"
 _COPIED = (CONFIG, "generation_config.json")
@@ -16,8 +17,8 @@ _COPIED = (CONFIG, "generation_config.json")
 
 @dataclass(frozen=True)
 class Place:
-    """Where weights and moments are: at `path` of the server, an adapter of so many ranks on the base model. `adapter`:
-    the address of an archive of the weights.
+    """The place of weights and moments: `path` at the server, an adapter of this rank on the base model. `adapter`: the
+    address of an archive of the weights.
     """
 
     path: str
@@ -45,7 +46,7 @@ def read_json(path, operation="read"):
 
 
 def num_parameters(folder):
-    """The weights that the safetensors files of a folder hold, by their headers; 0 without any."""
+    """Number of weights in the safetensors files of a folder, by their headers; 0 without any."""
     total = 0
     for path in sorted(folder.glob("model*.safetensors")):
         try:
@@ -57,13 +58,13 @@ def num_parameters(folder):
                     size *= length
                 total += size * (name != "__metadata__")
         except (OSError, ValueError, KeyError, TypeError):
-            # It is for people alone.
+            # Only for people.
             return 0
     return total
 
 
 def write(folder, model_folder, place):
-    """Writes a checkpoint into an empty folder that is there: files as the page has them."""
+    """Writes a checkpoint into an existing, empty folder; returns its files as the page has them."""
     try:
         is_empty = not any(folder.iterdir())
     except OSError as error:

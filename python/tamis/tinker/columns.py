@@ -37,7 +37,7 @@ def take_rows(columns, what):
 
 
 def take_places(columns, name, num_rows, num_targets):
-    """Takes the place of each of `num_rows` rows among `num_targets` others."""
+    """Takes the index of each of `num_rows` rows among `num_targets` others."""
     places = take(columns, name, "I32")
     if len(places) != num_rows:
         raise RequestError(f"`{name}` has {len(places)} numbers, and must have {num_rows}")
@@ -59,12 +59,12 @@ class Sequence:
 
     @property
     def num_targets(self):
-        """All tokens but the first, of which each is predicted."""
+        """All tokens but the first: those that are predicted."""
         return len(self.prompt) + len(self.completion) - 1
 
 
 def take_wave(columns, limits):
-    """The `Sequence`s of a wave, all columns of which are taken; `limits`: the model's."""
+    """The `Sequence`s of a wave; takes all of its columns. `limits`: the model's."""
     prompts, completions = take_rows(columns, "prompt"), take_rows(columns, "completion")
     prompt_of = take_places(columns, "prompt_of", len(completions), len(prompts))
     ranks = take_places(columns, "rank", len(completions), 1)
@@ -80,7 +80,7 @@ def take_wave(columns, limits):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a sequence must fit: ids below `vocab_size`, at most `max_positions` tokens (`None`: any number)."""
+    """Limits of a sequence: ids below `vocab_size`, at most `max_positions` tokens (`None`: any number)."""
 
     vocab_size: int
     max_positions: int | None

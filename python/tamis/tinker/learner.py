@@ -1,7 +1,7 @@
 """The calls of docs/learner-protocol.md over a model at a server of Tinker's API.
 
-`backward` is kept here until `optim_step`, which sends all derivatives and the step together: servers divide by what is
-in a step, and a step costs one turn of theirs.
+`backward` keeps derivatives until `optim_step`, which sends all of them together with the step: servers divide by what
+a step contains, and each request costs a turn.
 """
 
 import math
@@ -35,25 +35,25 @@ _NO_CRITIC = "a model behind Tinker's API has no critic"
 
 @dataclass
 class _Held:
-    """A pass whose derivatives are waited for."""
+    """A pass that waits for its derivatives."""
 
     wave: list
     logprobs: list
 
 
 class Session(session.Session):
-    """The session of `tamis-learner/1` with the controller; that with the server is an `api.Session`."""
+    """The session of `tamis-learner/1` with the controller; the session with the server is an `api.Session`."""
 
     implementation = "tamis tinker"
 
     def probe(self):
-        """Measures what the learner must know of the server, before anything is asked of it."""
+        """Measures the server's behaviour before anything is asked of it."""
         self.learner.probe(self.log)
         self._facts = self._gather_facts()
 
 
 class Learner:
-    """Holds one model at the server, and one more that never learns once the base model is asked for."""
+    """Holds one model at the server, and a second one that never learns once the base model is needed."""
 
     num_ranks = 1
 
@@ -82,14 +82,14 @@ class Learner:
         self._forget()
 
     def probe(self, log):
-        """Finds out what the server does."""
+        """Measures the server's behaviour."""
         api.begin(self._api, self._base_model)
         self._findings = probe(self._api, self._base_model, self._rank, self._seed)
         for line in self._findings.describe():
             log(line)
 
     def _forget(self):
-        # `_copy`: the policy's weights in a model whose moments are nobody's.
+        # `_copy`: the policy's weights in a model whose moments nobody uses.
         self._policy = self._base = self._copy = None
         self._held = self._limits = self._sampler = self._samples = None
         self._pending = []
@@ -97,7 +97,7 @@ class Learner:
 
     @property
     def is_holding(self):
-        """Whether derivatives of a pass are waited for."""
+        """Whether a pass waits for its derivatives."""
         return self._held is not None
 
     def device(self):
@@ -105,14 +105,14 @@ class Learner:
         return f"{self._base_model} at {self._api.url}"
 
     def wait(self):
-        """Every call has its result when it is answered."""
+        """Nothing: every call has its result when it is answered."""
 
     def describe(self):
-        """What it holds, in lines for a log."""
+        """The loaded model, in lines for a log."""
         return [f"a new adapter of rank {self._rank} on {self._base_model}: {self._policy.id}"]
 
     def capabilities(self):
-        """What `info` says this learner can do."""
+        """The capabilities in `info`."""
         return {
             "critic": False,
             "lora": False,
@@ -128,7 +128,7 @@ class Learner:
         return "bf16" if is_coarse else "f32"
 
     def close(self):
-        """Frees what it holds at the server."""
+        """Frees its places at the server."""
         if self._samples is not None:
             self._samples.close()
         for model in (self._policy, self._base, self._copy):
@@ -139,7 +139,7 @@ class Learner:
     # Opening
 
     def open(self, settings, columns, may_adopt=False):
-        """Begins a model as the base model is."""
+        """Begins a model with the base model's weights."""
         refuse_columns(columns)
         folder = settings.text("policy")
         temperature = settings.number("temperature", above=0.0)
@@ -231,7 +231,7 @@ class Learner:
         return take_wave(columns, self._limits)
 
     def forward_hold(self, settings, columns):
-        """Log-probabilities of a wave, whose derivatives are to come."""
+        """Log-probabilities of a wave, whose derivatives will follow."""
         self._refuse_critic(settings)
         wave = self._wave(settings, columns)
         self._held = None
@@ -295,7 +295,7 @@ class Learner:
         return {"skipped": False, "num_steps": self._num_steps}, _norm_column(norm)
 
     def _take_pending(self):
-        """The derivatives of a step, which are gone then; `None` if one of them is not finite."""
+        """Takes the derivatives of a step; `None` if one of them is not finite."""
         if self._held is not None:
             raise StateError("a pass of this network is held", "send its derivatives, or discard it")
         if not self._pending:
@@ -305,14 +305,14 @@ class Learner:
 
     def _step(self, model, pending, learning_rate):
         """The norm of the gradient of a step; NaN if it is not finite."""
-        # What has no gradient costs a pass; of a step without any a server may divide by nothing.
+        # A sequence without a gradient costs a pass; without any gradient a server may divide by zero.
         taught = [one for one in pending if not one.is_zero] or pending[:1]
         calls = cut(taught, lambda one: one.sequence)
         norm = grad_norm(model.step(calls, self._adam, learning_rate, self._findings.reduction.divisor))
         return math.nan if norm is None else norm
 
     def _note_moved(self):
-        """The weights are other ones: samples of the earlier ones are begun anew."""
+        """The weights have changed: open samples are sampled again."""
         self._sampler = None
         if self._copy is not None:
             self._copy.leave()
@@ -321,7 +321,8 @@ class Learner:
             self._samples.begin_anew()
 
     def grad_norm(self, settings, columns):
-        """The gradient's norm, by a step at learning rate 0 of a copy: that of the policy would change its moments."""
+        """The gradient's norm, by a step at learning rate 0 of a copy: a step of the policy would change its moments.
+        """
         refuse_columns(columns)
         self._refuse_critic(settings)
         settings.finish()
@@ -341,7 +342,7 @@ class Learner:
         return {}, _norm_column(self._step(self._copy, pending, 0.0))
 
     def keep(self, settings, columns):
-        """Weights cannot be set aside."""
+        """Refuses: weights cannot be set aside."""
         _finish(settings, columns)
         raise Refused("weights at the server cannot be set aside", "set `schedule.early_updates: false`")
 
@@ -351,14 +352,14 @@ class Learner:
         return self._networks(), {}
 
     def copy(self, settings, columns):
-        """There is neither a critic, nor a reference but the base model."""
+        """Refuses: there is no critic, and no reference but the base model."""
         refuse_columns(columns)
         settings.choice("to", ["reference", "critic"])
         settings.finish()
         raise Refused("weights at the server cannot be copied", "the network `base` is the reference that there is")
 
     def reset_optimizer(self, settings, columns):
-        """Takes the weights once more without their moments."""
+        """Loads the weights again without their moments."""
         refuse_columns(columns)
         self._refuse_critic(settings)
         settings.finish()
@@ -368,21 +369,21 @@ class Learner:
         return {}, {}
 
     def check(self, settings, columns):
-        """What is not finite is found by the step: nothing of the weights is here."""
+        """Nothing: the weights are not here, and the step reports numbers that are not finite."""
         _finish(settings, columns)
         return {"not_finite": None}, {}
 
     # Weights out and in
 
     def publish(self, settings, columns):
-        """Nothing is known here of versions: samples are of the weights as they are."""
+        """Versions do not matter here: samples are always of the present weights."""
         refuse_columns(columns)
         settings.count("version")
         settings.finish()
         return {}, {}
 
     def save(self, settings, columns):
-        """Has the server save weights and moments, and writes where."""
+        """Has the server save weights and moments, and writes their path."""
         refuse_columns(columns)
         folder = settings.text("folder")
         content = settings.choice("content", ["weights", "adapter", "handles", "transfer", "checkpoint"])
@@ -406,7 +407,7 @@ class Learner:
         return {"files": checkpoint.write(pathlib.Path(folder), self._folder, place), "overflow": None}, {}
 
     def load(self, settings, columns):
-        """Takes the weights and moments that a checkpoint names."""
+        """Loads the weights and moments of a checkpoint."""
         refuse_columns(columns)
         folder = settings.text("folder")
         content = settings.choice("content", ["checkpoint", "reference"])
@@ -436,10 +437,10 @@ class Learner:
         return self._networks(), {}
 
     def _take(self, path, has_optimizer=True):
-        """The policy with the weights of a path: servers load them into a new model alone."""
+        """A model with the weights of a path: servers load them only into a new model."""
         self._note_moved()
         if not self._policy.is_fresh:
-            # First, for there may be no place for another.
+            # First, because there may be no place for another.
             self._policy.unload()
             self._policy = self._new_model()
         self._load(self._policy, path, has_optimizer)
@@ -522,7 +523,7 @@ def _logprob_column(rows):
 
 
 def _read_limits(folder, config):
-    """Sizes that the configuration of a model says, of text."""
+    """Sizes from the configuration of a model's text part."""
     text = config.get("text_config")
     text = text if isinstance(text, dict) else {}
 
@@ -544,14 +545,14 @@ def _read_optimizer(settings):
         settings.number("weight_decay", least=0.0),
         settings.number("max_grad_norm", None, above=0.0),
     )
-    # An adapter has neither norms nor biases.
+    # An adapter has no norms and biases.
     settings.flag("decay_norms_and_biases")
     settings.finish()
     return adam
 
 
 def _read_drawing(settings):
-    """Parameters of the API for how samples are drawn."""
+    """The API's parameters for drawing samples."""
     temperature = settings.number("temperature", least=0.0)
     if temperature != 0.0 and not 1e-6 <= temperature <= 1e6:
         raise RequestError(f"`temperature` must be 0 or from 1e-6 to 1e6, and is {temperature}")

@@ -1,9 +1,9 @@
-"""What a server does that it does not say, measured at the start on a scratch model of a few made-up sequences.
+"""Measures what a server does and does not document, on a scratch model with a few made-up sequences.
 
 Five things, in about twenty calls: how far log-probabilities of samples are from those of passes; what derivatives are
-divided by, from the norms of gradients at learning rate 0; whether one derivative a token gives the gradient that it
-should, in one sequence or in two; whether a step goes as far as that gradient says, which shows a constant factor;
-whether `grad_clip_norm` is honoured, by a step with a tiny one.
+divided by, from norms of gradients at learning rate 0; whether one derivative a token gives the right gradient, in one
+sequence and in two; whether a step changes the loss as much as its gradient predicts, which shows a constant factor;
+and whether `grad_clip_norm` works, by a step with a tiny one.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ _PADDED = Sequence(_SHORT.prompt, array("i", [4, 5, 6, 7, 8, 9, 1, 2]))
 _BESIDE = Sequence(array("i", [9]), array("i", [8, 7, 6, 5, 4, 3, 2, 1, 9, 8, 7, 6, 5, 4, 3, 2]))
 _DERIVATIVES = (-1.5, 0.5)
 _ADAM = Adam(0.9, 0.95, 1e-8, 0.0)
-# What a step down its gradient takes from the loss of a sequence, in nats: little beside what is not linear.
+# The decrease of a sequence's loss by one small step of gradient descent, in nats: small enough to be linear.
 _GAIN = 0.25
-# So many of them, for 16 bits may round by as much as one.
+# Number of such steps, because 16 bits may round by as much as one.
 _NUM_GAINS = 4
-# So many times less or more than that is a factor of the server's own.
+# A decrease that is this many times less or more than predicted is a factor of the server's own.
 _MOST_FACTOR = 2.0
-# A share of it that is nothing.
+# Relative size that counts as zero.
 _NOTHING = 1e-3
-# An epsilon of AdamW that is so many norms of the gradient makes it plain gradient descent.
+# With an epsilon of this many gradient norms, AdamW is plain gradient descent.
 _PLAIN = 1e3
-# A step that is seen: AdamW moves each weight by about so much, whatever the gradient.
+# A visible step: AdamW moves each weight by about this much, whatever the gradient.
 _LEARNING_RATE = 0.02
-# A gradient of this norm is nothing beside AdamW's epsilon.
+# A gradient of this norm is negligible beside AdamW's epsilon.
 _TINY_NORM = 1e-18
-# Least change of a log-probability, in nats, that a step makes.
+# Least change of a log-probability, in nats, by a step.
 _MOVED = 1e-3
 # Log-probabilities that differ by more were computed in 16 bits.
 SAME_LOGPROBS = 1e-4
@@ -46,7 +46,7 @@ SAME_LOGPROBS = 1e-4
 
 @dataclass(frozen=True)
 class Findings:
-    """What was measured; `difference`: between log-probabilities of samples and of passes, in nats."""
+    """The results; `difference` is between log-probabilities of samples and of passes, in nats."""
 
     reduction: Reduction
     clips: bool
@@ -97,14 +97,14 @@ def _probe(model, base_model):
     if found is None:
         hint = "such a server would train by another gradient than the loss's: docs/learners.md lists known servers"
         raise Refused(f"{refusal}: a sequence's gradient is, in multiples of one alone, {measured}", hint)
-    # One derivative a token: thrice of each is thrice the gradient, and in two sequences they are what they are in one.
+    # One derivative a token: three times each must give three times the gradient, and two sequences what each gives.
     thrice = measure.norm([[measure.real(_SHORT, 3.0)]]) / unit
     parts = [measure.real(_SHORT, keep=place) for place in range(len(_DERIVATIVES))]
     split = measure.norm([parts], found.divisor) / measure.norm(once, found.divisor)
     if not reduction.is_near(thrice, 3.0) or not reduction.is_near(split, 1.0):
         message = f"{refusal}: the gradient of three times the derivatives is {thrice:.3f} of theirs, "
         raise Refused(f"{message}and of the derivatives in two sequences {split:.3f} of those in one", None)
-    # Ratios do not show a constant. This is the first step of all that moves: weights are as they were made.
+    # Ratios do not show a constant. This is the first step that moves weights, so they are as they were made.
     gained = measure.gain(found.divisor, measure.norm(once, found.divisor))
     if abs(gained) < _NOTHING:
         message = f"a step down the gradient changes no log-probability at {model.api.url}"
@@ -117,7 +117,7 @@ def _probe(model, base_model):
 
 
 def _difference(model, base_model):
-    """How far log-probabilities of a sample are from those of a pass: a new adapter changes nothing."""
+    """How far log-probabilities of a sample are from those of a pass; a new adapter changes nothing."""
     prompt, session, api = _SHORT.prompt, model.session, model.api
     values = {"session_id": session.id, "sampling_session_seq_id": session.next_sampler(), "base_model": base_model}
     answer = api.call("create_sampling_session", {**values, "type": "create_sampling_session"})
@@ -135,12 +135,12 @@ def _largest(some, others):
 
 
 def _clips(model):
-    """Whether a step whose gradient may have next to no norm moves nothing."""
+    """Whether a step with a nearly vanishing clipped norm changes nothing."""
 
     def moves(largest):
-        """Whether a step moves log-probabilities, by more than a pass differs from the same once more."""
+        """Whether a step changes log-probabilities by more than a repeated pass does."""
         before, again = model.forward([_SHORT, _SHORT])
-        # Without the moments of steps before it.
+        # Without moments of earlier steps.
         adam = Adam(0.0, 0.0, _ADAM.epsilon, 0.0, largest)
         derivatives = Derivatives(_SHORT, before, array("f", _DERIVATIVES))
         model.step([[derivatives]], adam, _LEARNING_RATE, lambda own, call, step: 1.0)
@@ -156,7 +156,7 @@ def _clips(model):
 
 
 def _loss(logprobs):
-    """What `_DERIVATIVES` are the derivatives of."""
+    """The loss whose derivatives are `_DERIVATIVES`."""
     return sum(own * one for own, one in zip(_DERIVATIVES, logprobs, strict=True))
 
 
@@ -169,12 +169,12 @@ class _Measure:
         self.logprobs = dict(zip(map(id, sequences), model.forward(sequences), strict=True))
 
     def real(self, sequence, factor=1.0, keep=None):
-        """A sequence with derivatives, or with the one at the place `keep`; what is beyond them has 0."""
+        """A sequence with derivatives, or with only the one at `keep`; further targets have 0."""
         own = [factor * one * (keep in (None, place)) for place, one in enumerate(_DERIVATIVES)]
         return self._derivatives(sequence, own)
 
     def other(self, sequence):
-        """A sequence without a derivative."""
+        """A sequence without derivatives."""
         return self._derivatives(sequence, [])
 
     def _derivatives(self, sequence, own):
@@ -186,7 +186,7 @@ class _Measure:
         return self._step(calls, _ADAM, 0.0, divisor)
 
     def gain(self, divisor, norm):
-        """How many times as much the loss of a sequence falls as norms of its gradient say, in a few steps of plain
+        """By which factor the loss of a sequence falls more than its gradient norms predict, in a few steps of plain
         gradient descent; `norm`: of the first.
         """
         first, expected = self.logprobs[id(_SHORT)], 0.0
@@ -197,7 +197,7 @@ class _Measure:
             (last,) = self.model.forward([_SHORT])
             self.logprobs[id(_SHORT)] = last
             if abs(_loss(last) - _loss(first)) > _MOST_FACTOR * _NUM_GAINS * _GAIN:
-                # It went far too far: what comes after it says nothing.
+                # A step that went much too far: later ones show nothing.
                 break
         return (_loss(first) - _loss(last)) / expected
 

@@ -1,7 +1,7 @@
-"""The bodies of Tinker's API that are protobuf: passes out, results of passes and samples in.
+"""The protobuf bodies of Tinker's API: passes out; results of passes, and samples, in.
 
-Written and read by hand, for they are five small messages (`tinker_public`, proto3). A pass is written byte for byte
-as the SDK writes it.
+Written and read by hand, because they are five small messages (`tinker_public`, proto3). A pass is written byte for
+byte as the SDK writes it.
 """
 
 import struct
@@ -18,12 +18,12 @@ _STOP = 0
 
 
 class ProtobufError(Exception):
-    """A body is not the message that it should be."""
+    """A body is not the expected message."""
 
 
 @dataclass
 class Datum:
-    """A sequence with a target at each position: P input tokens, P targets, and numbers of each target by name."""
+    """A sequence with a target at each position: P input tokens, P targets, and per-target numbers by name."""
 
     tokens: list
     targets: list
@@ -49,7 +49,7 @@ def _varint(number):
 
 
 def _number(field, value):
-    # What is 0 is not written.
+    # Zeros are not written.
     return _varint(field << 3 | _VARINT) + _varint(value) if value else b""
 
 
@@ -74,7 +74,7 @@ def encode_datum(datum):
 
 
 def encode_pass(model, number, data, loss, forward_only=False):
-    """A `ForwardBackwardRequest` of data that are encoded already."""
+    """A `ForwardBackwardRequest` of encoded data."""
     return b"".join([
         _bytes(1, model.encode()),
         _number(2, number),
@@ -85,7 +85,7 @@ def encode_pass(model, number, data, loss, forward_only=False):
 
 
 def _fields(data):
-    """The fields of a message as `(number, value)`: integers, and bytes of all else."""
+    """The fields of a message as `(number, value)`: integers, and bytes for all other types."""
     place = 0
 
     def varint():

@@ -1,6 +1,6 @@
-"""What a server divides the derivatives of a pass by, and so what they must be multiplied with.
+"""What a server divides the derivatives of a pass by, and the factor that undoes it.
 
-tamis sends one derivative a token; their products with the log-probabilities are to be summed. `importance_sampling`
+tamis sends one derivative a token; their products with the log-probabilities should be summed. `importance_sampling`
 with the log-probabilities of the pass just before and advantages `a` has the gradient of `-sum(a l)`, but servers
 divide it: SkyRL's JAX backend by a sequence's targets and by the sequences of the step. With the divisor known, the
 advantage of a derivative `d` is `-d` times it.
@@ -9,7 +9,7 @@ advantage of a derivative `d` is `-d` times it.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Share by which a ratio of two norms may be off: servers compute in 16 bits.
+# Relative error of a ratio of two norms: servers compute in 16 bits.
 TOLERANCE = 0.05
 
 
@@ -23,7 +23,7 @@ class Reduction:
     divisor: Callable
 
     def share(self, calls):
-        """By how much the sum over a step's sequences exceeds that of one in which all are alike and real.
+        """The sum over a step's sequences relative to that of a step in which all are equal and have a gradient.
 
         `calls`: for each call its sequences as `(targets, is_real)`; those that are not real have no gradient.
         """
@@ -53,8 +53,8 @@ def is_near(found, expected):
 
 
 def find(measured):
-    """The reduction that explains what was measured, or `None`: pairs of a step's calls, as `share` has them, and the
-    norm of its gradient. The first has one sequence.
+    """The reduction that explains the measurements, or `None`. `measured`: pairs of a step's calls, as in `share`, and
+    the norm of its gradient. The first has one sequence.
     """
     (first, unit), *others = measured
     for reduction in REDUCTIONS:

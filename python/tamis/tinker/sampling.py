@@ -1,8 +1,8 @@
-"""Samples that are open: each is one request to the server, which is begun by one call of the controller and ends in it
-or a later one.
+"""Open samples. Each is one request to the server, begun by one call of the controller; it ends in this call or a later
+one.
 
-Nothing is known of a sample before it has ended, so all of its tokens are of the weights that it was begun with. If
-weights change while it is open, it is begun again by the new ones.
+Nothing of a sample is known before it has ended, so all of its tokens are of the weights that it was begun with. If
+weights change while it is open, it is sampled again with the new ones.
 """
 
 import math
@@ -16,17 +16,17 @@ from ..learner.messages import Failed, LearnerError
 from . import protobuf
 from .api import FutureFailed, ServerRefused
 
-# Threads that wait for samples: the server has as many at once.
+# Threads that wait for samples: the server computes so many at once.
 MAX_THREADS = 256
 
 
-# What one sample is answered with, and says nothing of others.
+# Errors that concern one sample, not others.
 _OF_ONE = (ServerRefused, FutureFailed)
 
 
 def sample(api, sampler, number, prompt, parameters, vocab_size=None):
-    """One completion of a prompt. Raises `Failed` if it is none: of ids outside the vocabulary (`None`: any size), too
-    long, or with log-probabilities that are not finite.
+    """One completion of a prompt. Raises `Failed` if its ids are outside the vocabulary (`None`: any size), if it is
+    too long, or if its log-probabilities are not finite.
     """
     values = {
         "num_samples": 1,
@@ -62,7 +62,7 @@ def sample(api, sampler, number, prompt, parameters, vocab_size=None):
 
 @dataclass
 class _Open:
-    """A sample; `begun` is another object each time that it is begun."""
+    """A sample; `begun` is a new object each time it is begun."""
 
     prompt: array
     parameters: dict
@@ -81,7 +81,7 @@ class Samples:
 
     @property
     def num_open(self):
-        """Samples that have not ended."""
+        """Number of samples that have not ended."""
         return len(self._open)
 
     def __contains__(self, number):
@@ -92,18 +92,19 @@ class Samples:
         self._open[number] = _Open(prompt, parameters)
 
     def abort(self, number):
-        """Gives a sample up, if it is open; the server may finish it."""
+        """Gives an open sample up; the server may finish it."""
         self._open.pop(number, None)
 
     def begin_anew(self):
-        """The weights have changed: what is open begins again."""
+        """The weights have changed: begins open samples again."""
         for one in self._open.values():
             one.begun = None
 
     def wait(self, sampler, seconds):
-        """Has a sampler (its id) begin what waits; then waits for the first that ends, for so many seconds at most.
+        """Begins waiting samples with this sampler (an id), then waits for the first that ends, for at most so many
+        seconds.
 
-        Pairs of a sample's number and its completion, or the error by which it cannot be generated.
+        Returns pairs of a sample's number and its completion, or the error because of which it cannot be generated.
         """
         for number, one in self._open.items():
             if one.begun is None:
@@ -120,7 +121,7 @@ class Samples:
                 number, begun, found = self._done.get(timeout=left) if left else self._done.get_nowait()
             except queue.Empty:
                 break
-            # Another beginning of it, or none, is what is waited for.
+            # It was given up or begun again; this result is obsolete.
             if number in self._open and self._open[number].begun is begun:
                 if isinstance(found, BaseException) and not isinstance(found, _OF_ONE):
                     raise found
@@ -129,7 +130,7 @@ class Samples:
         return ended
 
     def close(self):
-        """Gives everything up."""
+        """Gives all samples up."""
         self._open.clear()
         for _ in self._threads:
             self._to_do.put(None)

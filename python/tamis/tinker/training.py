@@ -1,7 +1,7 @@
 """One model at the server: passes over sequences, optimizer steps, weights saved and loaded.
 
-Derivatives are sent as `importance_sampling` and never as `cross_entropy`, whose divisor is negative or zero for some
-weights on some servers.
+Derivatives are sent as `importance_sampling`, never as `cross_entropy`: on some servers its divisor is negative or zero
+for some weights.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from .protobuf import Datum
 # Most sequences and bytes of one pass: what the SDK sends at once.
 MAX_SEQUENCES = 1024
 MAX_BYTES = 5_000_000
-# Seconds that a server is asked for to let go of a model which nobody needs any more.
+# Seconds for which a server is asked to free a model that nobody needs any more.
 LAST_SECONDS = 5.0
 # Bytes of a target: token, target, log-probability, advantage.
 _TARGET_BYTES = 4 + 8 + 4 + 4
-# Names that are tried for something to be saved, before an answer that it is there already is an error; and sessions
-# for a model, before a lost answer is one.
+# How many names are tried for a save before "exists already" is an error, and how many sessions for a model before a
+# lost answer is one.
 _NAMES = 3
 _TRAINED = {"train_mlp": True, "train_attn": True}
 GO_ON = "go on from the last checkpoint (--resume)"
@@ -32,7 +32,7 @@ GO_ON = "go on from the last checkpoint (--resume)"
 
 @dataclass(frozen=True)
 class Adam:
-    """All numbers of an AdamW step. What a server would take for one that is not sent is another for each."""
+    """All numbers of an AdamW step. Servers have different defaults for those that are not sent."""
 
     beta1: float
     beta2: float
@@ -42,7 +42,7 @@ class Adam:
     max_grad_norm: float | None = None
 
     def parameters(self, learning_rate):
-        """As the API has them."""
+        """In the form of the API."""
         return {
             "learning_rate": learning_rate,
             "beta1": self.beta1,
@@ -55,7 +55,9 @@ class Adam:
 
 @dataclass(frozen=True)
 class Derivatives:
-    """The loss's derivative by each completion token's log-probability, and these as the pass just before gave them."""
+    """The loss's derivative by each completion token's log-probability, and these log-probabilities of the pass just
+    before.
+    """
 
     sequence: Sequence
     logprobs: array
@@ -72,7 +74,7 @@ class Derivatives:
         return all(map(math.isfinite, self.derivatives)) and all(map(math.isfinite, self.logprobs))
 
     def datum(self, divisor):
-        """As a datum of `importance_sampling` whose gradient, divided by `divisor`, is that of the derivatives."""
+        """A datum of `importance_sampling` whose gradient, divided by `divisor`, is that of the derivatives."""
         before = [0.0] * (len(self.sequence.prompt) - 1)
         advantages = [*before, *(-derivative * divisor for derivative in self.derivatives)]
         return _datum(self.sequence, {"advantages": advantages, "logprobs": [*before, *self.logprobs]})
@@ -97,7 +99,7 @@ def cut(items, sequence_of):
 
 
 class Model:
-    """A model with an adapter of its own at the server. `session`: an `api.Session` for it alone."""
+    """A model with an adapter of its own at the server. `session`: an `api.Session` only for it."""
 
     def __init__(self, session, base_model, rank, seed):
         self.session, self.api = session, session.api
@@ -120,7 +122,8 @@ class Model:
             except AnswerLost:
                 if attempt + 1 == _NAMES:
                     raise
-                # There may be a model now whose id nobody knows. Without a sign of life its session ends, and it too.
+                # There may now be a model with an unknown id. Without a heartbeat its session ends, and it with the
+                # session.
                 self.session.close()
                 self.session = Session(self.api)
         made = self.api.result(self._future, "create_model").get("model_id")
@@ -133,16 +136,16 @@ class Model:
 
     @property
     def is_fresh(self):
-        """Whether nothing was asked of it yet: only then it may take the weights of a checkpoint."""
+        """Whether no call was made yet: only then can it load a checkpoint's weights."""
         return self._number == 0
 
     def spoil(self, why):
-        """From here on the weights are nobody's: all calls but those that end it raise `Failed`."""
+        """Marks the weights as unusable: from now on all calls but those that end the model raise `Failed`."""
         self._spoilt = self._spoilt or why
 
     @property
     def is_spoilt(self):
-        """Whether its weights are nobody's."""
+        """Whether its weights are unusable."""
         return self._spoilt is not None
 
     def _next_number(self):
@@ -173,7 +176,7 @@ class Model:
         """The log-probability of each completion token of each sequence."""
         calls = []
         for part in cut(sequences, lambda sequence: sequence):
-            # The weights are those of a loss that is not computed.
+            # The weights of a loss that is not computed.
             data = [_datum(one, {"weights": [1.0] * one.num_targets}) for one in part]
             calls.append((self._submit_pass(data, "cross_entropy", forward_only=True), data, part))
         found = []
@@ -183,10 +186,10 @@ class Model:
         return found
 
     def step(self, calls, adam, learning_rate, divisor):
-        """Sends passes and an optimizer step together; gives the step's metrics.
+        """Sends passes and an optimizer step together; returns the step's metrics.
 
-        `calls`: lists of `Derivatives`; `divisor`: that of a `Reduction`. A server takes a step without those of its
-        passes that it refused, and keeps the passes of a step that it refused: after an error the model is spoilt.
+        `calls`: lists of `Derivatives`; `divisor`: that of a `Reduction`. A server takes the step without passes that
+        it refused, and keeps passes whose step it refused, so after an error the model is unusable.
         """
         try:
             return self._step(calls, adam, learning_rate, divisor)
@@ -208,13 +211,13 @@ class Model:
         return metrics if isinstance(metrics, dict) else {}
 
     def _save(self, call):
-        """Saves by a call under a name that is new: the name, and the path that the server gives."""
+        """Saves under a new name; returns the name and the server's path."""
         for attempt in range(_NAMES):
             name = f"tamis-{secrets.token_hex(6)}"
             try:
                 path = self.api.result(self._submit(call, {"path": name}), call).get("path")
             except ServerRefused as error:
-                # The answer to an earlier request of this name may have gone astray.
+                # The answer to an earlier request with this name may have been lost.
                 if error.answered != 409 or attempt + 1 == _NAMES:
                     raise
                 continue
@@ -223,22 +226,22 @@ class Model:
             return name, path
 
     def save(self):
-        """Saves weights and moments; gives the path at the server."""
+        """Saves weights and moments; returns the path at the server."""
         return self._save("save_weights")[1]
 
     def save_adapter(self):
-        """Saves the weights as others load them; gives the address of their archive."""
-        # Those that can be loaded for training are not handed out.
+        """Saves the weights in the form that others load; returns the address of their archive."""
+        # The server does not hand out weights that can be loaded for training.
         name, _ = self._save("save_weights_for_sampler")
         return f"{self.api.url}/api/v1/training_runs/{self.id}/checkpoints/{name}/archive"
 
     def load(self, path, has_optimizer=True):
-        """Takes the weights of a path, and the moments, before anything else is asked of it."""
+        """Loads the weights of a path, and the moments. This must be the model's first call."""
         future = self._submit("load_weights", {"path": path, "optimizer": has_optimizer})
         self.api.result(future, "load_weights")
 
     def sampler(self):
-        """The id of a sampler of the weights as they are."""
+        """The id of a sampler of the present weights."""
         number = self.session.next_sampler()
         future = self._submit("save_weights_for_sampler", {"sampling_session_seq_id": number})
         sampler = self.api.result(future, "save_weights_for_sampler").get("sampling_session_id")
@@ -247,7 +250,7 @@ class Model:
         return sampler
 
     def leave(self):
-        """Asks the server to free its place, and does not wait for it. A server that is gone has none of it."""
+        """Asks the server to free its place, without waiting. A server that is gone holds none."""
         with contextlib.suppress(LearnerError):
             if self.id is None and self._future is not None:
                 self.id = self.api.result(self._future, "create_model", LAST_SECONDS).get("model_id")
@@ -256,9 +259,7 @@ class Model:
         self._forget()
 
     def unload(self):
-        """Frees its place at the server. One that has it no more, for an answer was lost or it was started again, is
-        content.
-        """
+        """Frees its place at the server. It is no error if the server no longer has it."""
         with contextlib.suppress(Gone):
             self.api.result(self.api.submit("unload_model", self._ending()), "unload_model")
         self._forget()
